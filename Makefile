@@ -1,0 +1,90 @@
+# `make demo` and `make test` set up everything they need; `make help` lists the rest.
+#
+# A machine without a network that has torch 2.11 and the build tools already:
+#   make test VENV=none PYTHON=python3 CODEGEN=OFF
+
+VENV    ?= .venv
+PYTHON  ?=
+PRESET  ?= default
+BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))
+CODEGEN ?= ON
+JOBS    ?= $(shell nproc)
+
+ifeq ($(VENV),none)
+  ready  :=
+  python := $(or $(PYTHON),python3)
+  run_python   := env PYTHONPATH=$(absrun_python $(BUILD))/python $(python)
+  clang_format := clang-format
+else
+  ready  := $(VENV)/.ready
+  python := $(VENV)/bin/python
+  run_python   := $(python)
+  clang_format := $(VENV)/bin/clang-format
+endif
+
+configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
+            -DNARROWCAST_CODEGEN=$(CODEGEN)
+
+.PHONY: help build test demo regenerate bench format tidy asan ubsan clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make build       everything, into $(BUILD)/; leaves $(VENV)/ whose Python imports narrowcast"
+	@echo "make test        build, then every test that this machine can run"
+	@echo "make demo        build, then train a small GPT three times and compare (demo/)"
+	@echo "make regenerate  specs (spec/*.toml) to generated/"
+	@echo "make bench       measure this machine"
+	@echo "make format      format the C++, CUDA and Python sources"
+	@echo "make tidy        clang-tidy over the C++ sources"
+	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan likewise"
+	@echo "make clean       remove what the build made (not $(VENV)/)"
+	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS"
+
+# The virtual environment and the Debian packages. Nothing is fetched that is there already.
+$(VENV)/.ready: tools/setup.sh tools/debian_packages.sh tools/requirements.txt
+	tools/setup.sh $(VENV) $(PYTHON)
+	touch $@
+
+build: $(ready)
+	$(configure)
+	cmake --build $(BUILD) --parallel $(JOBS)
+ifneq ($(VENV),none)
+	@$(python) tools/link_package.py $(absrun_python $(BUILD))/python
+endif
+
+test: build
+	@status=0; \
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS) || status=1; \
+	NARROWCAST_BUILD=$(absrun_python $(BUILD)) $(run_python) -m pytest tests || status=1; \
+	exit $$status
+
+demo: build
+	$(run_python) examples/demo.py --out demo
+
+regenerate: $(ready)
+	$(configure)
+	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast_codegen
+	$(BUILD)/codegen/narrowcast_codegen spec generated
+
+bench: build
+	$(run_python) tests/bench/bench.py
+
+sources = git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh'
+
+format: $(ready)
+	$(sources) | xargs $(clang_format) -i
+	$(python) -m ruff check --fix --quiet
+	$(python) -m ruff format --quiet
+
+tidy: build
+	@command -v run-clang-tidy >/dev/null || tools/debian_packages.sh clang-tidy
+	run-clang-tidy -quiet -j $(JOBS) -p $(BUILD) '/(codegen|runtime|generated|bindings)/.*\.cpp$$'
+
+asan ubsan: $(ready)
+	cmake --preset $@ -B build-$@ -DNARROWCAST_CODEGEN=$(CODEGEN)
+	cmake --build build-$@ --parallel $(JOBS)
+	ctest --test-dir build-$@ --output-on-failure --no-tests=error --parallel $(JOBS)
+
+clean:
+	rm -rf build build-* demo dist .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -run_python './.*' -prune -exec rm -rf {} +
