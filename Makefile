@@ -11,14 +11,14 @@ CODEGEN ?= ON
 JOBS    ?= $(shell nproc)
 
 ifeq ($(VENV),none)
-  ready  :=
+  ready :=
   python := $(or $(PYTHON),python3)
-  run_python   := env PYTHONPATH=$(absrun_python $(BUILD))/python $(python)
+  run_python := env PYTHONPATH=$(abspath $(BUILD))/python $(python)
   clang_format := clang-format
 else
-  ready  := $(VENV)/.ready
+  ready := $(VENV)/.ready
   python := $(VENV)/bin/python
-  run_python   := $(python)
+  run_python := $(python)
   clang_format := $(VENV)/bin/clang-format
 endif
 
@@ -49,13 +49,13 @@ build: $(ready)
 	$(configure)
 	cmake --build $(BUILD) --parallel $(JOBS)
 ifneq ($(VENV),none)
-	@$(python) tools/link_package.py $(absrun_python $(BUILD))/python
+	@$(python) tools/link_package.py $(abspath $(BUILD))/python
 endif
 
 test: build
 	@status=0; \
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS) || status=1; \
-	NARROWCAST_BUILD=$(absrun_python $(BUILD)) $(run_python) -m pytest tests || status=1; \
+	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest tests || status=1; \
 	exit $$status
 
 demo: build
@@ -87,4 +87,4 @@ asan ubsan: $(ready)
 
 clean:
 	rm -rf build build-* demo dist .pytest_cache .ruff_cache
-	find . -name __pycache__ -not -run_python './.*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.*' -prune -exec rm -rf {} +
