@@ -63,8 +63,8 @@ demo: build
 
 regenerate: $(ready)
 	$(configure)
-	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast_codegen
-	$(BUILD)/codegen/narrowcast_codegen spec generated
+	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast-codegen
+	$(BUILD)/codegen/narrowcast-codegen spec generated
 
 bench: build
 	$(run_python) tests/bench/bench.py

@@ -1,4 +1,4 @@
-"""Makes the built package importable, and the command `narrowcast` callable, in the running virtual environment.
+"""Makes the built package and the command `narrowcast` known to the running virtual environment.
 
 Usage: python tools/link_package.py FOLDER, where FOLDER holds the package `narrowcast`.
 """
@@ -17,7 +17,7 @@ def write(path: Path, text: str) -> None:
 
 def main() -> None:
     if sys.prefix == sys.base_prefix:
-        sys.exit("link_package.py: run it with the Python of a virtual environment, not with the system's")
+        sys.exit("link_package.py: run it with the Python of a virtual environment")
     write(Path(sysconfig.get_path("purelib"), "narrowcast.pth"), sys.argv[1] + "\n")
     command = Path(sysconfig.get_path("scripts"), "narrowcast")
     write(command, COMMAND.format(python=sys.executable))

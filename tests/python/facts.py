@@ -1,4 +1,4 @@
-"""The fifteen formats as the table of docs/numerics.md lists them: what the spec files are checked against."""
+"""The fifteen formats as the table of docs/numerics.md lists them; spec files must agree."""
 
 
 def _mx(element, columnwise):
@@ -54,7 +54,12 @@ _TABLE = {
         "scale": "f32",
         "rule": "rceil",
         "rowwise": {"block": [1, 128], "scale_pad": [1, 4], "scale_transposed": True},
-        "columnwise": {"block": [128, 1], "scale_pad": [1, 4], "transposed": True, "scale_transposed": False},
+        "columnwise": {
+            "block": [128, 1],
+            "scale_pad": [1, 4],
+            "transposed": True,
+            "scale_transposed": False,
+        },
     },
     "mxfp8_e4m3": {**_mx("e4m3", _STRAIGHT), "rule": "rceil"},
     "mxfp8_e5m2": {**_mx("e5m2", _STRAIGHT), "rule": "rceil"},
@@ -65,7 +70,9 @@ _TABLE = {
         "rowwise": {"block": [32, 32], "scale_per": [1, 32], "scale_pad": [128, 4]},
         "columnwise": {"block": [32, 32], "scale_per": [32, 1], "scale_pad": [4, 128]},
     },
-    "nvfp4": _nvfp4({"block": [16, 16], "scale_per": [1, 16]}, {"block": [16, 16], "scale_per": [16, 1]}),
+    "nvfp4": _nvfp4(
+        {"block": [16, 16], "scale_per": [1, 16]}, {"block": [16, 16], "scale_per": [16, 1]}
+    ),
     "nvfp4_1d": _nvfp4({"block": [1, 16]}, {"block": [16, 1]}),
     "mxfp4": {**_mx("e2m1", _EXCHANGED), "rule": "even"},
     "mxfp6_e2m3": {**_mx("e2m3", _EXCHANGED), "rule": "rceil"},

@@ -1,4 +1,4 @@
-"""The reference's fma, Adam and Philox, against exact fractions and every golden value of docs/numerics.md."""
+"""The reference's fma, Adam and Philox, against exact fractions and golden values."""
 
 from fractions import Fraction
 
@@ -24,7 +24,7 @@ def nearest_fp32(exact):
 
 
 def hard_triples(count, seed):
-    """fp32 triples whose exact result lies near a tie, with what decides the tie beyond the reach of float64."""
+    """fp32 triples whose result lies near a tie, decided by what float64 cannot see."""
     rng = np.random.default_rng(seed)
 
     def significands(bits):
@@ -38,13 +38,18 @@ def hard_triples(count, seed):
     far = (a, b, a * b * 2.0 ** rng.integers(-60, 60, count) * signs())
     # The addend cancels all but the error of the product.
     cancelling = (a, b, -(a * b).astype(np.float32).astype(np.float64))
-    # (1 + i/2^12)(1 + j/2^12) with i and j odd is a tie between two values of fp32; the addend breaks it.
+    # (1 + i/2^12)(1 + j/2^12) with i and j odd is a tie of fp32; the addend breaks it.
     i, j = (1 + (2 * rng.integers(0, 400, count) + 1) * 2.0**-12 for _ in range(2))
     broken = (i, j, signs() * 2.0 ** rng.integers(-90, -30, count))
     # The product is half an ulp of the addend, less a part of 2^-46.
-    nearly = (np.full(count, 2.0**-24 * (1 + 2.0**-23)), np.full(count, 1 - 2.0**-23), significands(23))
+    nearly = (
+        np.full(count, 2.0**-24 * (1 + 2.0**-23)),
+        np.full(count, 1 - 2.0**-23),
+        significands(23),
+    )
     return tuple(
-        np.concatenate(column).astype(np.float32) for column in zip(far, cancelling, broken, nearly, strict=True)
+        np.concatenate(column).astype(np.float32)
+        for column in zip(far, cancelling, broken, nearly, strict=True)
     )
 
 
@@ -107,7 +112,10 @@ def adam_float64(p, m, v, g, t, betas, adamw, lr=1e-3, eps=1e-8, wd=0.1):
 def test_a_hundred_steps_stay_near_float64(adamw, betas):
     rng = np.random.default_rng(10)
     p = (rng.normal(size=4096) * 0.02).astype(np.float32)
-    ours, exact = (p, np.zeros_like(p), np.zeros_like(p)), (p.astype(np.float64), np.zeros(4096), np.zeros(4096))
+    ours, exact = (
+        (p, np.zeros_like(p), np.zeros_like(p)),
+        (p.astype(np.float64), np.zeros(4096), np.zeros(4096)),
+    )
     for t in range(1, 101):
         g = reference.round_to_bf16((rng.normal(size=4096) * 0.01).astype(np.float32))
         ours = reference.adam(*ours, g, t=t, betas=betas, adamw=adamw)
@@ -134,13 +142,24 @@ def test_philox_known_answers():
 
 def test_golden_random_words():
     hexes = [f"{int(w):08x}" for w in reference.random_words(1, 2, np.arange(8))]
-    assert hexes == "e73404cf 8cedc5d3 3f071736 0a0afddd b7b4c173 db04b052 44541f91 0e0b3cf3".split()
+    assert hexes == [
+        "e73404cf",
+        "8cedc5d3",
+        "3f071736",
+        "0a0afddd",
+        "b7b4c173",
+        "db04b052",
+        "44541f91",
+        "0e0b3cf3",
+    ]
     assert reference.random_words(0x123456789ABCDEF0, 7, np.array([2**34 + 1])) == 0xA53519AC
 
 
 def test_golden_stochastic_codes():
     y = np.array([0.3, 0.3, 0.3, 0.3, -0.3, -0.3, 2.5, 2.5], np.float32)
-    codes = reference.ELEMENTS["e2m1"].encode_stochastic(y, reference.random_words(1, 2, np.arange(8)))
+    codes = reference.ELEMENTS["e2m1"].encode_stochastic(
+        y, reference.random_words(1, 2, np.arange(8))
+    )
     assert codes.tolist() == [0, 1, 1, 1, 8, 8, 5, 5]
 
 
@@ -150,9 +169,13 @@ def test_stochastic_rounding_meets_neighbours_alone_and_the_mean(name):
     exact = element.values[np.isfinite(element.values)]
     words = reference.random_words(3, 1, np.arange(len(exact)))
     exact_codes = element.encode_stochastic(exact, words)
-    assert reference.same_bits(np.abs(element.decode(exact_codes)), np.minimum(np.abs(exact), element.max))
+    assert reference.same_bits(
+        np.abs(element.decode(exact_codes)), np.minimum(np.abs(exact), element.max)
+    )
     y = np.full(100_000, (element.magnitudes[3] * 3 + element.magnitudes[4]) / 4, np.float32)
-    values = element.decode(element.encode_stochastic(y, reference.random_words(4, 1, np.arange(y.size))))
+    values = element.decode(
+        element.encode_stochastic(y, reference.random_words(4, 1, np.arange(y.size)))
+    )
     assert set(values.tolist()) == set(element.magnitudes[3:5].tolist())
     sigma = (element.magnitudes[4] - element.magnitudes[3]) * np.sqrt(3 / 16 / y.size)
     assert abs(values.mean(dtype=np.float64) - y[0]) < 5 * sigma

@@ -1,7 +1,8 @@
 """An independent truth for the tests: what every byte is, in numpy, straight from the definitions.
 
-Nothing here is taken from narrowcast or from torch. Codes are found in tables of values, scales follow docs/numerics.md line by
-line, and layouts come from the facts of a spec file. Slow where that keeps it plain, but fit for matrices of a few million elements.
+Nothing here is taken from narrowcast or from torch. Codes are found in tables of values, scales
+follow docs/numerics.md line by line, and layouts come from the facts of a spec file. Slow where
+that keeps it plain, but fit for matrices of a few million elements.
 """
 
 from reference.adam import adam, bias_constants, fma

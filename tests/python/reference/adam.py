@@ -8,8 +8,9 @@ from reference.floats import round_to_bf16
 def fma(a, b, c):
     """a * b + c of fp32 values, rounded once.
 
-    The product is exact in float64. The sum is rounded to odd there (its last bit is set if anything was lost), which makes the
-    second rounding, to fp32, the only one that counts: 53 bits are more than 24 + 2 (Boldo and Melquiond, 2008).
+    The product is exact in float64. The sum is rounded to odd there (its last bit is set if
+    anything was lost), which makes the second rounding, to fp32, the only one that counts: 53 bits are more
+    than 24 + 2 (Boldo and Melquiond, 2008).
     """
     with np.errstate(all="ignore"):
         product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
@@ -60,7 +61,7 @@ def adam(
     grad_scale=None,
     bf16_state=False,
 ):
-    """One update of fp32 arrays; t counts from 1. Returns the new (p, m, v); moments in bf16 come back as fp32 values."""
+    """One update of fp32 arrays, t counting from 1: the new (p, m, v), all as fp32."""
     c1, c2, r1, r2 = bias_constants(betas, t)
     b1, b2, lr, eps, wd = (np.float32(x) for x in (*betas, lr, eps, weight_decay))
     p, m, v, g = (np.asarray(x, np.float32) for x in (p, m, v, g))

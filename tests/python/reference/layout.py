@@ -1,4 +1,4 @@
-"""Where elements and scales lie: codes and scales of a matrix to the bytes of its buffers, and back."""
+"""Where elements and scales lie: from a matrix to the bytes of its buffers, and back."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def up(n, k):
 
 
 def block_grid(shape, block):
-    """The number of blocks along each dimension of a matrix; 1 x 1 where `block` is None, one scale spanning the tensor."""
+    """The number of blocks along each dimension; 1 x 1 where one block spans the tensor."""
     return (1, 1) if block is None else (cdiv(shape[0], block[0]), cdiv(shape[1], block[1]))
 
 
@@ -29,7 +29,9 @@ def pack(codes, usage, fmt):
     stored = np.ascontiguousarray(codes.T if usage.transposed else codes)
     rows, length = stored.shape
     if length % fmt.group:
-        raise ValueError(f"{fmt.name}: a stored row of {length} elements; its length must be a multiple of {fmt.group}")
+        raise ValueError(
+            f"{fmt.name}: a stored row of {length} elements is no multiple of {fmt.group}"
+        )
     if fmt.stored_bits == 4:
         return stored[:, 0::2] | stored[:, 1::2] << 4
     if fmt.stored_bits == 6:
@@ -69,7 +71,7 @@ def scale_shape(usage, shape):
 
 
 def store_scales(per_block, usage, shape):
-    """One scale for each block to the stored matrix: repeated where it is stored more often, exchanged, padded with zeros."""
+    """One scale for each block to the stored matrix: repeated, exchanged, padded with zeros."""
     if usage.block is None:
         return per_block.reshape(1)
     grid = block_grid(shape, usage.per)

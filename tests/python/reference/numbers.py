@@ -31,7 +31,9 @@ class Element:
         half = 1 << (self.bits - 1)
         if self.two_complement:
             unit = self.magnitudes[1]
-            return np.array([(c - 2 * half if c >= half else c) * unit for c in range(2 * half)], np.float32)
+            return np.array(
+                [(c - 2 * half if c >= half else c) * unit for c in range(2 * half)], np.float32
+            )
         positive = np.full(half, np.nan)
         positive[: len(self.magnitudes)] = self.magnitudes
         if self.name == "e5m2":
@@ -46,17 +48,21 @@ class Element:
         magnitude = np.abs(y.astype(np.float64))
         middles = (self.magnitudes[1:] + self.magnitudes[:-1]) / 2
         below = np.searchsorted(middles, magnitude, side="left")
-        above = np.searchsorted(middles, magnitude, side="right")  # differs from `below` at a tie alone
+        above = np.searchsorted(
+            middles, magnitude, side="right"
+        )  # differs from `below` at a tie alone
         return self._finish(np.where(below % 2 == 0, below, above), y)
 
     def encode_stochastic(self, y, words):
-        """fp32 to codes: up with a probability equal to the distance from the value below. `words`: 32 random bits each."""
+        """fp32 to codes, up as likely as a value is far from the one below. `words`: uint32."""
         magnitude = np.abs(y.astype(np.float64))
         last = len(self.magnitudes) - 1
         inside = magnitude < self.magnitudes[-1]
         index = np.searchsorted(self.magnitudes, np.where(inside, magnitude, 0), side="right") - 1
         low, high = self.magnitudes[index], self.magnitudes[np.minimum(index + 1, last)]
-        fraction = np.where(inside, (np.where(inside, magnitude, 0) - low) / np.where(high > low, high - low, 1), 0)
+        fraction = np.where(
+            inside, (np.where(inside, magnitude, 0) - low) / np.where(high > low, high - low, 1), 0
+        )
         up = (words >> np.uint32(8)).astype(np.float64) < fraction * 2.0**24
         return self._finish(np.where(inside, index + up, last), y)
 
@@ -70,13 +76,17 @@ class Element:
 
 
 def _small_float(name, exponent_bits, mantissa_bits, bias, finite, nan_code):
-    """The type of sign, exponent and mantissa whose first `finite` positive codes are finite numbers."""
+    """The type of sign, exponent, mantissa whose first `finite` codes are finite."""
     magnitudes = []
     for code in range(finite):
         exponent, mantissa = code >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
         leading = 0 if exponent == 0 else 1
-        magnitudes.append((leading + mantissa / (1 << mantissa_bits)) * 2.0 ** (max(exponent, 1) - bias))
-    return Element(name, 1 + exponent_bits + mantissa_bits, mantissa_bits, np.array(magnitudes), nan_code)
+        magnitudes.append(
+            (leading + mantissa / (1 << mantissa_bits)) * 2.0 ** (max(exponent, 1) - bias)
+        )
+    return Element(
+        name, 1 + exponent_bits + mantissa_bits, mantissa_bits, np.array(magnitudes), nan_code
+    )
 
 
 def _int8(unit):

@@ -1,4 +1,4 @@
-"""Quantize, dequantize, and columnwise from rowwise: values to the bytes of each buffer and back."""
+"""Quantize, dequantize, and columnwise from rowwise: values to buffers and back."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from reference.scales import block_scales, decoded_two_level
 
 @dataclass
 class Quantized:
-    """The buffers of a quantized matrix; None where absent. Data are uint8, scales uint8 or fp32, amax fp32 of shape (1,)."""
+    """The buffers of a matrix, as uint8 or fp32; None where absent. amax: fp32, (1,)."""
 
     rowwise_data: np.ndarray | None = None
     rowwise_scale_inv: np.ndarray | None = None
@@ -28,7 +28,7 @@ def magnitudes(x):
 
 
 def amax_of(x, block=None):
-    """The largest magnitude of each block of a matrix, edge blocks being smaller; of the whole where `block` is None."""
+    """The largest magnitude of each block of a matrix, or of the whole."""
     magnitude = magnitudes(x)
     if block is None:
         return magnitude.max(initial=np.float32(0)).reshape(1, 1)
@@ -51,7 +51,7 @@ def quantize(
     offset=0,
     tensor_amax=None,
 ):
-    """A matrix of fp32 values, [rows, columns], in a format. `tensor_amax`: of a whole of which x is a part; default: of x."""
+    """fp32 values, [rows, columns], in a format. `tensor_amax`: of the whole, where x is a part."""
     x = np.asarray(x, np.float32)
     if source == "bf16":
         x = round_to_bf16(x)
@@ -61,7 +61,9 @@ def quantize(
         if not (rowwise if name == "rowwise" else columnwise):
             continue
         usage = getattr(fmt, name)
-        amax = np.full((1, 1), tensor, np.float32) if usage.block is None else amax_of(x, usage.block)
+        amax = (
+            np.full((1, 1), tensor, np.float32) if usage.block is None else amax_of(x, usage.block)
+        )
         stored, encode, _ = block_scales(amax, fmt, tensor)
         with np.errstate(all="ignore"):
             y = x * spread(encode, usage.block, x.shape)
@@ -91,7 +93,7 @@ def dequantize(q, fmt, shape, usage="rowwise"):
 
 
 def derive_columnwise(q, fmt, shape):
-    """The columnwise (data, scales) as a rearrangement of the rowwise bytes, for formats with one block for both usages."""
+    """Columnwise (data, scales) from the rowwise bytes, for formats with one block for both."""
     codes = unpack(q.rowwise_data, fmt.rowwise, fmt, shape)
     stored = stored_blocks(q.rowwise_scale_inv, fmt.rowwise, shape)
     return pack(codes, fmt.columnwise, fmt), store_scales(stored, fmt.columnwise, shape)

@@ -1,6 +1,7 @@
 """Scales from amaxes: one rule for each value of `quantize.scale`.
 
-Every division, product and minimum below is one fp32 operation, rounded to nearest, in the order of docs/numerics.md.
+Every division, product and minimum below is one fp32 operation, rounded to nearest, in the order of
+docs/numerics.md.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ POWERS = 2.0 ** (np.arange(255.0) - 127)  # of the e8m0 codes 0 to 254
 
 
 def block_scales(amax, fmt, tensor_amax=None):
-    """The scales of blocks with the fp32 amaxes `amax`: (stored, multiplier of encoding, multiplier of decoding).
+    """The scales of blocks with the fp32 amaxes `amax`: (stored, E to encode, S to decode).
 
     `stored` is fp32 for fp32 scales, else uint8. `tensor_amax` is needed by the two-level rule.
     """
@@ -69,4 +70,6 @@ def _two_level(a, tensor_amax):
 def decoded_two_level(stored, tensor_amax):
     """The multiplier of decoding of stored e4m3 block scales under a tensor amax."""
     with np.errstate(all="ignore"):
-        return (ELEMENTS["e4m3"].decode(stored) * np.float32(tensor_amax)) * (ONE / np.float32(2688))
+        return (ELEMENTS["e4m3"].decode(stored) * np.float32(tensor_amax)) * (
+            ONE / np.float32(2688)
+        )
