@@ -1,0 +1,64 @@
+# What every target shares: the language, the warnings, and the arithmetic that the law of equal bits rests on.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+
+include(CheckLanguage)
+if(NARROWCAST_CUDA STREQUAL "AUTO")
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(NARROWCAST_WITH_CUDA ON)
+  else()
+    set(NARROWCAST_WITH_CUDA OFF)
+  endif()
+else()
+  set(NARROWCAST_WITH_CUDA ${NARROWCAST_CUDA})
+endif()
+if(NARROWCAST_WITH_CUDA)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # older CMakes do not know that newer nvccs have it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+endif()
+message(STATUS "narrowcast: GPU kernels ${NARROWCAST_WITH_CUDA}")
+
+# IEEE arithmetic: no contraction, no fast-math. The two -fno flags change no value: they say that nobody reads errno or
+# the exception flags, which lets the compiler vectorise square roots and selections.
+add_library(narrowcast_options INTERFACE)
+target_include_directories(narrowcast_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(
+  narrowcast_options
+  INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall
+    -Wextra
+    -Werror
+    -ffp-contract=off
+    -fno-math-errno
+    -fno-trapping-math>
+    $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false
+    --expt-relaxed-constexpr
+    --Werror=all-warnings
+    -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
+if(NARROWCAST_SANITIZE)
+  target_compile_options(narrowcast_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${NARROWCAST_SANITIZE} -fno-sanitize-recover=all -g -O1 -fno-omit-frame-pointer>)
+  target_link_options(narrowcast_options INTERFACE -fsanitize=${NARROWCAST_SANITIZE})
+endif()

@@ -1,0 +1,44 @@
+// The facts of mxfp8_e4m3, as the runtime's templates read them.
+// Made from spec/mxfp8_e4m3.toml; edit that and run `make regenerate`.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/numeric/scale_rule.hpp"
+
+namespace narrowcast::mxfp8_e4m3::inline NC_VARIANT {
+
+struct Format {
+  using Element = E4M3;
+  using ScaleType = E8M0;
+
+  static constexpr Layout kRowwise = {
+      .block_rows = 1,
+      .block_columns = 32,
+      .scale_per_rows = 1,
+      .scale_per_columns = 32,
+      .scale_pad_rows = 128,
+      .scale_pad_columns = 4,
+      .transposed = false,
+      .scale_transposed = false,
+      .element_bits = 8,
+      .scale_bytes = 1,
+  };
+  static constexpr Layout kColumnwise = {
+      .block_rows = 32,
+      .block_columns = 1,
+      .scale_per_rows = 32,
+      .scale_per_columns = 1,
+      .scale_pad_rows = 4,
+      .scale_pad_columns = 128,
+      .transposed = false,
+      .scale_transposed = false,
+      .element_bits = 8,
+      .scale_bytes = 1,
+  };
+
+  static constexpr bool kTensorAmax = false;
+  static constexpr bool kColumnwiseDerived = false;
+  static constexpr int kTileRows = 32;
+};
+
+}  // namespace narrowcast::mxfp8_e4m3::inline NC_VARIANT

@@ -1,0 +1,54 @@
+// The cast of nvfp4, once for both machines.
+// Made from spec/nvfp4.toml; edit that and run `make regenerate`.
+#pragma once
+
+#include "generated/nvfp4/format.hpp"
+#include "runtime/tile/buffers.hpp"
+
+namespace narrowcast::nvfp4::inline NC_VARIANT {
+
+struct Sequence : Format {
+  using TensorBuffers = Buffers<Format>;
+
+  // The tensor scale comes from the amax of the whole tensor, so a pass that finds it goes before
+  // this one.
+  template <class Tile>
+  NC_MACHINE static void cast(Tile& x, const Inputs& in, const TensorBuffers& out) {
+    // One scale for each 16x16 block.
+    const auto scale =
+        x.template block_amax<16, 16>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
+    const auto codes = x.template encode<E2M1>(scale);
+    if (out.rowwise) {
+      x.store(out.rowwise_data, codes);
+      x.store_scale(out.rowwise_scale, scale);
+    }
+    // Columnwise: the same blocks, so the same codes and scales, stored transposed.
+    if (out.columnwise) {
+      x.store(out.columnwise_data, codes);
+      x.store_scale(out.columnwise_scale, scale);
+    }
+  }
+
+  // Columnwise from the rowwise bytes, after a gather.
+  template <class Tile>
+  NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {
+    x.store(out.columnwise_data, x.load_codes(out.rowwise_data));
+    x.store_scale(out.columnwise_scale, x.template load_scale<16, 16>(out.rowwise_scale));
+  }
+
+  template <class Tile>
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
+    const auto scale = x.template load_scale<16, 16>(from.rowwise_scale);
+    x.template decode<E2M1>(x.load_codes(from.rowwise_data), scale,
+                            TwoLevels<E2M1>{in.tensor_amax});
+  }
+
+  template <class Tile>
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
+    const auto scale = x.template load_scale<16, 16>(from.columnwise_scale);
+    x.template decode<E2M1>(x.load_codes(from.columnwise_data), scale,
+                            TwoLevels<E2M1>{in.tensor_amax});
+  }
+};
+
+}  // namespace narrowcast::nvfp4::inline NC_VARIANT

@@ -1,0 +1,49 @@
+// The table that the plugin nvfp4 exports.
+// Made from spec/nvfp4.toml; edit that and run `make regenerate`.
+#include "generated/nvfp4/format.hpp"
+#include "generated/nvfp4/views.hpp"
+#include "runtime/plugin/export.hpp"
+
+namespace narrowcast::nvfp4 {
+
+NC_DECLARE_MACHINES
+
+namespace {
+
+constexpr nc_format kFormat = {
+    .name = "nvfp4",
+    .summary =
+        "NVIDIA NVFP4 for weights: e2m1 elements, an e4m3 scale for each 16x16 block under one "
+        "fp32 scale for the tensor",
+    .reference = "NVIDIA, Pretraining Large Language Models with NVFP4 (arXiv:2509.25149)",
+    .element = "e2m1",
+    .packing = "dense",
+    .scale = "e4m3",
+    .tensor_scale = "f32",
+    .scale_rule = "nearest_even",
+    .amax = "current",
+    .rowwise = Format::kRowwise,
+    .columnwise = Format::kColumnwise,
+    .columnwise_derived = Format::kColumnwiseDerived,
+    .tensor_amax = Format::kTensorAmax,
+    .row_step = 16,
+    .shard_row_step = 16,
+    .bits_per_element = 4.5,
+    .wire_bits_per_element = 4.03125,
+    .cuts = {kCuts[0], kCuts[1], kCuts[2], kCuts[3]},
+};
+
+const nc_machine* variant(const char* name);
+
+const PluginTable& table() {
+  static const PluginTable kTable(kFormat, &baseline::cpu_machine(), NC_AVX_MACHINES,
+                                  NC_CUDA_MACHINE, variant);
+  return kTable;
+}
+
+const nc_machine* variant(const char* name) { return table().variant(name); }
+
+}  // namespace
+}  // namespace narrowcast::nvfp4
+
+NC_EXPORT const nc_plugin* narrowcast_plugin() { return narrowcast::nvfp4::table().get(); }

@@ -1,0 +1,173 @@
+// The functions of a plugin's table on the CPU: for each tile, load, perhaps update, cast, store.
+// `Sequence` is generated.
+#pragma once
+
+#include <atomic>
+
+#include "runtime/launch/cpu_loop.hpp"
+#include "runtime/launch/dtype.hpp"
+#include "runtime/launch/find_tensor.hpp"
+#include "runtime/optimizer/adam.hpp"
+#include "runtime/tile/cpu_tile.hpp"
+
+namespace narrowcast::inline NC_VARIANT {
+
+template <class Tile>
+NC_MACHINE void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16) {
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+    for (int r = 0; r < tile.rows; ++r) {
+      const Type* __restrict source = static_cast<const Type*>(tensor.value) + tile.offset(r);
+      float* __restrict x = tile.x[r];
+      for (int c = 0; c < tile.columns; ++c) x[c] = widen(source[c]);
+    }
+  });
+  if (!source_bf16) return;
+  for (int r = 0; r < tile.rows; ++r) {
+    for (int c = 0; c < Tile::kColumns; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+  }
+}
+
+template <class Type, class Tile>
+NC_MACHINE void store_value(const Tile& tile, void* value) {
+  for (int r = 0; r < tile.rows; ++r) {
+    Type* __restrict target = static_cast<Type*>(value) + tile.offset(r);
+    const float* __restrict x = tile.x[r];
+    for (int c = 0; c < tile.columns; ++c) target[c] = narrow<Type>(x[c]);
+  }
+}
+
+// Adam on a tile's elements: master and moments in memory, and the new master in the tile.
+template <class Grad, class State, class Tile>
+NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& step_in_memory) {
+  const nc_step step =
+      step_in_memory;  // a copy: no store below can change it, and the compiler knows
+  for (int r = 0; r < tile.rows; ++r) {
+    const int64_t offset = tile.offset(r);
+    const Grad* __restrict grad = static_cast<const Grad*>(step.grad) + offset;
+    float* __restrict master = static_cast<float*>(tensor.value) + offset;
+    State* __restrict exp_avg = static_cast<State*>(tensor.exp_avg) + offset;
+    State* __restrict exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq) + offset;
+    float* __restrict x = tile.x[r];
+    for (int c = 0; c < tile.columns; ++c) {
+      const AdamElement next =
+          adam({master[c], widen(exp_avg[c]), widen(exp_avg_sq[c])}, widen(grad[c]), step);
+      master[c] = next.parameter;
+      exp_avg[c] = narrow<State>(next.exp_avg);
+      exp_avg_sq[c] = narrow<State>(next.exp_avg_sq);
+      x[c] = next.parameter;
+    }
+  }
+}
+
+template <class Tile>
+NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& step) {
+  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
+    if (tensor.state_dtype == NC_BF16) {
+      update_tile<Grad, Bf16>(tile, tensor, step);
+    } else {
+      update_tile<Grad, float>(tile, tensor, step);
+    }
+  });
+}
+
+template <class Tile>
+NC_MACHINE void reduce_tile_amax(const Tile& tile, float* amax) {
+  const float largest = tile.template block_amax<Tile::kRows, Tile::kColumns>().value[0][0];
+  std::atomic_ref<float> shared(*amax);
+  float seen = shared.load(std::memory_order_relaxed);
+  while (largest > seen &&
+         !shared.compare_exchange_weak(seen, largest, std::memory_order_relaxed)) {
+  }
+}
+
+template <class Sequence>
+struct CpuKernels {
+  using Tile = CpuTile<Sequence::kTileRows>;
+
+  struct Place {
+    int64_t index;
+    const nc_tensor& tensor;
+    Tile tile;
+    Place(const nc_launch& launch, int64_t tile_number)
+        : index(find_tensor(launch, tile_number)),
+          tensor(launch.tensors[index]),
+          tile({tensor.rows, tensor.columns},
+               tile_origin(tensor, tile_number, Tile::kRows, Tile::kColumns)) {}
+  };
+
+  static bool without_gradient(const nc_launch& launch, int64_t index) {
+    return launch.steps != nullptr && launch.steps[index].grad == nullptr;
+  }
+
+  static void cast_tile(const nc_launch& launch, Place& at) {
+    const Inputs in{launch.amax == nullptr ? 0.0f : launch.amax[at.index]};
+    if (at.tensor.amax != nullptr && at.tile.origin == Extent{0, 0})
+      *at.tensor.amax = in.tensor_amax;
+    Sequence::cast(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
+  }
+
+  static void reduce_amax_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number);
+    load_value(at.tile, at.tensor, launch.source_bf16);
+    reduce_tile_amax(at.tile, &launch.amax[at.index]);
+  }
+
+  static void cast_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number);
+    if (without_gradient(launch, at.index)) return;
+    load_value(at.tile, at.tensor, launch.source_bf16);
+    cast_tile(launch, at);
+  }
+
+  static void update_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number);
+    if (without_gradient(launch, at.index)) return;
+    update_tile(at.tile, at.tensor, launch.steps[at.index]);
+    cast_tile(launch, at);
+  }
+
+  static void update_amax_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number);
+    if (without_gradient(launch, at.index)) return;
+    update_tile(at.tile, at.tensor, launch.steps[at.index]);
+    reduce_tile_amax(at.tile, &launch.amax[at.index]);
+  }
+
+  static void derive_columnwise_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number);
+    Sequence::derive_columnwise(at.tile, typename Sequence::TensorBuffers(at.tensor));
+  }
+
+  template <bool kColumnwise>
+  static void dequantize_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number);
+    const Inputs in{at.tensor.amax == nullptr ? 0.0f : *at.tensor.amax};
+    if constexpr (kColumnwise) {
+      Sequence::decode_columnwise(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
+    } else {
+      Sequence::decode_rowwise(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
+    }
+    with_dtype(at.tensor.value_dtype,
+               [&]<class Type>(Type*) { store_value<Type>(at.tile, at.tensor.value); });
+  }
+
+  static const char* reduce_amax(const nc_launch* l) {
+    return cpu_for_each_tile<reduce_amax_of>(l);
+  }
+  static const char* cast(const nc_launch* l) { return cpu_for_each_tile<cast_of>(l); }
+  static const char* update(const nc_launch* l) { return cpu_for_each_tile<update_of>(l); }
+  static const char* update_amax(const nc_launch* l) {
+    return cpu_for_each_tile<update_amax_of>(l);
+  }
+  static const char* derive_columnwise(const nc_launch* l) {
+    return cpu_for_each_tile<derive_columnwise_of>(l);
+  }
+  static const char* dequantize_rowwise(const nc_launch* l) {
+    return cpu_for_each_tile<dequantize_of<false>>(l);
+  }
+  static const char* dequantize_columnwise(const nc_launch* l) {
+    return cpu_for_each_tile<dequantize_of<true>>(l);
+  }
+};
+
+}  // namespace narrowcast::inline NC_VARIANT

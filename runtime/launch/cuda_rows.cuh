@@ -1,0 +1,131 @@
+// Rows of plain numbers between memory and a tile: values, and the state that Adam updates.
+#pragma once
+
+#include "runtime/launch/dtype.hpp"
+#include "runtime/optimizer/adam.hpp"
+#include "runtime/tile/cuda_tile.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// A thread's four columns of one row.
+template <class Type>
+struct alignas(sizeof(Type) * kThreadColumns) Four {
+  Type at[kThreadColumns];
+};
+
+template <class Type, class Place>
+__device__ __forceinline__ Four<Type> load_four(const Place& place, const Type* base, int row) {
+  const Type* source = base + place.offset() + row * place.matrix.columns;
+  if constexpr (Place::kFull) return *reinterpret_cast<const Four<Type>*>(source);
+  Four<Type> four{};
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    if (place.inside(place.row() + row, place.column() + c)) four.at[c] = source[c];
+  }
+  return four;
+}
+
+template <class Type, class Place>
+__device__ __forceinline__ void store_four(const Place& place, Type* base, int row,
+                                           const Four<Type>& four) {
+  Type* target = base + place.offset() + row * place.matrix.columns;
+  if constexpr (Place::kFull) {
+    *reinterpret_cast<Four<Type>*>(target) = four;
+  } else {
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) {
+      if (place.inside(place.row() + row, place.column() + c)) target[c] = four.at[c];
+    }
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16) {
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+    Four<Type> rows[kThreadRows];
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r)
+      rows[r] = load_four(tile, static_cast<const Type*>(tensor.value), r);
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) tile.x[r][c] = widen(rows[r].at[c]);
+    }
+  });
+  if (!source_bf16) return;
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& tensor,
+                                            void* value) {
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) {
+      Four<Type> four;
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) four.at[c] = narrow<Type>(tile.x[r][c]);
+      store_four(tile, static_cast<Type*>(value), r, four);
+    }
+  });
+}
+
+// Adam on a thread's elements: master and moments in memory, and the new master in the tile. Rows
+// are loaded in batches before the first use: that many loads in flight keep memory busy, and more
+// would cost the registers that keep blocks resident.
+template <class Grad, class State, class Tile>
+__device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
+                                            const nc_step& step) {
+  constexpr int kBatch = 4;
+  const Grad* grad = static_cast<const Grad*>(step.grad);
+  float* master = static_cast<float*>(tensor.value);
+  State* exp_avg = static_cast<State*>(tensor.exp_avg);
+  State* exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq);
+#pragma unroll
+  for (int first = 0; first < kThreadRows; first += kBatch) {
+    Four<float> p[kBatch];
+    Four<State> m[kBatch], v[kBatch];
+    Four<Grad> g[kBatch];
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+      p[r] = load_four(tile, master, first + r);
+      m[r] = load_four(tile, exp_avg, first + r);
+      v[r] = load_four(tile, exp_avg_sq, first + r);
+      g[r] = load_four(tile, grad, first + r);
+    }
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) {
+        const AdamElement next =
+            adam({p[r].at[c], widen(m[r].at[c]), widen(v[r].at[c])}, widen(g[r].at[c]), step);
+        p[r].at[c] = next.parameter;
+        m[r].at[c] = narrow<State>(next.exp_avg);
+        v[r].at[c] = narrow<State>(next.exp_avg_sq);
+        tile.x[first + r][c] =
+            tile.inside(tile.row() + first + r, tile.column() + c) ? next.parameter : 0.0f;
+      }
+      store_four(tile, master, first + r, p[r]);
+      store_four(tile, exp_avg, first + r, m[r]);
+      store_four(tile, exp_avg_sq, first + r, v[r]);
+    }
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
+                                            const nc_step& step) {
+  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
+    if (tensor.state_dtype == NC_BF16) {
+      update_rows<Grad, Bf16>(tile, tensor, step);
+    } else {
+      update_rows<Grad, float>(tile, tensor, step);
+    }
+  });
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,32 @@
+// From a tile's number to its tensor and its place in it.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// The last tensor whose first tile is not above `tile`. An empty tensor owns no tile and is never
+// found, because the tensor after it starts at the same one.
+NC_EVERYWHERE int64_t find_tensor(const nc_launch& launch, int64_t tile) {
+  int64_t low = 0, high = launch.count - 1;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (launch.tensors[middle].first_tile <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// First element of a tile: tiles of a tensor are numbered along its rows.
+NC_EVERYWHERE Extent tile_origin(const nc_tensor& tensor, int64_t tile, int64_t tile_rows,
+                                 int64_t tile_columns) {
+  const int64_t index = tile - tensor.first_tile;
+  const int64_t tiles_per_row = ceil_div(tensor.columns, tile_columns);
+  return {index / tiles_per_row * tile_rows, index % tiles_per_row * tile_columns};
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,28 @@
+// A machine's entry in a plugin's table, from the kernels that a format needs.
+#pragma once
+
+#include "runtime/machine.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::inline NC_VARIANT {
+
+template <class Sequence, class Kernels>
+constexpr nc_machine machine_table(int64_t tile_columns) {
+  nc_machine machine{};
+  machine.tile_rows = Sequence::kTileRows;
+  machine.tile_columns = tile_columns;
+  machine.cast = Kernels::cast;
+  machine.dequantize_rowwise = Kernels::dequantize_rowwise;
+  machine.dequantize_columnwise = Kernels::dequantize_columnwise;
+  if constexpr (Sequence::kTensorAmax) {
+    machine.reduce_amax = Kernels::reduce_amax;
+    machine.update_amax = Kernels::update_amax;
+  } else {
+    machine.update = Kernels::update;
+  }
+  if constexpr (Sequence::kColumnwiseDerived)
+    machine.derive_columnwise = Kernels::derive_columnwise;
+  return machine;
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

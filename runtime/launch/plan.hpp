@@ -1,0 +1,11 @@
+// Many tensors, one launch: each tensor owns a run of consecutive tiles.
+#pragma once
+
+#include "runtime/plugin/table.h"
+
+namespace narrowcast {
+
+// Fills first_tile of each tensor, in order. Returns the number of tiles of all.
+int64_t assign_tiles(nc_tensor* tensors, int64_t count, const nc_machine& machine);
+
+}  // namespace narrowcast

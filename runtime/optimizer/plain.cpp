@@ -1,0 +1,25 @@
+#include "runtime/optimizer/plain.hpp"
+
+#include "runtime/plugin/export.hpp"
+
+namespace narrowcast {
+
+NC_DECLARE_MACHINES
+
+namespace {
+
+const nc_machine* variant(const char*) { return nullptr; }
+
+const PluginTable& table() {
+  static constexpr nc_format kNoFormat{};
+  static const PluginTable kTable(kNoFormat, &baseline::cpu_machine(), NC_AVX_MACHINES,
+                                  NC_CUDA_MACHINE, variant);
+  return kTable;
+}
+
+}  // namespace
+
+const nc_machine& plain_cpu() { return *table().get()->cpu; }
+const nc_machine* plain_cuda() { return table().get()->cuda; }
+
+}  // namespace narrowcast

@@ -1,0 +1,18 @@
+// Adam for parameters that no format stores: the same arithmetic, over flat runs of elements.
+//
+// In nc_tensor, rows is 1 and columns the number of elements, `value` the fp32 master, and
+// `parameter` the bf16 or fp16 copy (of value_dtype) that receives the master rounded, or NULL
+// where the parameter is its own master.
+#pragma once
+
+#include "runtime/plugin/table.h"
+
+namespace narrowcast {
+
+// Only `update` is set. The variant is the fastest for this processor.
+const nc_machine& plain_cpu();
+
+// nullptr if the library was built without CUDA.
+const nc_machine* plain_cuda();
+
+}  // namespace narrowcast

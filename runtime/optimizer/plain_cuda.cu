@@ -1,0 +1,85 @@
+// Adam for unquantized parameters on the GPU.
+#include "runtime/launch/cuda_launch.cuh"
+#include "runtime/launch/cuda_rows.cuh"
+#include "runtime/launch/find_tensor.hpp"
+
+namespace narrowcast::inline NC_VARIANT {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
+constexpr int64_t kRun = kThreads * kThreadRows * kThreadColumns;  // elements of a tile
+
+// A whole run is a matrix of kWarpColumns columns.
+__device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_step& step,
+                                           int64_t first, CudaShared<kWarps>& shared) {
+  const int64_t row = first / kWarpColumns;
+  CudaTile<kWarps, true> tile({row + CudaTile<kWarps, true>::kRows, kWarpColumns}, {row, 0},
+                              shared);
+  update_tile(tile, tensor, step);
+  if (tensor.parameter != nullptr) store_value(tile, tensor, tensor.parameter);
+}
+
+template <class Grad, class State>
+__device__ __forceinline__ void update_element(const nc_tensor& tensor, const nc_step& step,
+                                               int64_t i) {
+  float* master = static_cast<float*>(tensor.value) + i;
+  State* exp_avg = static_cast<State*>(tensor.exp_avg) + i;
+  State* exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq) + i;
+  const float grad = widen(static_cast<const Grad*>(step.grad)[i]);
+  const AdamElement next = adam({*master, widen(*exp_avg), widen(*exp_avg_sq)}, grad, step);
+  *master = next.parameter;
+  *exp_avg = narrow<State>(next.exp_avg);
+  *exp_avg_sq = narrow<State>(next.exp_avg_sq);
+  if (tensor.parameter == nullptr) return;
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+    static_cast<Type*>(tensor.parameter)[i] = narrow<Type>(next.parameter);
+  });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(const __grid_constant__ nc_launch launch) {
+  __shared__ CudaShared<kWarps> shared;
+  if (launch.found_inf != nullptr && *launch.found_inf != 0) return;
+  const int64_t index = find_tensor(launch, blockIdx.x);
+  const nc_tensor tensor = launch.tensors[index];
+  const nc_step& step = launch.steps[index];
+  if (step.grad == nullptr) return;
+  const int64_t first = (blockIdx.x - tensor.first_tile) * kRun;
+  const uint64_t low_bits =
+      reinterpret_cast<uint64_t>(tensor.value) | reinterpret_cast<uint64_t>(tensor.exp_avg) |
+      reinterpret_cast<uint64_t>(tensor.exp_avg_sq) | reinterpret_cast<uint64_t>(step.grad) |
+      reinterpret_cast<uint64_t>(tensor.parameter);
+  if (low_bits % 16 == 0 && first + kRun <= tensor.columns) {
+    update_run(tensor, step, first, shared);
+    return;
+  }
+  const int64_t end = first + kRun < tensor.columns ? first + kRun : tensor.columns;
+  for (int64_t i = first + threadIdx.x; i < end; i += kThreads) {
+    with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
+      if (tensor.state_dtype == NC_BF16) {
+        update_element<Grad, Bf16>(tensor, step, i);
+      } else {
+        update_element<Grad, float>(tensor, step, i);
+      }
+    });
+  }
+}
+
+const char* update(const nc_launch* launch) {
+  return launch_tiles<update_kernel>(launch, kThreads);
+}
+
+}  // namespace
+
+const nc_machine& cuda_machine() {
+  static constexpr nc_machine kMachine = [] {
+    nc_machine machine{};
+    machine.tile_rows = 1;
+    machine.tile_columns = kRun;
+    machine.update = update;
+    return machine;
+  }();
+  return kMachine;
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

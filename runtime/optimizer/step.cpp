@@ -1,0 +1,29 @@
+#include "runtime/optimizer/step.hpp"
+
+namespace narrowcast {
+
+double power(double beta, int64_t t) {
+  double result = 1;
+  for (; t > 0; t >>= 1) {
+    if (t & 1) result *= beta;
+    beta *= beta;
+  }
+  return result;
+}
+
+nc_step make_step(const AdamOptions& options, int64_t t) {
+  nc_step step{};
+  step.decoupled = options.decoupled;
+  step.beta1 = static_cast<float>(options.beta1);
+  step.beta2 = static_cast<float>(options.beta2);
+  step.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+  step.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+  step.rcp_bias1 = static_cast<float>(1 / (1 - power(options.beta1, t)));
+  step.rcp_bias2 = static_cast<float>(1 / (1 - power(options.beta2, t)));
+  step.learning_rate = static_cast<float>(options.learning_rate);
+  step.epsilon = static_cast<float>(options.epsilon);
+  step.weight_decay = static_cast<float>(options.weight_decay);
+  return step;
+}
+
+}  // namespace narrowcast

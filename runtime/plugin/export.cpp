@@ -1,0 +1,57 @@
+#include "runtime/plugin/export.hpp"
+
+#include <cstring>
+
+namespace narrowcast {
+namespace {
+
+#if defined(__x86_64__)
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi2");
+}
+bool runs_avx512() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512cd");
+}
+#else
+bool runs_avx2() { return false; }
+bool runs_avx512() { return false; }
+#endif
+
+}  // namespace
+
+PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
+                         const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
+                         const nc_machine* (*variant)(const char* name)) {
+  int count = 0;
+  const auto add = [&](const char* name, const nc_machine* machine, bool runs) {
+    if (machine == nullptr || !runs) return;
+    names_[count] = name;
+    machines_[count++] = machine;
+  };
+  add("baseline", baseline, true);
+  add("avx2", avx2, runs_avx2());
+  add("avx512", avx512, runs_avx512());
+  plugin_ = {
+      .magic = NC_PLUGIN_MAGIC,
+      .version = NC_PLUGIN_VERSION,
+      .size = sizeof(nc_plugin),
+      .reserved = 0,
+      .format = &format,
+      .cpu = machines_[count - 1],
+      .cuda = cuda,
+      .cpu_variants = names_,
+      .cpu_variant = variant,
+  };
+}
+
+const nc_machine* PluginTable::variant(const char* name) const {
+  for (int i = 0; i < kVariants && names_[i] != nullptr; ++i) {
+    if (std::strcmp(names_[i], name) == 0) return machines_[i];
+  }
+  return nullptr;
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,50 @@
+// The buffers of a quantized tensor, typed by what their bytes mean, and what a cast needs from
+// outside its tile. `Format` is a generated struct: its Element and ScaleType, and its layouts
+// kRowwise and kColumnwise.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/numeric/scale_rule.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::inline NC_VARIANT {
+
+template <class ElementType, Layout kStoredAs>
+struct DataBuffer {
+  using Element = ElementType;
+  static constexpr Layout kLayout = kStoredAs;
+  uint8_t* bytes;
+};
+
+template <class StoredType, Layout kStoredAs>
+struct ScaleBuffer {
+  using Stored = StoredType;
+  static constexpr Layout kLayout = kStoredAs;
+  Stored* scales;
+};
+
+template <class Format>
+struct Buffers {
+  using Element = typename Format::Element;
+  using Stored = typename Format::ScaleType::Stored;
+
+  DataBuffer<Element, Format::kRowwise> rowwise_data;
+  ScaleBuffer<Stored, Format::kRowwise> rowwise_scale;
+  DataBuffer<Element, Format::kColumnwise> columnwise_data;
+  ScaleBuffer<Stored, Format::kColumnwise> columnwise_scale;
+  bool rowwise, columnwise;  // which usages are asked for
+
+  NC_EVERYWHERE explicit Buffers(const nc_tensor& t)
+      : rowwise_data{static_cast<uint8_t*>(t.buffer[NC_ROWWISE_DATA])},
+        rowwise_scale{static_cast<Stored*>(t.buffer[NC_ROWWISE_SCALE])},
+        columnwise_data{static_cast<uint8_t*>(t.buffer[NC_COLUMNWISE_DATA])},
+        columnwise_scale{static_cast<Stored*>(t.buffer[NC_COLUMNWISE_SCALE])},
+        rowwise(t.buffer[NC_ROWWISE_DATA] != nullptr),
+        columnwise(t.buffer[NC_COLUMNWISE_DATA] != nullptr) {}
+};
+
+struct Inputs {
+  float tensor_amax;  // of the whole tensor, all shards; 0 where no scale spans the tensor
+};
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,239 @@
+// The tile of the CPU: a piece of the matrix in cache, and the operations that the generated
+// sequences are written in.
+//
+// Loops run along rows, over local arrays, with constant trip counts where the block allows it, so
+// that the compiler vectorises them for each instruction set. What lies outside the matrix is zero
+// and is never written.
+#pragma once
+
+#include <cstring>
+
+#include "runtime/tile/buffers.hpp"
+#include "runtime/tile/pack.hpp"
+
+namespace narrowcast::inline NC_VARIANT {
+
+template <int kTileRows>
+struct CpuTile {
+  static constexpr int kRows = kTileRows;
+  static constexpr int kColumns =
+      32768 / kTileRows;  // 128 KiB of floats: it stays in the second-level cache
+
+  Extent matrix, origin;
+  int rows, columns;  // of the tile, inside the matrix
+  alignas(64) float x[kRows][kColumns];
+
+  CpuTile(Extent matrix, Extent origin)
+      : matrix(matrix),
+        origin(origin),
+        rows(static_cast<int>(matrix.rows - origin.rows < kRows ? matrix.rows - origin.rows
+                                                                : kRows)),
+        columns(static_cast<int>(matrix.columns - origin.columns < kColumns
+                                     ? matrix.columns - origin.columns
+                                     : kColumns)) {
+    // Blocks at the edge see zeros where the matrix ends.
+    for (int r = 0; r < kRows; ++r) {
+      const int first = r < rows ? columns : 0;
+      std::memset(x[r] + first, 0, sizeof(float) * (kColumns - first));
+    }
+  }
+
+  int64_t offset(int row) const { return (origin.rows + row) * matrix.columns + origin.columns; }
+
+  // One value for each R x C block.
+  template <int R, int C>
+  struct Blocks {
+    static constexpr int kDown = kRows / R, kAcross = kColumns / C;
+    alignas(64) float value[kDown][kAcross];
+
+    template <class Rule>
+    NC_MACHINE auto map(const Rule& rule) const;
+  };
+
+  template <int R, int C, class StoredType>
+  struct Scales {
+    using Stored = StoredType;
+    static constexpr int kDown = kRows / R, kAcross = kColumns / C;
+    alignas(64) float multiplier[kDown][kAcross];
+    alignas(64) Stored stored[kDown][kAcross];
+  };
+
+  // Codes are made on the way to memory: values and scales are enough to know them.
+  template <class Element, int R, int C, class Stored>
+  struct Codes {
+    const CpuTile& tile;
+    const Scales<R, C, Stored>& scales;
+
+    NC_MACHINE void row(int r, uint8_t* __restrict codes) const {
+      const float* __restrict x = tile.x[r];
+      const float* __restrict multiplier = scales.multiplier[r / R];
+      if constexpr (C == 1) {
+        for (int c = 0; c < kColumns; ++c)
+          codes[c] = static_cast<uint8_t>(Element::encode(x[c] * multiplier[c]));
+      } else {
+        for (int b = 0; b < kColumns / C; ++b) {
+          for (int c = 0; c < C; ++c) {
+            codes[b * C + c] = static_cast<uint8_t>(Element::encode(x[b * C + c] * multiplier[b]));
+          }
+        }
+      }
+    }
+  };
+
+  // Codes that were read from a buffer.
+  struct StoredCodes {
+    alignas(64) uint8_t code[kRows][kColumns];
+    NC_MACHINE void row(int r, uint8_t* codes) const { std::memcpy(codes, code[r], kColumns); }
+  };
+
+  // The largest magnitude of each R x C block. NaN is dropped. Magnitudes order like their bits,
+  // and an integer maximum vectorises.
+  template <int R, int C>
+  NC_MACHINE Blocks<R, C> block_amax() const {
+    Blocks<R, C> amax;
+    for (int down = 0; down < kRows / R; ++down) {
+      uint32_t largest[kColumns / C] = {};
+      for (int r = down * R; r < (down + 1) * R; ++r) {
+        for (int across = 0; across < kColumns / C; ++across) {
+          uint32_t most = largest[across];
+          for (int c = 0; c < C; ++c) {
+            const uint32_t bits = amax_bits(x[r][across * C + c]);
+            most = bits > most ? bits : most;
+          }
+          largest[across] = most;
+        }
+      }
+      for (int across = 0; across < kColumns / C; ++across)
+        amax.value[down][across] = float_of(largest[across]);
+    }
+    return amax;
+  }
+
+  // One scale for the whole tile, made from the tensor's amax.
+  template <class Rule>
+  NC_MACHINE auto tensor_scale(const Rule& rule, float tensor_amax) const {
+    const auto scale = rule(tensor_amax);
+    Scales<kRows, kColumns, decltype(scale.stored)> scales;
+    scales.multiplier[0][0] = scale.multiplier;
+    scales.stored[0][0] = scale.stored;
+    return scales;
+  }
+
+  template <class Element, int R, int C, class Stored>
+  NC_MACHINE Codes<Element, R, C, Stored> encode(const Scales<R, C, Stored>& scales) const {
+    return {*this, scales};
+  }
+
+  template <class Buffer, class AnyCodes>
+  NC_MACHINE void store(const Buffer& data, const AnyCodes& codes) const {
+    constexpr Layout kLayout = Buffer::kLayout;
+    if constexpr (kLayout.transposed) {
+      alignas(64) uint8_t all[kRows][kColumns];
+      for (int r = 0; r < rows; ++r) codes.row(r, all[r]);
+      for (int c = 0; c < columns; ++c) {
+        uint8_t run[kRows];
+        for (int r = 0; r < rows; ++r) run[r] = all[r][c];
+        pack<kLayout.element_bits>(
+            run, rows,
+            data.bytes + element_position(kLayout, matrix, origin.rows, origin.columns + c).byte);
+      }
+    } else {
+      for (int r = 0; r < rows; ++r) {
+        alignas(64) uint8_t run[kColumns];
+        codes.row(r, run);
+        pack<kLayout.element_bits>(
+            run, columns,
+            data.bytes + element_position(kLayout, matrix, origin.rows + r, origin.columns).byte);
+      }
+    }
+  }
+
+  template <class Buffer>
+  NC_MACHINE StoredCodes load_codes(const Buffer& data) const {
+    constexpr Layout kLayout = Buffer::kLayout;
+    StoredCodes codes;
+    if constexpr (kLayout.transposed) {
+      for (int c = 0; c < columns; ++c) {
+        uint8_t run[kRows];
+        unpack<kLayout.element_bits>(
+            data.bytes + element_position(kLayout, matrix, origin.rows, origin.columns + c).byte,
+            rows, run);
+        for (int r = 0; r < rows; ++r) codes.code[r][c] = run[r];
+      }
+    } else {
+      for (int r = 0; r < rows; ++r) {
+        unpack<kLayout.element_bits>(
+            data.bytes + element_position(kLayout, matrix, origin.rows + r, origin.columns).byte,
+            columns, codes.code[r]);
+      }
+    }
+    return codes;
+  }
+
+  template <class Buffer, int R, int C, class Stored>
+  NC_MACHINE void store_scale(const Buffer& buffer, const Scales<R, C, Stored>& scales) const {
+    constexpr Layout kLayout = Buffer::kLayout;
+    for_each_scale<kLayout>([&](int row, int column, int64_t index) {
+      buffer.scales[index] = scales.stored[row / R][column / C];
+    });
+  }
+
+  // The scales of R x C blocks, as stored.
+  template <int R, int C, class Buffer>
+  NC_MACHINE auto load_scale(const Buffer& buffer) const {
+    constexpr Layout kLayout = Buffer::kLayout;
+    Scales<R, C, typename Buffer::Stored> scales;
+    for_each_scale<kLayout>([&](int row, int column, int64_t index) {
+      scales.stored[row / R][column / C] = buffer.scales[index];
+    });
+    return scales;
+  }
+
+  // value = decode(code) * decoder(stored scale)
+  template <class Element, class Decoder, int R, int C, class Stored>
+  NC_MACHINE void decode(const StoredCodes& codes, const Scales<R, C, Stored>& scales,
+                         const Decoder& decoder) {
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < columns; ++c) {
+        x[r][c] = Element::decode(codes.code[r][c]) * decoder(scales.stored[r / R][c / C]);
+      }
+    }
+  }
+
+ private:
+  // Calls action(row, column, index) for each scale of the tile's part of the matrix: its first
+  // element in the tile, and its place in the buffer.
+  template <Layout kLayout, class Action>
+  NC_MACHINE void for_each_scale(const Action& action) const {
+    if constexpr (kLayout.block_rows == 0) {
+      action(0, 0, 0);
+    } else {
+      const int64_t pitch = scale_shape(kLayout, matrix).columns;
+      for (int r = 0; r < rows; r += kLayout.scale_per_rows) {
+        const Extent first = scale_position(kLayout, origin.rows + r, origin.columns);
+        int64_t index = first.rows * pitch + first.columns;
+        for (int c = 0; c < columns; c += kLayout.scale_per_columns) {
+          action(r, c, index);
+          index += kLayout.scale_transposed ? pitch : 1;
+        }
+      }
+    }
+  }
+};
+
+template <int kTileRows>
+template <int R, int C>
+template <class Rule>
+NC_MACHINE auto CpuTile<kTileRows>::Blocks<R, C>::map(const Rule& rule) const {
+  Scales<R, C, decltype(rule(0.0f).stored)> scales;
+  for (int down = 0; down < kDown; ++down) {
+    for (int across = 0; across < kAcross; ++across) {
+      const auto scale = rule(value[down][across]);
+      scales.multiplier[down][across] = scale.multiplier;
+      scales.stored[down][across] = scale.stored;
+    }
+  }
+  return scales;
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,175 @@
+// Codes between registers and the data buffers, as stored rows or, exchanged, as stored columns.
+#pragma once
+
+#include "runtime/tile/cuda_codes.cuh"
+#include "runtime/tile/cuda_place.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// Four packed codes, at a multiple of 4 elements of a stored row.
+template <int kBits>
+__device__ __forceinline__ void store_word(uint8_t* target, uint32_t packed, int lane) {
+  if constexpr (kBits == 8) *reinterpret_cast<uint32_t*>(target) = packed;
+  if constexpr (kBits == 4) *reinterpret_cast<uint16_t*>(target) = static_cast<uint16_t>(packed);
+  if constexpr (kBits == 6) {
+    // Four lanes hold 12 bytes: the first three of them write a word each, filled up from the next
+    // lane.
+    const int part = lane % 4;
+    const uint32_t next = __shfl_down_sync(~0u, packed, 1);
+    if (part < 3)
+      *reinterpret_cast<uint32_t*>(target + part) = packed >> 8 * part | next << (24 - 8 * part);
+  }
+}
+
+template <Layout kLayout, class Place>
+__device__ __forceinline__ void store_rows(const Place& at, uint8_t* bytes,
+                                           const CudaCodes& codes) {
+  constexpr int kBits = kLayout.element_bits;
+  const int64_t pitch = data_row_bytes(kLayout, at.matrix);
+  uint8_t* target = bytes + element_position(kLayout, at.matrix, at.row(), at.column()).byte;
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r, target += pitch) {
+    const uint32_t packed = pack4<kBits>(codes.row[r]);
+    if constexpr (Place::kFull) {
+      store_word<kBits>(target, packed, at.lane);
+    } else {
+#pragma unroll
+      for (int b = 0; b < kBits / 2; ++b) {
+        if (at.inside(at.row() + r, at.column() + b * 8 / kBits))
+          target[b] = static_cast<uint8_t>(packed >> 8 * b);
+      }
+    }
+  }
+}
+
+// Eight codes of each of the thread's four columns, packed: kBits bytes.
+template <int kBits>
+__device__ __forceinline__ void exchange(const CudaCodes& codes,
+                                         uint64_t (&columns)[kThreadColumns]) {
+  uint32_t low[4] = {codes.row[0], codes.row[1], codes.row[2], codes.row[3]};
+  uint32_t high[4] = {codes.row[4], codes.row[5], codes.row[6], codes.row[7]};
+  exchange4x4(low[0], low[1], low[2], low[3]);
+  exchange4x4(high[0], high[1], high[2], high[3]);
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    columns[c] = pack4<kBits>(low[c]) | static_cast<uint64_t>(pack4<kBits>(high[c])) << 4 * kBits;
+  }
+}
+
+template <int kBits>
+struct ExchangeSlot {
+  using Type = uint64_t;
+};
+template <>
+struct ExchangeSlot<4> {
+  using Type = uint32_t;
+};
+
+// Through shared memory, so that the rows of all warps become one run in each stored row. The slots
+// are rotated among the warps: lanes of a warp write, and lanes of consecutive threads read, in
+// different banks.
+template <Layout kLayout, class Place>
+__device__ __forceinline__ void store_exchanged(const Place& at, uint8_t* bytes,
+                                                const CudaCodes& codes) {
+  constexpr int kBits = kLayout.element_bits;
+  constexpr int kWarps = Place::kWarps;
+  using Slot = typename ExchangeSlot<kBits>::Type;
+  uint64_t columns[kThreadColumns];
+  exchange<kBits>(codes, columns);
+  Slot* slots = reinterpret_cast<Slot*>(at.stage);
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    slots[(at.lane * kThreadColumns + c) * kWarps + (at.warp ^ (at.lane % kWarps))] =
+        static_cast<Slot>(columns[c]);
+  }
+  __syncthreads();
+  const int64_t pitch = data_row_bytes(kLayout, at.matrix);
+  uint8_t* first =
+      bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
+#pragma unroll
+  for (int i = 0; i < Place::kColumns / kWarpSize; ++i) {
+    const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+    const int column = index / kWarps, warp = index % kWarps;
+    const Slot run = slots[column * kWarps + (warp ^ (column / kThreadColumns % kWarps))];
+    uint8_t* target = first + column * pitch + warp * kBits;
+    if constexpr (kBits == 6) {
+#pragma unroll
+      for (int half = 0; half < 3; ++half)
+        reinterpret_cast<uint16_t*>(target)[half] = static_cast<uint16_t>(run >> 16 * half);
+    } else {
+      *reinterpret_cast<Slot*>(target) = run;
+    }
+  }
+}
+
+// At the edge of the matrix, each thread writes the bytes of its own columns.
+template <Layout kLayout, class Place>
+__device__ __forceinline__ void store_exchanged_bytes(const Place& at, uint8_t* bytes,
+                                                      const CudaCodes& codes) {
+  constexpr int kBits = kLayout.element_bits;
+  uint64_t columns[kThreadColumns];
+  exchange<kBits>(codes, columns);
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    uint8_t* target = bytes + element_position(kLayout, at.matrix, at.row(), at.column() + c).byte;
+#pragma unroll
+    for (int b = 0; b < kBits; ++b) {
+      if (at.inside(at.row() + b * 8 / kBits, at.column() + c))
+        target[b] = static_cast<uint8_t>(columns[c] >> 8 * b);
+    }
+  }
+}
+
+template <Layout kLayout, class Place>
+__device__ __forceinline__ void load_rows(const Place& at, const uint8_t* bytes, CudaCodes& codes) {
+  constexpr int kBits = kLayout.element_bits;
+  const int64_t pitch = data_row_bytes(kLayout, at.matrix);
+  const uint8_t* source = bytes + element_position(kLayout, at.matrix, at.row(), at.column()).byte;
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r, source += pitch) {
+    uint32_t packed = 0;
+    if constexpr (Place::kFull && kBits == 8) {
+      packed = *reinterpret_cast<const uint32_t*>(source);
+    } else if constexpr (Place::kFull && kBits == 4) {
+      packed = *reinterpret_cast<const uint16_t*>(source);
+    } else {
+#pragma unroll
+      for (int b = 0; b < kBits / 2; ++b) {
+        if (at.inside(at.row() + r, at.column() + b * 8 / kBits))
+          packed |= static_cast<uint32_t>(source[b]) << 8 * b;
+      }
+    }
+    codes.row[r] = unpack4<kBits>(packed);
+  }
+}
+
+template <Layout kLayout, class Place>
+__device__ __forceinline__ void load_exchanged(const Place& at, const uint8_t* bytes,
+                                               CudaCodes& codes) {
+  constexpr int kBits = kLayout.element_bits;
+  uint32_t low[4], high[4];
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+    const uint8_t* source =
+        bytes + element_position(kLayout, at.matrix, at.row(), at.column() + c).byte;
+    uint64_t packed = 0;
+#pragma unroll
+    for (int b = 0; b < kBits; ++b) {
+      if (at.inside(at.row() + b * 8 / kBits, at.column() + c))
+        packed |= static_cast<uint64_t>(source[b]) << 8 * b;
+    }
+    constexpr uint32_t kHalf = static_cast<uint32_t>((uint64_t{1} << 4 * kBits) - 1);
+    low[c] = unpack4<kBits>(static_cast<uint32_t>(packed) & kHalf);
+    high[c] = unpack4<kBits>(static_cast<uint32_t>(packed >> 4 * kBits) & kHalf);
+  }
+  exchange4x4(low[0], low[1], low[2], low[3]);
+  exchange4x4(high[0], high[1], high[2], high[3]);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    codes.row[r] = low[r];
+    codes.row[r + 4] = high[r];
+  }
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,101 @@
+// Scales between registers and the scale buffers. A scale may be stored more often than once a
+// block, and exchanged, so the tile's scales meet in shared memory, and are written from there as
+// runs of the stored matrix.
+#pragma once
+
+#include <numeric>
+
+#include "runtime/tile/cuda_place.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// Up to 16 bytes of scales, written at once.
+template <class Stored, int kCount>
+struct alignas(sizeof(Stored) * kCount) ScaleWord {
+  Stored scale[kCount];
+};
+
+// How the scales of a whole tile lie in the stored matrix: `kRuns` rows, each with kRunLength
+// consecutive entries.
+template <Layout kLayout, class Place>
+struct ScaleRuns {
+  static constexpr int kPerRows = static_cast<int>(kLayout.scale_per_rows);
+  static constexpr int kPerColumns = static_cast<int>(kLayout.scale_per_columns);
+  static constexpr int kDown = Place::kRows / kPerRows, kAcross = Place::kColumns / kPerColumns;
+  static constexpr int kRuns = kLayout.scale_transposed ? kAcross : kDown;
+  static constexpr int kRunLength = kLayout.scale_transposed ? kDown : kAcross;
+  // Entries that may be written as one word: what divides the run, the padded rows and 16 bytes.
+  static constexpr int kWord = std::gcd(
+      std::gcd(kRunLength, static_cast<int>(kLayout.scale_pad_columns)), 16 / kLayout.scale_bytes);
+};
+
+// Each block's scale once, from the thread that holds the block's first element.
+template <int R, int C, class Place, class Stored>
+__device__ __forceinline__ void stage_scales(const Place& at,
+                                             const CudaScales<R, C, Stored>& scales) {
+  using Shape = ThreadBlocks<R, C>;
+  Stored* staged = reinterpret_cast<Stored*>(at.stage);
+  const int first_row = at.warp * kThreadRows, first_column = at.lane * kThreadColumns;
+  if (first_row % Shape::kRows != 0 || first_column % Shape::kColumns != 0) return;
+  if ((R > kThreadRows && first_row % R != 0) || (C > kThreadColumns && first_column % C != 0))
+    return;
+#pragma unroll
+  for (int down = 0; down < Shape::kDown; ++down) {
+#pragma unroll
+    for (int across = 0; across < Shape::kAcross; ++across) {
+      const int block_row = first_row / R + down, block_column = first_column / C + across;
+      staged[block_row * (Place::kColumns / C) + block_column] = scales.stored[down][across];
+    }
+  }
+}
+
+template <Layout kLayout, int R, int C, class Place, class Stored>
+__device__ __forceinline__ void store_scales(const Place& at, Stored* target,
+                                             const CudaScales<R, C, Stored>& scales) {
+  using Runs = ScaleRuns<kLayout, Place>;
+  constexpr int kWord = Place::kFull ? Runs::kWord : 1;
+  constexpr int kWords = Runs::kRuns * (Runs::kRunLength / kWord);
+  const Stored* staged = reinterpret_cast<const Stored*>(at.stage);
+  __syncthreads();
+  stage_scales(at, scales);
+  __syncthreads();
+  const int64_t pitch = scale_shape(kLayout, at.matrix).columns;
+  const Extent first = scale_position(kLayout, at.origin.rows, at.origin.columns);
+  Stored* corner = target + first.rows * pitch + first.columns;
+#pragma unroll
+  for (int i = 0; i < (kWords + Place::kThreads - 1) / Place::kThreads; ++i) {
+    const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+    if (kWords % Place::kThreads != 0 && index >= kWords) break;
+    const int run = index / (Runs::kRunLength / kWord),
+              entry = index % (Runs::kRunLength / kWord) * kWord;
+    ScaleWord<Stored, kWord> word;
+#pragma unroll
+    for (int e = 0; e < kWord; ++e) {
+      const int row = (kLayout.scale_transposed ? entry + e : run) * Runs::kPerRows;
+      const int column = (kLayout.scale_transposed ? run : entry + e) * Runs::kPerColumns;
+      if (!at.inside(at.origin.rows + row, at.origin.columns + column)) continue;
+      word.scale[e] = staged[row / R * (Place::kColumns / C) + column / C];
+      if constexpr (!Place::kFull) corner[run * pitch + entry + e] = word.scale[e];
+    }
+    if constexpr (Place::kFull)
+      *reinterpret_cast<ScaleWord<Stored, kWord>*>(corner + run * pitch + entry) = word;
+  }
+}
+
+template <Layout kLayout, int R, int C, class Place, class Stored>
+__device__ __forceinline__ void load_scales(const Place& at, const Stored* source,
+                                            CudaScales<R, C, Stored>& scales) {
+  using Shape = ThreadBlocks<R, C>;
+#pragma unroll
+  for (int down = 0; down < Shape::kDown; ++down) {
+#pragma unroll
+    for (int across = 0; across < Shape::kAcross; ++across) {
+      const int64_t row = at.row() + down * Shape::kRows,
+                    column = at.column() + across * Shape::kColumns;
+      scales.stored[down][across] =
+          at.inside(row, column) ? source[scale_index(kLayout, at.matrix, row, column)] : Stored{};
+    }
+  }
+}
+
+}  // namespace narrowcast::inline NC_VARIANT
