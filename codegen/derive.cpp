@@ -1,0 +1,217 @@
+#include "codegen/derive.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "codegen/reasons.hpp"
+#include "runtime/geometry/geometry.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+// The GPU writes a transposed copy in runs down the columns of its tile; from 32 bytes on they run
+// at full speed.
+constexpr int64_t kFullSpeedRunBytes = 32;
+constexpr int64_t kSmallestTileRows = 32;
+
+int32_t bits_of(Element element) {
+  switch (element) {
+    case Element::kE2M1:
+      return 4;
+    case Element::kE2M3:
+    case Element::kE3M2:
+      return 6;
+    case Element::kE4M3:
+    case Element::kE5M2:
+    case Element::kInt8:
+      return 8;
+  }
+  return 0;
+}
+
+int32_t bytes_of(ScaleType scale) { return scale == ScaleType::kF32 ? 4 : 1; }
+
+Layout layout_of(const Format& format, const Usage& usage) {
+  const bool dense = format.packing.value == Packing::kDense;
+  Layout layout{};
+  layout.block_rows = usage.block.value.rows;
+  layout.block_columns = usage.block.value.columns;
+  layout.transposed = usage.transposed.value;
+  layout.scale_transposed = usage.scale_transposed.value;
+  layout.element_bits = dense ? bits_of(format.element.value) : 8;
+  layout.scale_bytes = bytes_of(format.scale.value);
+  if (usage.block.value.spans_tensor()) return layout;
+  layout.scale_per_rows = usage.scale_per.value.rows;
+  layout.scale_per_columns = usage.scale_per.value.columns;
+  layout.scale_pad_rows = usage.scale_pad.value.rows;
+  layout.scale_pad_columns = usage.scale_pad.value.columns;
+  return layout;
+}
+
+// ---- cuts ----
+
+// Rows (columns) at whose multiples a cut divides no byte of the data, and no block.
+int64_t row_step(const Layout& layout) {
+  const int64_t whole_bytes = layout.transposed ? elements_per_group(layout) : 1;
+  return std::lcm(whole_bytes, std::max<int64_t>(layout.block_rows, 1));
+}
+
+int64_t column_step(const Layout& layout) {
+  const int64_t whole_bytes = layout.transposed ? 1 : elements_per_group(layout);
+  return std::lcm(whole_bytes, std::max<int64_t>(layout.block_columns, 1));
+}
+
+// Transposed data are cut inside their stored rows, where a byte may hold several rows of the
+// matrix.
+nc_cut data_cut(const Layout& layout, nc_buffer buffer, nc_gather gather) {
+  const int64_t rows = layout.transposed ? elements_per_group(layout) : 1;
+  const int64_t entries = layout.transposed ? rows * layout.element_bits / 8 : 1;
+  return {buffer, layout.transposed, rows, entries, 1, {1, 1}, gather, 0};
+}
+
+nc_cut scale_cut(const Layout& layout, nc_buffer buffer, nc_gather gather) {
+  // The one scale of a tensor is not cut, and travels beside the data, not in them.
+  if (spans_tensor(layout)) return {buffer, -1, 1, 1, 1, {1, 1}, NC_GATHER_NEVER, 0};
+  const int64_t pad = layout.scale_transposed ? layout.scale_pad_columns : layout.scale_pad_rows;
+  const Extent repeat = exchanged(
+      {layout.block_rows / layout.scale_per_rows, layout.block_columns / layout.scale_per_columns},
+      layout.scale_transposed);
+  return {buffer,
+          layout.scale_transposed,
+          layout.scale_per_rows,
+          1,
+          pad,
+          {repeat.rows, repeat.columns},
+          gather,
+          0};
+}
+
+std::array<nc_cut, NC_BUFFER_COUNT> cuts_of(const Plan& plan) {
+  const bool by_pass = plan.gather == Gather::kByPass;
+  const nc_gather rowwise = by_pass ? NC_GATHER_FORWARD : NC_GATHER_ALWAYS;
+  const nc_gather columnwise = by_pass ? NC_GATHER_BACKWARD : NC_GATHER_NEVER;
+  return {data_cut(plan.rowwise, NC_ROWWISE_DATA, rowwise),
+          scale_cut(plan.rowwise, NC_ROWWISE_SCALE, rowwise),
+          data_cut(plan.columnwise, NC_COLUMNWISE_DATA, columnwise),
+          scale_cut(plan.columnwise, NC_COLUMNWISE_SCALE, columnwise)};
+}
+
+// ---- sizes ----
+
+double bits_per_element(const Layout& layout, int64_t elements_per_scale) {
+  if (spans_tensor(layout)) return layout.element_bits;
+  return layout.element_bits + 8.0 * layout.scale_bytes / static_cast<double>(elements_per_scale);
+}
+
+int64_t tile_rows(const Plan& plan) {
+  int64_t rows = kSmallestTileRows;
+  for (const Layout& layout : {plan.rowwise, plan.columnwise}) {
+    rows = std::max(rows, layout.block_rows);
+    while (layout.transposed && rows * layout.element_bits / 8 < kFullSpeedRunBytes) rows *= 2;
+  }
+  return rows;
+}
+
+// ---- names ----
+
+// OCP's int8 element is n / 64 under a power-of-two scale; under an fp32 scale it is the integer.
+std::string element_name(const Plan& plan) {
+  switch (plan.element) {
+    case Element::kE4M3:
+      return "E4M3";
+    case Element::kE5M2:
+      return "E5M2";
+    case Element::kE2M1:
+      return "E2M1";
+    case Element::kE2M3:
+      return "E2M3";
+    case Element::kE3M2:
+      return "E3M2";
+    case Element::kInt8:
+      return plan.scale == ScaleType::kE8M0 ? "MxInteger8" : "Integer8";
+  }
+  return {};
+}
+
+std::string scale_name(ScaleType scale) {
+  switch (scale) {
+    case ScaleType::kE8M0:
+      return "E8M0";
+    case ScaleType::kE4M3:
+      return "E4M3Scale";
+    case ScaleType::kF32:
+      return "F32";
+  }
+  return {};
+}
+
+std::string rule_name(ScaleRule rule) {
+  switch (rule) {
+    case ScaleRule::kExact:
+      return "Exact";
+    case ScaleRule::kNearestEven:
+      return "NearestEven";
+    case ScaleRule::kFloor:
+      return "Floor";
+    case ScaleRule::kEven:
+      return "Even";
+    case ScaleRule::kRceil:
+      return "Rceil";
+  }
+  return {};
+}
+
+TypeNames type_names(const Plan& plan) {
+  TypeNames names;
+  names.element = element_name(plan);
+  names.scale = scale_name(plan.scale);
+  names.rule = rule_name(plan.rule) + "<" + names.scale + ", " + names.element + ">";
+  names.decoder =
+      plan.two_levels ? "TwoLevels<" + names.element + ">" : "OneLevel<" + names.scale + ">";
+  return names;
+}
+
+}  // namespace
+
+Plan derive(const Format& format) {
+  Plan plan{};
+  plan.name = format.name.value;
+  plan.summary = format.summary.value;
+  plan.reference = format.reference.value;
+  plan.element = format.element.value;
+  plan.packing = format.packing.value;
+  plan.scale = format.scale.value;
+  plan.tensor_scale = format.tensor_scale.value;
+  plan.rule = format.rule.value;
+  plan.amax = format.amax.value;
+
+  plan.rowwise = layout_of(format, format.rowwise);
+  plan.columnwise = layout_of(format, format.columnwise);
+  plan.two_levels = plan.tensor_scale != TensorScale::kNone;
+  plan.spans_tensor = spans_tensor(plan.rowwise);
+  plan.tensor_amax = plan.two_levels || plan.spans_tensor;
+  plan.types = type_names(plan);
+
+  // Equal blocks have equal amaxes, so equal scales and codes: the second usage holds nothing new.
+  plan.columnwise_derived = format.rowwise.block.value == format.columnwise.block.value;
+  plan.gather = plan.columnwise_derived ? Gather::kRowwise : Gather::kByPass;
+  plan.cuts = cuts_of(plan);
+
+  const int64_t rowwise_step = row_step(plan.rowwise), columnwise_step = row_step(plan.columnwise);
+  plan.row_step = std::lcm(rowwise_step, columnwise_step);
+  plan.shard_row_step = plan.columnwise_derived ? rowwise_step : plan.row_step;
+  plan.column_step = std::lcm(column_step(plan.rowwise), column_step(plan.columnwise));
+
+  const Layout& layout = plan.rowwise;
+  plan.bits_per_element =
+      bits_per_element(layout, layout.scale_per_rows * layout.scale_per_columns);
+  plan.wire_bits_per_element = bits_per_element(layout, layout.block_rows * layout.block_columns);
+
+  // A delayed scale comes from earlier steps, so the cast need not wait for this step's amax.
+  plan.optimizer_passes = plan.tensor_amax && plan.amax == Amax::kCurrent ? 2 : 1;
+  plan.tile_rows = tile_rows(plan);
+  plan.reasons = reasons_of(plan);
+  return plan;
+}
+
+}  // namespace narrowcast::codegen

@@ -1,0 +1,68 @@
+// What follows from a spec. Emitters read a Plan and decide nothing: a number or a choice that they
+// need is a field here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "codegen/vocabulary.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::codegen {
+
+// What an all-gather carries.
+enum class Gather {
+  kRowwise,  // both passes gather the rowwise bytes; columnwise is derived after arrival
+  kByPass    // the forward gathers rowwise, the backward columnwise
+};
+
+// The runtime's C++ types that stand for the spec's words.
+struct TypeNames {
+  std::string element;  // "E4M3"
+  std::string scale;    // "E8M0"
+  std::string rule;     // "Rceil<E8M0, E4M3>": from an amax to a scale
+  std::string decoder;  // "OneLevel<E8M0>": from a stored scale to a multiplier
+};
+
+// Why the plan is as it is, in sentences for comments and pages.
+struct Reasons {
+  std::string rowwise;     // the first usage of the cast
+  std::string columnwise;  // the second
+  std::string first_pass;  // why a pass goes before the cast; empty if none does
+  std::string gather;
+  std::string row_step;
+  std::string tile_rows;
+};
+
+struct Plan {
+  // As the spec says it.
+  std::string name, summary, reference;
+  Element element;
+  Packing packing;
+  ScaleType scale;
+  TensorScale tensor_scale;
+  ScaleRule rule;
+  Amax amax;
+
+  TypeNames types;
+  nc_layout rowwise, columnwise;
+  bool two_levels;          // a tensor scale stands above the block scales
+  bool spans_tensor;        // the one scale of a usage is that of the tensor
+  bool tensor_amax;         // either: `amax` is stored, and reduced over shards
+  bool columnwise_derived;  // columnwise is a rearrangement of the rowwise bytes
+  Gather gather;
+  std::array<nc_cut, NC_BUFFER_COUNT> cuts;  // in the order of nc_buffer
+
+  int64_t row_step;        // rows at whose multiples both usages can be cut
+  int64_t shard_row_step;  // the same for what a shard keeps: columnwise only where it is quantized
+  int64_t column_step;     // columns at whose multiples both usages can be cut
+  double bits_per_element;       // the rowwise usage as stored, without padding
+  double wire_bits_per_element;  // the same, without repetition
+  int optimizer_passes;          // kernels of a step: 2 if the cast must wait for the tensor's amax
+  int64_t tile_rows;             // of the GPU's tile, and of the CPU's
+
+  Reasons reasons;
+};
+
+}  // namespace narrowcast::codegen

@@ -1,0 +1,17 @@
+// Spec file to Format. What cannot be read becomes a diagnostic and an unreadable field; reading
+// goes on to the end, so that one run shows every error.
+#pragma once
+
+#include "codegen/diagnostic.hpp"
+#include "codegen/format.hpp"
+
+namespace narrowcast::codegen {
+
+// The text of a file; false if it cannot be read.
+bool load(const std::string& path, Source& source);
+
+// Reads a spec of vocabulary 1. A file that is not TOML gives one diagnostic and a Format without a
+// known field.
+Format read(const Source& source, Diagnostics& diagnostics);
+
+}  // namespace narrowcast::codegen

@@ -1,0 +1,245 @@
+#include "codegen/validate.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "codegen/reserved_words.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+// The GPU holds a tile of 8 W rows x 128 columns in the registers of W <= 16 warps.
+constexpr int64_t kLargestBlock = 128;
+// Padding is written for every tensor, however small; the largest of the known layouts is 128.
+constexpr int64_t kLargestPad = 1024;
+
+std::string text_of(Block block) {
+  return "[" + std::to_string(block.rows) + ", " + std::to_string(block.columns) + "]";
+}
+
+bool one_line(std::string_view text) {
+  return std::none_of(text.begin(), text.end(),
+                      [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+// ---- names and texts ----
+
+void vocabulary_is_known(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.vocabulary) || format.vocabulary.value == 1) return;
+  diagnostics.add(format.vocabulary.at,
+                  "vocabulary " + std::to_string(format.vocabulary.value) + " is not known",
+                  "this generator reads vocabulary 1; a later narrowcast may know more");
+}
+
+// The name becomes a namespace, a folder, a plugin's file, and a string in Python.
+void name_is_an_identifier(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.name)) return;
+  const std::string& name = format.name.value;
+  if (!is_snake_case(name)) {
+    diagnostics.add(format.name.at, "format " + in_quotes(name) + " is not in lower snake case",
+                    "words of a-z and 0-9, joined by single underscores, beginning with a letter");
+  } else if (is_reserved(name)) {
+    diagnostics.add(
+        format.name.at,
+        "format " + in_quotes(name) + " is a word that C++, Python or the library keeps for itself",
+        "add a word to it, such as " + in_quotes(name + "_weights"));
+  }
+}
+
+void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
+  const std::string stem = diagnostics.source().stem();
+  if (!known(format.name) || format.name.value == stem) return;
+  diagnostics.add(format.name.at,
+                  "format " + in_quotes(format.name.value) + " stands in a file named " + stem,
+                  "rename one of them: a format is looked up by the name of its file");
+}
+
+void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.summary)) return;
+  const std::string& summary = format.summary.value;
+  if (one_line(summary) && summary.size() > 1 && summary.ends_with('.')) return;
+  diagnostics.add(format.summary.at, "summary is not one sentence on one line",
+                  "lists show it beside the name; it ends with a full stop");
+}
+
+void reference_is_one_line(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.reference)) return;
+  if (one_line(format.reference.value) && !format.reference.value.empty()) return;
+  diagnostics.add(format.reference.at, "reference is not a text on one line",
+                  "it names the paper or standard that says what the bytes mean");
+}
+
+// ---- blocks ----
+
+void block_fits_a_tile(const Format& format, Diagnostics& diagnostics) {
+  const auto fits = [](int64_t n) {
+    return n <= kLargestBlock && std::has_single_bit(static_cast<uint64_t>(n));
+  };
+  for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
+    const Field<Block>& block = usage->block;
+    if (!known(block) || block.value.spans_tensor()) continue;
+    if (fits(block.value.rows) && fits(block.value.columns)) continue;
+    diagnostics.add(
+        block.at, "block " + text_of(block.value) + " fits no tile",
+        "rows and columns are powers of two, at most 128: a tile of 8 to 128 rows x 128 columns "
+        "holds whole blocks");
+  }
+}
+
+void scale_per_divides_block(const Format& format, Diagnostics& diagnostics) {
+  for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
+    if (!known(usage->block, usage->scale_per) || usage->block.value.spans_tensor()) continue;
+    const Block block = usage->block.value, per = usage->scale_per.value;
+    if (block.rows % per.rows == 0 && block.columns % per.columns == 0) continue;
+    diagnostics.add(usage->scale_per.at,
+                    "scale_per " + text_of(per) + " does not divide the block " + text_of(block),
+                    "a block's scale is stored once or repeated, so that each stored scale belongs "
+                    "to one block");
+  }
+}
+
+void scale_pad_stays_small(const Format& format, Diagnostics& diagnostics) {
+  for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
+    const Field<Block>& pad = usage->scale_pad;
+    if (!known(pad) || std::max(pad.value.rows, pad.value.columns) <= kLargestPad) continue;
+    diagnostics.add(
+        pad.at, "scale_pad " + text_of(pad.value) + " is too large",
+        "at most 1024 in each direction: the padding is stored for every tensor, however small");
+  }
+}
+
+// ---- tensor blocks ----
+
+void usages_agree_on_a_tensor_block(const Format& format, Diagnostics& diagnostics) {
+  const Field<Block>&rowwise = format.rowwise.block, &columnwise = format.columnwise.block;
+  if (!known(rowwise, columnwise)) return;
+  if (rowwise.value.spans_tensor() == columnwise.value.spans_tensor()) return;
+  const bool rowwise_spans = rowwise.value.spans_tensor();
+  diagnostics.add(rowwise_spans ? columnwise.at : rowwise.at,
+                  std::string("the ") + (rowwise_spans ? "rowwise" : "columnwise") +
+                      " block spans the tensor, the " + (rowwise_spans ? "columnwise" : "rowwise") +
+                      " block " + text_of(rowwise_spans ? columnwise.value : rowwise.value) +
+                      " does not",
+                  "both usages have a block of \"tensor\", or neither");
+}
+
+void tensor_block_has_one_scale(const Format& format, Diagnostics& diagnostics) {
+  for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
+    if (!known(usage->block) || !usage->block.value.spans_tensor()) continue;
+    const auto refuse = [&](const auto& field, std::string_view key) {
+      if (!field.given()) return;
+      diagnostics.add(field.at, std::string(key) + " has no meaning with a block of \"tensor\"",
+                      "one scale serves the tensor; leave the key out");
+    };
+    refuse(usage->scale_per, "scale_per");
+    refuse(usage->scale_pad, "scale_pad");
+    refuse(usage->scale_transposed, "scale_transposed");
+  }
+}
+
+void delayed_amax_needs_a_tensor_block(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.amax, format.rowwise.block) || format.amax.value != Amax::kDelayed) return;
+  if (format.rowwise.block.value.spans_tensor()) return;
+  diagnostics.add(format.amax.at,
+                  "amax \"delayed\" with a block of " + text_of(format.rowwise.block.value),
+                  "only a scale that spans the tensor has a history; use a block of \"tensor\", or "
+                  "amax \"current\"");
+}
+
+// ---- scales ----
+
+// Where docs/numerics.md, "Amax and scales", defines a rule.
+struct DefinedRule {
+  ScaleRule rule;
+  ScaleType scale;
+};
+constexpr DefinedRule kDefinedRules[] = {
+    {ScaleRule::kExact, ScaleType::kF32},  {ScaleRule::kRceil, ScaleType::kF32},
+    {ScaleRule::kRceil, ScaleType::kE8M0}, {ScaleRule::kFloor, ScaleType::kE8M0},
+    {ScaleRule::kEven, ScaleType::kE8M0},  {ScaleRule::kNearestEven, ScaleType::kE4M3},
+};
+
+void scale_rule_is_defined_for_scale_type(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.rule, format.scale)) return;
+  std::vector<std::string_view> defined;
+  for (const DefinedRule& pair : kDefinedRules) {
+    if (pair.scale != format.scale.value) continue;
+    if (pair.rule == format.rule.value) return;
+    defined.push_back(word_of(pair.rule));
+  }
+  const std::string scale = in_quotes(word_of(format.scale.value));
+  diagnostics.add(format.rule.at,
+                  "scale rule " + in_quotes(word_of(format.rule.value)) +
+                      " is not defined for scales of type " + scale,
+                  "for " + scale + " it is " + listed(defined, "\""));
+}
+
+void nearest_even_needs_e2m1(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.rule, format.element)) return;
+  if (format.rule.value != ScaleRule::kNearestEven || format.element.value == Element::kE2M1)
+    return;
+  diagnostics.add(format.element.at,
+                  "scale rule \"nearest_even\" with elements of type " +
+                      in_quotes(word_of(format.element.value)),
+                  "the rule is defined for element.type = \"e2m1\"");
+}
+
+void nearest_even_needs_a_tensor_scale(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.rule, format.tensor_scale)) return;
+  if (format.rule.value != ScaleRule::kNearestEven) return;
+  if (format.tensor_scale.value != TensorScale::kNone) return;
+  diagnostics.add(format.rule.at, "scale rule \"nearest_even\" without a tensor scale",
+                  "it makes block scales under a tensor scale; add tensor_scale.type = \"f32\"");
+}
+
+void tensor_scale_needs_nearest_even(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.rule, format.tensor_scale) || format.tensor_scale.value == TensorScale::kNone)
+    return;
+  if (format.rule.value == ScaleRule::kNearestEven) return;
+  diagnostics.add(
+      format.tensor_scale.at,
+      "a tensor scale with scale rule " + in_quotes(word_of(format.rule.value)),
+      "only \"nearest_even\" makes scales of two levels; leave tensor_scale out, or use that rule");
+}
+
+void tensor_scale_stands_above_blocks(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.tensor_scale, format.rowwise.block)) return;
+  if (format.tensor_scale.value == TensorScale::kNone) return;
+  if (!format.rowwise.block.value.spans_tensor()) return;
+  diagnostics.add(
+      format.tensor_scale.at, "a tensor scale above a block of \"tensor\"",
+      "two scales for the same elements; leave tensor_scale out, or use smaller blocks");
+}
+
+#define NC_RULE(function) \
+  { #function, function }
+constexpr Rule kRules[] = {
+    NC_RULE(vocabulary_is_known),
+    NC_RULE(name_is_an_identifier),
+    NC_RULE(name_is_the_file_name),
+    NC_RULE(summary_is_one_sentence),
+    NC_RULE(reference_is_one_line),
+    NC_RULE(block_fits_a_tile),
+    NC_RULE(scale_per_divides_block),
+    NC_RULE(scale_pad_stays_small),
+    NC_RULE(usages_agree_on_a_tensor_block),
+    NC_RULE(tensor_block_has_one_scale),
+    NC_RULE(delayed_amax_needs_a_tensor_block),
+    NC_RULE(scale_rule_is_defined_for_scale_type),
+    NC_RULE(nearest_even_needs_e2m1),
+    NC_RULE(nearest_even_needs_a_tensor_scale),
+    NC_RULE(tensor_scale_needs_nearest_even),
+    NC_RULE(tensor_scale_stands_above_blocks),
+};
+#undef NC_RULE
+
+}  // namespace
+
+std::span<const Rule> rules() { return kRules; }
+
+void validate(const Format& format, Diagnostics& diagnostics) {
+  for (const Rule& rule : kRules) rule.check(format, diagnostics);
+}
+
+}  // namespace narrowcast::codegen
