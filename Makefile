@@ -69,7 +69,7 @@ regenerate: $(ready)
 bench: build
 	$(run_python) tests/bench/bench.py
 
-sources = git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h' '*.cu' '*.cuh'
+sources = find bindings codegen generated runtime tests -name '*.[ch]pp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 
 format: $(ready)
 	$(sources) | xargs $(clang_format) -i

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-import facts
 import ml_dtypes
 import numpy as np
 import pytest
+
+import facts
 import reference
 from reference.floats import FLT_MAX, bits, from_bits
 from reference.formats import format_from

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 import reference
 from reference.floats import FLT_MAX, bits, from_bits
 

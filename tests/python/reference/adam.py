@@ -9,8 +9,8 @@ def fma(a, b, c):
     """a * b + c of fp32 values, rounded once.
 
     The product is exact in float64. The sum is rounded to odd there (its last bit is set if
-    anything was lost), which makes the second rounding, to fp32, the only one that counts: 53 bits are more
-    than 24 + 2 (Boldo and Melquiond, 2008).
+    anything was lost), which makes the second rounding, to fp32, the only one that counts: 53 bits
+    are more than 24 + 2 (Boldo and Melquiond, 2008).
     """
     with np.errstate(all="ignore"):
         product = np.asarray(a, np.float64) * np.asarray(b, np.float64)

@@ -1,0 +1,167 @@
+"""Trains a small GPT on bytes, its weights kept and gathered in a narrow format under FSDP2.
+
+    python examples/train.py --format nvfp4                    # starts its own ranks
+    torchrun --nproc-per-node 2 examples/train.py --format mxfp8_e4m3
+
+What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.FusedAdam.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from tqdm import tqdm
+
+import narrowcast as nc
+from gpt import GPT, VOCABULARY
+from measure import CountedAllGather, stored_bytes
+from text import read, windows
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    formats = [*nc.formats(), "plain"]
+    parser.add_argument("--format", default="mxfp8_e4m3", choices=formats, help="of the weights")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=16, help="windows a step, over all ranks")
+    parser.add_argument("--time", type=int, default=256, help="bytes in a window")
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--text", help="a file or folder; default: Python's standard library")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], help="default: cuda where there is one"
+    )
+    parser.add_argument("--ranks", type=int, help="processes; default: one a GPU, two on CPU")
+    parser.add_argument("--out", type=Path, help="where to write what the run measured, as JSON")
+    args = parser.parse_args()
+    args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    args.ranks = args.ranks or (torch.cuda.device_count() if args.device == "cuda" else 2)
+    return args
+
+
+def start_ranks(ranks):
+    """Runs this program once a rank, on this machine."""
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    environment = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **os.environ}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, f"--nproc-per-node={ranks}", *sys.argv]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def build(args, mesh):
+    """The model, sharded, its linear weights in the format; and its optimizer."""
+    torch.manual_seed(args.seed)  # every rank, every format: one initialisation
+    model = GPT(args.width, args.layers, args.width // 32, args.time).to(args.device)
+    if args.format != "plain":
+        nc.convert(model, args.format)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    return model, optimizer
+
+
+def loss_of(model, tokens, targets):
+    """The mean cross entropy of the next byte, in nats."""
+    return F.cross_entropy(model(tokens).view(-1, VOCABULARY), targets.reshape(-1))
+
+
+@torch.no_grad()
+def bits_per_byte(model, text, args, mesh):
+    """Of 128 windows of held-out text, the same for every run; each rank takes its share."""
+    tokens, targets = windows(text, 128, args.time, torch.Generator().manual_seed(0))
+    share = slice(mesh.get_local_rank(), None, mesh.size())
+    losses = [
+        loss_of(model, t.to(args.device), y.to(args.device))
+        for t, y in zip(tokens[share].split(16), targets[share].split(16), strict=True)
+    ]
+    return mean_over_ranks(torch.stack(losses).mean()) / math.log(2)
+
+
+def mean_over_ranks(value):
+    value = value.detach().clone()
+    dist.all_reduce(value)
+    return value.item() / dist.get_world_size()
+
+
+def train(args, mesh):
+    """Runs all steps; returns what was measured."""
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    training, held_out = read(args.text)
+    model, optimizer = build(args, mesh)
+    gathered = CountedAllGather(model)
+    warmup = max(1, args.steps // 10)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / warmup, 0.1 + 0.9 * (1 - step / args.steps)),
+    )
+    random = torch.Generator().manual_seed(args.seed + 1)
+    losses, optimizer_ms = [], []
+    bar = tqdm(range(args.steps), desc=args.format, disable=rank != 0)
+    for _ in bar:
+        tokens, targets = windows(training, args.batch, args.time, random)
+        tokens, targets = tokens[rank::ranks].to(args.device), targets[rank::ranks].to(args.device)
+        loss = loss_of(model, tokens, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer_ms.append(timed(optimizer.step, args.device))
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(mean_over_ranks(loss) / math.log(2))
+        bar.set_postfix_str(f"{losses[-1]:.3f} bits per byte")
+    gathered_per_step = gathered.bytes / args.steps
+    return {
+        "format": args.format,
+        "ranks": ranks,
+        "bits_per_byte": bits_per_byte(model, held_out, args, mesh),
+        "gathered_bytes_per_step": gathered_per_step,
+        "weight_bytes_per_rank": stored_bytes(model),
+        "optimizer_ms": sorted(optimizer_ms)[len(optimizer_ms) // 2],
+        "losses": losses,
+    }
+
+
+def timed(function, device):
+    """Milliseconds of one call."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def main():
+    args = options()
+    if "RANK" not in os.environ:
+        return start_ranks(args.ranks)
+    if args.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
+    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
+    result = train(args, mesh)
+    if mesh.get_local_rank() == 0:
+        print(f"{args.format}: {result['bits_per_byte']:.4f} bits per byte of held-out text")
+        if args.out:
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(result))
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Who may know whom: what each folder may include, and that no format is named in code."""
+
+import re
+
+import pytest
+
+from sources import CPP, ROOT, code_of, files, includes
+
+# Project folders whose headers a folder may include.
+MAY_INCLUDE = {
+    "bindings": {"bindings", "runtime"},
+    "codegen": {"codegen", "runtime"},
+    "generated": {"generated", "runtime"},
+    "runtime": {"runtime"},
+}
+PROJECT = {*MAY_INCLUDE, "examples", "spec", "tests"}
+TORCH = re.compile(r"^(torch|ATen|c10|pybind11|Python\.h)\b")
+CUDA = re.compile(r"^(cuda|cub/|thrust/|nv/|cooperative_groups)")
+
+
+def layer_faults(path, folder):
+    for number, included in includes(path):
+        where = f"{path}:{number} includes {included}"
+        first = included.split("/")[0]
+        if "/" in included and first in PROJECT - MAY_INCLUDE[folder]:
+            yield f"{where}: {folder}/ may include {sorted(MAY_INCLUDE[folder])} alone"
+        if TORCH.match(included) and folder != "bindings":
+            yield f"{where}: bindings/ alone knows torch and Python"
+        if CUDA.match(included) and folder == "codegen":
+            yield f"{where}: codegen/ does not know CUDA"
+        if CUDA.match(included) and path.suffix in {".hpp", ".h"}:
+            yield f"{where}: headers for nvcc alone end in .cuh"
+        if included.endswith(".cuh") and path.suffix not in {".cu", ".cuh"}:
+            yield f"{where}: .cuh headers are for nvcc alone"
+
+
+@pytest.mark.parametrize("folder", MAY_INCLUDE)
+def test_includes_stay_in_their_layer(folder):
+    paths = files(CPP, [folder])
+    assert paths, f"{folder}/ has no sources: this test looks in the wrong place"
+    assert [fault for path in paths for fault in layer_faults(path, folder)] == []
+
+
+def test_no_format_is_named_in_code():
+    names = [path.stem for path in (ROOT / "spec").glob("*.toml")]
+    assert names
+    named = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+    faults = [
+        f"{path}:{number}: {match[0]}"
+        for path in files(CPP | {".py"}, ["bindings", "codegen", "runtime"])
+        for number, line in enumerate(code_of(path).splitlines(), 1)
+        if (match := named.search(line))
+    ]
+    assert faults == [], "a format's facts belong in its spec; code may not name it"
+
+
+def test_python_package_stands_alone():
+    """The package imports torch and the standard library; never what only the tests install."""
+    import ast
+    import sys
+
+    allowed = {*sys.stdlib_module_names, "torch", "narrowcast"}
+    for path in files({".py"}, ["bindings"]):
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [node.module]
+            else:
+                continue
+            for module in modules:
+                assert module.split(".")[0] in allowed, f"{path}:{node.lineno} imports {module}"
