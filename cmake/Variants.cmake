@@ -21,6 +21,7 @@ function(narrowcast_add_variant library name variant source)
   add_library(${objects} OBJECT ${source})
   target_link_libraries(${objects} PRIVATE narrowcast_options)
   target_compile_definitions(${objects} PRIVATE NC_VARIANT=${variant})
-  target_compile_options(${objects} PRIVATE ${ARGN})
+  # Every function of a kernel is inlined, so no vector crosses a call whose convention could differ.
+  target_compile_options(${objects} PRIVATE ${ARGN} $<$<COMPILE_LANGUAGE:CXX>:-Wno-psabi>)
   target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
 endfunction()

@@ -125,7 +125,7 @@ struct CudaKernels {
   static constexpr int kThreads = Sequence::kTileRows / kThreadRows * kWarpSize;
   // A cast does little for each byte, so it needs many warps to keep memory busy; an update needs
   // its registers more.
-  static constexpr int kCastBlocks = 1024 / kThreads, kUpdateBlocks = 1;
+  static constexpr int kCastBlocks = 1024 / kThreads, kUpdateBlocks = 512 / kThreads;
 
   template <class Action, int kMinBlocks>
   static const char* run(const nc_launch* launch) {

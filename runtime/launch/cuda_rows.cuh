@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
 template <class Grad, class State, class Tile>
 __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  constexpr int kBatch = 4;
+  constexpr int kBatch = Tile::kFull ? 4 : 1;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
   State* exp_avg = static_cast<State*>(tensor.exp_avg);

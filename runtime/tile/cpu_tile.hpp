@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "runtime/tile/buffers.hpp"
+#include "runtime/tile/cpu_amax.hpp"
 #include "runtime/tile/pack.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -64,19 +65,24 @@ struct CpuTile {
     const CpuTile& tile;
     const Scales<R, C, Stored>& scales;
 
-    NC_MACHINE void row(int r, uint8_t* __restrict codes) const {
-      const float* __restrict x = tile.x[r];
-      const float* __restrict multiplier = scales.multiplier[r / R];
+    NC_MACHINE void row(int r, uint8_t* codes) const {
       if constexpr (C == 1) {
-        for (int c = 0; c < kColumns; ++c)
-          codes[c] = static_cast<uint8_t>(Element::encode(x[c] * multiplier[c]));
+        encode_row(tile.x[r], scales.multiplier[r / R], codes);
       } else {
+        // A multiplier for each element makes one long loop of the many short ones.
+        alignas(64) float multiplier[kColumns];
         for (int b = 0; b < kColumns / C; ++b) {
-          for (int c = 0; c < C; ++c) {
-            codes[b * C + c] = static_cast<uint8_t>(Element::encode(x[b * C + c] * multiplier[b]));
-          }
+          for (int c = 0; c < C; ++c) multiplier[b * C + c] = scales.multiplier[r / R][b];
         }
+        encode_row(tile.x[r], multiplier, codes);
       }
+    }
+
+   private:
+    NC_MACHINE static void encode_row(const float* __restrict x, const float* __restrict multiplier,
+                                      uint8_t* __restrict codes) {
+      for (int c = 0; c < kColumns; ++c)
+        codes[c] = static_cast<uint8_t>(Element::encode(x[c] * multiplier[c]));
     }
   };
 
@@ -94,13 +100,13 @@ struct CpuTile {
     for (int down = 0; down < kRows / R; ++down) {
       uint32_t largest[kColumns / C] = {};
       for (int r = down * R; r < (down + 1) * R; ++r) {
-        for (int across = 0; across < kColumns / C; ++across) {
-          uint32_t most = largest[across];
-          for (int c = 0; c < C; ++c) {
-            const uint32_t bits = amax_bits(x[r][across * C + c]);
-            most = bits > most ? bits : most;
+        if constexpr (C == 1) {
+          keep_larger_magnitudes(x[r], kColumns, largest);
+        } else {
+          for (int across = 0; across < kColumns / C; ++across) {
+            const uint32_t most = largest_magnitude<C>(&x[r][across * C]);
+            largest[across] = most > largest[across] ? most : largest[across];
           }
-          largest[across] = most;
         }
       }
       for (int across = 0; across < kColumns / C; ++across)

@@ -1,0 +1,268 @@
+// The optimizer and the casts on this machine's GPU, as shares of the same run's copy bandwidth.
+//
+// 872M parameters in the shapes of Llama-3-8B's linear layers, bf16 gradients, fp32 master and
+// moments. Bytes are those that must move: each input read once, each output written once, padding
+// left out.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include "runtime/numeric/narrow.hpp"
+#include "runtime/optimizer/step.hpp"
+#include "tests/support/cuda_memory.hpp"
+#include "tests/support/plugins.hpp"
+#include "tests/support/quantized.hpp"
+#include "tests/support/values.hpp"
+
+namespace narrowcast::test {
+namespace {
+
+constexpr int kLayers = 4, kRepeats = 30;
+constexpr Extent kLayer[] = {{4096, 4096},  {1024, 4096},  {1024, 4096}, {4096, 4096},
+                             {14336, 4096}, {14336, 4096}, {4096, 14336}};
+
+using Work = std::function<const char*(cudaStream_t)>;
+
+void must(const char* fault) {
+  if (fault != nullptr) throw std::runtime_error(fault);
+}
+
+// Milliseconds: the median, and the spread between the 10th and the 90th percentile.
+struct Time {
+  double median, low, high;
+};
+
+Time measure(cudaStream_t stream, const Work& work) {
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  for (int i = 0; i < 3; ++i) must(work(stream));
+  std::vector<float> times;
+  for (int i = 0; i < kRepeats; ++i) {
+    check(cudaEventRecord(begin, stream), "record");
+    must(work(stream));
+    check(cudaEventRecord(end, stream), "record");
+    check(cudaEventSynchronize(end), "kernel");
+    float milliseconds;
+    check(cudaEventElapsedTime(&milliseconds, begin, end), "time");
+    times.push_back(milliseconds);
+  }
+  std::sort(times.begin(), times.end());
+  return {times[kRepeats / 2], times[kRepeats / 10], times[kRepeats * 9 / 10]};
+}
+
+// Kernels that the work launches, counted in a graph.
+int kernels_of(cudaStream_t stream, const Work& work) {
+  cudaGraph_t graph;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+  must(work(stream));
+  check(cudaStreamEndCapture(stream, &graph), "capture");
+  size_t count = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count), "nodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  check(cudaGraphGetNodes(graph, nodes.data(), &count), "nodes");
+  int kernels = 0;
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type;
+    check(cudaGraphNodeGetType(node, &type), "node");
+    kernels += type == cudaGraphNodeTypeKernel;
+  }
+  check(cudaGraphDestroy(graph), "graph");
+  return kernels;
+}
+
+// Parameters, moments and gradients of all layers, for every format in turn.
+class Model {
+ public:
+  Model() {
+    const std::vector<float> pool = draw(Kind::kOrdinary, int64_t{1} << 24, 1);
+    std::vector<float> squares = pool;
+    for (float& value : squares) value = value * value * 1e-3f;
+    std::vector<Bf16> grads;
+    for (float value : pool) grads.push_back(narrow<Bf16>(value * 0.1f));
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (const Extent matrix : kLayer) {
+        const size_t n = static_cast<size_t>(matrix.rows * matrix.columns);
+        matrices_.push_back(matrix);
+        masters_.push_back(filled(pool, n));
+        exp_avgs_.push_back(filled(pool, n));
+        exp_avg_sqs_.push_back(filled(squares, n));
+        grads_.push_back(filled(grads, n));
+        parameters_ += static_cast<int64_t>(n);
+      }
+    }
+  }
+
+  int64_t parameters() const { return parameters_; }
+  size_t count() const { return matrices_.size(); }
+  const std::vector<Extent>& matrices() const { return matrices_; }
+
+  std::vector<nc_tensor> tensors() const {
+    std::vector<nc_tensor> tensors;
+    for (size_t i = 0; i < count(); ++i) {
+      nc_tensor tensor = tensor_of(matrices_[i]);
+      tensor.value = masters_[i].get();
+      tensor.exp_avg = exp_avgs_[i].get();
+      tensor.exp_avg_sq = exp_avg_sqs_[i].get();
+      tensors.push_back(tensor);
+    }
+    return tensors;
+  }
+
+  // A learning rate of 0 keeps the masters; constant gradients bring the moments to rest.
+  std::vector<nc_step> steps() const {
+    std::vector<nc_step> steps(count(), make_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
+    for (size_t i = 0; i < count(); ++i) {
+      steps[i].grad = grads_[i].get();
+      steps[i].grad_dtype = NC_BF16;
+    }
+    return steps;
+  }
+
+  // The gradients serve as a bf16 source of casts.
+  std::vector<nc_tensor> bf16_tensors(std::vector<nc_tensor> tensors) const {
+    for (size_t i = 0; i < count(); ++i) {
+      tensors[i].value = grads_[i].get();
+      tensors[i].value_dtype = NC_BF16;
+    }
+    return tensors;
+  }
+
+ private:
+  template <class Type>
+  static DeviceArray<Type> filled(const std::vector<Type>& pool, size_t n) {
+    DeviceArray<Type> array(n);
+    for (size_t first = 0; first < n; first += pool.size()) {
+      const size_t bytes = std::min(pool.size(), n - first) * sizeof(Type);
+      check(cudaMemcpy(array.get() + first, pool.data(), bytes, cudaMemcpyHostToDevice), "fill");
+    }
+    return array;
+  }
+
+  std::vector<Extent> matrices_;
+  std::vector<DeviceArray<float>> masters_, exp_avgs_, exp_avg_sqs_;
+  std::vector<DeviceArray<Bf16>> grads_;
+  int64_t parameters_ = 0;
+};
+
+class Bench {
+ public:
+  Bench() : source_(kCopyBytes), target_(kCopyBytes) {
+    check(cudaStreamCreate(&stream_), "stream");
+    check(cudaMemset(source_.get(), 1, kCopyBytes), "fill");
+    copy_ = copy_rate();
+    std::printf("copy %.0f GB/s (read plus written), %.0fM parameters\n", copy_ / 1e9,
+                model_.parameters() / 1e6);
+    std::printf("%-42s %9s %17s %8s %8s %8s\n", "", "ms", "10 to 90 %", "B/param", "of copy",
+                "kernels");
+  }
+
+  void run(const nc_plugin& plugin) {
+    const nc_format& format = *plugin.format;
+    const nc_machine& machine = *plugin.cuda;
+    std::vector<nc_tensor> tensors = model_.tensors();
+    std::vector<std::vector<DeviceArray<uint8_t>>> buffers;
+    int64_t usage_bytes[2] = {};
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      buffers.emplace_back();
+      for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
+        const int64_t bytes = bytes_of(format, model_.matrices()[i], b);
+        usage_bytes[b / 2] += bytes;
+        buffers.back().emplace_back(static_cast<size_t>(bytes));
+        tensors[i].buffer[b] = buffers.back().back().get();
+      }
+    }
+    const DeviceArray<float> amax(tensors.size());
+    const DeviceArray<nc_step> steps(model_.steps());
+    nc_launch launch = launch_of(machine, tensors.data(), static_cast<int64_t>(tensors.size()),
+                                 nullptr, amax.get());
+    const DeviceArray<nc_tensor> table(tensors), bf16_table(model_.bf16_tensors(tensors));
+    const auto on = [&](nc_function function, const DeviceArray<nc_tensor>& t, bool with_steps) {
+      return [&, function, with_steps](cudaStream_t stream) {
+        nc_launch l = launch;
+        l.tensors = t.get();
+        l.steps = with_steps ? steps.get() : nullptr;
+        l.stream = stream;
+        return function(&l);
+      };
+    };
+    const double written = static_cast<double>(usage_bytes[0] + usage_bytes[1]) /
+                           static_cast<double>(model_.parameters());
+    const std::string name = format.name;
+    if (machine.update != nullptr) {
+      report(name + ": fused step, both usages", 26 + written, on(machine.update, table, true));
+    } else {
+      const Work first = on(machine.update_amax, table, true),
+                 second = on(machine.cast, table, true);
+      report(name + ": fused step, both passes", 30 + written, [&](cudaStream_t stream) {
+        const char* fault = first(stream);
+        return fault != nullptr ? fault : second(stream);
+      });
+      report(name + ":   first pass", 26, first);
+      report(name + ":   second pass", 4 + written, second);
+    }
+    report(name + ": cast fp32, both usages", 4 + written, on(machine.cast, table, false));
+    report(name + ": cast bf16, both usages", 2 + written, on(machine.cast, bf16_table, false));
+    if (machine.derive_columnwise != nullptr) {
+      report(name + ": columnwise from rowwise", written,
+             on(machine.derive_columnwise, table, false));
+    }
+    report(name + ": dequantize rowwise to fp32", 4 + written / 2,
+           on(machine.dequantize_rowwise, table, false));
+  }
+
+  void finish() { std::printf("copy again %.0f GB/s\n", copy_rate() / 1e9); }
+
+ private:
+  static constexpr size_t kCopyBytes = size_t{4} << 30;
+
+  double copy_rate() {
+    const Time time = measure(stream_, [&](cudaStream_t stream) -> const char* {
+      check(cudaMemcpyAsync(target_.get(), source_.get(), kCopyBytes, cudaMemcpyDeviceToDevice,
+                            stream),
+            "copy");
+      return nullptr;
+    });
+    return 2.0 * kCopyBytes / time.median * 1e3;
+  }
+
+  void report(const std::string& name, double bytes_per_parameter, const Work& work) {
+    const Time time = measure(stream_, work);
+    const double rate =
+        bytes_per_parameter * static_cast<double>(model_.parameters()) / time.median * 1e3;
+    std::printf("%-42s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d\n", name.c_str(), time.median, time.low,
+                time.high, bytes_per_parameter, 100 * rate / copy_, kernels_of(stream_, work));
+    std::fflush(stdout);
+  }
+
+  Model model_;
+  DeviceArray<unsigned char> source_, target_;
+  cudaStream_t stream_ = nullptr;
+  double copy_ = 0;
+};
+
+}  // namespace
+}  // namespace narrowcast::test
+
+int main(int argc, char** argv) {
+  using namespace narrowcast::test;
+  if (!has_gpu()) {
+    std::printf("no GPU here: nothing measured\n");
+    return 0;
+  }
+  try {
+    Bench bench;
+    for (const nc_plugin* plugin : all_plugins()) {
+      const bool wanted = argc == 1 || std::find(argv + 1, argv + argc,
+                                                 std::string(plugin->format->name)) != argv + argc;
+      if (wanted && plugin->cuda != nullptr) bench.run(*plugin);
+    }
+    bench.finish();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_cuda: %s\n", error.what());
+    return 1;
+  }
+}
