@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "codegen/reasons.hpp"
+#include "codegen/type_names.hpp"
 #include "runtime/geometry/geometry.hpp"
 
 namespace narrowcast::codegen {
@@ -98,9 +99,34 @@ std::array<nc_cut, NC_BUFFER_COUNT> cuts_of(const Plan& plan) {
 
 // ---- sizes ----
 
+std::string text_of(Extent shape) {
+  return "(" + std::to_string(shape.rows) + ", " + std::to_string(shape.columns) + ")";
+}
+
 double bits_per_element(const Layout& layout, int64_t elements_per_scale) {
   if (spans_tensor(layout)) return layout.element_bits;
   return layout.element_bits + 8.0 * layout.scale_bytes / static_cast<double>(elements_per_scale);
+}
+
+BufferShape data_buffer(const Layout& layout, Extent matrix) {
+  const Extent shape = data_shape(layout, matrix);
+  return {"uint8", text_of(shape), shape.rows * shape.columns};
+}
+
+// A scale that spans the tensor is a tensor of one dimension.
+BufferShape scale_buffer(const Layout& layout, Extent matrix) {
+  const Extent shape = scale_shape(layout, matrix);
+  return {layout.scale_bytes == 4 ? "float32" : "uint8",
+          spans_tensor(layout) ? "(1,)" : text_of(shape),
+          shape.rows * shape.columns * layout.scale_bytes};
+}
+
+Example example_of(const Plan& plan) {
+  constexpr Extent kMatrix{300, 520};
+  return {kMatrix.rows,
+          kMatrix.columns,
+          {data_buffer(plan.rowwise, kMatrix), scale_buffer(plan.rowwise, kMatrix),
+           data_buffer(plan.columnwise, kMatrix), scale_buffer(plan.columnwise, kMatrix)}};
 }
 
 int64_t tile_rows(const Plan& plan) {
@@ -110,65 +136,6 @@ int64_t tile_rows(const Plan& plan) {
     while (layout.transposed && rows * layout.element_bits / 8 < kFullSpeedRunBytes) rows *= 2;
   }
   return rows;
-}
-
-// ---- names ----
-
-// OCP's int8 element is n / 64 under a power-of-two scale; under an fp32 scale it is the integer.
-std::string element_name(const Plan& plan) {
-  switch (plan.element) {
-    case Element::kE4M3:
-      return "E4M3";
-    case Element::kE5M2:
-      return "E5M2";
-    case Element::kE2M1:
-      return "E2M1";
-    case Element::kE2M3:
-      return "E2M3";
-    case Element::kE3M2:
-      return "E3M2";
-    case Element::kInt8:
-      return plan.scale == ScaleType::kE8M0 ? "MxInteger8" : "Integer8";
-  }
-  return {};
-}
-
-std::string scale_name(ScaleType scale) {
-  switch (scale) {
-    case ScaleType::kE8M0:
-      return "E8M0";
-    case ScaleType::kE4M3:
-      return "E4M3Scale";
-    case ScaleType::kF32:
-      return "F32";
-  }
-  return {};
-}
-
-std::string rule_name(ScaleRule rule) {
-  switch (rule) {
-    case ScaleRule::kExact:
-      return "Exact";
-    case ScaleRule::kNearestEven:
-      return "NearestEven";
-    case ScaleRule::kFloor:
-      return "Floor";
-    case ScaleRule::kEven:
-      return "Even";
-    case ScaleRule::kRceil:
-      return "Rceil";
-  }
-  return {};
-}
-
-TypeNames type_names(const Plan& plan) {
-  TypeNames names;
-  names.element = element_name(plan);
-  names.scale = scale_name(plan.scale);
-  names.rule = rule_name(plan.rule) + "<" + names.scale + ", " + names.element + ">";
-  names.decoder =
-      plan.two_levels ? "TwoLevels<" + names.element + ">" : "OneLevel<" + names.scale + ">";
-  return names;
 }
 
 }  // namespace
@@ -190,7 +157,7 @@ Plan derive(const Format& format) {
   plan.two_levels = plan.tensor_scale != TensorScale::kNone;
   plan.spans_tensor = spans_tensor(plan.rowwise);
   plan.tensor_amax = plan.two_levels || plan.spans_tensor;
-  plan.types = type_names(plan);
+  plan.types = type_names_of(plan);
 
   // Equal blocks have equal amaxes, so equal scales and codes: the second usage holds nothing new.
   plan.columnwise_derived = format.rowwise.block.value == format.columnwise.block.value;
@@ -210,6 +177,7 @@ Plan derive(const Format& format) {
   // A delayed scale comes from earlier steps, so the cast need not wait for this step's amax.
   plan.optimizer_passes = plan.tensor_amax && plan.amax == Amax::kCurrent ? 2 : 1;
   plan.tile_rows = tile_rows(plan);
+  plan.example = example_of(plan);
   plan.reasons = reasons_of(plan);
   return plan;
 }

@@ -8,17 +8,9 @@
 #include <vector>
 
 #include "codegen/format.hpp"
+#include "codegen/source.hpp"
 
 namespace narrowcast::codegen {
-
-// A spec file: the path as the user wrote it, and its text.
-struct Source {
-  std::string path;
-  std::string text;
-
-  std::string stem() const;                 // the file's name without folder and extension
-  std::string_view line(int number) const;  // without its line break; empty beyond the end
-};
 
 struct Diagnostic {
   Span at;

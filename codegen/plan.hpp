@@ -25,6 +25,19 @@ struct TypeNames {
   std::string decoder;  // "OneLevel<E8M0>": from a stored scale to a multiplier
 };
 
+// One buffer of a matrix of a given shape, as a tensor library sees it.
+struct BufferShape {
+  std::string type;   // "uint8" or "float32"
+  std::string shape;  // "(300, 520)"
+  int64_t bytes;
+};
+
+// Shapes for pages: ragged against every block, and whole in every packing.
+struct Example {
+  int64_t rows, columns;
+  std::array<BufferShape, NC_BUFFER_COUNT> buffers;  // in the order of nc_buffer
+};
+
 // Why the plan is as it is, in sentences for comments and pages.
 struct Reasons {
   std::string rowwise;     // the first usage of the cast
@@ -62,6 +75,7 @@ struct Plan {
   int optimizer_passes;          // kernels of a step: 2 if the cast must wait for the tensor's amax
   int64_t tile_rows;             // of the GPU's tile, and of the CPU's
 
+  Example example;
   Reasons reasons;
 };
 

@@ -1,8 +1,5 @@
 #include "codegen/read.hpp"
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #define TOML_EXCEPTIONS 0
@@ -12,6 +9,7 @@ namespace narrowcast::codegen {
 namespace {
 
 constexpr std::string_view kTensorWord = "tensor";
+constexpr const char* kBlockChoice = "it is [rows, columns] or \"tensor\"";
 const toml::table kNoKeys;
 
 Span span_of(const toml::source_region& region) {
@@ -25,6 +23,10 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
   const std::string_view guess = nearest(word, candidates);
   if (guess.empty()) return {};
   return std::string("; did you mean ").append(quote).append(guess).append(quote).append("?");
+}
+
+std::string choice(std::span<const std::string_view> texts) {
+  return "it is " + listed(texts, "\"");
 }
 
 // One table of the spec. Each key that the vocabulary has is popped once; what is then left over is
@@ -48,7 +50,8 @@ class TableReader {
       return unreadable_ ? *this : TableReader(kNoKeys, prefix, at_, diagnostics_);
     const Span at = span_of(node->source());
     if (const toml::table* table = node->as_table()) return {*table, prefix, at, diagnostics_};
-    diagnostics_.add(at, path(key) + " must be a table of keys");
+    diagnostics_.add(at, path(key) + " must be a table of keys",
+                     "write [" + path(key) + "] on a line of its own, and its keys below it");
     return {at, diagnostics_};
   }
 
@@ -78,7 +81,8 @@ class TableReader {
   template <class Value>
   Field<Value> word(std::string_view key) {
     const toml::node* node = pop(key);
-    return node == nullptr ? missing<Value>(key) : word_of_node<Value>(*node, key);
+    return node == nullptr ? missing<Value>(key, choice(texts_of<Value>()))
+                           : word_of_node<Value>(*node, key);
   }
 
   template <class Value>
@@ -90,14 +94,14 @@ class TableReader {
   // `[rows, columns]`, or "tensor".
   Field<Block> block(std::string_view key) {
     const toml::node* node = pop(key);
-    if (node == nullptr) return missing<Block>(key);
+    if (node == nullptr) return missing<Block>(key, kBlockChoice);
     const auto* value = node->as_string();
     if (value == nullptr) return pair(*node, key, "[rows, columns] or \"tensor\"");
     if (value->get() == kTensorWord) return given(kTensorBlock, *node);
     return wrong<Block>(*node,
                         path(key) + " cannot be " + in_quotes(value->get()) +
                             did_you_mean(value->get(), {&kTensorWord, 1}, "\""),
-                        "it is [rows, columns] or \"tensor\"");
+                        kBlockChoice);
   }
 
   Field<Block> pair_or(std::string_view key, const Field<Block>& fallback) {
@@ -107,14 +111,19 @@ class TableReader {
 
   // To be called when every key has been popped.
   void finish() {
+    std::vector<std::string_view> keys, absent;
+    for (const std::string_view key : popped_) {
+      keys.push_back(key);
+      if (!has(key)) absent.push_back(key);
+    }
+    const std::string owner =
+        prefix_.empty() ? "a spec" : "[" + prefix_.substr(0, prefix_.size() - 1) + "]";
     for (const auto& [key, node] : *table_) {
       if (popped_.contains(key.str())) continue;
-      const std::vector<std::string_view> keys(popped_.begin(), popped_.end());
-      diagnostics_.add(
-          span_of(key.source()),
-          "unknown key " + path(key.str()) + did_you_mean(key.str(), keys, ""),
-          (prefix_.empty() ? "a spec" : "[" + prefix_.substr(0, prefix_.size() - 1) + "]") +
-              " has the keys " + listed(keys, ""));
+      std::string guess = did_you_mean(key.str(), absent, "");
+      if (guess.empty()) guess = did_you_mean(key.str(), keys, "");
+      diagnostics_.add(span_of(key.source()), "unknown key " + path(key.str()) + guess,
+                       owner + " may have " + listed(keys, ""));
     }
   }
 
@@ -134,8 +143,10 @@ class TableReader {
   }
 
   template <class Value>
-  Field<Value> missing(std::string_view key) {
-    if (!unreadable_) diagnostics_.add(at_, "required key " + path(key) + " is missing");
+  Field<Value> missing(std::string_view key, std::string advice = {}) {
+    if (!unreadable_) {
+      diagnostics_.add(at_, "required key " + path(key) + " is missing", std::move(advice));
+    }
     return {{}, at_, Origin::kUnreadable};
   }
 
@@ -154,20 +165,18 @@ class TableReader {
 
   template <class Value>
   Field<Value> word_of_node(const toml::node& node, std::string_view key) {
-    std::vector<std::string_view> texts;
-    for (const auto& word : words(Value{})) texts.push_back(word.text);
-    const std::string choice = "it is " + listed(texts, "\"");
     const auto* value = node.as_string();
     if (value == nullptr) {
-      return wrong<Value>(node, path(key) + " must be a word in double quotes", choice);
+      return wrong<Value>(node, path(key) + " must be a word in double quotes",
+                          choice(texts_of<Value>()));
     }
     for (const auto& word : words(Value{})) {
       if (word.text == value->get()) return given(word.value, node);
     }
     return wrong<Value>(node,
                         path(key) + " cannot be " + in_quotes(value->get()) +
-                            did_you_mean(value->get(), texts, "\""),
-                        choice);
+                            did_you_mean(value->get(), texts_of<Value>(), "\""),
+                        choice(texts_of<Value>()));
   }
 
   Field<Block> pair(const toml::node& node, std::string_view key, const std::string& form) {
@@ -238,13 +247,6 @@ Format read_root(TableReader root) {
 }
 
 }  // namespace
-
-bool load(const std::string& path, Source& source) {
-  if (std::filesystem::is_directory(path)) return false;
-  std::ifstream file(path, std::ios::binary);
-  source = {path, std::string(std::istreambuf_iterator<char>(file), {})};
-  return file.good();
-}
 
 Format read(const Source& source, Diagnostics& diagnostics) {
   const toml::parse_result parsed = toml::parse(std::string_view(source.text));

@@ -7,9 +7,6 @@
 
 namespace narrowcast::codegen {
 
-// The text of a file; false if it cannot be read.
-bool load(const std::string& path, Source& source);
-
 // Reads a spec of vocabulary 1. A file that is not TOML gives one diagnostic and a Format without a
 // known field.
 Format read(const Source& source, Diagnostics& diagnostics);

@@ -20,11 +20,22 @@ std::string stored_how(const Plan& plan) {
   return laid_out_alike ? "stored alike" : "the scales laid out along the columns";
 }
 
+std::string rowwise(const Plan& plan) {
+  if (!plan.columnwise_derived) return "Rowwise: " + one_scale(plan.rowwise) + ".";
+  std::string sentence = one_scale(plan.rowwise);
+  sentence.front() = 'O';
+  return sentence + ".";
+}
+
 std::string columnwise(const Plan& plan) {
-  if (!plan.columnwise_derived)
-    return one_scale(plan.columnwise) + "; other groups than rowwise, so quantized again.";
-  if (plan.spans_tensor) return "the same scale, so the same codes, " + stored_how(plan) + ".";
-  return "the same blocks, so the same codes and scales, " + stored_how(plan) + ".";
+  if (!plan.columnwise_derived) {
+    return "Columnwise: " + one_scale(plan.columnwise) +
+           "; other groups than rowwise, so quantized again.";
+  }
+  return std::string("Columnwise: the same ") +
+         (plan.spans_tensor ? "scale, so the same codes, "
+                            : "blocks, so the same codes and scales, ") +
+         stored_how(plan) + ".";
 }
 
 std::string first_pass(const Plan& plan) {
@@ -70,7 +81,7 @@ std::string block_text(const nc_layout& layout) {
 
 Reasons reasons_of(const Plan& plan) {
   Reasons reasons;
-  reasons.rowwise = one_scale(plan.rowwise) + ".";
+  reasons.rowwise = rowwise(plan);
   reasons.columnwise = columnwise(plan);
   reasons.first_pass = first_pass(plan);
   reasons.gather = gather(plan);

@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-#include "codegen/reserved_words.hpp"
+#include "codegen/text_rules.hpp"
 
 namespace narrowcast::codegen {
 namespace {
@@ -16,58 +16,6 @@ constexpr int64_t kLargestPad = 1024;
 
 std::string text_of(Block block) {
   return "[" + std::to_string(block.rows) + ", " + std::to_string(block.columns) + "]";
-}
-
-bool one_line(std::string_view text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-}
-
-// ---- names and texts ----
-
-void vocabulary_is_known(const Format& format, Diagnostics& diagnostics) {
-  if (!known(format.vocabulary) || format.vocabulary.value == 1) return;
-  diagnostics.add(format.vocabulary.at,
-                  "vocabulary " + std::to_string(format.vocabulary.value) + " is not known",
-                  "this generator reads vocabulary 1; a later narrowcast may know more");
-}
-
-// The name becomes a namespace, a folder, a plugin's file, and a string in Python.
-void name_is_an_identifier(const Format& format, Diagnostics& diagnostics) {
-  if (!known(format.name)) return;
-  const std::string& name = format.name.value;
-  if (!is_snake_case(name)) {
-    diagnostics.add(format.name.at, "format " + in_quotes(name) + " is not in lower snake case",
-                    "words of a-z and 0-9, joined by single underscores, beginning with a letter");
-  } else if (is_reserved(name)) {
-    diagnostics.add(
-        format.name.at,
-        "format " + in_quotes(name) + " is a word that C++, Python or the library keeps for itself",
-        "add a word to it, such as " + in_quotes(name + "_weights"));
-  }
-}
-
-void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
-  const std::string stem = diagnostics.source().stem();
-  if (!known(format.name) || format.name.value == stem) return;
-  diagnostics.add(format.name.at,
-                  "format " + in_quotes(format.name.value) + " stands in a file named " + stem,
-                  "rename one of them: a format is looked up by the name of its file");
-}
-
-void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {
-  if (!known(format.summary)) return;
-  const std::string& summary = format.summary.value;
-  if (one_line(summary) && summary.size() > 1 && summary.ends_with('.')) return;
-  diagnostics.add(format.summary.at, "summary is not one sentence on one line",
-                  "lists show it beside the name; it ends with a full stop");
-}
-
-void reference_is_one_line(const Format& format, Diagnostics& diagnostics) {
-  if (!known(format.reference)) return;
-  if (one_line(format.reference.value) && !format.reference.value.empty()) return;
-  diagnostics.add(format.reference.at, "reference is not a text on one line",
-                  "it names the paper or standard that says what the bytes mean");
 }
 
 // ---- blocks ----

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace narrowcast::codegen {
 
@@ -50,6 +51,14 @@ constexpr std::string_view word_of(Value value) {
     if (word.value == value) return word.text;
   }
   return {};
+}
+
+// All spellings of a vocabulary, in its order.
+template <class Value>
+std::vector<std::string_view> texts_of() {
+  std::vector<std::string_view> texts;
+  for (const auto& word : words(Value{})) texts.push_back(word.text);
+  return texts;
 }
 
 }  // namespace narrowcast::codegen

@@ -1,0 +1,103 @@
+#include "codegen/cpp_text.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace narrowcast::codegen {
+namespace {
+
+// Characters, not bytes: a UTF-8 continuation byte takes no column.
+bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
+
+size_t columns_of(std::string_view text) {
+  size_t columns = 0;
+  for (const char c : text) columns += starts_character(c) ? 1 : 0;
+  return columns;
+}
+
+bool fits(std::string_view text, size_t indent) { return indent + columns_of(text) <= kLineWidth; }
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+// As much of the text as fits: up to and with the last space, or, in a word longer than the line,
+// up to the last whole character.
+size_t length_of_piece(std::string_view text, size_t width) {
+  size_t columns = 0, after_space = 0, length = 0;
+  for (; length < text.size(); ++length) {
+    if (starts_character(text[length]) && ++columns > width) break;
+    if (text[length] == ' ') after_space = length + 1;
+  }
+  if (length == text.size() || after_space == 0) {
+    const bool escape_divided =
+        length < text.size() && text[length - 1] == '\\' && text[length - 2] != '\\';
+    return escape_divided ? length - 1 : length;
+  }
+  return after_space;
+}
+
+std::vector<std::string_view> pieces_of(std::string_view text, size_t width) {
+  std::vector<std::string_view> pieces;
+  while (!text.empty()) {
+    pieces.push_back(text.substr(0, length_of_piece(text, width)));
+    text.remove_prefix(pieces.back().size());
+  }
+  return pieces;
+}
+
+}  // namespace
+
+std::string comment(std::string_view text, size_t indent) {
+  std::string result;
+  for (std::string_view piece : pieces_of(text, kLineWidth - indent - 3)) {
+    while (piece.ends_with(' ')) piece.remove_suffix(1);
+    if (!result.empty()) result += '\n';
+    result.append("// ").append(piece);
+  }
+  return result;
+}
+
+std::string assignment(std::string_view head, std::string_view value, size_t indent) {
+  const std::string line = std::string(head) + " = " + std::string(value) + ";";
+  if (fits(line, indent)) return line;
+  return std::string(head) + " =\n    " + std::string(value) + ";";
+}
+
+std::string short_function(std::string_view head, std::string_view body, size_t indent) {
+  const std::string line = std::string(head) + " { " + std::string(body) + " }";
+  if (fits(line, indent)) return line;
+  return std::string(head) + " {\n  " + std::string(body) + "\n}";
+}
+
+std::string string_member(std::string_view field, std::string_view text, size_t indent) {
+  const std::string head = "." + std::string(field) + " =";
+  const std::string literal = escaped(text);
+  const std::string line = head + " \"" + literal + "\",";
+  if (fits(line, indent)) return line;
+  const size_t quotes_and_comma = 3;
+  std::string result = head;
+  for (const std::string_view piece :
+       pieces_of(literal, kLineWidth - indent - 4 - quotes_and_comma)) {
+    result.append("\n    \"").append(piece).append("\"");
+  }
+  return result + ",";
+}
+
+std::string string_constant(std::string_view head, std::string_view text, size_t piece,
+                            size_t indent) {
+  const std::string line = std::string(head) + " = \"" + std::string(text) + "\";";
+  if (fits(line, indent)) return line;
+  std::string result = std::string(head) + " =";
+  for (; !text.empty(); text.remove_prefix(std::min(piece, text.size()))) {
+    result.append("\n    \"").append(text.substr(0, piece)).append("\"");
+  }
+  return result + ";";
+}
+
+}  // namespace narrowcast::codegen

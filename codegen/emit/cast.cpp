@@ -1,0 +1,143 @@
+// cast.hpp: the sequence of tile operations that makes the bytes, and those that read them back.
+#include "codegen/cpp_text.hpp"
+#include "codegen/emit/emit.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+// "<16, 16>": the blocks of a tile operation. A scale that spans the tensor spans the tile.
+std::string blocks(const nc_layout& layout) {
+  if (layout.block_rows == 0) return "<Tile::kRows, Tile::kColumns>";
+  return "<" + std::to_string(layout.block_rows) + ", " + std::to_string(layout.block_columns) +
+         ">";
+}
+
+// What a rule or a decoder of two levels is made from.
+std::string level_above(const Plan& plan) { return plan.two_levels ? "{in.tensor_amax}" : "{}"; }
+
+std::string scale_of(const Plan& plan, const nc_layout& layout, size_t indent) {
+  const std::string rule = plan.types.rule + level_above(plan);
+  const std::string amax = "x.template block_amax" + blocks(layout) + "()";
+  return assignment("const auto scale",
+                    plan.spans_tensor ? "x.tensor_scale(" + rule + ", in.tensor_amax)"
+                                      : amax + ".map(" + rule + ")",
+                    indent);
+}
+
+// The name of the inputs, left out where nothing reads them.
+std::string inputs(bool read) { return read ? "const Inputs& in" : "const Inputs&"; }
+
+// One scale and one encoding for both usages.
+std::string cast_once(const Printer& printer, const Plan& plan) {
+  return printer.fill(R"text(
+    $rowwise_reason$
+    $scale_of$
+    const auto codes = x.template encode<$element$>(scale);
+    if (out.rowwise) {
+      x.store(out.rowwise_data, codes);
+      x.store_scale(out.rowwise_scale, scale);
+    }
+    $columnwise_reason$
+    if (out.columnwise) {
+      x.store(out.columnwise_data, codes);
+      x.store_scale(out.columnwise_scale, scale);
+    }
+  )text",
+                      {{"rowwise_reason", comment(plan.reasons.rowwise, 4)},
+                       {"scale_of", scale_of(plan, plan.rowwise, 4)},
+                       {"columnwise_reason", comment(plan.reasons.columnwise, 4)}});
+}
+
+// A scale and an encoding for each usage.
+std::string cast_twice(const Printer& printer, const Plan& plan) {
+  return printer.fill(R"text(
+    $rowwise_reason$
+    if (out.rowwise) {
+      $rowwise_scale$
+      x.store(out.rowwise_data, x.template encode<$element$>(scale));
+      x.store_scale(out.rowwise_scale, scale);
+    }
+    $columnwise_reason$
+    if (out.columnwise) {
+      $columnwise_scale$
+      x.store(out.columnwise_data, x.template encode<$element$>(scale));
+      x.store_scale(out.columnwise_scale, scale);
+    }
+  )text",
+                      {{"rowwise_reason", comment(plan.reasons.rowwise, 4)},
+                       {"rowwise_scale", scale_of(plan, plan.rowwise, 6)},
+                       {"columnwise_reason", comment(plan.reasons.columnwise, 4)},
+                       {"columnwise_scale", scale_of(plan, plan.columnwise, 6)}});
+}
+
+std::string derive_columnwise(const Printer& printer, const Plan& plan) {
+  if (!plan.columnwise_derived) return {};
+  return printer.fill(R"text(
+
+    // Columnwise from the rowwise bytes, after a gather.
+    template <class Tile>
+    NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {
+      const auto scale = x.template load_scale$blocks$(out.rowwise_scale);
+      x.store(out.columnwise_data, x.load_codes(out.rowwise_data));
+      x.store_scale(out.columnwise_scale, scale);
+    }
+  )text",
+                      {{"blocks", blocks(plan.rowwise)}});
+}
+
+std::string decode(const Printer& printer, const Plan& plan, const nc_layout& layout,
+                   const std::string& usage) {
+  return printer.fill(R"text(
+    template <class Tile>
+    NC_MACHINE static void decode_$usage$(Tile& x, $inputs$, const TensorBuffers& from) {
+      const auto scale = x.template load_scale$blocks$(from.$usage$_scale);
+      const auto codes = x.load_codes(from.$usage$_data);
+      x.template decode<$element$>(codes, scale, $decoder$$level_above$);
+    }
+  )text",
+                      {{"usage", usage},
+                       {"inputs", inputs(plan.two_levels)},
+                       {"blocks", blocks(layout)},
+                       {"level_above", level_above(plan)}});
+}
+
+}  // namespace
+
+std::string emit_cast(const Plan& plan) {
+  Printer printer = cpp_file(plan, "The cast of " + plan.name + ", once for both machines.");
+  printer.print(
+      R"text(
+    #pragma once
+
+    #include "generated/$name$/format.hpp"
+    #include "runtime/tile/buffers.hpp"
+
+    namespace narrowcast::$name$::inline NC_VARIANT {
+
+    struct Sequence : Format {
+      using TensorBuffers = Buffers<Format>;
+
+      $first_pass$
+      template <class Tile>
+      NC_MACHINE static void cast(Tile& x, $inputs$, const TensorBuffers& out) {
+        $cast$
+      }
+      $derive_columnwise$
+
+      $decode_rowwise$
+
+      $decode_columnwise$
+    };
+
+    }  // namespace narrowcast::$name$::inline NC_VARIANT
+  )text",
+      {{"first_pass", comment(plan.reasons.first_pass, 2)},
+       {"inputs", inputs(plan.tensor_amax)},
+       {"cast", plan.columnwise_derived ? cast_once(printer, plan) : cast_twice(printer, plan)},
+       {"derive_columnwise", derive_columnwise(printer, plan)},
+       {"decode_rowwise", decode(printer, plan, plan.rowwise, "rowwise")},
+       {"decode_columnwise", decode(printer, plan, plan.columnwise, "columnwise")}});
+  return printer.text();
+}
+
+}  // namespace narrowcast::codegen

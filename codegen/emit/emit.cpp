@@ -1,0 +1,29 @@
+#include "codegen/emit/emit.hpp"
+
+#include "codegen/cpp_text.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+constexpr Emitter kEmitters[] = {{"format.hpp", emit_format},     {"cast.hpp", emit_cast},
+                                 {"views.hpp", emit_views},       {"kernels.cpp", emit_kernels_cpp},
+                                 {"kernels.cu", emit_kernels_cu}, {"plugin.cpp", emit_plugin},
+                                 {"test.cpp", emit_test},         {"page.md", emit_page}};
+
+}  // namespace
+
+std::span<const Emitter> emitters() { return kEmitters; }
+
+Printer cpp_file(const Plan& plan, std::string_view what) {
+  Printer printer({{"name", plan.name},
+                   {"element", plan.types.element},
+                   {"scale", plan.types.scale},
+                   {"rule", plan.types.rule},
+                   {"decoder", plan.types.decoder}});
+  const std::string origin =
+      "Made from spec/" + plan.name + ".toml; edit that and run `make regenerate`.";
+  printer.print("$what$\n$origin$", {{"what", comment(what, 0)}, {"origin", comment(origin, 0)}});
+  return printer;
+}
+
+}  // namespace narrowcast::codegen

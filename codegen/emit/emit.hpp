@@ -1,0 +1,33 @@
+// One function for each file of a format's folder. An emitter spells what the plan says: it holds
+// no arithmetic and no policy.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "codegen/plan.hpp"
+#include "codegen/printer.hpp"
+
+namespace narrowcast::codegen {
+
+std::string emit_format(const Plan& plan);       // format.hpp
+std::string emit_cast(const Plan& plan);         // cast.hpp
+std::string emit_views(const Plan& plan);        // views.hpp
+std::string emit_kernels_cpp(const Plan& plan);  // kernels.cpp
+std::string emit_kernels_cu(const Plan& plan);   // kernels.cu
+std::string emit_plugin(const Plan& plan);       // plugin.cpp
+std::string emit_test(const Plan& plan);         // test.cpp
+std::string emit_page(const Plan& plan);         // page.md
+
+struct Emitter {
+  std::string_view file;
+  std::string (*emit)(const Plan&);
+};
+std::span<const Emitter> emitters();
+
+// A printer that knows the plan's names, and has printed the head of a C++ file: what the file is,
+// and where it comes from.
+Printer cpp_file(const Plan& plan, std::string_view what);
+
+}  // namespace narrowcast::codegen

@@ -1,0 +1,74 @@
+// format.hpp: the facts that the runtime's templates read.
+#include "codegen/cpp_text.hpp"
+#include "codegen/emit/emit.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+std::string flag(bool value) { return value ? "true" : "false"; }
+
+std::string layout(const nc_layout& layout) {
+  return fill(R"text(
+    {
+        .block_rows = $block_rows$,
+        .block_columns = $block_columns$,
+        .scale_per_rows = $scale_per_rows$,
+        .scale_per_columns = $scale_per_columns$,
+        .scale_pad_rows = $scale_pad_rows$,
+        .scale_pad_columns = $scale_pad_columns$,
+        .transposed = $transposed$,
+        .scale_transposed = $scale_transposed$,
+        .element_bits = $element_bits$,
+        .scale_bytes = $scale_bytes$,
+    }
+  )text",
+              {{"block_rows", std::to_string(layout.block_rows)},
+               {"block_columns", std::to_string(layout.block_columns)},
+               {"scale_per_rows", std::to_string(layout.scale_per_rows)},
+               {"scale_per_columns", std::to_string(layout.scale_per_columns)},
+               {"scale_pad_rows", std::to_string(layout.scale_pad_rows)},
+               {"scale_pad_columns", std::to_string(layout.scale_pad_columns)},
+               {"transposed", flag(layout.transposed)},
+               {"scale_transposed", flag(layout.scale_transposed)},
+               {"element_bits", std::to_string(layout.element_bits)},
+               {"scale_bytes", std::to_string(layout.scale_bytes)}});
+}
+
+}  // namespace
+
+std::string emit_format(const Plan& plan) {
+  Printer printer =
+      cpp_file(plan, "The facts of " + plan.name + ", as the runtime's templates read them.");
+  printer.print(R"text(
+    #pragma once
+
+    #include "runtime/geometry/geometry.hpp"
+    #include "runtime/numeric/scale_rule.hpp"
+
+    namespace narrowcast::$name$::inline NC_VARIANT {
+
+    struct Format {
+      using Element = $element$;
+      using ScaleType = $scale$;
+
+      static constexpr Layout kRowwise = $rowwise$;
+      static constexpr Layout kColumnwise = $columnwise$;
+
+      static constexpr bool kTensorAmax = $tensor_amax$;
+      static constexpr bool kColumnwiseDerived = $columnwise_derived$;
+      $tile_rows_reason$
+      static constexpr int kTileRows = $tile_rows$;
+    };
+
+    }  // namespace narrowcast::$name$::inline NC_VARIANT
+  )text",
+                {{"rowwise", layout(plan.rowwise)},
+                 {"columnwise", layout(plan.columnwise)},
+                 {"tensor_amax", flag(plan.tensor_amax)},
+                 {"columnwise_derived", flag(plan.columnwise_derived)},
+                 {"tile_rows_reason", comment(plan.reasons.tile_rows, 2)},
+                 {"tile_rows", std::to_string(plan.tile_rows)}});
+  return printer.text();
+}
+
+}  // namespace narrowcast::codegen

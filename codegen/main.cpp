@@ -1,0 +1,152 @@
+// narrowcast-codegen: specs in, a folder of generated files for each format out.
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "codegen/derive.hpp"
+#include "codegen/emit/emit.hpp"
+#include "codegen/golden.hpp"
+#include "codegen/output.hpp"
+#include "codegen/read.hpp"
+#include "codegen/validate.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kUsage =
+    "usage: narrowcast-codegen [--check] [--golden DIR] -o DIR SPEC...\n"
+    "       narrowcast-codegen --check-specs SPEC...\n"
+    "\n"
+    "  -o DIR         write DIR/<format>/ for each spec: only what changed; what is stale there is "
+    "removed\n"
+    "  --check        write nothing; fail if DIR is not what the specs make\n"
+    "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
+    "ever after\n"
+    "  --check-specs  only read the specs, and print every error\n";
+
+struct Arguments {
+  bool check = false, check_specs = false;
+  std::string output, golden;
+  std::vector<std::string> specs;
+};
+
+// Nothing if the command line makes no sense.
+std::optional<Arguments> parse(const std::vector<std::string>& words) {
+  Arguments arguments;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const bool takes_value = word == "-o" || word == "--golden";
+    if (takes_value && i + 1 == words.size()) return std::nullopt;
+    if (word == "--check") {
+      arguments.check = true;
+    } else if (word == "--check-specs") {
+      arguments.check_specs = true;
+    } else if (takes_value) {
+      (word == "-o" ? arguments.output : arguments.golden) = words[++i];
+    } else if (word.starts_with('-')) {
+      return std::nullopt;
+    } else {
+      arguments.specs.push_back(word);
+    }
+  }
+  const bool sensible =
+      !arguments.specs.empty() && arguments.check_specs == arguments.output.empty();
+  return sensible ? std::optional(arguments) : std::nullopt;
+}
+
+// The plans of all specs; errors of all of them on standard error, and nothing, if any spec is
+// wrong.
+std::optional<std::vector<Plan>> plans_of(const std::vector<std::string>& paths) {
+  std::vector<Plan> plans;
+  size_t errors = 0;
+  for (const std::string& path : paths) {
+    Source source;
+    if (!load(path, source)) {
+      std::cerr << path << ": error: cannot be read\n";
+      ++errors;
+      continue;
+    }
+    Diagnostics diagnostics(source);
+    const Format format = read(source, diagnostics);
+    validate(format, diagnostics);
+    std::cerr << diagnostics.text();
+    errors += diagnostics.size();
+    if (diagnostics.empty()) plans.push_back(derive(format));
+  }
+  if (errors == 0) return plans;
+  std::cerr << errors << (errors == 1 ? " error" : " errors") << "\n";
+  return std::nullopt;
+}
+
+// Writes golden bytes that are not there yet. False if frozen bytes are not those of the plan.
+bool keep_golden(const Plan& plan, const fs::path& folder, bool check) {
+  const fs::path path = folder / (plan.name + ".txt");
+  if (fs::exists(path)) {
+    std::ifstream file(path, std::ios::binary);
+    if (std::string(std::istreambuf_iterator<char>(file), {}) == golden_text(plan)) return true;
+    std::cerr << path.string() << ": error: the spec no longer makes the golden bytes of "
+              << plan.name
+              << "\n  bytes are frozen with a format's name: take the change back, or give it a "
+                 "new name\n";
+    return false;
+  }
+  if (check) {
+    std::cerr << path.string() << ": error: no golden bytes yet; run `make regenerate`\n";
+    return false;
+  }
+  fs::create_directories(folder);
+  std::ofstream(path, std::ios::binary) << golden_text(plan);
+  std::cout << "froze " << path.string() << "\n";
+  return true;
+}
+
+void print(const std::string& what, const fs::path& root, const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) std::cout << what << " " << (root / path).string() << "\n";
+}
+
+int run(const Arguments& arguments) {
+  const std::optional<std::vector<Plan>> plans = plans_of(arguments.specs);
+  if (!plans) return 1;
+  if (arguments.check_specs) return 0;
+
+  Output output;
+  bool golden = true;
+  for (const Plan& plan : *plans) {
+    for (const Emitter& emitter : emitters())
+      output.add(plan.name + "/" + std::string(emitter.file), emitter.emit(plan));
+    if (!arguments.golden.empty()) golden &= keep_golden(plan, arguments.golden, arguments.check);
+  }
+  if (!golden) return 1;
+
+  const Difference difference =
+      arguments.check ? output.compare(arguments.output) : output.write(arguments.output);
+  print(arguments.check ? "not fresh:" : "wrote", arguments.output, difference.changed);
+  print(arguments.check ? "stale:" : "removed", arguments.output, difference.stale);
+  if (!arguments.check || difference.empty()) return 0;
+  std::cerr << "error: " << arguments.output
+            << " is not what the specs make; run `make regenerate`\n";
+  return 1;
+}
+
+}  // namespace
+}  // namespace narrowcast::codegen
+
+int main(int argc, char** argv) {
+  using namespace narrowcast::codegen;
+  try {
+    const std::optional<Arguments> arguments = parse({argv + 1, argv + argc});
+    if (arguments) return run(*arguments);
+    std::cerr << kUsage;
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "narrowcast-codegen: " << error.what() << "\n";
+    return 1;
+  }
+}

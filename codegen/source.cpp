@@ -1,0 +1,34 @@
+#include "codegen/source.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace narrowcast::codegen {
+
+std::string Source::stem() const {
+  const size_t slash = path.find_last_of('/');
+  const std::string file = slash == std::string::npos ? path : path.substr(slash + 1);
+  return file.substr(0, file.find_last_of('.'));
+}
+
+std::string_view Source::line(int number) const {
+  std::string_view rest = text;
+  for (int i = 1; i < number; ++i) {
+    const size_t end = rest.find('\n');
+    if (end == std::string_view::npos) return {};
+    rest.remove_prefix(end + 1);
+  }
+  std::string_view line = rest.substr(0, rest.find('\n'));
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
+bool load(const std::string& path, Source& source) {
+  if (std::filesystem::is_directory(path)) return false;
+  std::ifstream file(path, std::ios::binary);
+  source = {path, std::string(std::istreambuf_iterator<char>(file), {})};
+  return file.good();
+}
+
+}  // namespace narrowcast::codegen

@@ -1,0 +1,75 @@
+#include "codegen/text_rules.hpp"
+
+#include <algorithm>
+
+#include "codegen/reserved_words.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+bool one_line(std::string_view text) {
+  return std::none_of(text.begin(), text.end(),
+                      [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+// A full stop behind a word of three letters and more, and a capital after it: "such as e.g.
+// NVIDIA" is no end.
+bool two_sentences(std::string_view text) {
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  for (size_t i = 3; i + 2 < text.size(); ++i) {
+    const bool word_ends =
+        text[i] == '.' && is_lower(text[i - 1]) && is_lower(text[i - 2]) && is_lower(text[i - 3]);
+    if (word_ends && text[i + 1] == ' ' && text[i + 2] >= 'A' && text[i + 2] <= 'Z') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void vocabulary_is_known(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.vocabulary) || format.vocabulary.value == 1) return;
+  diagnostics.add(format.vocabulary.at,
+                  "vocabulary " + std::to_string(format.vocabulary.value) + " is not known",
+                  "this generator reads vocabulary 1; a later narrowcast may know more");
+}
+
+// The name becomes a namespace, a folder, a plugin's file, and a string in Python.
+void name_is_an_identifier(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.name)) return;
+  const std::string& name = format.name.value;
+  if (!is_snake_case(name)) {
+    diagnostics.add(format.name.at, "format " + in_quotes(name) + " is not in lower snake case",
+                    "words of a-z and 0-9, joined by single underscores, beginning with a letter");
+  } else if (is_reserved(name)) {
+    diagnostics.add(
+        format.name.at,
+        "format " + in_quotes(name) + " is a word that C++, Python or the library keeps for itself",
+        "add a word to it, such as " + in_quotes(name + "_weights"));
+  }
+}
+
+void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
+  const std::string stem = diagnostics.source().stem();
+  if (!known(format.name) || format.name.value == stem) return;
+  diagnostics.add(
+      format.name.at,
+      "format " + in_quotes(format.name.value) + " stands in a file named " + stem + ".toml",
+      "rename one of them: a format is looked up by the name of its file");
+}
+
+void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.summary)) return;
+  const std::string& summary = format.summary.value;
+  if (one_line(summary) && !summary.empty() && !two_sentences(summary)) return;
+  diagnostics.add(format.summary.at, "summary is not one sentence on one line",
+                  "lists show it beside the name; more belongs in a comment");
+}
+
+void reference_is_one_line(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.reference)) return;
+  if (one_line(format.reference.value) && !format.reference.value.empty()) return;
+  diagnostics.add(format.reference.at, "reference is not a text on one line",
+                  "it names the paper or standard that says what the bytes mean");
+}
+
+}  // namespace narrowcast::codegen
