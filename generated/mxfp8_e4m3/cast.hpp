@@ -29,13 +29,15 @@ struct Sequence : Format {
   template <class Tile>
   NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<1, 32>(from.rowwise_scale);
-    x.template decode<E4M3>(x.load_codes(from.rowwise_data), scale, OneLevel<E8M0>{});
+    const auto codes = x.load_codes(from.rowwise_data);
+    x.template decode<E4M3>(codes, scale, OneLevel<E8M0>{});
   }
 
   template <class Tile>
   NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<32, 1>(from.columnwise_scale);
-    x.template decode<E4M3>(x.load_codes(from.columnwise_data), scale, OneLevel<E8M0>{});
+    const auto codes = x.load_codes(from.columnwise_data);
+    x.template decode<E4M3>(codes, scale, OneLevel<E8M0>{});
   }
 };
 

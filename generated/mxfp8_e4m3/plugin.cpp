@@ -12,8 +12,8 @@ namespace {
 
 constexpr nc_format kFormat = {
     .name = "mxfp8_e4m3",
-    .summary = "OCP MXFP8: e4m3 elements, one power-of-two scale for each 32 of them",
-    .reference = "OCP Microscaling Formats (MX) Specification v1.0",
+    .summary = "OCP MXFP8: e4m3 elements, one power-of-two scale for each 32 of them.",
+    .reference = "OCP Microscaling Formats (MX) Specification 1.0",
     .element = "e4m3",
     .packing = "dense",
     .scale = "e8m0",

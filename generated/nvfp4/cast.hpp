@@ -32,22 +32,23 @@ struct Sequence : Format {
   // Columnwise from the rowwise bytes, after a gather.
   template <class Tile>
   NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {
+    const auto scale = x.template load_scale<16, 16>(out.rowwise_scale);
     x.store(out.columnwise_data, x.load_codes(out.rowwise_data));
-    x.store_scale(out.columnwise_scale, x.template load_scale<16, 16>(out.rowwise_scale));
+    x.store_scale(out.columnwise_scale, scale);
   }
 
   template <class Tile>
   NC_MACHINE static void decode_rowwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 16>(from.rowwise_scale);
-    x.template decode<E2M1>(x.load_codes(from.rowwise_data), scale,
-                            TwoLevels<E2M1>{in.tensor_amax});
+    const auto codes = x.load_codes(from.rowwise_data);
+    x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});
   }
 
   template <class Tile>
   NC_MACHINE static void decode_columnwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 16>(from.columnwise_scale);
-    x.template decode<E2M1>(x.load_codes(from.columnwise_data), scale,
-                            TwoLevels<E2M1>{in.tensor_amax});
+    const auto codes = x.load_codes(from.columnwise_data);
+    x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});
   }
 };
 

@@ -14,8 +14,8 @@ constexpr nc_format kFormat = {
     .name = "nvfp4",
     .summary =
         "NVIDIA NVFP4 for weights: e2m1 elements, an e4m3 scale for each 16x16 block under one "
-        "fp32 scale for the tensor",
-    .reference = "NVIDIA, Pretraining Large Language Models with NVFP4 (arXiv:2509.25149)",
+        "fp32 scale.",
+    .reference = "NVIDIA, Pretraining Large Language Models with NVFP4, arXiv:2509.25149",
     .element = "e2m1",
     .packing = "dense",
     .scale = "e4m3",

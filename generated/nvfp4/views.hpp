@@ -1,4 +1,4 @@
-// How a cut of the rows of a nvfp4 matrix lies in each buffer, and which gather carries it.
+// How a cut of a nvfp4 matrix's rows lies in each buffer, and which gather carries it.
 // Made from spec/nvfp4.toml; edit that and run `make regenerate`.
 #pragma once
 
@@ -6,41 +6,12 @@
 
 namespace narrowcast::nvfp4 {
 
-// `rows` rows of the matrix are `entries` entries along `dimension`, which is padded to multiples
-// of `pad`.
 inline constexpr nc_cut kCuts[NC_BUFFER_COUNT] = {
-    {.buffer = NC_ROWWISE_DATA,
-     .dimension = 0,
-     .rows = 1,
-     .entries = 1,
-     .pad = 1,
-     .repeat = {1, 1},
-     .gather = NC_GATHER_ALWAYS,
-     .reserved = 0},
-    {.buffer = NC_ROWWISE_SCALE,
-     .dimension = 0,
-     .rows = 1,
-     .entries = 1,
-     .pad = 128,
-     .repeat = {16, 1},
-     .gather = NC_GATHER_ALWAYS,
-     .reserved = 0},
-    {.buffer = NC_COLUMNWISE_DATA,
-     .dimension = 1,
-     .rows = 2,
-     .entries = 1,
-     .pad = 1,
-     .repeat = {1, 1},
-     .gather = NC_GATHER_NEVER,
-     .reserved = 0},
-    {.buffer = NC_COLUMNWISE_SCALE,
-     .dimension = 1,
-     .rows = 16,
-     .entries = 1,
-     .pad = 4,
-     .repeat = {16, 1},
-     .gather = NC_GATHER_NEVER,
-     .reserved = 0},
+    // buffer, dimension, rows, entries, pad, repeat, gather, reserved
+    {NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_ALWAYS, 0},
+    {NC_ROWWISE_SCALE, 0, 1, 1, 128, {16, 1}, NC_GATHER_ALWAYS, 0},
+    {NC_COLUMNWISE_DATA, 1, 2, 1, 1, {1, 1}, NC_GATHER_NEVER, 0},
+    {NC_COLUMNWISE_SCALE, 1, 16, 1, 4, {16, 1}, NC_GATHER_NEVER, 0},
 };
 
 }  // namespace narrowcast::nvfp4
