@@ -1,0 +1,107 @@
+// Adam's order of operations, bit for bit: the golden values of docs/numerics.md, and the
+// unquantized update through its table.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "runtime/launch/plan.hpp"
+#include "runtime/numeric/narrow.hpp"
+#include "runtime/optimizer/adam.hpp"
+#include "runtime/optimizer/plain.hpp"
+#include "runtime/optimizer/step.hpp"
+#include "tests/support/quantized.hpp"
+#include "tests/support/values.hpp"
+
+namespace narrowcast::test {
+namespace {
+
+void check_golden(AdamElement x, float grad, const AdamOptions& options, int64_t t, uint32_t p,
+                  uint32_t m, uint32_t v) {
+  const AdamElement next = adam(x, grad, make_step(options, t));
+  CHECK(bits_of(next.parameter) == p);
+  CHECK(bits_of(next.exp_avg) == m);
+  CHECK(bits_of(next.exp_avg_sq) == v);
+}
+
+TEST_CASE("golden updates") {
+  const AdamElement x{0.02f, 0.001f, 1e-6f};
+  check_golden(x, 0.003f, {1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 7, 0x3c9b13b3, 0x3a9d4952,
+               0x35bbe7a2);
+  check_golden(x, 0.003f, {1e-3, 0.9, 0.95, 1e-8, 0.1, false}, 7, 0x3c9bb31d, 0x3ab78035,
+               0x3613a3b7);
+  check_golden({0.02f, 0, 0}, 0.003f, {1e-3, 0.9, 0.999, 1e-8, 0.1, true}, 1, 0x3c9ba1b3,
+               0x399d4952, 0x321a9e6c);
+}
+
+TEST_CASE("powers are products by squaring") {
+  CHECK(power(0.9, 0) == 1);
+  CHECK(power(0.9, 1) == 0.9);
+  CHECK(power(0.5, 10) == 0x1p-10);
+  CHECK(power(0.9, 5) == 0.9 * (((0.9 * 0.9) * (0.9 * 0.9))));
+}
+
+TEST_CASE("eps 0 and no squares give NaN, as IEEE says") {
+  const AdamElement next = adam({1, 0, 0}, 0, make_step({1e-3, 0.9, 0.95, 0, 0, true}, 1));
+  CHECK(std::isnan(next.parameter));
+}
+
+TEST_CASE("unquantized parameters: each element as the formula, a rounded copy, any size") {
+  const nc_machine& machine = plain_cpu();
+  for (const int64_t n : {1, 555, 7777, 65535, 65536, 65537}) {
+    CAPTURE(n);
+    std::vector<float> master = draw(Kind::kOrdinary, n, 1), exp_avg = draw(Kind::kOrdinary, n, 2),
+                       exp_avg_sq = exp_avg;
+    for (float& value : exp_avg_sq) value *= value;
+    std::vector<Bf16> grad, parameter(n);
+    for (float value : draw(Kind::kOrdinary, n, 3)) grad.push_back(narrow<Bf16>(value));
+    nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
+    step.grad = grad.data();
+    step.grad_dtype = NC_BF16;
+    std::vector<AdamElement> expected;
+    for (int64_t i = 0; i < n; ++i) {
+      expected.push_back(adam({master[i], exp_avg[i], exp_avg_sq[i]}, widen(grad[i]), step));
+    }
+    nc_tensor tensor = tensor_of({1, n});
+    tensor.value = master.data();
+    tensor.exp_avg = exp_avg.data();
+    tensor.exp_avg_sq = exp_avg_sq.data();
+    tensor.parameter = parameter.data();
+    tensor.value_dtype = NC_BF16;
+    const nc_launch launch = launch_of(machine, &tensor, 1, &step);
+    REQUIRE(machine.update(&launch) == nullptr);
+    int wrong = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      wrong += bits_of(master[i]) != bits_of(expected[i].parameter) ||
+               bits_of(exp_avg[i]) != bits_of(expected[i].exp_avg) ||
+               bits_of(exp_avg_sq[i]) != bits_of(expected[i].exp_avg_sq) ||
+               parameter[i].bits != narrow<Bf16>(expected[i].parameter).bits;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("found_inf and a missing gradient change nothing") {
+  const nc_machine& machine = plain_cpu();
+  std::vector<float> master(100, 1.0f), exp_avg(100, 0.5f), exp_avg_sq(100, 0.25f), grad(100, 1.0f);
+  nc_tensor tensor = tensor_of({1, 100});
+  tensor.value = master.data();
+  tensor.exp_avg = exp_avg.data();
+  tensor.exp_avg_sq = exp_avg_sq.data();
+  nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
+  nc_launch launch = launch_of(machine, &tensor, 1, &step);
+  REQUIRE(machine.update(&launch) == nullptr);
+  CHECK(master == std::vector<float>(100, 1.0f));
+  step.grad = grad.data();
+  const float found = 1;
+  launch.found_inf = &found;
+  REQUIRE(machine.update(&launch) == nullptr);
+  CHECK(master == std::vector<float>(100, 1.0f));
+  CHECK(exp_avg == std::vector<float>(100, 0.5f));
+  launch.found_inf = nullptr;
+  REQUIRE(machine.update(&launch) == nullptr);
+  CHECK(master[0] != 1.0f);
+}
+
+}  // namespace
+}  // namespace narrowcast::test

@@ -1,0 +1,255 @@
+// The law on the CPU: one instruction set or another, one thread or many, one tensor or its shards,
+// fused or not: the same bytes.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <thread>
+
+#include "runtime/optimizer/plain.hpp"
+#include "runtime/optimizer/step.hpp"
+#include "tests/support/plugins.hpp"
+#include "tests/support/quantized.hpp"
+#include "tests/support/values.hpp"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace narrowcast::test {
+namespace {
+
+constexpr Extent kShapes[] = {{1, 1},    {32, 32},     {36, 52},   {65, 96},
+                              {100, 60}, {127, 400},   {256, 272}, {304, 304},
+                              {1, 4096}, {2000, 1100}, {64, 2050}, {0, 64}};
+
+void three_threads(int64_t count, void (*body)(void*, int64_t, int64_t), void* context) {
+  std::vector<std::thread> threads;
+  for (int64_t w = 0; w < 3; ++w) {
+    threads.emplace_back([=] { body(context, count * w / 3, count * (w + 1) / 3); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Quantized cast(const nc_format& format, const nc_machine& machine, Extent matrix,
+               const std::vector<float>& values, nc_parallel_for parallel_for = nullptr) {
+  Quantized result(format, matrix);
+  nc_tensor tensor = tensor_of(matrix);
+  tensor.value = const_cast<float*>(values.data());
+  result.connect(format, tensor);
+  nc_launch launch = launch_of(machine, &tensor, 1, nullptr, &result.amax);
+  launch.parallel_for = parallel_for;
+  REQUIRE(quantize(machine, launch) == nullptr);
+  return result;
+}
+
+template <class Action>
+void for_each_case(const Action& action) {
+  for (const nc_plugin* plugin : all_plugins()) {
+    CAPTURE(std::string(plugin->format->name));
+    uint64_t seed = 0;
+    for (const Extent matrix : kShapes) {
+      if (!holds(*plugin->format, matrix)) continue;
+      CAPTURE(matrix.rows);
+      CAPTURE(matrix.columns);
+      for (const Kind kind : kKinds) {
+        CAPTURE(static_cast<int>(kind));
+        action(*plugin, matrix, draw(kind, matrix.rows * matrix.columns, ++seed));
+      }
+    }
+  }
+}
+
+TEST_CASE("every instruction set gives the same bytes") {
+  for_each_case([](const nc_plugin& plugin, Extent matrix, const std::vector<float>& values) {
+    const Quantized expected =
+        cast(*plugin.format, *plugin.cpu_variant("baseline"), matrix, values);
+    for (const char* const* name = plugin.cpu_variants; *name != nullptr; ++name) {
+      CAPTURE(std::string(*name));
+      CHECK(cast(*plugin.format, *plugin.cpu_variant(*name), matrix, values) == expected);
+    }
+  });
+  CHECK(all_plugins()[0]->cpu_variant("mmx") == nullptr);
+}
+
+TEST_CASE("every number of threads gives the same bytes") {
+  for_each_case([](const nc_plugin& plugin, Extent matrix, const std::vector<float>& values) {
+    CHECK(cast(*plugin.format, *plugin.cpu, matrix, values, three_threads) ==
+          cast(*plugin.format, *plugin.cpu, matrix, values));
+  });
+}
+
+#if defined(__x86_64__)
+TEST_CASE("a caller's rounding mode and flushing change no byte, and are left as they were") {
+  for_each_case([](const nc_plugin& plugin, Extent matrix, const std::vector<float>& values) {
+    const Quantized expected = cast(*plugin.format, *plugin.cpu, matrix, values);
+    const unsigned saved = _mm_getcsr();
+    const unsigned flush_and_round_up = 0x1f80 | 0x8040 | 0x4000;
+    _mm_setcsr(flush_and_round_up);
+    const Quantized actual = cast(*plugin.format, *plugin.cpu, matrix, values);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(saved);
+    CHECK(actual == expected);
+    CHECK((after & ~0x3fu) ==
+          (flush_and_round_up & ~0x3fu));  // the low six bits record what happened
+  });
+}
+#endif
+
+TEST_CASE("each usage alone gives the bytes that both give together") {
+  for_each_case([](const nc_plugin& plugin, Extent matrix, const std::vector<float>& values) {
+    const Quantized both = cast(*plugin.format, *plugin.cpu, matrix, values);
+    for (const int first : {NC_ROWWISE_DATA, NC_COLUMNWISE_DATA}) {
+      Quantized alone(*plugin.format, matrix);
+      nc_tensor tensor = tensor_of(matrix);
+      tensor.value = const_cast<float*>(values.data());
+      alone.connect(*plugin.format, tensor);
+      for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
+        if (b / 2 != first / 2) tensor.buffer[b] = nullptr;
+      }
+      REQUIRE(quantize(*plugin.cpu, launch_of(*plugin.cpu, &tensor, 1, nullptr, &alone.amax)) ==
+              nullptr);
+      CHECK(alone.buffer[first] == both.buffer[first]);
+      CHECK(alone.buffer[first + 1] == both.buffer[first + 1]);
+    }
+  });
+}
+
+TEST_CASE("columnwise derived from the rowwise bytes is what the cast writes") {
+  for_each_case([](const nc_plugin& plugin, Extent matrix, const std::vector<float>& values) {
+    if (plugin.cpu->derive_columnwise == nullptr) return;
+    const Quantized expected = cast(*plugin.format, *plugin.cpu, matrix, values);
+    Quantized derived(*plugin.format, matrix);
+    derived.buffer[NC_ROWWISE_DATA] = expected.buffer[NC_ROWWISE_DATA];
+    derived.buffer[NC_ROWWISE_SCALE] = expected.buffer[NC_ROWWISE_SCALE];
+    derived.amax = expected.amax;
+    nc_tensor tensor = tensor_of(matrix);
+    derived.connect(*plugin.format, tensor);
+    const nc_launch launch = launch_of(*plugin.cpu, &tensor, 1);
+    REQUIRE(plugin.cpu->derive_columnwise(&launch) == nullptr);
+    CHECK(derived == expected);
+  });
+}
+
+// A matrix with the state of its update.
+struct Trained {
+  Extent matrix;
+  std::vector<float> master, exp_avg, exp_avg_sq, grad;
+
+  Trained(Extent matrix, uint64_t seed) : matrix(matrix) {
+    const int64_t n = matrix.rows * matrix.columns;
+    master = draw(Kind::kOrdinary, n, seed);
+    exp_avg = draw(Kind::kOrdinary, n, seed + 1);
+    exp_avg_sq = draw(Kind::kOrdinary, n, seed + 2);
+    for (float& value : exp_avg_sq) value *= value;
+    grad = draw(Kind::kOrdinary, n, seed + 3);
+  }
+  // Rows [first, first + rows) of it.
+  nc_tensor tensor(int64_t first, int64_t rows) {
+    nc_tensor t = tensor_of({rows, matrix.columns});
+    t.value = master.data() + first * matrix.columns;
+    t.exp_avg = exp_avg.data() + first * matrix.columns;
+    t.exp_avg_sq = exp_avg_sq.data() + first * matrix.columns;
+    return t;
+  }
+  nc_step step(int64_t first, int64_t t) const {
+    nc_step s = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, t);
+    s.grad = grad.data() + first * matrix.columns;
+    return s;
+  }
+  bool operator==(const Trained& o) const {
+    return master == o.master && exp_avg == o.exp_avg && exp_avg_sq == o.exp_avg_sq;
+  }
+};
+
+TEST_CASE("the fused step is Adam, then quantize") {
+  for (const nc_plugin* plugin : all_plugins()) {
+    CAPTURE(std::string(plugin->format->name));
+    constexpr Extent kMatrix{352, 1300};
+    Trained fused(kMatrix, 5), plain = fused;
+    for (int64_t t = 1; t <= 3; ++t) {
+      nc_tensor tensor = fused.tensor(0, kMatrix.rows), flat = plain.tensor(0, kMatrix.rows);
+      const nc_step step = fused.step(0, t), flat_step = plain.step(0, t);
+      Quantized actual(*plugin->format, kMatrix);
+      actual.connect(*plugin->format, tensor);
+      REQUIRE(update(*plugin->cpu, launch_of(*plugin->cpu, &tensor, 1, &step, &actual.amax)) ==
+              nullptr);
+      flat.columns *= flat.rows;
+      flat.rows = 1;
+      const nc_launch launch = launch_of(plain_cpu(), &flat, 1, &flat_step);
+      REQUIRE(plain_cpu().update(&launch) == nullptr);
+      CHECK(fused == plain);
+      CHECK(actual == cast(*plugin->format, *plugin->cpu, kMatrix, plain.master));
+    }
+  }
+}
+
+// What a rank of `ranks` owns of a matrix: as many rows as the others, a multiple of the row step;
+// the last ranks may have less, or none.
+int64_t shard_rows(const nc_format& format, Extent matrix, int64_t ranks) {
+  return round_up(ceil_div(matrix.rows, ranks), format.row_step);
+}
+
+TEST_CASE("a step on shards is the step on the whole") {
+  for (const nc_plugin* plugin : all_plugins()) {
+    const nc_format& format = *plugin->format;
+    CAPTURE(std::string(format.name));
+    for (const Extent matrix : {Extent{512, 640}, Extent{544, 100}, Extent{96, 4096}}) {
+      for (const int64_t ranks : {1, 2, 3, 4, 8}) {
+        CAPTURE(ranks);
+        Trained whole(matrix, 9), cut = whole;
+        nc_tensor tensor = whole.tensor(0, matrix.rows);
+        const nc_step step = whole.step(0, 4);
+        Quantized expected(format, matrix);
+        expected.connect(format, tensor);
+        REQUIRE(update(*plugin->cpu, launch_of(*plugin->cpu, &tensor, 1, &step, &expected.amax)) ==
+                nullptr);
+
+        const int64_t rows = shard_rows(format, matrix, ranks);
+        std::vector<Quantized> shards;
+        std::vector<nc_tensor> tensors;
+        std::vector<nc_step> steps;
+        for (int64_t first = 0; first < matrix.rows; first += rows) {
+          const int64_t own = std::min(rows, matrix.rows - first);
+          shards.emplace_back(format, Extent{own, matrix.columns});
+          tensors.push_back(cut.tensor(first, own));
+          steps.push_back(cut.step(first, 4));
+        }
+        const int64_t count = static_cast<int64_t>(shards.size());
+        std::vector<float> amax(shards.size(), 0);
+        for (int64_t i = 0; i < count; ++i) shards[i].connect(format, tensors[i]);
+        const nc_launch launch =
+            launch_of(*plugin->cpu, tensors.data(), count, steps.data(), amax.data());
+        if (plugin->cpu->update != nullptr) {
+          REQUIRE(plugin->cpu->update(&launch) == nullptr);
+        } else {
+          REQUIRE(plugin->cpu->update_amax(&launch) == nullptr);
+          const float most =
+              *std::max_element(amax.begin(), amax.end());  // what ranks would reduce
+          std::fill(amax.begin(), amax.end(), most);
+          REQUIRE(plugin->cpu->cast(&launch) == nullptr);
+        }
+        CHECK(cut == whole);
+        // Each shard is the quantization of its own rows, as they stand in the whole.
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t bytes =
+              tensors[i].rows * data_row_bytes(format.rowwise, {tensors[i].rows, matrix.columns});
+          const uint8_t* whole_rows = expected.buffer[NC_ROWWISE_DATA].data() +
+                                      i * rows * data_row_bytes(format.rowwise, matrix);
+          if (!format.rowwise.transposed)
+            CHECK(std::memcmp(shards[i].buffer[NC_ROWWISE_DATA].data(), whole_rows, bytes) == 0);
+          CHECK(shards[i].amax == expected.amax);
+          for (int64_t r = 0; r < tensors[i].rows; ++r) {
+            const int64_t own =
+                scale_index(format.rowwise, {tensors[i].rows, matrix.columns}, r, 0);
+            const int64_t in_whole = scale_index(format.rowwise, matrix, i * rows + r, 0);
+            CHECK(shards[i].buffer[NC_ROWWISE_SCALE][own] ==
+                  expected.buffer[NC_ROWWISE_SCALE][in_whole]);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::test

@@ -1,0 +1,84 @@
+// The one geometry against the table of docs/numerics.md, "Layout", for a matrix that no block
+// divides.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "runtime/geometry/geometry.hpp"
+
+namespace narrowcast::test {
+namespace {
+
+struct Usage {
+  int64_t block_rows, block_columns, per_rows, per_columns, pad_rows, pad_columns;
+  bool transposed, scale_transposed;
+  int bits, scale_bytes;
+};
+
+constexpr Layout layout(const Usage& u) {
+  return {u.block_rows,  u.block_columns, u.per_rows,         u.per_columns, u.pad_rows,
+          u.pad_columns, u.transposed,    u.scale_transposed, u.bits,        u.scale_bytes};
+}
+
+constexpr Extent kMatrix{300, 520};
+
+void check(const Usage& usage, Extent data, Extent scale) {
+  CHECK(data_shape(layout(usage), kMatrix) == data);
+  CHECK(scale_shape(layout(usage), kMatrix) == scale);
+}
+
+TEST_CASE("shapes of the stored buffers") {
+  check({1, 32, 1, 32, 128, 4, false, false, 8, 1}, {300, 520}, {384, 20});
+  check({32, 1, 32, 1, 4, 128, false, false, 8, 1}, {300, 520}, {12, 640});
+  check({16, 16, 1, 16, 128, 4, false, false, 4, 1}, {300, 260}, {384, 36});
+  check({16, 16, 16, 1, 128, 4, true, true, 4, 1}, {520, 150}, {640, 20});
+  check({1, 32, 1, 32, 128, 4, false, false, 6, 1}, {300, 390}, {384, 20});
+  check({32, 1, 32, 1, 128, 4, true, true, 6, 1}, {520, 225}, {640, 12});
+  check({128, 128, 128, 128, 1, 4, false, false, 8, 4}, {300, 520}, {3, 8});
+  check({128, 128, 128, 128, 1, 4, true, true, 8, 4}, {520, 300}, {5, 4});
+  check({1, 128, 1, 128, 1, 4, false, true, 8, 4}, {300, 520}, {5, 300});
+  check({128, 1, 128, 1, 1, 4, true, false, 8, 4}, {520, 300}, {3, 520});
+  check({32, 32, 32, 32, 1, 1, true, true, 8, 4}, {520, 300}, {17, 10});
+  check({0, 0, 0, 0, 0, 0, true, true, 8, 4}, {520, 300}, {1, 1});
+}
+
+TEST_CASE("every element has bits of its own, and a scale inside the buffer") {
+  constexpr Extent kSmall{36, 52};
+  for (const Usage& usage : {Usage{1, 32, 1, 32, 128, 4, false, false, 8, 1},
+                             Usage{16, 16, 16, 1, 128, 4, true, true, 4, 1},
+                             Usage{32, 1, 32, 1, 128, 4, true, true, 6, 1},
+                             Usage{1, 128, 1, 128, 1, 4, false, true, 8, 4}}) {
+    const Layout l = layout(usage);
+    std::set<int64_t> bits;
+    for (int64_t row = 0; row < kSmall.rows; ++row) {
+      for (int64_t column = 0; column < kSmall.columns; ++column) {
+        const BitPosition position = element_position(l, kSmall, row, column);
+        CHECK(bits.insert(position.byte * 8 + position.shift).second);
+        const Extent shape = scale_shape(l, kSmall);
+        CHECK(scale_index(l, kSmall, row, column) < shape.rows * shape.columns);
+      }
+    }
+    const Extent data = data_shape(l, kSmall);
+    CHECK(*bits.begin() == 0);
+    CHECK(*bits.rbegin() == data.rows * data.columns * 8 - l.element_bits);
+  }
+}
+
+TEST_CASE("positions do not overflow 32 bits") {
+  const Layout l = layout({1, 32, 1, 32, 128, 4, false, false, 8, 1});
+  constexpr Extent kHuge{int64_t{1} << 20, int64_t{1} << 20};
+  CHECK(element_position(l, kHuge, kHuge.rows - 1, kHuge.columns - 1).byte ==
+        (int64_t{1} << 40) - 1);
+}
+
+TEST_CASE("sub-byte elements need whole bytes along a stored row") {
+  const Layout four = layout({16, 16, 1, 16, 128, 4, false, false, 4, 1});
+  const Layout six = layout({32, 1, 32, 1, 128, 4, true, true, 6, 1});
+  CHECK(holds(four, {3, 2}));
+  CHECK_FALSE(holds(four, {2, 3}));
+  CHECK(holds(six, {4, 3}));
+  CHECK_FALSE(holds(six, {6, 4}));
+}
+
+}  // namespace
+}  // namespace narrowcast::test
