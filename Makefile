@@ -67,7 +67,8 @@ regenerate: $(ready)
 	$(BUILD)/codegen/narrowcast-codegen spec generated
 
 bench: build
-	$(run_python) tests/bench/bench.py
+	$(BUILD)/tests/bench/bench_cpu
+	@if [ -x $(BUILD)/tests/bench/bench_cuda ]; then $(BUILD)/tests/bench/bench_cuda; fi
 
 sources = find bindings codegen generated runtime tests -name '*.[ch]pp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 

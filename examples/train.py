@@ -33,11 +33,11 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     formats = [*nc.formats(), "plain"]
     parser.add_argument("--format", default="mxfp8_e4m3", choices=formats, help="of the weights")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16, help="windows a step, over all ranks")
-    parser.add_argument("--time", type=int, default=256, help="bytes in a window")
-    parser.add_argument("--width", type=int, default=192)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
+    parser.add_argument("--time", type=int, default=128, help="bytes in a window")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", help="a file or folder; default: Python's standard library")
@@ -64,7 +64,7 @@ def start_ranks(ranks):
 def build(args, mesh):
     """The model, sharded, its linear weights in the format; and its optimizer."""
     torch.manual_seed(args.seed)  # every rank, every format: one initialisation
-    model = GPT(args.width, args.layers, args.width // 32, args.time).to(args.device)
+    model = GPT(args.width, args.layers, args.width // 32).to(args.device)
     if args.format != "plain":
         nc.convert(model, args.format)
     for block in model.blocks:

@@ -37,12 +37,14 @@ def test_cpp_is_formatted():
     paths = files(CPP)
     assert paths
     status, output = run(formatter, "--dry-run", "-Werror", *map(str, paths))
-    assert status == 0, f"`make format` mends this:\n{output}"
+    wrong = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", output, re.MULTILINE)))
+    assert status == 0, f"`make format` mends these: {' '.join(wrong) or output}"
 
 
-@pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
+@pytest.mark.parametrize("command", [("check", "--output-format=concise"), ("format", "--check")])
 def test_python_is_formatted(command):
     if importlib.util.find_spec("ruff") is None:
         pytest.skip("no ruff here")
     status, output = run(sys.executable, "-m", "ruff", *command, "--no-cache", ".")
-    assert status == 0, f"`make format` mends this, or most of it:\n{output}"
+    wrong = [line for line in output.splitlines() if re.match(r"\S+:\d+:\d+: |\s*--> ", line)]
+    assert status == 0, "`make format` mends this, or most of it:\n" + "\n".join(wrong or [output])

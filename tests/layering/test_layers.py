@@ -38,7 +38,8 @@ def layer_faults(path, folder):
 def test_includes_stay_in_their_layer(folder):
     paths = files(CPP, [folder])
     assert paths, f"{folder}/ has no sources: this test looks in the wrong place"
-    assert [fault for path in paths for fault in layer_faults(path, folder)] == []
+    faults = [fault for path in paths for fault in layer_faults(path, folder)]
+    assert not faults, "\n".join(faults)
 
 
 def test_no_format_is_named_in_code():
@@ -51,7 +52,7 @@ def test_no_format_is_named_in_code():
         for number, line in enumerate(code_of(path).splitlines(), 1)
         if (match := named.search(line))
     ]
-    assert faults == [], "a format's facts belong in its spec; code may not name it"
+    assert not faults, "code may not name a format:\n" + "\n".join(faults)
 
 
 def test_python_package_stands_alone():

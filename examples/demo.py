@@ -1,0 +1,110 @@
+"""Trains one small GPT three times, with plain weights and in two narrow formats, and compares.
+
+Writes a table, the figures behind it and a picture of the loss curves to --out. Ends with status 0
+only if every narrow run ends near the plain one. Other options are those of train.py.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+PLAIN = "plain"
+# How far a run may end from the plain one, in bits per byte of held-out text.
+ALLOWED = {"mxfp8_e4m3": 0.02, "nvfp4": 0.10}
+SMOOTHED_OVER = 20  # steps
+
+
+def run(name, folder, options):
+    """Trains once; returns what the run measured, its seconds included."""
+    out = folder / f"{name}.json"
+    out.unlink(missing_ok=True)
+    program = Path(__file__).with_name("train.py")
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, str(program), "--format", name, "--out", str(out), *options], check=True
+    )
+    return json.loads(out.read_text()) | {"seconds": time.perf_counter() - start}
+
+
+def table(results):
+    """The results as lines of text."""
+    rows = [
+        ("weights", "held-out bits", "gathered", "weights", "optimizer", "run"),
+        ("", "per byte", "MB a step", "MB a rank", "ms", "s"),
+    ]
+    for name, r in results.items():
+        gathered, weights = r["gathered_bytes_per_step"] / 1e6, r["weight_bytes_per_rank"] / 1e6
+        figures = (f"{r['bits_per_byte']:.4f}", f"{gathered:.3f}", f"{weights:.3f}")
+        rows.append((name, *figures, f"{r['optimizer_ms']:.2f}", f"{r['seconds']:.0f}"))
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        "  ".join([name.ljust(first), *(f.rjust(w) for f, w in zip(figures, others, strict=True))])
+        for name, *figures in rows
+    ]
+
+
+def smooth(losses):
+    window = min(SMOOTHED_OVER, len(losses))
+    return np.convolve(losses, np.ones(window) / window, mode="valid")
+
+
+def draw(results, path):
+    """Loss curves on the left; on the right their distance from the plain run."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    plain = smooth(results[PLAIN]["losses"])
+    steps = np.arange(len(plain)) + len(results[PLAIN]["losses"]) - len(plain) + 1
+    for name, result in results.items():
+        label = f"{name} ({result['bits_per_byte']:.3f} held out)"
+        (line,) = left.plot(steps, smooth(result["losses"]), label=label)
+        if name != PLAIN:
+            difference = smooth(result["losses"]) - plain
+            right.plot(steps, difference, color=line.get_color(), label=name)
+    left.set(title="Training loss", xlabel="step", ylabel="bits per byte")
+    right.set(title="Distance from plain weights", xlabel="step", ylabel="bits per byte")
+    right.axhline(0, color="grey", linewidth=0.8)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def judge(results):
+    """One sentence for each narrow run, and whether all ended near enough."""
+    plain = results[PLAIN]["bits_per_byte"]
+    verdicts = []
+    for name, allowed in ALLOWED.items():
+        distance = results[name]["bits_per_byte"] - plain
+        near = distance <= allowed  # NaN is not near
+        verdicts.append(near)
+        print(
+            f"{name}: {distance:+.4f} bits per byte from the plain run; at most {allowed:+.2f} is "
+            f"allowed: {'good' if near else 'TOO FAR'}"
+        )
+    return all(verdicts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="a folder")
+    args, options = parser.parse_known_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    results = {name: run(name, args.out, options) for name in (PLAIN, *ALLOWED)}
+    lines = table(results)
+    print("\n" + "\n".join(lines) + "\n")
+    (args.out / "table.txt").write_text("\n".join(lines) + "\n")
+    draw(results, args.out / "losses.png")
+    print(f"{args.out / 'losses.png'}: the loss curves")
+    return 0 if judge(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
