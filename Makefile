@@ -64,7 +64,7 @@ demo: build
 regenerate: $(ready)
 	$(configure)
 	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast-codegen
-	$(BUILD)/codegen/narrowcast-codegen spec generated
+	$(BUILD)/codegen/narrowcast-codegen --golden tests/codegen/golden -o generated spec/*.toml
 
 bench: build
 	$(BUILD)/tests/bench/bench_cpu
