@@ -26,20 +26,26 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
+// The bytes of the character at a place, or of the escape that begins there: what a line break must
+// not divide.
+size_t unit_length(std::string_view text, size_t at) {
+  size_t end = at + (text[at] == '\\' ? 2 : 1);
+  while (end < text.size() && !starts_character(text[end])) ++end;
+  return std::min(end, text.size()) - at;
+}
+
 // As much of the text as fits: up to and with the last space, or, in a word longer than the line,
-// up to the last whole character.
+// up to the last whole unit.
 size_t length_of_piece(std::string_view text, size_t width) {
   size_t columns = 0, after_space = 0, length = 0;
-  for (; length < text.size(); ++length) {
-    if (starts_character(text[length]) && ++columns > width) break;
-    if (text[length] == ' ') after_space = length + 1;
+  while (length < text.size()) {
+    const std::string_view unit = text.substr(length, unit_length(text, length));
+    columns += columns_of(unit);
+    if (columns > width) return after_space > 0 ? after_space : length;
+    length += unit.size();
+    if (unit == " ") after_space = length;
   }
-  if (length == text.size() || after_space == 0) {
-    const bool escape_divided =
-        length < text.size() && text[length - 1] == '\\' && text[length - 2] != '\\';
-    return escape_divided ? length - 1 : length;
-  }
-  return after_space;
+  return length;
 }
 
 std::vector<std::string_view> pieces_of(std::string_view text, size_t width) {

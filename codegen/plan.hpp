@@ -20,6 +20,7 @@ enum class Gather {
 // The runtime's C++ types that stand for the spec's words.
 struct TypeNames {
   std::string element;  // "E4M3"
+  std::string header;   // the runtime's file that defines it: "runtime/numeric/small_float.hpp"
   std::string scale;    // "E8M0"
   std::string rule;     // "Rceil<E8M0, E4M3>": from an amax to a scale
   std::string decoder;  // "OneLevel<E8M0>": from a stored scale to a multiplier

@@ -7,6 +7,8 @@
 namespace narrowcast::codegen {
 namespace {
 
+constexpr size_t kLongestName = 40;
+
 bool one_line(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
                       [](unsigned char c) { return c < 0x20 || c == 0x7f; });
@@ -46,6 +48,14 @@ void name_is_an_identifier(const Format& format, Diagnostics& diagnostics) {
         "format " + in_quotes(name) + " is a word that C++, Python or the library keeps for itself",
         "add a word to it, such as " + in_quotes(name + "_weights"));
   }
+}
+
+void name_is_short(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.name) || format.name.value.size() <= kLongestName) return;
+  diagnostics.add(format.name.at,
+                  "format " + in_quotes(format.name.value) + " has " +
+                      std::to_string(format.name.value.size()) + " letters",
+                  "at most 40, so that lists and lines of code have room for it");
 }
 
 void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {

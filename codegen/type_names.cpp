@@ -55,6 +55,8 @@ std::string rule_name(ScaleRule rule) {
 TypeNames type_names_of(const Plan& plan) {
   TypeNames names;
   names.element = element_name(plan);
+  names.header = plan.element == Element::kInt8 ? "runtime/numeric/int8.hpp"
+                                                : "runtime/numeric/small_float.hpp";
   names.scale = scale_name(plan.scale);
   names.rule = rule_name(plan.rule) + "<" + names.scale + ", " + names.element + ">";
   names.decoder =

@@ -1,4 +1,6 @@
 // format.hpp: the facts that the runtime's templates read.
+#include <set>
+
 #include "codegen/cpp_text.hpp"
 #include "codegen/emit/emit.hpp"
 
@@ -34,6 +36,16 @@ std::string layout(const nc_layout& layout) {
                {"scale_bytes", std::to_string(layout.scale_bytes)}});
 }
 
+// In the order of their names, as clang-format wants them.
+std::string includes(const Plan& plan) {
+  const std::set<std::string> headers = {"runtime/geometry/geometry.hpp",
+                                         "runtime/numeric/scale_rule.hpp", plan.types.header};
+  std::string lines;
+  for (const std::string& header : headers) lines += "#include \"" + header + "\"\n";
+  lines.pop_back();
+  return lines;
+}
+
 }  // namespace
 
 std::string emit_format(const Plan& plan) {
@@ -42,8 +54,7 @@ std::string emit_format(const Plan& plan) {
   printer.print(R"text(
     #pragma once
 
-    #include "runtime/geometry/geometry.hpp"
-    #include "runtime/numeric/scale_rule.hpp"
+    $includes$
 
     namespace narrowcast::$name$::inline NC_VARIANT {
 
@@ -62,7 +73,8 @@ std::string emit_format(const Plan& plan) {
 
     }  // namespace narrowcast::$name$::inline NC_VARIANT
   )text",
-                {{"rowwise", layout(plan.rowwise)},
+                {{"includes", includes(plan)},
+                 {"rowwise", layout(plan.rowwise)},
                  {"columnwise", layout(plan.columnwise)},
                  {"tensor_amax", flag(plan.tensor_amax)},
                  {"columnwise_derived", flag(plan.columnwise_derived)},

@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kDigitsALine = 92;  // 46 bytes
 
-constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {"RowwiseData", "RowwiseScale",
-                                                       "ColumnwiseData", "ColumnwiseScale"};
+constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {"Rowwise", "RowwiseScale", "Columnwise",
+                                                       "ColumnwiseScale"};
 
 std::string constants(const GoldenBytes& golden, const std::string& prefix) {
   std::string text;
@@ -50,6 +50,7 @@ std::string emit_test(const Plan& plan) {
     cases += constants(golden, prefix) + golden_case(golden, prefix) + "\n\n";
   }
   cases.resize(cases.size() - 2);
+  const std::string load = "load_plugin(NARROWCAST_TEST_PLUGINS \"/" + plan.name + ".so\")";
   printer.print(R"text(
     #include <doctest/doctest.h>
 
@@ -62,7 +63,7 @@ std::string emit_test(const Plan& plan) {
     $cases$
 
     TEST_CASE("golden bytes of $name$") {
-      const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/$name$.so");
+      $load$
       for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
         CAPTURE(*variant);
         CHECK(golden::fault(plugin, *variant, kFinite) == "");
@@ -73,7 +74,7 @@ std::string emit_test(const Plan& plan) {
     }  // namespace
     }  // namespace narrowcast::$name$
   )text",
-                {{"cases", cases}});
+                {{"cases", cases}, {"load", assignment("const nc_plugin& plugin", load, 2)}});
   return printer.text();
 }
 

@@ -4,6 +4,7 @@
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/numeric/scale_rule.hpp"
+#include "runtime/numeric/small_float.hpp"
 
 namespace narrowcast::nvfp4::inline NC_VARIANT {
 

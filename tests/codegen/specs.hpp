@@ -1,0 +1,62 @@
+// The specs that tests read: those of spec/, and those in good/ of the formats that are still to
+// come.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "codegen/derive.hpp"
+#include "codegen/read.hpp"
+#include "codegen/validate.hpp"
+
+namespace narrowcast::codegen::test {
+
+namespace fs = std::filesystem;
+
+inline const fs::path kSource = NARROWCAST_SOURCE_DIR;
+
+inline std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::vector<fs::path> files(const fs::path& folder, const std::string& extension) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == extension) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+inline std::vector<fs::path> good_specs() {
+  std::vector<fs::path> paths = files(kSource / "spec", ".toml");
+  const std::vector<fs::path> later = files(kSource / "tests/codegen/good", ".toml");
+  paths.insert(paths.end(), later.begin(), later.end());
+  return paths;
+}
+
+// The plan of a spec that has no errors.
+inline Plan plan_of(const Source& source) {
+  Diagnostics diagnostics(source);
+  const Format format = read(source, diagnostics);
+  validate(format, diagnostics);
+  REQUIRE_MESSAGE(diagnostics.empty(), diagnostics.text());
+  return derive(format);
+}
+
+inline Plan plan_of(const std::string& name) {
+  for (const fs::path& path : good_specs()) {
+    if (path.stem() == name) return plan_of(Source{path.string(), text_of(path)});
+  }
+  FAIL("no spec of ", name);
+  return {};
+}
+
+}  // namespace narrowcast::codegen::test

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The generator's command line, in a folder of its own. Usage: test_command_line.sh <narrowcast-codegen> <source folder>
+set -euo pipefail
+codegen=$1
+source=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp "$source"/spec/*.toml "$work"
+cd "$work"
+
+fail() {
+  echo "FAILED: $1" >&2
+  echo "output was: $output" >&2
+  exit 1
+}
+
+# expect STATUS TEXT COMMAND...: the command's exit status, and a text that its output holds.
+expect() {
+  local status=0
+  output=$("${@:3}" 2>&1) || status=$?
+  [[ $status == "$1" ]] || fail "${*:3}: status $status, expected $1"
+  [[ $output == *"$2"* ]] || fail "${*:3}: no '$2'"
+}
+
+specs=(*.toml)
+expect 2 "usage:" "$codegen"
+expect 2 "usage:" "$codegen" -o
+expect 2 "usage:" "$codegen" --unknown -o out "${specs[@]}"
+expect 1 "missing.toml: error: cannot be read" "$codegen" --check-specs missing.toml
+expect 0 "" "$codegen" --check-specs "${specs[@]}"
+
+expect 1 "not fresh: out/" "$codegen" --check -o out "${specs[@]}"
+[[ ! -e out ]] || fail "--check wrote"
+expect 0 "wrote out/" "$codegen" -o out --golden golden "${specs[@]}"
+expect 0 "" "$codegen" --check -o out --golden golden "${specs[@]}"
+expect 0 "" "$codegen" -o out --golden golden "${specs[@]}"
+[[ -z $output ]] || fail "a second run wrote"
+
+name=${specs[0]%.toml}
+echo "edited" >>"out/$name/cast.hpp"
+touch "out/$name/stale.hpp"
+expect 1 "run \`make regenerate\`" "$codegen" --check -o out "${specs[@]}"
+[[ $output == *"not fresh: out/$name/cast.hpp"*"stale: out/$name/stale.hpp"* ]] || fail "--check names the files"
+expect 0 "removed out/$name/stale.hpp" "$codegen" -o out "${specs[@]}"
+expect 0 "" "$codegen" --check -o out "${specs[@]}"
+
+# Frozen bytes win over the spec, and nothing is written.
+sed -i 's/^scale = .*/scale = "floor"/' mxfp8_e4m3.toml
+expect 1 "no longer makes the golden bytes of mxfp8_e4m3" "$codegen" -o out --golden golden "${specs[@]}"
+expect 1 "not fresh: out/mxfp8_e4m3/cast.hpp" "$codegen" --check -o out "${specs[@]}"
+
+# Errors of all specs, in one run.
+sed -i 's/^vocabulary = 1/vocabulary = 9/' "${specs[@]}"
+expect 1 "${#specs[@]} errors" "$codegen" -o out "${specs[@]}"
+echo ok

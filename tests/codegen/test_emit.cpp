@@ -1,0 +1,137 @@
+// The generated text, of the fifteen formats and of specs that strain it.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "codegen/emit/emit.hpp"
+#include "specs.hpp"
+
+namespace narrowcast::codegen::test {
+namespace {
+
+bool holds(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool is_cpp(std::string_view file) { return !file.ends_with(".md"); }
+
+// As clang-format leaves a text; nothing if there is no clang-format 14 here.
+std::string formatted(const std::string& text, std::string_view file) {
+  const fs::path draft =
+      fs::temp_directory_path() / ("narrowcast_" + std::to_string(::getpid()) + std::string(file));
+  std::ofstream(draft, std::ios::binary) << text;
+  const std::string command = std::string(NARROWCAST_CLANG_FORMAT) +
+                              " --style=file:" + (kSource / ".clang-format").string() + " " +
+                              draft.string();
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  std::string result;
+  char buffer[4096];
+  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe.get())) > 0;)
+    result.append(buffer, n);
+  fs::remove(draft);
+  return result;
+}
+
+bool has_clang_format() {
+  if (std::string(NARROWCAST_CLANG_FORMAT).empty()) return false;
+  const std::string command = std::string(NARROWCAST_CLANG_FORMAT) + " --version";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  char version[256] = {};
+  return fgets(version, sizeof(version), pipe.get()) != nullptr && holds(version, "version 14.");
+}
+
+void check_formatting(const Plan& plan) {
+  for (const Emitter& emitter : emitters()) {
+    if (!is_cpp(emitter.file)) continue;
+    CAPTURE(plan.name);
+    CAPTURE(std::string(emitter.file));
+    const std::string text = emitter.emit(plan);
+    CHECK(formatted(text, emitter.file) == text);
+  }
+}
+
+// A spec whose name and texts are as long and as odd as a user may write them.
+Plan strained() {
+  Plan plan = plan_of("nvfp4_1d");
+  plan.name = "a_name_as_long_as_a_name_may_be_40_chars";
+  plan.summary =
+      "A \"quoted\" summary with a backslash \\ and an accent \xc3\xa9 that goes on and on, well "
+      "beyond "
+      "what a line of a hundred columns can hold, so that it must be broken more than once, as "
+      "this is.";
+  plan.reference = "https://example.org/" + std::string(150, 'x') + "/paper.pdf";
+  return plan;
+}
+
+TEST_CASE("generated C++ is as clang-format leaves it" * doctest::skip(!has_clang_format())) {
+  for (const fs::path& path : good_specs())
+    check_formatting(plan_of(Source{path.string(), text_of(path)}));
+  check_formatting(strained());
+}
+
+TEST_CASE("output is deterministic, and ends with one line break") {
+  for (const fs::path& path : good_specs()) {
+    const Source source{path.string(), text_of(path)};
+    for (const Emitter& emitter : emitters()) {
+      const std::string text = emitter.emit(plan_of(source));
+      CHECK(text == emitter.emit(plan_of(source)));
+      CHECK(text.ends_with("\n"));
+      CHECK(!text.ends_with("\n\n"));
+      CHECK(!holds(text, " \n"));
+      CHECK(holds(text, "run `make regenerate`"));
+    }
+  }
+}
+
+TEST_CASE("a format's folder stays small") {
+  for (const fs::path& path : good_specs()) {
+    const Plan plan = plan_of(Source{path.string(), text_of(path)});
+    int64_t lines = 0;
+    for (const Emitter& emitter : emitters()) {
+      const std::string text = emitter.emit(plan);
+      lines += std::count(text.begin(), text.end(), '\n');
+    }
+    CAPTURE(plan.name);
+    CHECK(lines < 600);
+  }
+}
+
+TEST_CASE("the cast says once what happens once") {
+  const std::string derived = emit_cast(plan_of("nvfp4")),
+                    quantized = emit_cast(plan_of("mxfp8_e4m3"));
+  CHECK(holds(derived, "static void derive_columnwise"));
+  CHECK(!holds(quantized, "derive_columnwise"));
+  const auto count = [](const std::string& text, std::string_view part) {
+    int n = 0;
+    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++n;
+    return n;
+  };
+  CHECK(count(derived, "block_amax") == 1);
+  CHECK(count(quantized, "block_amax") == 2);
+  CHECK(count(emit_cast(plan_of("nvfp4_1d")), "NearestEven<E4M3Scale, E2M1>{in.tensor_amax}") == 2);
+}
+
+TEST_CASE("a scale that spans the tensor is made from its amax") {
+  const std::string text = emit_cast(plan_of("fp8_e4m3"));
+  CHECK(holds(text, "x.tensor_scale(Exact<F32, E4M3>{}, in.tensor_amax);"));
+  CHECK(holds(text, "load_scale<Tile::kRows, Tile::kColumns>"));
+  CHECK(!holds(text, "block_amax"));
+}
+
+TEST_CASE("an integer element brings its header") {
+  CHECK(holds(emit_format(plan_of("mxint8")), "#include \"runtime/numeric/int8.hpp\"\n"));
+  CHECK(!holds(emit_format(plan_of("mxfp8_e4m3")), "int8"));
+}
+
+TEST_CASE("the page shows facts, shapes and a picture") {
+  const std::string page = emit_page(plan_of("nvfp4"));
+  CHECK(holds(page, "| row step | 16 |"));
+  CHECK(holds(page, "| `columnwise_data` | uint8 | (520, 150) | 78000 |"));
+  CHECK(holds(page, "| `amax` | float32 | (1,) | 4 |"));
+  CHECK(holds(page, "row 16    | scale[16-31, 0]  | scale[16-31, 1]  |"));
+  CHECK(!holds(emit_page(plan_of("mxfp8_e4m3")), "amax` | float32"));
+}
+
+}  // namespace
+}  // namespace narrowcast::codegen::test

@@ -1,0 +1,80 @@
+#include <unistd.h>
+
+#include <chrono>
+
+#include "codegen/output.hpp"
+#include "specs.hpp"
+
+namespace narrowcast::codegen::test {
+namespace {
+
+// A folder that is gone with the test.
+struct Folder {
+  fs::path path =
+      fs::temp_directory_path() / ("narrowcast_test_output_" + std::to_string(::getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+void put(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+Output two_files() {
+  Output output;
+  output.add("x/b.hpp", "b\n");
+  output.add("x/a.hpp", "a\n");
+  return output;
+}
+
+using Paths = std::vector<std::string>;
+
+TEST_CASE("only what changed is written") {
+  const Folder folder;
+  CHECK(two_files().write(folder.path).changed == Paths{"x/a.hpp", "x/b.hpp"});
+  CHECK(text_of(folder.path / "x/a.hpp") == "a\n");
+  CHECK(two_files().write(folder.path).empty());
+
+  put(folder.path / "x/a.hpp", "edited by hand\n");
+  const fs::file_time_type long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(folder.path / "x/b.hpp", long_ago);
+  CHECK(two_files().write(folder.path).changed == Paths{"x/a.hpp"});
+  CHECK(text_of(folder.path / "x/a.hpp") == "a\n");
+  CHECK(fs::last_write_time(folder.path / "x/b.hpp") == long_ago);
+}
+
+TEST_CASE("what is stale goes, but only in the folders of the output") {
+  const Folder folder;
+  put(folder.path / "x/old.hpp", "old\n");
+  put(folder.path / "x/deep/old.hpp", "old\n");
+  put(folder.path / "other/a.hpp", "kept\n");
+  put(folder.path / "CMakeLists.txt", "kept\n");
+  CHECK(two_files().write(folder.path).stale == Paths{"x/deep", "x/old.hpp"});
+  CHECK(!fs::exists(folder.path / "x/old.hpp"));
+  CHECK(!fs::exists(folder.path / "x/deep"));
+  CHECK(fs::exists(folder.path / "other/a.hpp"));
+  CHECK(fs::exists(folder.path / "CMakeLists.txt"));
+}
+
+TEST_CASE("comparing writes nothing") {
+  const Folder folder;
+  put(folder.path / "x/a.hpp", "edited\n");
+  put(folder.path / "x/old.hpp", "old\n");
+  const Difference difference = two_files().compare(folder.path);
+  CHECK(difference.changed == Paths{"x/a.hpp", "x/b.hpp"});
+  CHECK(difference.stale == Paths{"x/old.hpp"});
+  CHECK(text_of(folder.path / "x/a.hpp") == "edited\n");
+  CHECK(!fs::exists(folder.path / "x/b.hpp"));
+}
+
+TEST_CASE("a longer file is replaced in full") {
+  const Folder folder;
+  put(folder.path / "x/a.hpp", "a\nand more\n");
+  two_files().write(folder.path);
+  CHECK(text_of(folder.path / "x/a.hpp") == "a\n");
+  CHECK(two_files().compare(folder.path).empty());
+}
+
+}  // namespace
+}  // namespace narrowcast::codegen::test
