@@ -3,6 +3,7 @@
 
 #include "runtime/launch/cpu_entry.hpp"
 #include "runtime/plugin/table.h"
+#include "runtime/tile/stream.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -14,6 +15,7 @@ const char* cpu_for_each_tile(const nc_launch* launch) {
     const IeeeArithmetic ieee;
     for (int64_t tile = begin; tile < end; ++tile)
       kAction(*static_cast<const nc_launch*>(context), tile);
+    finish_streams();
   };
   void* context = const_cast<nc_launch*>(launch);
   if (launch->parallel_for == nullptr) {

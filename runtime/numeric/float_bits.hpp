@@ -29,9 +29,25 @@ NC_EVERYWHERE constexpr uint32_t amax_bits(float x) {
   return magnitude > kInfinityBits ? 0 : magnitude;
 }
 
-// Both return the bound if x is NaN.
-NC_EVERYWHERE constexpr float at_most(float x, float bound) { return x < bound ? x : bound; }
-NC_EVERYWHERE constexpr float at_least(float x, float bound) { return x > bound ? x : bound; }
+NC_EVERYWHERE constexpr uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+NC_EVERYWHERE constexpr uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+// Both return the bound if x is NaN, as the GPU's own instructions do; the bound is no zero and no
+// NaN.
+NC_EVERYWHERE constexpr float at_most(float x, float bound) {
+#if defined(__CUDA_ARCH__)
+  return fminf(x, bound);
+#else
+  return x < bound ? x : bound;
+#endif
+}
+NC_EVERYWHERE constexpr float at_least(float x, float bound) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(x, bound);
+#else
+  return x > bound ? x : bound;
+#endif
+}
 
 // One correctly rounded operation each: host and device give equal bits.
 NC_EVERYWHERE float fused_multiply_add(float a, float b, float c) {

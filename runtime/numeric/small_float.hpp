@@ -53,14 +53,15 @@ struct SmallFloat {
   // what makes subnormals.
   NC_EVERYWHERE static constexpr uint32_t encode(float x) {
     constexpr int kShift = 23 - kMantissa;
-    const float magnitude = at_most(float_of(magnitude_bits(x)), kMax);
-    const uint32_t binade = bits_of(at_least(magnitude, kSmallestNormal)) & kInfinityBits;
+    constexpr uint32_t kExponentOffset = static_cast<uint32_t>(kBias - 128) << kMantissa;
+    const uint32_t bits = bits_of(x);
+    const uint32_t magnitude = smaller(bits & kMagnitudeMask, bits_of(kMax));
+    const uint32_t binade = larger(magnitude, bits_of(kSmallestNormal)) & kInfinityBits;
     const uint32_t sum =
-        bits_of(magnitude + float_of(binade + (static_cast<uint32_t>(kShift) << 23)));
-    const uint32_t exponent_offset = static_cast<uint32_t>(kBias - 128) << kMantissa;
-    const uint32_t code = (sum + (binade >> kShift) + exponent_offset) & kMagnitude;
-    const uint32_t sign = (bits_of(x) >> (32 - kBits)) & kSignBit;
-    return is_nan(x) ? kNanCode : sign | code;
+        bits_of(float_of(magnitude) + float_of(binade + (static_cast<uint32_t>(kShift) << 23)));
+    const uint32_t code = (sum + (binade >> kShift) + kExponentOffset) & kMagnitude;
+    const uint32_t sign = (bits >> (32 - kBits)) & kSignBit;
+    return (bits & kMagnitudeMask) > kInfinityBits ? kNanCode : sign | code;
   }
 };
 

@@ -1,5 +1,6 @@
 // The largest magnitude of a run of floats in cache. Magnitudes order like their bits, so an
-// integer maximum serves.
+// integer maximum serves; written with vectors, because compilers unroll the short loops of a block
+// before they see that they could be vectors.
 #pragma once
 
 #include <cstring>
@@ -8,53 +9,55 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// Sixteen words, in as many registers as the instruction set needs for them. Written out because
-// compilers unroll the short loops of a block before they see that they could be vectors.
-using Words = uint32_t __attribute__((vector_size(64)));
-inline constexpr int kWords = 16;
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+// Signed, because every instruction set compares signed words; a magnitude has no sign bit.
+using Words = int32_t __attribute__((vector_size(kVectorBytes)));
+inline constexpr int kWords = kVectorBytes / 4;
 
 NC_EVERYWHERE Words larger(Words a, Words b) { return a > b ? a : b; }
 
-NC_EVERYWHERE Words load_words(const uint32_t* words) {
+NC_EVERYWHERE Words load_words(const void* words) {
   Words w;
   std::memcpy(&w, words, sizeof(w));
   return w;
 }
 
 NC_EVERYWHERE Words load_magnitudes(const float* x) {
-  Words bits;
-  std::memcpy(&bits, x, sizeof(bits));
-  bits &= kMagnitudeMask;
-  return bits > kInfinityBits ? bits ^ bits : bits;  // NaN is dropped
+  const Words magnitude = load_words(x) & static_cast<int32_t>(kMagnitudeMask);
+  return magnitude & (magnitude <= static_cast<int32_t>(kInfinityBits));  // NaN is dropped
 }
 
-NC_EVERYWHERE uint32_t largest_word(Words w) {
-  w = larger(w,
-             __builtin_shufflevector(w, w, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-  w = larger(w,
-             __builtin_shufflevector(w, w, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-  w = larger(w,
-             __builtin_shufflevector(w, w, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  w = larger(w,
-             __builtin_shufflevector(w, w, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-  return w[0];
+NC_EVERYWHERE int32_t largest_word(Words words) {
+  using Quad = int32_t __attribute__((vector_size(16)));
+  Quad quads[kVectorBytes / 16];
+  std::memcpy(quads, &words, sizeof(words));
+  for (int i = 1; i < kVectorBytes / 16; ++i) quads[0] = quads[0] > quads[i] ? quads[0] : quads[i];
+  const int32_t even = quads[0][0] > quads[0][2] ? quads[0][0] : quads[0][2];
+  const int32_t odd = quads[0][1] > quads[0][3] ? quads[0][1] : quads[0][3];
+  return even > odd ? even : odd;
 }
 
 template <int kLength>
 NC_EVERYWHERE uint32_t largest_magnitude(const float* x) {
+  int32_t largest = 0;
   if constexpr (kLength % kWords == 0) {
-    Words largest = load_magnitudes(x);
-    for (int i = kWords; i < kLength; i += kWords)
-      largest = larger(largest, load_magnitudes(x + i));
-    return largest_word(largest);
+    Words words = load_magnitudes(x);
+    for (int i = kWords; i < kLength; i += kWords) words = larger(words, load_magnitudes(x + i));
+    largest = largest_word(words);
   } else {
-    uint32_t largest = 0;
     for (int i = 0; i < kLength; ++i) {
-      const uint32_t bits = amax_bits(x[i]);
+      const int32_t bits = static_cast<int32_t>(amax_bits(x[i]));
       largest = bits > largest ? bits : largest;
     }
-    return largest;
   }
+  return static_cast<uint32_t>(largest);
 }
 
 // largest[i] becomes the larger of itself and the magnitude of x[i]; for a multiple of 16 elements.

@@ -11,6 +11,7 @@
 #include "runtime/tile/buffers.hpp"
 #include "runtime/tile/cpu_amax.hpp"
 #include "runtime/tile/pack.hpp"
+#include "runtime/tile/stream.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -81,8 +82,11 @@ struct CpuTile {
    private:
     NC_MACHINE static void encode_row(const float* __restrict x, const float* __restrict multiplier,
                                       uint8_t* __restrict codes) {
-      for (int c = 0; c < kColumns; ++c)
-        codes[c] = static_cast<uint8_t>(Element::encode(x[c] * multiplier[c]));
+      // Words first, bytes after: with lanes of one width, every operation is one instruction a
+      // vector.
+      alignas(64) uint32_t words[kColumns];
+      for (int c = 0; c < kColumns; ++c) words[c] = Element::encode(x[c] * multiplier[c]);
+      for (int c = 0; c < kColumns; ++c) codes[c] = static_cast<uint8_t>(words[c]);
     }
   };
 
@@ -146,10 +150,12 @@ struct CpuTile {
     } else {
       for (int r = 0; r < rows; ++r) {
         alignas(64) uint8_t run[kColumns];
+        alignas(64) uint8_t packed[kColumns];
         codes.row(r, run);
-        pack<kLayout.element_bits>(
-            run, columns,
-            data.bytes + element_position(kLayout, matrix, origin.rows + r, origin.columns).byte);
+        pack<kLayout.element_bits>(run, columns, packed);
+        const int64_t first =
+            element_position(kLayout, matrix, origin.rows + r, origin.columns).byte;
+        stream_bytes(packed, columns * kLayout.element_bits / 8, data.bytes + first);
       }
     }
   }
