@@ -33,7 +33,7 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     formats = [*nc.formats(), "plain"]
     parser.add_argument("--format", default="mxfp8_e4m3", choices=formats, help="of the weights")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
     parser.add_argument("--time", type=int, default=128, help="bytes in a window")
     parser.add_argument("--width", type=int, default=128)
