@@ -1,0 +1,136 @@
+// The loaded formats: their facts, and the shapes of their buffers.
+#include "bindings/errors.hpp"
+#include "bindings/module.hpp"
+#include "bindings/plugin.hpp"
+#include "runtime/plugin/registry.hpp"
+
+namespace narrowcast {
+
+const nc_machine& Plugin::machine(at::Device device) const {
+  if (device.is_cpu()) return *table->cpu;
+  if (!device.is_cuda()) {
+    not_implemented("format ", format().name, " runs on cpu and cuda devices, not on ",
+                    device.str());
+  }
+  if (table->cuda == nullptr) {
+    not_implemented("format ", format().name, " was built without GPU kernels (", path,
+                    "): build narrowcast where nvcc is, or move the tensor to the CPU");
+  }
+  return *table->cuda;
+}
+
+namespace {
+
+py::object block_facts(int64_t rows, int64_t columns) {
+  if (rows == 0) return py::str("tensor");
+  return py::make_tuple(rows, columns);
+}
+
+py::dict usage_facts(const nc_layout& layout) {
+  py::dict facts;
+  facts["block"] = block_facts(layout.block_rows, layout.block_columns);
+  facts["scale_per"] = block_facts(layout.scale_per_rows, layout.scale_per_columns);
+  facts["scale_pad"] = py::make_tuple(layout.scale_pad_rows, layout.scale_pad_columns);
+  facts["transposed"] = layout.transposed != 0;
+  facts["scale_transposed"] = layout.scale_transposed != 0;
+  facts["element_bits"] = layout.element_bits;
+  facts["scale_bytes"] = layout.scale_bytes;
+  return facts;
+}
+
+py::dict cut_facts(const nc_cut& cut) {
+  py::dict facts;
+  facts["dimension"] = cut.dimension;
+  facts["rows"] = cut.rows;
+  facts["entries"] = cut.entries;
+  facts["repeat"] = py::make_tuple(cut.repeat[0], cut.repeat[1]);
+  facts["gather"] = cut.gather;
+  return facts;
+}
+
+py::dict format_facts(const Plugin& plugin) {
+  const nc_format& format = plugin.format();
+  py::dict facts;
+  facts["name"] = format.name;
+  facts["summary"] = format.summary;
+  facts["reference"] = format.reference;
+  facts["element"] = format.element;
+  facts["packing"] = format.packing;
+  facts["scale"] = format.scale;
+  facts["tensor_scale"] = format.tensor_scale;  // None from a null pointer
+  facts["scale_rule"] = format.scale_rule;
+  facts["amax"] = format.amax;
+  facts["rowwise"] = usage_facts(format.rowwise);
+  facts["columnwise"] = usage_facts(format.columnwise);
+  facts["columnwise_derived"] = format.columnwise_derived != 0;
+  facts["tensor_amax"] = format.tensor_amax != 0;
+  facts["row_step"] = format.row_step;
+  facts["shard_row_step"] = format.shard_row_step;
+  facts["bits_per_element"] = format.bits_per_element;
+  facts["wire_bits_per_element"] = format.wire_bits_per_element;
+  py::list cuts;
+  for (const nc_cut& cut : format.cuts) cuts.append(cut_facts(cut));
+  facts["cuts"] = py::tuple(cuts);
+  facts["cuda"] = plugin.table->cuda != nullptr;
+  return facts;
+}
+
+void check_buffer(int buffer) {
+  if (buffer < 0 || buffer >= NC_BUFFER_COUNT)
+    value_error("there is no buffer ", buffer, ": 0 to 3");
+}
+
+// The shape of a buffer as a tensor: two-dimensional, but (1,) for the one scale of a whole tensor.
+py::tuple buffer_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
+  check_buffer(buffer);
+  if (!is_data(buffer) && spans_tensor(plugin.layout(buffer))) return py::make_tuple(1);
+  const Extent shape = stored_shape(plugin, buffer, {rows, columns});
+  return py::make_tuple(shape.rows, shape.columns);
+}
+
+// The part of a buffer that is no padding.
+py::tuple used_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
+  check_buffer(buffer);
+  const nc_layout& layout = plugin.layout(buffer);
+  if (!is_data(buffer) && spans_tensor(layout)) return py::make_tuple(1);
+  const Extent matrix{rows, columns};
+  const Extent shape = is_data(buffer) ? data_shape(layout, matrix) : scale_extent(layout, matrix);
+  return py::make_tuple(shape.rows, shape.columns);
+}
+
+void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
+  const nc_layout& layout =
+      usage == "rowwise" ? plugin.format().rowwise : plugin.format().columnwise;
+  if (holds(layout, {rows, columns})) return;
+  const char* what = layout.transposed ? "rows" : "columns";
+  value_error("format ", plugin.format().name, " cannot hold a ", rows, "x", columns, " matrix ",
+              usage, ": its ", what, " are packed ", layout.element_bits,
+              " bits each, so their number must be a multiple of ", elements_per_group(layout),
+              ", not ", layout.transposed ? rows : columns,
+              ". Pad the matrix, or ask for the other usage alone");
+}
+
+std::vector<Plugin> all_plugins() {
+  std::vector<Plugin> plugins;
+  for (const LoadedPlugin& loaded : loaded_plugins())
+    plugins.push_back({loaded.table, loaded.path});
+  return plugins;
+}
+
+}  // namespace
+
+void bind_facts(py::module_& module) {
+  py::register_exception<PluginError>(module, "PluginError", PyExc_RuntimeError);
+  py::class_<Plugin>(module, "Plugin")
+      .def_property_readonly("path", [](const Plugin& plugin) { return plugin.path; })
+      .def("facts", &format_facts)
+      .def("buffer_shape", &buffer_shape)
+      .def("used_shape", &used_shape)
+      .def("check_holds", &check_holds);
+  module.def("load_plugin", [](const std::string& path) {
+    return Plugin{&load_plugin(path), path};
+  });
+  module.def("loaded_plugins", &all_plugins);
+}
+
+}  // namespace narrowcast

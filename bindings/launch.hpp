@@ -1,0 +1,32 @@
+// One function of a plugin over many matrices, on the CPU or on a GPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "runtime/plugin/table.h"
+
+namespace narrowcast {
+
+// Bytes in the device's memory: `host` itself on the CPU, else a copy on the current stream.
+at::Tensor to_device(const void* host, int64_t bytes, at::Device device);
+
+// torch's threads, which honour torch.set_num_threads().
+void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* context);
+
+struct LaunchOptions {
+  std::optional<at::Tensor> amax;  // one float a matrix
+  bool source_bf16 = false;
+  int64_t stream = 0;  // cudaStream_t
+};
+
+// Runs `function` over the matrices. RuntimeError, naming `what`, if it fails.
+void run(nc_function function, const char* what, const nc_machine& machine,
+         std::vector<nc_tensor> matrices, at::Device device, const LaunchOptions& options);
+
+// The last step of every launch: RuntimeError with the plugin's own sentence.
+void check_launch(const char* failure, const char* what);
+
+}  // namespace narrowcast

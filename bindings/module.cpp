@@ -1,0 +1,9 @@
+#include "bindings/module.hpp"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() =
+      "Formats, casts and updates of narrowcast's C++ side. Private: use the package `narrowcast`.";
+  narrowcast::bind_facts(module);
+  narrowcast::bind_quantize(module);
+  narrowcast::bind_optimizer(module);
+}

@@ -1,0 +1,14 @@
+// The extension narrowcast._C: one bind function a topic.
+#pragma once
+
+#include <torch/extension.h>
+
+namespace narrowcast {
+
+namespace py = pybind11;
+
+void bind_facts(py::module_& module);
+void bind_quantize(py::module_& module);
+void bind_optimizer(py::module_& module);
+
+}  // namespace narrowcast

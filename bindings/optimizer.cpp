@@ -1,0 +1,94 @@
+// The launches of AdamTable, and its face in Python.
+#include <c10/core/DeviceGuard.h>
+
+#include "bindings/adam_table.hpp"
+#include "bindings/errors.hpp"
+#include "bindings/launch.hpp"
+#include "bindings/module.hpp"
+#include "runtime/launch/plan.hpp"
+
+namespace narrowcast {
+
+// The tables of the machine that runs the launch. The tensors' changes seldom, the steps' every
+// time.
+void AdamTable::upload() {
+  if (!device_tensors_.defined()) {
+    tiles_ = assign_tiles(tensors_.data(), size(), machine_);
+    device_tensors_ =
+        to_device(tensors_.data(), size() * static_cast<int64_t>(sizeof(nc_tensor)), device_);
+  }
+  device_steps_ = to_device(steps_.data(), size() * static_cast<int64_t>(sizeof(nc_step)), device_);
+}
+
+void AdamTable::launch(nc_function function, const char* what,
+                       const std::optional<at::Tensor>& amax, int64_t stream) {
+  if (tiles_ == 0) return;
+  nc_launch launch{};
+  launch.tensors = static_cast<const nc_tensor*>(device_tensors_.data_ptr());
+  launch.steps = static_cast<const nc_step*>(device_steps_.data_ptr());
+  launch.count = size();
+  launch.tiles = tiles_;
+  launch.stream =
+      reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr): so Python passes it
+  launch.parallel_for = &parallel_for;
+  if (amax)
+    launch.amax = static_cast<float*>(checked_pointer(*amax, size(), device_, "the amaxes"));
+  const py::gil_scoped_release release;
+  check_launch(function(&launch), what);
+}
+
+void AdamTable::update(const std::optional<at::Tensor>& amax, int64_t stream) {
+  if (size() == 0) return;
+  const c10::DeviceGuard guard(device_);
+  upload();
+  launch(amax ? machine_.update_amax : machine_.update, "the update", amax, stream);
+}
+
+void AdamTable::cast(const std::optional<at::Tensor>& amax, int64_t stream) {
+  if (size() == 0) return;
+  const c10::DeviceGuard guard(device_);
+  launch(machine_.cast, "the cast", amax, stream);
+  if (!amax) return;
+  // A shard without rows has no tile that could store the amax, but it is asked for its tensor's
+  // like any other.
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (tensors_[i].rows * tensors_[i].columns == 0 && steps_[i].grad != nullptr && rows_[i].amax) {
+      rows_[i].amax->copy_(amax->narrow(0, static_cast<int64_t>(i), 1));
+    }
+  }
+}
+
+void AdamTable::commit() {
+  for (Row& row : rows_) {
+    if (!row.gradient.defined()) continue;
+    *row.state.step.mutable_data_ptr<float>() += 1;
+    // As any in-place operation of torch: a backward through the old value is then an error, not a
+    // wrong gradient.
+    THPVariable_Unpack(row.parameter.ptr()).unsafeGetTensorImpl()->bump_version();
+    row.gradient = at::Tensor();
+  }
+}
+
+void bind_optimizer(py::module_& module) {
+  py::class_<AdamOptions>(module, "AdamOptions")
+      .def(py::init([](double learning_rate, double beta1, double beta2, double epsilon,
+                       double weight_decay, bool decoupled) {
+        return AdamOptions{learning_rate, beta1, beta2, epsilon, weight_decay, decoupled};
+      }));
+  py::class_<AdamState>(module, "AdamState")
+      .def(py::init(
+          [](const at::Tensor& step, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq) {
+            return AdamState{step, exp_avg, exp_avg_sq};
+          }));
+  py::class_<AdamTable>(module, "AdamTable")
+      .def(py::init<std::optional<Plugin>, at::Device>())
+      .def("add_quantized", &AdamTable::add_quantized)
+      .def("add_plain", &AdamTable::add_plain)
+      .def("prepare", &AdamTable::prepare)
+      .def("update", &AdamTable::update)
+      .def("cast", &AdamTable::cast)
+      .def("commit", &AdamTable::commit)
+      .def("__len__", &AdamTable::size);
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,28 @@
+"""narrowcast: model weights kept, gathered and updated in narrow number formats, under PyTorch
+FSDP2."""
+
+import torch as _torch  # brings the libraries that narrowcast._C is linked to
+
+from narrowcast import functions as _functions
+from narrowcast import operators as _operators
+from narrowcast.conversion import convert
+from narrowcast.errors import PluginError
+from narrowcast.optimizer import FusedAdam
+from narrowcast.quantization import quantize
+from narrowcast.registry import format, formats, load, load_all
+from narrowcast.tensor import QuantizedTensor
+
+__version__ = "0.1.0"
+__all__ = [
+    "FusedAdam",
+    "PluginError",
+    "QuantizedTensor",
+    "convert",
+    "format",
+    "formats",
+    "load",
+    "quantize",
+]
+
+load_all()
+del load_all, _torch, _functions, _operators

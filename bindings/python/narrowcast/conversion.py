@@ -1,0 +1,148 @@
+"""nc.convert: a model's weights become QuantizedTensors, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from narrowcast import casting, dtensors, fsdp, registry, sharding
+from narrowcast.matrix import Matrix
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, matrix_shape
+
+
+def convert(
+    model: nn.Module,
+    format: str | registry.Format,
+    *,
+    filter: Callable[[str, nn.Module], bool] = lambda name, module: isinstance(module, nn.Linear),
+    recompute: bool = False,
+) -> nn.Module:
+    """Replaces the parameter `weight` of every module that the filter chooses by a QuantizedTensor.
+    Works in place and returns the model.
+
+    format     a name (nc.formats()) or nc.format(name)
+    filter     called with each module's name and the module
+    recompute  every gather carries both usages. Needed with activation checkpointing, an explicit
+               unshard() before a backward, set_reshard_after_backward(False) and a change of
+               resharding at run time, if the format's columnwise bytes cannot be derived
+               (format.gather == "by pass")
+
+    Each weight keeps its value in float32 beside the bytes: what FusedAdam takes as its master.
+    Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
+    fully_shard; then it is collective. Weights that modules share stay shared. Nothing changes if
+    there is an error: ValueError if no module is chosen, if a chosen one has no weight, or shares
+    it with one that is not chosen, or if the format cannot hold or shard it; TypeError for another
+    dtype; NotImplementedError for tensor parallelism.
+    """
+    format = registry.format(format)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
+    fsdp.reshard_all(model.modules())
+    weights = _chosen(model, filter)
+    for name, weight, _ in weights:
+        _check(name, weight, format)
+    quantized = [_empty_like(name, weight, format, recompute) for name, weight, _ in weights]
+    for group, matrices in _by_group(weights, quantized).items():
+        casting.cast_masters(matrices, group)
+    for (_, weight, places), tensor in zip(weights, quantized, strict=True):
+        if isinstance(weight, DTensor):
+            fsdp.replace_shard(weight, tensor)
+            continue
+        parameter = nn.Parameter(tensor, requires_grad=weight.requires_grad)
+        parameter.__dict__.update(weight.__dict__)
+        for module in places:
+            module.weight = parameter
+    return model
+
+
+def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.Module]]]:
+    """The weights to convert: name, parameter, and the modules that hold it."""
+    owners: dict[int, list[tuple[str, nn.Module, str]]] = {}
+    chosen: dict[int, tuple[str, nn.Parameter, list[nn.Module]]] = {}
+    for path, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                owners.setdefault(id(parameter), []).append(
+                    (_join(path, attribute), module, attribute)
+                )
+        if not filter(path, module):
+            continue
+        weight = module._parameters.get("weight")
+        if weight is None:
+            raise ValueError(
+                f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
+                "no parameter `weight`"
+            )
+        name = _join(path, "weight")
+        chosen.setdefault(id(weight), (name, weight, []))[2].append(module)
+    if not chosen:
+        raise ValueError(
+            "the filter chooses no module of the model, so there is nothing to convert (the "
+            "default chooses every nn.Linear)"
+        )
+    for key, (name, _, modules) in chosen.items():
+        for other, module, attribute in owners[key]:
+            if attribute != "weight" or not any(module is one for one in modules):
+                raise ValueError(
+                    f"{name} is the same parameter as {other}, which the filter leaves out. Let "
+                    "the filter choose both or neither"
+                )
+    return list(chosen.values())
+
+
+def _join(path: str, attribute: str) -> str:
+    return f"{path}.{attribute}" if path else attribute
+
+
+def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
+    """All errors that a weight can give, before anything changes; from its global shape, so on
+    every rank alike.
+    """
+    if isinstance(weight, QuantizedTensor) or isinstance(
+        dtensors.local_of(weight), QuantizedTensor
+    ):
+        raise ValueError(f"{name} is quantized already")
+    if weight.dtype not in LOGICAL_DTYPES:
+        raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
+    rows, columns = matrix_shape(weight.shape)
+    try:
+        for usage in registry.USAGES:
+            format.check_holds(usage, rows, columns)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if weight.device.type != "meta" and weight.device.type == "cuda" and not format.cuda:
+        raise NotImplementedError(
+            f"{name} is on {weight.device}, and {format.name} was built without GPU kernels "
+            f"({format.path})"
+        )
+    if isinstance(weight, DTensor):
+        fsdp.check_sharded(weight, name)
+        whole = Matrix(format, rows, columns, [None] * len(registry.BUFFERS))
+        whole.name = name
+        sharding.check_shards(whole, weight.shape, fsdp.shard_count(weight))
+
+
+def _empty_like(
+    name: str, weight: nn.Parameter, format: registry.Format, recompute: bool
+) -> QuantizedTensor:
+    """A tensor with the weight's value as its master and bytes that are still to be made."""
+    local = dtensors.local_of(weight).detach()
+    rows, columns = matrix_shape(local.shape)
+    sharded = dtensors.shard_group(weight) is not None
+    usages = ["rowwise"] if sharded and format.columnwise_derived else registry.USAGES
+    matrix = Matrix.allocate(format, rows, columns, usages, local.device)
+    # A float32 weight's own memory; the optimizer goes on with it.
+    matrix.master = local.to(torch.float32).reshape(rows, columns)
+    matrix.name, matrix.recompute, matrix.partial = name, recompute, sharded
+    return QuantizedTensor(matrix, local.shape, weight.dtype)
+
+
+def _by_group(weights, quantized) -> dict:
+    """The matrices by the process group of their shards, in one order on all ranks."""
+    groups: dict = {}
+    for (_, weight, _), tensor in zip(weights, quantized, strict=True):
+        groups.setdefault(dtensors.shard_group(weight), []).append(tensor._matrix)
+    return groups

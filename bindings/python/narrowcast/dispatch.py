@@ -1,0 +1,47 @@
+"""The two tables that decide what an operation does with a QuantizedTensor.
+
+FUNCTIONS: torch functions that must be seen above autograd. OPERATORS: ATen operators that act on
+the bytes; all others are arithmetic (narrowcast.operators.arithmetic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+FUNCTIONS: dict[Callable, Callable] = {}
+OPERATORS: dict[Callable, Callable] = {}
+
+
+def handles(*functions):
+    """Enters a handler(func, args, kwargs) for torch functions."""
+    return _enter(FUNCTIONS, functions)
+
+
+def implements(*operators):
+    """Enters a handler(func, args, kwargs) for ATen operators; None stands for all others."""
+    return _enter(OPERATORS, operators)
+
+
+def _enter(table, keys):
+    def register(handler):
+        table.update(dict.fromkeys(keys, handler))
+        return handler
+
+    return register
+
+
+def run_function(func, args, kwargs):
+    """What __torch_function__ does."""
+    handler = FUNCTIONS.get(func)
+    if handler is not None:
+        return handler(func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def run_operator(func, args, kwargs):
+    """What __torch_dispatch__ does."""
+    handler = OPERATORS.get(func) or OPERATORS[None]
+    return handler(func, args, kwargs)

@@ -1,0 +1,89 @@
+"""The one error of narrowcast's own, and the texts of those that need more than a line.
+
+Each says what, where, which value and what to do. `matrix` is a narrowcast.matrix.Matrix.
+"""
+
+from narrowcast._C import PluginError
+
+PluginError.__module__ = "narrowcast"
+PluginError.__doc__ = (
+    "A plugin that cannot be loaded: missing, cut short, of another version, or no plugin at all."
+)
+
+
+def cannot_cut(matrix, row: int) -> ValueError:
+    step, name = matrix.step, matrix.format.name
+    return ValueError(
+        f"{matrix.describe()} cannot be cut at row {row}: only at multiples of {step}, the row "
+        f"step of {name}. Cut at row {row // step * step} or {-(-row // step) * step}, or cut the "
+        "plain tensor that dequantize() makes"
+    )
+
+
+def cannot_shard(matrix, shards: int, shard_rows: int) -> ValueError:
+    step, name = matrix.format.shard_row_step, matrix.format.name
+    multiple = step * shards
+    rows = -(-matrix.rows // multiple) * multiple
+    return ValueError(
+        f"{matrix.describe()} cannot be cut into {shards} shards: a shard would have {shard_rows} "
+        f"rows, and {name} can be cut at multiples of {step} rows only (its row step). Use {rows} "
+        f"rows (a multiple of {multiple}), a number of ranks that leaves multiples of {step}, or "
+        "a format with a smaller row step; or leave the weight out with nc.convert's filter"
+    )
+
+
+def cannot_shard_columns(description: str, dim: int) -> NotImplementedError:
+    return NotImplementedError(
+        f"{description}: only rows can be sharded (dimension 0), not dimension {dim}, because the "
+        "gathered bytes of another cut do not lie in the order of the whole. Use Shard(0), or "
+        "leave the weight out with nc.convert's filter"
+    )
+
+
+def cannot_write(matrix, begin: int, end: int) -> NotImplementedError:
+    return NotImplementedError(
+        f"{matrix.describe()}: rows {begin} to {end} cannot be written alone, because a scale of "
+        "theirs belongs to more rows and no master is kept (nc.convert keeps one). Write the "
+        "whole tensor"
+    )
+
+
+def stale_shard(matrix) -> ValueError:
+    return ValueError(
+        f"{matrix.describe()}: this shard has been written to, and a scale of "
+        f"{matrix.format.name} spans the whole tensor; so its bytes wait for the next gather "
+        "(a forward, unshard()) or optimizer step, which reduces the amax over all shards. Read "
+        "it after one"
+    )
+
+
+def usage_absent(matrix, usage: str) -> ValueError:
+    return ValueError(
+        f"{matrix.describe()} has no {usage} bytes: ask for them where it is made "
+        f"(nc.quantize(..., {usage}=True))"
+    )
+
+
+def usage_not_gathered(matrix, usage: str) -> ValueError:
+    return ValueError(
+        f"{matrix.describe()}: a matrix product needs the {usage} bytes, and this all-gather "
+        f"carried {' and '.join(sorted(matrix.filled))} only. With activation checkpointing, an "
+        "explicit unshard(), set_reshard_after_backward(False) or a change of resharding at run "
+        "time, FSDP2 does not say what a gather is for. Use nc.convert(..., recompute=True), "
+        "which has every gather carry both usages"
+    )
+
+
+def freed(matrix) -> ValueError:
+    return ValueError(
+        f"{matrix.describe()}: its bytes have been freed, because FSDP2 has resharded its module. "
+        "Use it within the module's forward or backward, or call the module's unshard() first"
+    )
+
+
+def replaces_quantized(matrix) -> TypeError:
+    return TypeError(
+        f"{matrix.describe()}: module.float(), .half(), .bfloat16() and .double() would put a "
+        "plain tensor in the place of a quantized weight. Use module.to(dtype), which changes the "
+        "weight's logical dtype and keeps its bytes"
+    )

@@ -1,0 +1,162 @@
+"""FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import _C, dtensors
+from narrowcast.optimizer_state import load_state_dict, make_state
+from narrowcast.optimizer_tables import Tables
+from narrowcast.quantization import check_rounding
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """Adam or AdamW over quantized and plain parameters together, one launch a format and pass.
+
+    params        tensors, groups, or named parameters, as for any torch optimizer. float32,
+                  bfloat16 or float16
+    lr, betas, eps, weight_decay
+                  Adam's constants: numbers, or tensors of one element. They may differ by group and
+                  change between steps
+    adamw         weight decay as in AdamW; False: an L2 term in the gradient
+    state_dtype   of the moments: torch.float32 or torch.bfloat16
+    rounding, seed
+                  "nearest"; stochastic rounding, which the seed is for, is not there yet
+    capturable    steps counted on the device, for CUDA graphs: not there yet
+
+    Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
+    weight, and the value of a bfloat16 or float16 one, are made from them. State exists from
+    construction: master (absent for a plain float32 parameter, which is its own), exp_avg and
+    exp_avg_sq, as DTensors where the parameter is one, and step, a 0-dim float32 tensor on the CPU.
+
+    With shards of a format whose scale spans the tensor, step() is collective: every rank of the
+    shards' group must call it. grad_scale and found_inf, as torch.amp.GradScaler sets them, act as
+    in torch's fused optimizers; a skipped step changes nothing. A gradient or a parameter that does
+    not fit raises an error that names the parameter, and nothing changes on this rank.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        adamw: bool = True,
+        state_dtype: torch.dtype = torch.float32,
+        rounding: str = "nearest",
+        seed: int = 0,
+        capturable: bool = False,
+    ):
+        if state_dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
+        check_rounding(rounding)
+        if capturable:
+            raise NotImplementedError(
+                "capturable=True is not there yet: steps are counted, and their constants "
+                "computed, on the CPU"
+            )
+        self.state_dtype = state_dtype
+        self._tables = None
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adamw": adamw,
+        }
+        super().__init__(
+            params, {**defaults, "rounding": rounding, "seed": seed, "capturable": capturable}
+        )
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Adds a group, and makes its state."""
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        try:
+            _options(self.param_groups[index], index)
+            for position, parameter in enumerate(self.param_groups[index]["params"]):
+                self.state[parameter] = make_state(
+                    parameter, self._name(index, position), self.state_dtype
+                )
+        except Exception:
+            for parameter in self.param_groups.pop()["params"]:
+                self.state.pop(parameter, None)
+            raise
+        self._tables = None
+
+    def _name(self, group: int, position: int) -> str:
+        """What messages call a parameter: its name, where there is one."""
+        parameter = self.param_groups[group]["params"][position]
+        matrix = getattr(dtensors.local_of(parameter), "_matrix", None)
+        names = self.param_groups[group].get("param_names")
+        name = names[position] if names else matrix.name if matrix is not None else None
+        return name or f"parameter {position} of group {group} (shape {tuple(parameter.shape)})"
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Updates every parameter that has a gradient. Returns what the closure returns, if one is
+        given.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is not None and found_inf.item() != 0:
+            return loss
+        options = [_options(group, index) for index, group in enumerate(self.param_groups)]
+        if self._tables is None:
+            self._rebuild()
+        self._tables.refresh()
+        inverse_scale = None if grad_scale is None else 1.0 / float(grad_scale)
+        if not self._tables.prepare(options, inverse_scale):
+            self._rebuild()
+            self._tables.refresh()
+            if not self._tables.prepare(options, inverse_scale):
+                raise RuntimeError(
+                    "FusedAdam: a parameter's memory changes while the step reads it"
+                )
+        self._tables.run()
+        return loss
+
+    def _rebuild(self) -> None:
+        """Makes the tables anew, after construction and when memory has moved (a parameter put on
+        another device, a shard that FSDP2 has padded again).
+        """
+        self._tables = Tables(
+            [
+                (parameter, self.state[parameter], self._name(group, position), group)
+                for group, entry in enumerate(self.param_groups)
+                for position, parameter in enumerate(entry["params"])
+            ]
+        )
+
+    def load_state_dict(self, state_dict) -> None:
+        """Copies a state dict's values into the state, without a cast: masters and moments to the
+        bit. The quantized bytes are made from the masters when they are next needed. ValueError,
+        before anything changes, if it does not fit.
+        """
+        load_state_dict(self, state_dict)
+        self._tables = None
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "state_dtype": self.state_dtype}
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._tables = None
+
+
+def _options(group: dict, index: int) -> _C.AdamOptions:
+    """A group's constants. ValueError if one makes no sense."""
+    lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    if not (lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1):
+        raise ValueError(
+            f"group {index}: lr {lr}, eps {eps} and weight_decay {decay} must be 0 or above, and "
+            f"betas {beta1}, {beta2} from 0 up to 1"
+        )
+    return _C.AdamOptions(lr, beta1, beta2, eps, decay, bool(group["adamw"]))

@@ -1,0 +1,192 @@
+"""The loaded formats and their facts, as derived from their specs."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import os
+from pathlib import Path
+
+import torch
+
+from narrowcast import _C
+from narrowcast.errors import PluginError
+
+# The buffers of a quantized matrix, in the order of every tuple of buffers.
+ROWWISE_DATA, ROWWISE_SCALE, COLUMNWISE_DATA, COLUMNWISE_SCALE = BUFFERS = range(4)
+USAGES = ("rowwise", "columnwise")
+_GATHER_NEVER, _GATHER_FORWARD, _GATHER_BACKWARD, _GATHER_ALWAYS = range(4)
+
+
+def buffers_of(usage: str) -> tuple[int, int]:
+    """The data and the scale buffer of "rowwise" or "columnwise"."""
+    if usage not in USAGES:
+        raise ValueError(f'usage is "rowwise" or "columnwise", not {usage!r}')
+    return tuple(BUFFERS[:2] if usage == "rowwise" else BUFFERS[2:])
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """How one usage is stored. `block`, `scale_per`: (rows, columns) or "tensor"; `scale_pad`: of
+    the stored scale matrix.
+    """
+
+    block: tuple[int, int] | str
+    scale_per: tuple[int, int] | str
+    scale_pad: tuple[int, int]
+    transposed: bool
+    scale_transposed: bool
+    element_bits: int
+    scale_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a cut of the matrix's rows lies in one buffer: `rows` rows are `entries` entries along
+    `dimension` of the stored buffer (-1: one scale for the tensor, in every piece). `repeat`: equal
+    neighbours along each stored dimension, of which the wire carries one.
+    """
+
+    dimension: int
+    rows: int
+    entries: int
+    repeat: tuple[int, int]
+    gather: int
+
+    def entry(self, row: int) -> int:
+        """The first entry that belongs to no row above `row`."""
+        return -(-row * self.entries // self.rows)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Format:
+    """The facts of a loaded format. Words and units: docs/numerics.md; every field follows from the
+    spec file.
+    """
+
+    name: str
+    summary: str
+    reference: str
+    element: str
+    packing: str
+    scale: str
+    tensor_scale: str | None
+    scale_rule: str
+    amax: str
+    rowwise: Usage
+    columnwise: Usage
+    columnwise_derived: bool
+    tensor_amax: bool
+    row_step: int
+    shard_row_step: int
+    bits_per_element: float
+    wire_bits_per_element: float
+    cuts: tuple[Cut, ...]
+    cuda: bool
+    plugin: _C.Plugin = dataclasses.field(repr=False)
+
+    @property
+    def gather(self) -> str:
+        """What FSDP2 gathers: "rowwise" in both passes, or "by pass" (each pass its own usage)."""
+        return "rowwise" if self.cuts[ROWWISE_DATA].gather == _GATHER_ALWAYS else "by pass"
+
+    @property
+    def path(self) -> str:
+        """The file that the format was loaded from."""
+        return self.plugin.path
+
+    def buffer_dtype(self, buffer: int) -> torch.dtype:
+        wide = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE) and self.rowwise.scale_bytes == 4
+        return torch.float32 if wide else torch.uint8
+
+    def buffer_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
+        """The shape of a buffer of a rows x columns matrix, padding included."""
+        return _buffer_shape(self.plugin, buffer, rows, columns)
+
+    def used_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
+        """The same without padding."""
+        return _used_shape(self.plugin, buffer, rows, columns)
+
+    def check_holds(self, usage: str, rows: int, columns: int) -> None:
+        """ValueError, with the shape and the multiple, if sub-byte elements do not fill whole
+        bytes.
+        """
+        self.plugin.check_holds(usage, rows, columns)
+
+    def __reduce__(self):
+        return format, (self.name,)
+
+
+@functools.cache
+def _buffer_shape(plugin, buffer, rows, columns):
+    return plugin.buffer_shape(buffer, rows, columns)
+
+
+@functools.cache
+def _used_shape(plugin, buffer, rows, columns):
+    return plugin.used_shape(buffer, rows, columns)
+
+
+_formats: dict[str, Format] = {}
+
+
+def _register(plugin: _C.Plugin) -> None:
+    facts = plugin.facts()
+    for usage in USAGES:
+        facts[usage] = Usage(**facts[usage])
+    facts["cuts"] = tuple(Cut(**cut) for cut in facts["cuts"])
+    _formats.setdefault(facts["name"], Format(**facts, plugin=plugin))
+
+
+def formats() -> list[str]:
+    """The names of all loaded formats, in alphabetical order."""
+    return sorted(_formats)
+
+
+def format(name: str | Format) -> Format:
+    """The facts of a loaded format. ValueError, with the nearest names, if there is none of this
+    name.
+    """
+    if isinstance(name, Format):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"a format is named by a string, not by {type(name).__name__}")
+    if name in _formats:
+        return _formats[name]
+    near = difflib.get_close_matches(name, _formats, n=3, cutoff=0.5)
+    loaded = f"loaded are {', '.join(formats()) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?" if near else loaded
+    raise ValueError(
+        f"there is no format {name!r}: {hint} (formats of your own: nc.load or NARROWCAST_PLUGINS)"
+    )
+
+
+def load(path: str | os.PathLike) -> list[str]:
+    """Loads a plugin file, or every .so file of a folder, and returns the names of the formats that
+    came.
+
+    Loading a file twice is no error. PluginError if a file is missing, cut short, of another
+    version or no plugin, or if another file has already brought its format.
+    """
+    path = Path(path)
+    files = sorted(path.glob("*.so")) if path.is_dir() else [path]
+    if not files:
+        raise PluginError(f"{path} is a folder without plugins (*.so)")
+    names = []
+    for file in files:
+        plugin = _C.load_plugin(str(file))
+        _register(plugin)
+        names.append(plugin.facts()["name"])
+    return names
+
+
+def load_all() -> None:
+    """Loads the formats that come with the package, and those that NARROWCAST_PLUGINS names (files
+    or folders, separated by os.pathsep).
+    """
+    shipped = Path(__file__).parent / "plugins"
+    if any(shipped.glob("*.so")):
+        load(shipped)
+    for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
+        load(path)
