@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -41,7 +42,7 @@ double best_of(const std::function<const char*()>& work) {
   return best;
 }
 
-void run() {
+void run(const std::vector<std::string>& formats) {
   const int64_t n = kMatrix.rows * kMatrix.columns;
   std::vector<float> master = draw(Kind::kOrdinary, n, 1), exp_avg = draw(Kind::kOrdinary, n, 2),
                      exp_avg_sq(n);
@@ -69,6 +70,9 @@ void run() {
               std::thread::hardware_concurrency());
 
   for (const nc_plugin* plugin : all_plugins()) {
+    const bool wanted =
+        std::find(formats.begin(), formats.end(), plugin->format->name) != formats.end();
+    if (!formats.empty() && !wanted) continue;
     Quantized quantized(*plugin->format, kMatrix);
     nc_tensor tensor = tensor_with_state(kMatrix);
     quantized.connect(*plugin->format, tensor);
@@ -88,9 +92,10 @@ void run() {
 }  // namespace
 }  // namespace narrowcast::test
 
-int main() {
+// Measures the formats that are named, or all.
+int main(int argc, char** argv) {
   try {
-    narrowcast::test::run();
+    narrowcast::test::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_cpu: %s\n", error.what());
     return 1;

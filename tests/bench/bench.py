@@ -1,0 +1,121 @@
+"""What `make bench` runs: the compiled benchmarks, then the optimizer as Python sees it.
+
+usage: bench.py BUILD_FOLDER [FORMAT ...]
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import narrowcast as nc
+
+# Llama-3-8B's linear layers, four blocks of them: 872M parameters.
+LAYER = [
+    (4096, 4096),
+    (1024, 4096),
+    (1024, 4096),
+    (4096, 4096),
+    (14336, 4096),
+    (14336, 4096),
+    (4096, 14336),
+]
+LAYERS = 4
+REPEATS = 30
+
+
+def median_milliseconds(work) -> float:
+    """Median over REPEATS of the device time of work(), by CUDA events."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(REPEATS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def parameters(shapes, device, dtype=torch.float32, format=None):
+    """Parameters with bf16 gradients, quantized if a format is given."""
+    module = torch.nn.Module()
+    layers = []
+    for rows, columns in shapes:
+        layer = torch.nn.Linear(columns, rows, bias=False, device=device, dtype=dtype)
+        torch.nn.init.normal_(layer.weight, std=0.02)
+        layers.append(layer)
+    module.layers = torch.nn.ModuleList(layers)
+    if format is not None:
+        nc.convert(module, format)
+    for parameter in module.parameters():
+        gradient = torch.randn(parameter.shape, device=device, dtype=torch.float32) * 1e-3
+        parameter.grad = gradient.to(parameter.dtype)
+    return list(module.parameters())
+
+
+def compare_with_torch(formats) -> None:
+    """The fused step with its quantized weights against torch's fused AdamW, which writes none."""
+    shapes = LAYER * LAYERS
+    plain = parameters(shapes, "cuda")
+    reference = torch.optim.AdamW(plain, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    alone = median_milliseconds(reference.step)
+    print(f"{'torch fused AdamW, fp32 gradients':42s} {alone:9.3f} ms")
+    del plain, reference
+    for name in formats:
+        optimizer = nc.FusedAdam(parameters(shapes, "cuda", torch.bfloat16, name), lr=1e-6)
+        milliseconds = median_milliseconds(optimizer.step)
+        ratio = milliseconds / alone
+        label = f"{name}: FusedAdam.step, both usages"
+        print(f"{label:42s} {milliseconds:9.3f} ms, {ratio:.2f} of torch's")
+        del optimizer
+        torch.cuda.empty_cache()
+
+
+def host_time(formats, device: str) -> None:
+    """Host microseconds of step(), of tiny tensors, as a line over the number of parameters. On a
+    GPU a long kernel keeps the stream busy, so nothing waits for the device."""
+    counts = (50, 100, 200, 400)
+    for name in (None, *formats):
+        times = []
+        for count in counts:
+            optimizer = nc.FusedAdam(parameters([(32, 32)] * count, device, format=name), lr=1e-6)
+            for _ in range(5):
+                optimizer.step()
+            samples = []
+            for _ in range(50):
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                    torch.cuda._sleep(20_000_000)
+                begin = time.perf_counter()
+                optimizer.step()
+                samples.append((time.perf_counter() - begin) * 1e6)
+            times.append(statistics.median(samples))
+        slope = (times[-1] - times[0]) / (counts[-1] - counts[0])
+        intercept = times[0] - slope * counts[0]
+        label = f"{name or 'plain'}: host time of step() on {device}"
+        print(f"{label:42s} {intercept:9.1f} us + {slope:.2f} us a parameter")
+
+
+def main() -> None:
+    build, *names = sys.argv[1:]
+    formats = names or nc.formats()
+    folder = Path(build) / "tests" / "bench"
+    for program in ("bench_cpu", "bench_cuda"):
+        if (folder / program).exists():
+            subprocess.run([folder / program, *formats], check=True)
+    host_time(formats, "cpu")
+    if torch.cuda.is_available():
+        compare_with_torch(formats)
+        host_time(formats, "cuda")
+
+
+if __name__ == "__main__":
+    main()
