@@ -29,9 +29,9 @@ def run(name, folder, options):
     out.unlink(missing_ok=True)
     program = Path(__file__).with_name("train.py")
     start = time.perf_counter()
-    subprocess.run(
-        [sys.executable, str(program), "--format", name, "--out", str(out), *options], check=True
-    )
+    command = [sys.executable, str(program), "--format", name, "--out", str(out), *options]
+    if subprocess.run(command, check=False).returncode != 0:
+        sys.exit(f"the run with {name} weights failed; what it printed stands above")
     return json.loads(out.read_text()) | {"seconds": time.perf_counter() - start}
 
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tqdm import tqdm
 
 import narrowcast as nc
@@ -45,6 +45,7 @@ def options():
         "--device", choices=["cpu", "cuda"], help="default: cuda where there is one"
     )
     parser.add_argument("--ranks", type=int, help="processes; default: one a GPU, two on CPU")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
     parser.add_argument("--out", type=Path, help="where to write what the run measured, as JSON")
     args = parser.parse_args()
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,16 +68,18 @@ def build(args, mesh):
     model = GPT(args.width, args.layers, args.width // 32).to(args.device)
     if args.format != "plain":
         nc.convert(model, args.format)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.bf16 else None)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = nc.FusedAdam(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     return model, optimizer
 
 
 def loss_of(model, tokens, targets):
     """The mean cross entropy of the next byte, in nats."""
-    return F.cross_entropy(model(tokens).view(-1, VOCABULARY), targets.reshape(-1))
+    logits = model(tokens).float()
+    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))
 
 
 @torch.no_grad()
@@ -110,7 +113,7 @@ def train(args, mesh):
     )
     random = torch.Generator().manual_seed(args.seed + 1)
     losses, optimizer_ms = [], []
-    bar = tqdm(range(args.steps), desc=args.format, disable=rank != 0)
+    bar = tqdm(range(args.steps), desc=args.format, disable=rank != 0, mininterval=0.5)
     for _ in bar:
         tokens, targets = windows(training, args.batch, args.time, random)
         tokens, targets = tokens[rank::ranks].to(args.device), targets[rank::ranks].to(args.device)
@@ -121,8 +124,8 @@ def train(args, mesh):
         scheduler.step()
         optimizer.zero_grad()
         losses.append(mean_over_ranks(loss) / math.log(2))
-        bar.set_postfix_str(f"{losses[-1]:.3f} bits per byte")
-    gathered_per_step = gathered.bytes / args.steps
+        bar.set_postfix_str(f"{losses[-1]:.3f} bits per byte", refresh=False)
+    gathered_per_step = gathered.bytes / args.steps  # before the evaluation gathers more
     return {
         "format": args.format,
         "ranks": ranks,
