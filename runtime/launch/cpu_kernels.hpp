@@ -23,7 +23,7 @@ NC_MACHINE void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16
   });
   if (!source_bf16) return;
   for (int r = 0; r < tile.rows; ++r) {
-    for (int c = 0; c < Tile::kColumns; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+    for (int c = 0; c < tile.width; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
   }
 }
 
@@ -72,7 +72,7 @@ NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& 
 
 template <class Tile>
 NC_MACHINE void reduce_tile_amax(const Tile& tile, float* amax) {
-  const float largest = tile.template block_amax<Tile::kRows, Tile::kColumns>().value[0][0];
+  const float largest = tile.amax();
   std::atomic_ref<float> shared(*amax);
   float seen = shared.load(std::memory_order_relaxed);
   while (largest > seen &&

@@ -1,11 +1,12 @@
 // The tile of the CPU: a piece of the matrix in cache, and the operations that the generated
 // sequences are written in.
 //
-// Loops run along rows, over local arrays, with constant trip counts where the block allows it, so
-// that the compiler vectorises them for each instruction set. What lies outside the matrix is zero
-// and is never written.
+// Loops run along rows, over local arrays, so that the compiler vectorises them for each
+// instruction set. Rows are filled up with zeros to whole blocks; what lies outside the matrix is
+// never written.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/tile/buffers.hpp"
@@ -18,25 +19,23 @@ namespace narrowcast::inline NC_VARIANT {
 template <int kTileRows>
 struct CpuTile {
   static constexpr int kRows = kTileRows;
-  static constexpr int kColumns =
-      32768 / kTileRows;  // 128 KiB of floats: it stays in the second-level cache
+  // 128 KiB of floats: it stays in the second-level cache.
+  static constexpr int kColumns = 32768 / kTileRows;
+  static constexpr int kWidestBlock = 128;
 
   Extent matrix, origin;
   int rows, columns;  // of the tile, inside the matrix
+  int width;          // columns, up to whole blocks
   alignas(64) float x[kRows][kColumns];
 
   CpuTile(Extent matrix, Extent origin)
       : matrix(matrix),
         origin(origin),
-        rows(static_cast<int>(matrix.rows - origin.rows < kRows ? matrix.rows - origin.rows
-                                                                : kRows)),
-        columns(static_cast<int>(matrix.columns - origin.columns < kColumns
-                                     ? matrix.columns - origin.columns
-                                     : kColumns)) {
-    // Blocks at the edge see zeros where the matrix ends.
-    for (int r = 0; r < kRows; ++r) {
-      const int first = r < rows ? columns : 0;
-      std::memset(x[r] + first, 0, sizeof(float) * (kColumns - first));
+        rows(static_cast<int>(std::min<int64_t>(matrix.rows - origin.rows, kRows))),
+        columns(static_cast<int>(std::min<int64_t>(matrix.columns - origin.columns, kColumns))),
+        width(static_cast<int>(round_up(columns, kWidestBlock))) {
+    for (int r = 0; r < rows; ++r) {
+      std::memset(x[r] + columns, 0, sizeof(float) * static_cast<size_t>(width - columns));
     }
   }
 
@@ -46,6 +45,7 @@ struct CpuTile {
   template <int R, int C>
   struct Blocks {
     static constexpr int kDown = kRows / R, kAcross = kColumns / C;
+    int down, across;  // blocks that the tile has
     alignas(64) float value[kDown][kAcross];
 
     template <class Rule>
@@ -68,25 +68,25 @@ struct CpuTile {
 
     NC_MACHINE void row(int r, uint8_t* codes) const {
       if constexpr (C == 1) {
-        encode_row(tile.x[r], scales.multiplier[r / R], codes);
+        encode_row(tile.x[r], scales.multiplier[r / R], tile.width, codes);
       } else {
         // A multiplier for each element makes one long loop of the many short ones.
         alignas(64) float multiplier[kColumns];
-        for (int b = 0; b < kColumns / C; ++b) {
+        for (int b = 0; b * C < tile.width; ++b) {
           for (int c = 0; c < C; ++c) multiplier[b * C + c] = scales.multiplier[r / R][b];
         }
-        encode_row(tile.x[r], multiplier, codes);
+        encode_row(tile.x[r], multiplier, tile.width, codes);
       }
     }
 
    private:
     NC_MACHINE static void encode_row(const float* __restrict x, const float* __restrict multiplier,
-                                      uint8_t* __restrict codes) {
+                                      int width, uint8_t* __restrict codes) {
       // Words first, bytes after: with lanes of one width, every operation is one instruction a
       // vector.
       alignas(64) uint32_t words[kColumns];
-      for (int c = 0; c < kColumns; ++c) words[c] = Element::encode(x[c] * multiplier[c]);
-      for (int c = 0; c < kColumns; ++c) codes[c] = static_cast<uint8_t>(words[c]);
+      for (int c = 0; c < width; ++c) words[c] = Element::encode(x[c] * multiplier[c]);
+      for (int c = 0; c < width; ++c) codes[c] = static_cast<uint8_t>(words[c]);
     }
   };
 
@@ -101,22 +101,39 @@ struct CpuTile {
   template <int R, int C>
   NC_MACHINE Blocks<R, C> block_amax() const {
     Blocks<R, C> amax;
-    for (int down = 0; down < kRows / R; ++down) {
+    amax.down = static_cast<int>(ceil_div(rows, R));
+    amax.across = static_cast<int>(ceil_div(width, C));
+    for (int down = 0; down * R < rows; ++down) {
       uint32_t largest[kColumns / C] = {};
-      for (int r = down * R; r < (down + 1) * R; ++r) {
+      const int end = std::min((down + 1) * R, rows);
+      for (int r = down * R; r < end; ++r) {
         if constexpr (C == 1) {
-          keep_larger_magnitudes(x[r], kColumns, largest);
+          keep_larger_magnitudes(x[r], width, largest);
         } else {
-          for (int across = 0; across < kColumns / C; ++across) {
+          for (int across = 0; across * C < width; ++across) {
             const uint32_t most = largest_magnitude<C>(&x[r][across * C]);
-            largest[across] = most > largest[across] ? most : largest[across];
+            largest[across] = std::max(most, largest[across]);
           }
         }
       }
-      for (int across = 0; across < kColumns / C; ++across)
+      for (int across = 0; across * C < width; ++across) {
         amax.value[down][across] = float_of(largest[across]);
+      }
     }
     return amax;
+  }
+
+  // The largest magnitude of the tile.
+  NC_MACHINE float amax() const {
+    alignas(64) uint32_t largest[kWidestBlock] = {};
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < width; c += kWidestBlock) {
+        keep_larger_magnitudes(x[r] + c, kWidestBlock, largest);
+      }
+    }
+    uint32_t most = 0;
+    for (const uint32_t bits : largest) most = std::max(most, bits);
+    return float_of(most);
   }
 
   // One scale for the whole tile, made from the tensor's amax.
@@ -238,8 +255,8 @@ template <int R, int C>
 template <class Rule>
 NC_MACHINE auto CpuTile<kTileRows>::Blocks<R, C>::map(const Rule& rule) const {
   Scales<R, C, decltype(rule(0.0f).stored)> scales;
-  for (int down = 0; down < kDown; ++down) {
-    for (int across = 0; across < kAcross; ++across) {
+  for (int down = 0; down < this->down; ++down) {
+    for (int across = 0; across < this->across; ++across) {
       const auto scale = rule(value[down][across]);
       scales.multiplier[down][across] = scale.multiplier;
       scales.stored[down][across] = scale.stored;
