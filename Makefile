@@ -67,8 +67,7 @@ regenerate: $(ready)
 	$(BUILD)/codegen/narrowcast-codegen --golden tests/codegen/golden -o generated spec/*.toml
 
 bench: build
-	$(BUILD)/tests/bench/bench_cpu
-	@if [ -x $(BUILD)/tests/bench/bench_cuda ]; then $(BUILD)/tests/bench/bench_cuda; fi
+	$(run_python) tests/bench/bench.py $(BUILD)
 
 sources = find bindings codegen generated runtime tests -name '*.[ch]pp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 

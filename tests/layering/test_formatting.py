@@ -36,9 +36,15 @@ def test_cpp_is_formatted():
         pytest.skip(f"no clang-format {CLANG_FORMAT} here")
     paths = files(CPP)
     assert paths
-    status, output = run(formatter, "--dry-run", "-Werror", *map(str, paths))
-    wrong = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", output, re.MULTILINE)))
-    assert status == 0, f"`make format` mends these: {' '.join(wrong) or output}"
+    # Its --dry-run also reports namespace comments that it replaces by themselves.
+    wrong = [str(path) for path in paths if not is_formatted(formatter, path)]
+    assert not wrong, f"`make format` mends these: {' '.join(wrong)}"
+
+
+def is_formatted(formatter, path):
+    status, output = run(formatter, str(path))
+    assert status == 0, output
+    return output == (ROOT / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", [("check", "--output-format=concise"), ("format", "--check")])
