@@ -22,8 +22,13 @@ struct BitPosition {
   int32_t shift;
 };
 
+// Of numbers that are not negative. Unsigned inside, because a division by a power of two is then
+// one shift.
+NC_EVERYWHERE constexpr int64_t floor_div(int64_t n, int64_t divisor) {
+  return static_cast<int64_t>(static_cast<uint64_t>(n) / static_cast<uint64_t>(divisor));
+}
 NC_EVERYWHERE constexpr int64_t ceil_div(int64_t n, int64_t divisor) {
-  return (n + divisor - 1) / divisor;
+  return floor_div(n + divisor - 1, divisor);
 }
 NC_EVERYWHERE constexpr int64_t round_up(int64_t n, int64_t multiple) {
   return ceil_div(n, multiple) * multiple;
@@ -51,7 +56,7 @@ NC_EVERYWHERE constexpr bool holds(const Layout& layout, Extent matrix) {
 }
 
 NC_EVERYWHERE constexpr int64_t data_row_bytes(const Layout& layout, Extent matrix) {
-  return data_extent(layout, matrix).columns * layout.element_bits / 8;
+  return floor_div(data_extent(layout, matrix).columns * layout.element_bits, 8);
 }
 
 // The stored data matrix, in bytes: the shape of the buffer.
@@ -91,8 +96,9 @@ NC_EVERYWHERE constexpr Extent scale_shape(const Layout& layout, Extent matrix) 
 // The entry of the stored scale matrix that decodes an element.
 NC_EVERYWHERE constexpr Extent scale_position(const Layout& layout, int64_t row, int64_t column) {
   if (spans_tensor(layout)) return {0, 0};
-  return exchanged({row / layout.scale_per_rows, column / layout.scale_per_columns},
-                   layout.scale_transposed);
+  return exchanged(
+      {floor_div(row, layout.scale_per_rows), floor_div(column, layout.scale_per_columns)},
+      layout.scale_transposed);
 }
 
 NC_EVERYWHERE constexpr int64_t scale_index(const Layout& layout, Extent matrix, int64_t row,

@@ -65,9 +65,16 @@ struct ExchangeSlot<4> {
   using Type = uint32_t;
 };
 
-// Through shared memory, so that the rows of all warps become one run in each stored row. The slots
-// are rotated among the warps: lanes of a warp write, and lanes of consecutive threads read, in
-// different banks.
+// Where a lane's column of a warp's rows waits in shared memory. All columns of a lane lie
+// together, permuted by the lane's number: so 32 lanes that write one column each, and 32 threads
+// that read a lane's columns, meet 32 different banks.
+template <int kWarps>
+__device__ __forceinline__ int exchange_slot(int lane, int column, int warp) {
+  constexpr int kSlotsOfLane = kThreadColumns * kWarps;
+  return lane * kSlotsOfLane + ((column * kWarps + warp) ^ (lane % kSlotsOfLane));
+}
+
+// Through shared memory, so that the rows of all warps become one run in each stored row.
 template <Layout kLayout, class Place>
 __device__ __forceinline__ void store_exchanged(const Place& at, uint8_t* bytes,
                                                 const CudaCodes& codes) {
@@ -80,8 +87,7 @@ __device__ __forceinline__ void store_exchanged(const Place& at, uint8_t* bytes,
   __syncthreads();
 #pragma unroll
   for (int c = 0; c < kThreadColumns; ++c) {
-    slots[(at.lane * kThreadColumns + c) * kWarps + (at.warp ^ (at.lane % kWarps))] =
-        static_cast<Slot>(columns[c]);
+    slots[exchange_slot<kWarps>(at.lane, c, at.warp)] = static_cast<Slot>(columns[c]);
   }
   __syncthreads();
   const int64_t pitch = data_row_bytes(kLayout, at.matrix);
@@ -91,12 +97,14 @@ __device__ __forceinline__ void store_exchanged(const Place& at, uint8_t* bytes,
   for (int i = 0; i < Place::kColumns / kWarpSize; ++i) {
     const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
     const int column = index / kWarps, warp = index % kWarps;
-    const Slot run = slots[column * kWarps + (warp ^ (column / kThreadColumns % kWarps))];
+    const Slot run =
+        slots[exchange_slot<kWarps>(column / kThreadColumns, column % kThreadColumns, warp)];
     uint8_t* target = first + column * pitch + warp * kBits;
     if constexpr (kBits == 6) {
 #pragma unroll
-      for (int half = 0; half < 3; ++half)
+      for (int half = 0; half < 3; ++half) {
         reinterpret_cast<uint16_t*>(target)[half] = static_cast<uint16_t>(run >> 16 * half);
+      }
     } else {
       *reinterpret_cast<Slot*>(target) = run;
     }
