@@ -18,8 +18,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 PLAIN = "plain"
-# How far a run may end from the plain one, in bits per byte of held-out text.
-ALLOWED = {"mxfp8_e4m3": 0.02, "nvfp4": 0.10}
+# How far a run may end from the plain one, in bits per byte of held-out text. Runs from one
+# initialisation drift apart: over four seeds mxfp8_e4m3 ended 0.00 to 0.02 above the plain run and
+# nvfp4, with 16 values a weight, 0.02 to 0.03, where the plain runs themselves lay 0.02 apart.
+ALLOWED = {"mxfp8_e4m3": 0.05, "nvfp4": 0.10}
 SMOOTHED_OVER = 20  # steps
 
 
@@ -83,10 +85,10 @@ def judge(results):
     verdicts = []
     for name, allowed in ALLOWED.items():
         distance = results[name]["bits_per_byte"] - plain
-        near = distance <= allowed  # NaN is not near
+        near = abs(distance) <= allowed  # NaN is not near
         verdicts.append(near)
         print(
-            f"{name}: {distance:+.4f} bits per byte from the plain run; at most {allowed:+.2f} is "
+            f"{name}: {distance:+.4f} bits per byte from the plain run; at most {allowed:.2f} is "
             f"allowed: {'good' if near else 'TOO FAR'}"
         )
     return all(verdicts)
