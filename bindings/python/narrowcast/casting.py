@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from narrowcast.matrix import Matrix
 
 _stale_marks = 0
+_last_reduction: dist.Work | None = None
 
 
 def count_stale() -> None:
@@ -58,12 +59,15 @@ def cast_masters(matrices: list[Matrix], group: dist.ProcessGroup | None = None)
 
 def reduce_over(amaxes: list[torch.Tensor], group: dist.ProcessGroup) -> None:
     """One maximum over the ranks for all tensors of the list, in place. NaN is never in them."""
-    if len(amaxes) == 1:
-        dist.all_reduce(amaxes[0], op=dist.ReduceOp.MAX, group=group)
-        return
-    together = torch.cat(amaxes)
-    dist.all_reduce(together, op=dist.ReduceOp.MAX, group=group)
-    torch._foreach_copy_(amaxes, together.split([len(amax) for amax in amaxes]))
+    together = amaxes[0] if len(amaxes) == 1 else torch.cat(amaxes)
+    work = dist.all_reduce(together, op=dist.ReduceOp.MAX, group=group, async_op=True)
+    work.wait()
+    # Kept until the next one: if gloo's thread dropped the last reference, it would take Python's
+    # lock to free a tensor, which aborts the process if the interpreter is exiting by then.
+    global _last_reduction
+    _last_reduction = work
+    if together is not amaxes[0]:
+        torch._foreach_copy_(amaxes, together.split([len(amax) for amax in amaxes]))
 
 
 def derive_columnwise(matrix: Matrix) -> None:

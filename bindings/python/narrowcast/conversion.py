@@ -132,7 +132,8 @@ def _empty_like(
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
     sharded = dtensors.shard_group(weight) is not None
-    usages = ["rowwise"] if sharded and format.columnwise_derived else registry.USAGES
+    managed = isinstance(weight, DTensor)
+    usages = ["rowwise"] if managed and format.columnwise_derived else registry.USAGES
     matrix = Matrix.allocate(format, rows, columns, usages, local.device)
     # A float32 weight's own memory; the optimizer goes on with it.
     matrix.master = local.to(torch.float32).reshape(rows, columns)

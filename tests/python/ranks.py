@@ -1,0 +1,157 @@
+"""Runs a function on several ranks: real processes, gloo on the CPU or NCCL on GPUs.
+
+    results = ranks.run(2, "cpu", train, "nvfp4")     # train(mesh, "nvfp4") on each rank
+
+The function is a module-level one of a test file; arguments and results are no tensors. Processes
+stay for the next call, so that torch is imported once. An exception on a rank is raised here, with
+the rank and its traceback.
+"""
+
+import datetime
+import importlib.util
+import inspect
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+SECONDS = 120
+
+
+class RankError(AssertionError):
+    """What a rank raised; `kind` is the name of the exception's class, `message` its text."""
+
+    def __init__(self, rank, kind, message, trace):
+        super().__init__(f"rank {rank} raised {kind}: {message}\n{trace}")
+        self.rank, self.kind, self.message = rank, kind, message
+
+
+def run(world, device, function, *arguments):
+    """Calls function(mesh, *arguments) on every rank and returns the results, by rank."""
+    if device == "cuda" and torch.cuda.device_count() < world:
+        pytest.skip(f"needs {world} GPUs")
+    pool = _pool(world)
+    with tempfile.TemporaryDirectory() as folder:
+        task = (inspect.getfile(function), function.__name__, arguments, device, world, folder)
+        try:
+            return pool.run(task)
+        except RankError:
+            _stop(world)  # the other ranks may wait in a collective
+            raise
+
+
+def errors(world, device, function, *arguments):
+    """The same for a function that returns its exception on every rank: their (kind, message)."""
+    return run(world, device, _caught, inspect.getfile(function), function.__name__, arguments)
+
+
+def _caught(mesh, path, name, arguments):
+    try:
+        _function(path, name)(mesh, *arguments)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+class _Pool:
+    def __init__(self, world):
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(world):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, rank), daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def run(self, task):
+        for pipe in self.pipes:
+            pipe.send(task)
+        results, waiting = [None] * len(self.pipes), dict(enumerate(self.pipes))
+        while waiting:
+            ready = multiprocessing.connection.wait(list(waiting.values()), timeout=SECONDS)
+            if not ready:
+                raise RankError(sorted(waiting), "Timeout", f"no answer in {SECONDS} s", "")
+            for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
+                results[rank] = self._result(rank)
+                del waiting[rank]
+        return results
+
+    def _result(self, rank):
+        try:
+            good, value = self.pipes[rank].recv()
+        except EOFError:
+            self.processes[rank].join()
+            code = self.processes[rank].exitcode
+            raise RankError(rank, "Exit", f"the process ended with {code}", "") from None
+        if not good:
+            raise RankError(rank, *value)
+        return value
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+_pools = {}
+
+
+def _pool(world):
+    if world not in _pools:
+        _pools[world] = _Pool(world)
+    return _pools[world]
+
+
+def _stop(world):
+    _pools.pop(world).stop()
+
+
+def _serve(pipe, rank):
+    """A rank's process: runs tasks until the pipe is closed."""
+    torch.set_num_threads(1)
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = True, _run_task(rank, *task)
+        except Exception as error:
+            answer = False, (type(error).__name__, str(error), traceback.format_exc())
+        pipe.send(answer)
+
+
+def _run_task(rank, path, name, arguments, device, world, folder):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "gloo" if device == "cpu" else "nccl",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=SECONDS),
+    )
+    try:
+        mesh = dist.init_device_mesh(device, (world,))
+        return _function(path, name)(mesh, *arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+def _function(path, name):
+    """A function of a file; ranks that share a file load it once."""
+    module = f"on_ranks_{Path(path).stem}"
+    if module not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module, path)
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    return getattr(sys.modules[module], name)

@@ -1,0 +1,198 @@
+"""Training under fully_shard: sharded is whole, byte for byte."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import narrowcast as nc
+import ranks
+from models import assert_same, build, local_rows, loss_of, same, shard, train
+
+
+def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
+    """Every parameter, its bytes and its state are the rows that this rank has of the whole."""
+    for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
+        for key, value in whole_optimizer.state[w].items():
+            mine = optimizer.state[p][key]
+            if key != "step":
+                mine, value = mine.to_local(), local_rows(value, p, mesh)
+            assert same(mine, value), (name, key)
+        local = p.to_local()
+        if not isinstance(w, nc.QuantizedTensor):
+            assert same(local, local_rows(w, p, mesh)), name
+            continue
+        assert isinstance(local, nc.QuantizedTensor)
+        names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
+        if local.format.columnwise_derived:
+            assert local.columnwise_data is None
+        else:
+            names += ["columnwise_data", "columnwise_scale_inv"]
+        assert_same(local, local_rows(w.detach(), p, mesh), names, name)
+
+
+def train_both(mesh, format, options):
+    """The sharded model and the whole one see the same batches, so they must stay equal."""
+    device = mesh.device_type
+    whole = build(format, device)
+    model = shard(build(format, device), mesh, **options)
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    losses = train(model, optimizer, 4, device)
+    assert losses == train(whole, whole_optimizer, 4, device)
+    assert len(set(losses)) == 4
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_sharded_is_whole(format, device, world, reshard):
+    ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard})
+
+
+def train_hybrid(mesh, format, shape):
+    grid = init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
+    device = mesh.device_type
+    whole, model = build(format, device), shard(build(format, device), grid)
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    assert train(model, optimizer, 3, device) == train(whole, whole_optimizer, 3, device)
+    assert_equal_state(model, optimizer, whole, whole_optimizer, grid["shard"])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2)], ids=str)
+def test_hybrid_sharding(format, device, shape):
+    ranks.run(shape[0] * shape[1], device, train_hybrid, format, shape)
+
+
+def uneven_model(rows):
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(64, rows), nn.GELU(), nn.Linear(rows, 64, bias=False))
+
+
+def train_uneven(mesh, format, rows):
+    """Gradients are means over three ranks, which round; so the whole model is given them."""
+    whole = nc.convert(uneven_model(rows), format, filter=lambda name, _: name == "0")
+    model = nc.convert(uneven_model(rows), format, filter=lambda name, _: name == "0")
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    for step in range(3):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step))
+        assert same(model(x), whole(x))
+        F.mse_loss(model(x), x).backward()
+        for p, w in zip(model.parameters(), whole.parameters(), strict=True):
+            w.grad = p.grad.full_tensor()
+        for one in (optimizer, whole_optimizer):
+            one.step()
+            one.zero_grad()
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+    return len(model[0].weight.to_local())
+
+
+def test_uneven_shards(format):
+    step = nc.format(format).row_step
+    rows = 3 * step - 2
+    assert ranks.run(3, "cpu", train_uneven, format, rows) == [step, step, step - 2]
+
+
+def train_mixed(mesh, format):
+    """bfloat16 compute on gathered bytes, float32 masters and reduction."""
+    device = mesh.device_type
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = shard(build(format, device), mesh, mp_policy=policy)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    losses = train(model, optimizer, 4, device)
+    assert len(set(losses)) == 4
+    model.unshard()
+    weight = model.head.weight
+    assert weight.dtype == torch.bfloat16
+    assert model.head(torch.ones(2, 128, dtype=torch.bfloat16, device=device)).dtype == weight.dtype
+    model.reshard()
+    master = optimizer.state[model.head.weight]["master"]
+    assert master.dtype == torch.float32
+    return [value.full_tensor().cpu().tolist() for value in (master, model.norm.weight)]
+
+
+def test_mixed_precision(format, device):
+    first, second = ranks.run(2, device, train_mixed, format)
+    assert first == second
+
+
+def accumulate(mesh, format):
+    """Clipping, accumulation without communication, a schedule and two groups."""
+    device = mesh.device_type
+    whole, model = build(format, device), shard(build(format, device), mesh)
+    results = []
+    for m in (model, whole):
+        decayed = [p for p in m.parameters() if p.dim() > 1]
+        others = [p for p in m.parameters() if p.dim() == 1]
+        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0, "lr": 5e-3}]
+        optimizer = nc.FusedAdam(groups, lr=1e-2)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 0.5**t)
+        for step in range(3):
+            for micro in range(2):
+                if m is model:
+                    m.set_requires_gradient_sync(micro == 1)
+                (loss_of(m, 2 * step + micro, device) / 2).backward()
+            norm = nn.utils.clip_grad_norm_(m.parameters(), 1e9)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            schedule.step()
+        results.append(optimizer)
+        assert torch.isfinite(norm)
+    assert_equal_state(model, results[0], whole, results[1], mesh)
+
+
+def test_accumulation_clipping_schedule_groups(format, device):
+    ranks.run(2, device, accumulate, format)
+
+
+def tied(mesh, format):
+    """Two layers with one weight, in one module that fully_shard manages."""
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        m = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+        m[2].weight = m[0].weight
+        models.append(nc.convert(m, format))
+    model, whole = models
+    fully_shard(model, mesh=mesh)
+    assert model[0].weight is model[2].weight
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    for step in range(3):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step))
+        for m, one in ((model, optimizer), (whole, whole_optimizer)):
+            F.mse_loss(m(x), x).backward()
+            one.step()
+            one.zero_grad()
+    assert model[0].weight is model[2].weight
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+
+
+def test_tied_weights(format):
+    ranks.run(2, "cpu", tied, format)
+
+
+def convert_after(mesh, format, forward_first):
+    """convert after fully_shard, even after a forward, is convert before it."""
+    device = mesh.device_type
+    before, after = shard(build(format, device), mesh), shard(build(None, device), mesh)
+    if forward_first:
+        loss_of(after, 0, device).backward()
+        after.zero_grad()
+    parameters = list(after.parameters())
+    assert nc.convert(after, format) is after
+    assert all(a is b for a, b in zip(after.parameters(), parameters, strict=True))
+    optimizers = [nc.FusedAdam(m.parameters(), lr=1e-2) for m in (before, after)]
+    losses = [train(m, o, 3, device) for m, o in zip((before, after), optimizers, strict=True)]
+    assert losses[0] == losses[1]
+    for p, q in zip(before.parameters(), after.parameters(), strict=True):
+        if isinstance(p.to_local(), nc.QuantizedTensor):
+            assert q.to_local()._matrix.name == p.to_local()._matrix.name
+            assert_same(q.to_local(), p.to_local())
+
+
+@pytest.mark.parametrize("forward_first", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+def test_convert_after_fully_shard(format, device, world, forward_first):
+    ranks.run(world, device, convert_after, format, forward_first)
