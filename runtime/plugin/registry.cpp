@@ -49,7 +49,8 @@ const nc_plugin& checked(const std::string& path, const nc_plugin* table) {
 
 }  // namespace
 
-const nc_plugin& load_plugin(const std::string& path) {
+const nc_plugin& load_plugin(std::string_view file) {
+  const std::string path(file);
   std::error_code ignored;
   const std::string canonical = std::filesystem::weakly_canonical(path, ignored).string();
   if (!std::filesystem::exists(path, ignored)) refuse(path, "does not exist");

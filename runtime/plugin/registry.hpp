@@ -18,7 +18,7 @@ struct LoadedPlugin {
 // Loads a plugin for the life of the process and returns its table. Loading the same file again
 // returns the same table. Throws PluginError if the file is missing, cut short, no plugin, of
 // another version, or exports a format that another file has already brought.
-const nc_plugin& load_plugin(const std::string& path);
+const nc_plugin& load_plugin(std::string_view path);
 
 // nullptr if no loaded plugin exports the format.
 const nc_plugin* find_plugin(std::string_view format);
