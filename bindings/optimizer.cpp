@@ -52,7 +52,8 @@ void AdamTable::cast(const std::optional<at::Tensor>& amax, int64_t stream) {
   // A shard without rows has no tile that could store the amax, but it is asked for its tensor's
   // like any other.
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (tensors_[i].rows * tensors_[i].columns == 0 && steps_[i].grad != nullptr && rows_[i].amax) {
+    if (tensors_[i].rows * tensors_[i].columns == 0 && rows_[i].gradient.defined() &&
+        rows_[i].amax) {
       rows_[i].amax->copy_(amax->narrow(0, static_cast<int64_t>(i), 1));
     }
   }

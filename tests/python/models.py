@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 
@@ -24,8 +25,8 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Two blocks and a head. All row counts are multiples of 128, so that 2, 3 (unevenly) or 4 ranks
-    can share them in either format; the odd bias makes offsets in flat buffers odd."""
+    """Two blocks and a head. Row counts are multiples of 128, which up to 4 ranks can share; the odd
+    parameter makes offsets in flat buffers odd."""
 
     def __init__(self, width=128, hidden=256, outputs=128):
         super().__init__()
@@ -33,10 +34,14 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs)
         self.scale = nn.Parameter(torch.full((129,), 0.5))
+        self.reentrant = None  # True or False: each block under activation checkpointing
 
     def forward(self, x):
         for block in self.blocks:
-            x = block(x)
+            if self.reentrant is None:
+                x = block(x)
+            else:
+                x = checkpoint(block, x, use_reentrant=self.reentrant)
         return self.head(self.norm(x)) * self.scale.mean()
 
 

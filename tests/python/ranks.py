@@ -142,6 +142,7 @@ def _run_task(rank, path, name, arguments, device, world, folder):
     )
     try:
         mesh = dist.init_device_mesh(device, (world,))
+        dist.barrier()  # a rank that fails at once must not close connections being made
         return _function(path, name)(mesh, *arguments)
     finally:
         dist.destroy_process_group()

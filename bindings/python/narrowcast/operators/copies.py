@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from narrowcast import casting
@@ -29,6 +31,8 @@ def _empty(func, args, kwargs):
     tensor, matrix = values["self"], values["self"]._matrix
     size = tuple(values.get("size", tensor.shape))
     rows, columns = matrix_shape(size) if "size" in values else (tensor._rows, matrix.columns)
+    if math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
+        rows, columns = 0, matrix.columns
     device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
     if dtype not in LOGICAL_DTYPES:
         return torch.empty(size, dtype=dtype, device=device)

@@ -1,0 +1,129 @@
+"""What cannot be sharded is refused at wrap time, with one message on every rank."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import narrowcast as nc
+import ranks
+from models import build
+
+
+def assert_refused(answers, kind, *words):
+    """Every rank raised the same error, and its message has all the words."""
+    assert None not in answers
+    assert len(set(answers)) == 1, answers
+    assert answers[0][0] == kind, answers[0]
+    for word in words:
+        assert word in answers[0][1], (word, answers[0][1])
+
+
+def wrap(mesh, format, rows, after):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, rows))
+    if after:
+        fully_shard(model, mesh=mesh)
+        nc.convert(model, format)
+    else:
+        nc.convert(model, format)
+        fully_shard(model, mesh=mesh)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_rows_between_row_steps(format, after):
+    step = nc.format(format).row_step
+    rows = 3 * step
+    answers = ranks.errors(2, "cpu", wrap, format, rows, after)
+    words = ("1.weight", f"{rows}x64", "2 shards", f"multiples of {step} rows", "filter")
+    assert_refused(answers, "ValueError", *words, f"Use {4 * step} rows")
+
+
+def wrap_columns(mesh, format, after):
+    model = build(None if after else format)
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(p.dim() - 1))
+    nc.convert(model, format)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_columns(format, after):
+    answers = ranks.errors(2, "cpu", wrap_columns, format, after)
+    words = ("blocks.0.up.weight", "dimension 1", "Shard(0)")
+    assert_refused(answers, "NotImplementedError", *words)
+
+
+def tensor_parallel(mesh, format):
+    model = nn.Sequential(nn.Linear(64, 64))
+    model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.data, mesh, [Shard(0)]))
+    nc.convert(model, format)
+
+
+def test_tensor_parallelism(format):
+    answers = ranks.errors(2, "cpu", tensor_parallel, format)
+    assert_refused(answers, "NotImplementedError", "0.weight", "tensor parallelism", "filter")
+
+
+def use_freed(mesh, format):
+    """A gathered weight that is kept beyond its module's forward."""
+    model = nc.convert(nn.Sequential(nn.Linear(64, 64)), format)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    model.unshard()
+    weight = model[0].weight
+    weight.dequantize()
+    model.reshard()
+    weight.dequantize()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_reading_freed_bytes(format, device, world):
+    answers = ranks.errors(world, device, use_freed, format)
+    assert_refused(answers, "ValueError", "0.weight", "freed", "unshard()")
+
+
+def read_stale(mesh, format):
+    """A shard that was written to, before anything has reduced its amax."""
+    model = nc.convert(nn.Sequential(nn.Linear(64, 64)), format)
+    fully_shard(model, mesh=mesh)
+    with torch.no_grad():
+        local = model[0].weight.to_local()
+        local.copy_(torch.ones(local.shape))
+    local.dequantize()
+
+
+def test_reading_a_stale_shard(format):
+    if nc.format(format).tensor_amax:
+        answers = ranks.errors(2, "cpu", read_stale, format)
+        assert_refused(answers, "ValueError", "0.weight", "next gather", "optimizer step")
+    else:
+        ranks.run(2, "cpu", read_stale, format)
+
+
+def bad_gradients(mesh, format):
+    """Each is refused, and leaves weights, state and steps as they were."""
+    model = nc.convert(nn.Sequential(nn.Linear(64, 64, bias=False)), format)
+    fully_shard(model, mesh=mesh)
+    weight = model[0].weight
+    optimizer = nc.FusedAdam(model.parameters())
+    before = weight.to_local().rowwise_data.clone()
+    seen = []
+    for make in (
+        lambda: distribute_tensor(torch.ones(64, 64, dtype=torch.float64), mesh, [Shard(0)]),
+        lambda: distribute_tensor(torch.ones(64, 64), mesh, [Shard(1)]),
+    ):
+        weight.grad = None
+        gradient = make()
+        try:
+            weight.grad = gradient
+            optimizer.step()
+        except (TypeError, ValueError, RuntimeError) as error:
+            seen.append(f"{type(error).__name__}: {error}")
+    assert torch.equal(before, weight.to_local().rowwise_data)
+    assert optimizer.state[weight]["step"] == 0
+    return seen
+
+
+def test_gradients_of_another_layout(format):
+    for seen in ranks.run(2, "cpu", bad_gradients, format):
+        assert len(seen) == 2
+        assert "0.weight" in seen[1]
+        assert "[64, 32]" in seen[1]

@@ -1,0 +1,167 @@
+"""Gathers whose purpose FSDP2 does not say: right with recompute=True, else an error that names it,
+on every rank and before the first wrong number."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import narrowcast as nc
+import ranks
+from models import batch, build, loss_of, same, shard
+
+
+def needs_recompute(format):
+    return nc.format(format).gather == "by pass"
+
+
+def checkpoint_inside(model, reentrant):
+    """Puts the checkpoint within each block's forward, so that the hooks run outside of it."""
+    for block in model.blocks:
+        plain = block.forward
+        block.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=reentrant)
+
+
+def gradients(model):
+    return [p.grad.full_tensor() for p in model.parameters() if p.grad is not None]
+
+
+def compare_checkpointed(mesh, format, reentrant, inside, recompute):
+    device = mesh.device_type
+    reference = shard(build(format, device), mesh, reshard_after_forward=True)
+    model = build(format, device, recompute=recompute)
+    if inside:
+        checkpoint_inside(model, reentrant)
+    else:
+        model.reentrant = reentrant
+    model = shard(model, mesh, reshard_after_forward=True)
+    for step in range(2):
+        x, y = batch(step, device)
+        x.requires_grad_()
+        F.mse_loss(model(x), y).backward()
+        loss_of(reference, step, device).backward()
+        for a, b in zip(gradients(model), gradients(reference), strict=True):
+            assert same(a, b)
+
+
+CHECKPOINTS = [(reentrant, inside) for reentrant in (True, False) for inside in (True, False)]
+
+
+@pytest.mark.parametrize(("reentrant", "inside"), CHECKPOINTS)
+def test_checkpointing_with_recompute(format, device, reentrant, inside):
+    ranks.run(2, device, compare_checkpointed, format, reentrant, inside, True)
+
+
+@pytest.mark.parametrize(("reentrant", "inside"), CHECKPOINTS)
+def test_checkpointing_without_recompute(format, reentrant, inside):
+    if not needs_recompute(format):
+        ranks.run(2, "cpu", compare_checkpointed, format, reentrant, inside, False)
+        return
+    answers = ranks.errors(2, "cpu", compare_checkpointed, format, reentrant, inside, False)
+    assert_names_the_option(answers)
+
+
+def assert_names_the_option(answers):
+    assert None not in answers
+    assert len(set(answers)) == 1
+    kind, message = answers[0]
+    assert kind == "ValueError"
+    assert "recompute=True" in message
+    assert ".weight" in message
+
+
+def keep_after_backward(mesh, format, recompute):
+    """The next forward uses what the backward gathered."""
+    device = mesh.device_type
+    model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=True)
+    reference = shard(build(format, device), mesh, reshard_after_forward=True)
+    model.set_reshard_after_backward(False)
+    for step in range(2):
+        loss, expected = (loss_of(m, step, device) for m in (model, reference))
+        assert same(loss, expected)
+        loss.backward()
+        expected.backward()
+        for a, b in zip(gradients(model), gradients(reference), strict=False):
+            assert same(a, b)
+
+
+def unshard_first(mesh, format, recompute):
+    """An explicit unshard(), whose gather serves forward and backward."""
+    device = mesh.device_type
+    model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=False)
+    reference = shard(build(format, device), mesh, reshard_after_forward=False)
+    for step in range(2):
+        for module in (model, *model.blocks):
+            module.unshard()
+        loss, expected = (loss_of(m, step, device) for m in (model, reference))
+        assert same(loss, expected)
+        loss.backward()
+        expected.backward()
+        for a, b in zip(gradients(model), gradients(reference), strict=True):
+            assert same(a, b)
+
+
+def change_resharding(mesh, format, recompute):
+    """Resharding switched off after the first gather has fixed the payloads."""
+    device = mesh.device_type
+    model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=True)
+    reference = shard(build(format, device), mesh, reshard_after_forward=True)
+    for step in range(2):
+        losses = [loss_of(m, step, device) for m in (model, reference)]
+        assert same(*losses)
+        for loss in losses:
+            loss.backward()
+        for a, b in zip(gradients(model), gradients(reference), strict=True):
+            assert same(a, b)
+        model.set_reshard_after_forward(False)
+
+
+PATHS = [keep_after_backward, change_resharding]
+
+
+@pytest.mark.parametrize("path", [*PATHS, unshard_first])
+def test_paths_with_recompute(format, device, path):
+    ranks.run(2, device, path, format, True)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_without_recompute(format, path):
+    if needs_recompute(format):
+        assert_names_the_option(ranks.errors(2, "cpu", path, format, False))
+    else:
+        ranks.run(2, "cpu", path, format, False)
+
+
+def unshard_for_forward(mesh, format):
+    """Without recompute, an explicit unshard() of a module that reshards serves the forward."""
+    device = mesh.device_type
+    model, reference = (
+        shard(build(format, device), mesh, reshard_after_forward=True) for _ in range(2)
+    )
+    for module in (model, *model.blocks):
+        module.unshard()
+    with torch.no_grad():
+        assert same(loss_of(model, 0, device), loss_of(reference, 0, device))
+
+
+def test_unshard_before_a_forward(format):
+    ranks.run(2, "cpu", unshard_for_forward, format)
+
+
+def evaluate_between(mesh, format):
+    """Evaluation, forwards without a backward and two forwards for one backward."""
+    device = mesh.device_type
+    model, reference = (shard(build(format, device), mesh) for _ in range(2))
+    loss_of(model, 7, device)
+    with torch.no_grad():
+        loss_of(model, 8, device)
+    first = loss_of(model, 0, device)
+    loss_of(model, 1, device)
+    first.backward()
+    loss_of(reference, 0, device).backward()
+    for a, b in zip(gradients(model), gradients(reference), strict=True):
+        assert same(a, b)
+
+
+def test_forwards_without_a_backward(format):
+    ranks.run(2, "cpu", evaluate_between, format)

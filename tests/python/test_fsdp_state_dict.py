@@ -1,0 +1,194 @@
+"""State dicts of sharded models and optimizers: what is loaded is what was saved, to the bit."""
+
+import io
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import assert_quantized, assert_same, build, loss_of, same, shard, train
+
+
+def trained(mesh, format, seed=0):
+    device = mesh.device_type
+    model = shard(build(format, device, seed=seed), mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    train(model, optimizer, 2, device)
+    return model, optimizer
+
+
+def assert_equal(model, other):
+    """Equal weights, in bytes and masters."""
+    model.reshard()
+    other.reshard()
+    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+        a, b = p.to_local(), q.to_local()
+        if isinstance(a, nc.QuantizedTensor):
+            assert same(a.master, b.master), name
+            assert_same(a, b, what=name)
+        else:
+            assert same(a, b), name
+
+
+def assert_equal_state(model, optimizer, other, other_optimizer):
+    model.reshard()
+    other.reshard()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        state, others = optimizer.state[p], other_optimizer.state[q]
+        assert state.keys() == others.keys()
+        for key, value in state.items():
+            local = [v.to_local() if key != "step" else v for v in (value, others[key])]
+            assert same(*local), key
+
+
+def go_on(pairs, device):
+    """Two more steps of each: equal losses."""
+    losses = [train(model, optimizer, 2, device, first=2) for model, optimizer in pairs]
+    assert losses[0] == losses[1]
+    assert_equal(pairs[0][0], pairs[1][0])
+
+
+def move(mesh, format, full, cpu_offload):
+    """From one model and optimizer into others that have seen other data."""
+    device = mesh.device_type
+    options = StateDictOptions(full_state_dict=full, cpu_offload=cpu_offload)
+    model, optimizer = trained(mesh, format)
+    weights = get_model_state_dict(model, options=options)
+    state = get_optimizer_state_dict(model, optimizer, options=options)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    set_model_state_dict(other, weights, options=StateDictOptions(full_state_dict=full))
+    set_optimizer_state_dict(
+        other, other_optimizer, state, options=StateDictOptions(full_state_dict=full)
+    )
+    with torch.no_grad():
+        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
+    assert_equal(model, other)
+    assert_equal_state(model, optimizer, other, other_optimizer)
+    go_on([(model, optimizer), (other, other_optimizer)], device)
+
+
+@pytest.mark.parametrize("cpu_offload", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+def test_sharded_state_dicts(format, device, world, cpu_offload):
+    ranks.run(world, device, move, format, False, cpu_offload)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_full_state_dicts(format, device, world):
+    ranks.run(world, device, move, format, True, False)
+
+
+def broadcast(mesh, format):
+    """Only the first rank has the full state dict."""
+    device = mesh.device_type
+    model, optimizer = trained(mesh, format)
+    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=full)
+    state = get_optimizer_state_dict(model, optimizer, options=full)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    first = mesh.get_rank() == 0
+    set_model_state_dict(other, weights if first else {}, options=options)
+    set_optimizer_state_dict(other, other_optimizer, state if first else {}, options=options)
+    go_on([(model, optimizer), (other, other_optimizer)], device)
+
+
+def test_full_state_dicts_from_the_first_rank(format, device):
+    ranks.run(2, device, broadcast, format)
+
+
+def plain_methods(mesh, format):
+    """state_dict and load_state_dict themselves, before and after the first forward."""
+    device = mesh.device_type
+    model, optimizer = trained(mesh, format)
+    weights, state = model.state_dict(), optimizer.state_dict()
+    late = trained(mesh, format, seed=3)
+    early = shard(build(format, device, seed=4), mesh)
+    early = early, nc.FusedAdam(early.parameters(), lr=1e-2)
+    for other, other_optimizer in (early, late):
+        other.load_state_dict(weights)
+        other_optimizer.load_state_dict(state)
+        assert_equal_state(model, optimizer, other, other_optimizer)
+        with torch.no_grad():
+            loss_of(other, 9, device)
+        assert_equal(model, other)
+    go_on([early, late], device)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_state_dict_methods(format, device, world):
+    ranks.run(world, device, plain_methods, format)
+
+
+def through_a_file(mesh, format):
+    """torch.save of a rank's own state dict, and torch.load with weights_only=True."""
+    model, _ = trained(mesh, format)
+    file = io.BytesIO()
+    local = {name: value.to_local() for name, value in model.state_dict().items()}
+    torch.save(local, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    for name, value in local.items():
+        if isinstance(value, nc.QuantizedTensor):
+            assert same(value.master, loaded[name].master)
+            assert_same(value, loaded[name], what=name)
+
+
+def test_saved_shards(format):
+    ranks.run(2, "cpu", through_a_file, format)
+
+
+def load_plain(mesh, format):
+    """Plain values into shards: the bytes are those of the whole tensor, quantized."""
+    device = mesh.device_type
+    model = shard(build(format, device, seed=1), mesh)
+    plain = build(None, device, seed=2)
+    full = StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, plain.state_dict(), options=full)
+    for module in (model, *model.blocks):
+        module.unshard()
+    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if isinstance(p, nc.QuantizedTensor):
+            assert_quantized(p.detach(), q.detach(), name)
+        else:
+            assert same(p, q), name
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_plain_values_into_shards(format, device, world):
+    ranks.run(world, device, load_plain, format)
+
+
+def load_uneven(mesh, format, rows):
+    """A short shard is made anew at every load; the optimizer follows."""
+    models = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(64, rows, bias=False))
+        fully_shard(nc.convert(model, format), mesh=mesh)
+        models.append((model, nc.FusedAdam(model.parameters(), lr=1e-2)))
+    for step in range(3):
+        for model, optimizer in models:
+            x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step))
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        (model, optimizer), (other, other_optimizer) = models
+        other.load_state_dict(model.state_dict())
+        other_optimizer.load_state_dict(optimizer.state_dict())
+        with torch.no_grad():
+            assert same(model(x), other(x))
+        assert_equal_state(*models[0], *models[1])
+
+
+def test_loads_into_uneven_shards(format):
+    ranks.run(3, "cpu", load_uneven, format, 3 * nc.format(format).row_step - 2)

@@ -1,0 +1,167 @@
+"""Shards without processes: what ranks would send and receive, and a step of theirs."""
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import BUFFERS, assert_quantized, assert_same, same
+from narrowcast import _C
+from narrowcast.gather import Gather, Weight
+from narrowcast.matrix import Matrix
+from narrowcast.tensor import QuantizedTensor
+
+WORLDS = [1, 2, 3, 4, 8, 33]
+
+
+def rows_for(format, world):
+    """Row counts that can be cut into so many shards: even ones, with a shorter last shard, and
+    with an empty one."""
+    step = nc.format(format).row_step
+    counts = [2 * step * world]
+    if world > 2:
+        counts.append(step * world - 2)
+    if world > step:
+        counts.append(step * (world - 1))
+    return counts
+
+
+def convert(value, format):
+    layer = nn.Linear(*value.shape[::-1], bias=False)
+    layer.weight = nn.Parameter(value.clone())
+    return nc.convert(layer, format).weight
+
+
+def shards_of(weight, world):
+    """What fully_shard makes of a weight, rank by rank: a padded copy, and a view of its rows."""
+    pieces = list(torch.chunk(weight.detach(), world))
+    pieces += [weight.detach().new_empty(0)] * (world - len(pieces))
+    size = pieces[0].shape
+    shards = []
+    for piece in pieces:
+        padded = weight.detach().new_zeros(size)
+        rows = len(piece) if piece.numel() else 0
+        if rows:
+            padded.narrow(0, 0, rows).copy_(piece)
+        shards.append(padded.narrow(0, 0, rows))
+    return shards
+
+
+def gather(shards, weight, both, backward):
+    """An all-gather of the shards, and the whole weight made of it."""
+    matrix = weight._matrix
+    world, rows = len(shards), shards[0]._matrix.rows
+    described = Weight(matrix.format, matrix.rows, matrix.columns, rows, world)
+    one = Gather(described, both)
+    kind = one.kind(backward)
+    sent = [one.pack(shard._matrix, kind) for shard in shards]
+    assert all([p.numel() for p in payloads] == one.sizes for payloads in sent)
+    slots = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
+    if world == 1:
+        assert len(slots) == 1  # FSDP2 copies no other
+    buffers, own = one.room(slots)
+    addresses = [t.untyped_storage().data_ptr() for t in own]
+    assert len(set(addresses)) == len(own)
+    for tensor in own:
+        tensor.view(torch.uint8).fill_(0xA5)  # memory that FSDP2 has allocated anew
+    amax = None if matrix.amax is None else torch.empty(1)
+    whole = Matrix(matrix.format, matrix.rows, matrix.columns, buffers, amax)
+    one.fill(whole, slots, kind, shards[-1]._matrix)
+    return QuantizedTensor(whole, weight.shape, weight.dtype)
+
+
+@pytest.mark.parametrize("columns", [64, 520, 100])
+@pytest.mark.parametrize("world", WORLDS)
+def test_gathered_is_whole(format, world, columns):
+    for rows in rows_for(format, world):
+        value = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
+        weight = convert(value, format)
+        shards = shards_of(weight, world)
+        assert sum(len(shard) for shard in shards) == rows
+        for both in (False, True):
+            for backward in (False, True):
+                whole = gather(shards, weight, both, backward)
+                filled = set(whole._matrix.filled)
+                if both and nc.format(format).gather == "by pass":
+                    assert filled == {"rowwise", "columnwise"}
+                whole.decode(torch.float32, "columnwise" if backward else "rowwise")
+                assert_quantized(whole, value, (rows, both, backward))
+                assert same(whole.amax, weight.amax)
+
+
+@pytest.mark.parametrize("world", [2, 33])
+def test_a_missing_usage_is_named(format, world):
+    weight = convert(torch.randn(rows_for(format, world)[0], 64), format)
+    if nc.format(format).gather != "by pass":
+        return
+    for backward in (False, True):
+        whole = gather(shards_of(weight, world), weight, False, backward)
+        absent = "rowwise" if backward else "columnwise"
+        assert getattr(whole, f"{absent}_data") is None
+        with pytest.raises(ValueError, match="recompute=True"):
+            whole.dequantize(usage=absent)
+
+
+def table_of(format, tensors):
+    """The optimizer's table of some quantized tensors, and their states."""
+    table = _C.AdamTable(nc.format(format).plugin, torch.device("cpu"))
+    states = []
+    for index, tensor in enumerate(tensors):
+        tensor = tensor.detach()
+        if tensor._rows != tensor._matrix.rows:
+            tensor = tensor.clone()
+        matrix = tensor._matrix
+        moments = [torch.zeros(tensor.shape) for _ in range(2)]
+        state = _C.AdamState(torch.zeros(()), *moments)
+        described = (matrix.rows, matrix.columns, matrix.master, matrix.buffers, matrix.amax)
+        table.add_quantized(tensor, f"shard {index}", 0, state, matrix, described)
+        states.append((tensor, *moments))
+    return table, states
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_a_step_on_shards_is_a_step_on_the_whole(format, world):
+    """One table holds all ranks' shards; the reduction is a maximum over its rows."""
+    spans = nc.format(format).tensor_amax
+    options = [_C.AdamOptions(1e-2, 0.9, 0.95, 1e-8, 0.1, True)]
+    for rows in rows_for(format, world):
+        generator = torch.Generator().manual_seed(rows)
+        value = torch.randn(rows, 96, generator=generator)
+        whole, shards = convert(value, format), convert(value, format)
+        tables = [table_of(format, [whole]), table_of(format, shards_of(shards, world))]
+        for _ in range(3):
+            gradient = torch.randn(rows, 96, generator=generator)
+            for table, states in tables:
+                begin = 0
+                for tensor, *_ in states:
+                    tensor.grad = gradient[begin : begin + len(tensor)]
+                    begin += len(tensor)
+                amaxes = torch.zeros(len(states)) if spans else None
+                assert table.prepare(options, None)
+                table.update(amaxes, 0)
+                if spans:
+                    amaxes.fill_(amaxes.max())
+                    table.cast(amaxes, 0)
+                table.commit()
+        (full, *moments), pieces = tables[0][1][0], tables[1][1]
+        assert_quantized(full, full.master)
+        begin = 0
+        for tensor, *parts in pieces:
+            end = begin + len(tensor)
+            assert same(tensor.master, full.master[begin:end])
+            for part, moment in zip(parts, moments, strict=True):
+                assert same(part, moment[begin:end])
+            if begin < end:
+                names = [name for name in BUFFERS if getattr(tensor, name) is not None]
+                assert_same(tensor, full[begin:end], names, (rows, begin))
+            assert same(tensor.amax, full.amax)  # of an empty shard too
+            begin = end
+
+
+def test_a_shard_owns_its_memory(format):
+    weight = convert(torch.randn(64, 64), format)
+    theirs = {t.untyped_storage().data_ptr() for t in weight._matrix.tensors}
+    for shard in shards_of(weight, 2):
+        assert not theirs & {t.untyped_storage().data_ptr() for t in shard._matrix.tensors}
+        assert shard.master is not None
+        assert (shard.columnwise_data is None) == nc.format(format).columnwise_derived
