@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Two blocks and a head. Row counts are multiples of 128, which up to 4 ranks can share; the odd
+    """Two blocks and a head. Row counts are multiples of 128, which 4 ranks can share; the odd
     parameter makes offsets in flat buffers odd."""
 
     def __init__(self, width=128, hidden=256, outputs=128):

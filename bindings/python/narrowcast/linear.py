@@ -48,12 +48,13 @@ class _QuantizedLinear(torch.autograd.Function):
     def backward(ctx, gradient):
         input, weight = ctx.saved_tensors
         wants_input, wants_weight, wants_bias = ctx.needs_input_grad
-        rows = gradient.reshape(-1, weight.shape[0])
+        count = gradient.shape[:-1].numel()
+        rows = gradient.reshape(count, weight.shape[0])
         input_gradient = weight_gradient = bias_gradient = None
         if wants_input:
             input_gradient = gradient @ weight.decode(gradient.dtype, "columnwise")
         if wants_weight:
-            weight_gradient = rows.t() @ input.reshape(-1, weight.shape[1])
+            weight_gradient = rows.t() @ input.reshape(count, weight.shape[1])
         if wants_bias:
             bias_gradient = rows.sum(0)
         return input_gradient, weight_gradient, bias_gradient

@@ -48,7 +48,10 @@ def _as_strided(func, args, kwargs):
     if same and not values["storage_offset"]:
         return tensor.alias()
     return refuse(
-        tensor, func, f"to {size} is not the tensor itself, and bytes have no other strides"
+        tensor,
+        func,
+        f"to {size} is not the tensor itself, and its bytes have no other strides. Use "
+        "dequantize()",
     )
 
 

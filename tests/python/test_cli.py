@@ -1,0 +1,69 @@
+"""The command line: narrowcast list, and narrowcast show."""
+
+import subprocess
+import sys
+
+import pytest
+
+import narrowcast as nc
+from narrowcast.cli import main
+
+
+def test_list(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["format", "bits"]
+    assert [line.split()[0] for line in lines[1:]] == nc.formats()
+    for line in lines[1:]:
+        f = nc.format(line.split()[0])
+        assert f.path in line
+        assert f.gather in line
+        assert f.element in line
+
+
+def test_show_every_format(capsys, format):
+    assert main(["show", format, "--shape", "128x256"]) == 0
+    shown = capsys.readouterr().out
+    f = nc.format(format)
+    for fact in (f.summary, f.reference, f.path, f"{f.bits_per_element:.6g}", "row step"):
+        assert fact in shown
+    assert "rowwise: a scale for each" in shown
+    assert "columnwise: a scale for each" in shown
+
+
+def test_show_bytes(capsys):
+    """Shapes and sizes are those of docs/numerics.md's example, 300 x 520."""
+    assert main(["show", "nvfp4", "--shape", "300x520"]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "data    300x260 uint8, 78,000 bytes",
+        "scales  384x36 uint8, 13,824 bytes, 300x33 of them used",
+        "data    520x150 uint8, 78,000 bytes",
+        "scales  640x20 uint8, 12,800 bytes, 520x19 of them used",
+        "| 0,1 0,0 | 0,3 0,2 |",
+        "| 1,0 0,0 | 3,0 2,0 |",
+        "| 0-15,0  | 16-31,0 |",
+    ):
+        assert words in shown
+
+
+def test_shape_that_cannot_be_held(capsys):
+    assert main(["show", "nvfp4", "--shape", "33x64"]) == 0
+    assert "cannot hold a 33x64 matrix columnwise" in capsys.readouterr().out
+
+
+def test_errors(capsys):
+    assert main(["show", "nvfp5"]) == 1
+    assert "did you mean nvfp4" in capsys.readouterr().err
+    for arguments in ([], ["show"], ["show", "nvfp4", "--shape", "300"], ["dance"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code == 2
+    assert "'300' is not ROWSxCOLUMNS" in capsys.readouterr().err
+
+
+def test_as_a_module():
+    command = [sys.executable, "-m", "narrowcast", "list"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    assert "mxfp8_e4m3" in answer.stdout

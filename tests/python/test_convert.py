@@ -1,0 +1,152 @@
+"""nc.convert: which weights it takes, what they keep, and what it refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import DEVICES, assert_quantized
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(32, 64), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_of_linear_layers(format, device, dtype):
+    model = mlp().to(device, dtype)
+    before = [p.detach().clone() for p in model.parameters()]
+    assert nc.convert(model, format) is model
+    for (name, p), old in zip(model.named_parameters(), before, strict=True):
+        assert isinstance(p, nn.Parameter)
+        assert p.requires_grad
+        assert (p.shape, p.dtype, p.device) == (old.shape, dtype, old.device)
+        if name in ("1.weight", "3.weight"):
+            assert isinstance(p, nc.QuantizedTensor)
+            assert_quantized(p.detach(), old, name)
+            assert p.master.dtype == torch.float32
+            assert torch.equal(p.master, old.float())
+            assert p._matrix.name == name
+        else:
+            assert not isinstance(p, nc.QuantizedTensor)
+            assert torch.equal(p, old)
+
+
+def test_float32_masters_are_the_old_memory():
+    model = mlp()
+    address = model[1].weight.data_ptr()
+    nc.convert(model, "nvfp4")
+    assert model[1].weight.master.data_ptr() == address
+
+
+def test_filter(format):
+    seen = []
+    model = mlp()
+    nc.convert(model, format, filter=lambda name, m: seen.append((name, m)) or name in ("0", "3"))
+    assert ("", model) in seen
+    assert ("1", model[1]) in seen
+    kinds = {name: type(p) for name, p in model.named_parameters()}
+    assert kinds["0.weight"] is kinds["3.weight"] is nc.QuantizedTensor
+    assert kinds["1.weight"] is nn.Parameter
+    assert model(torch.tensor([3])).shape == (1, 32)
+
+
+def test_one_module_and_frozen_weights(format):
+    layer = nn.Linear(64, 64)
+    layer.weight.requires_grad_(False)
+    layer.weight.mark = "kept"
+    nc.convert(layer, format)
+    assert isinstance(layer.weight, nc.QuantizedTensor)
+    assert not layer.weight.requires_grad
+    assert layer.weight.mark == "kept"
+
+
+def test_ties_within_the_filter(format):
+    model = nn.ModuleList([nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64)])
+    model[2].weight = model[0].weight
+    nc.convert(model, format)
+    assert model[0].weight is model[2].weight
+    assert len(list(model.parameters())) == 5
+
+
+def test_shared_modules(format):
+    layer = nn.Linear(64, 64)
+    model = nc.convert(nn.Sequential(layer, nn.ReLU(), layer), format)
+    assert isinstance(model[0].weight, nc.QuantizedTensor)
+    assert model[0].weight is model[2].weight
+
+
+def assert_unchanged(model, error, words, *arguments, **options):
+    kinds = [type(p) for p in model.parameters()]
+    with pytest.raises(error, match=words):
+        nc.convert(model, *arguments, **options)
+    assert [type(p) for p in model.parameters()] == kinds
+
+
+def test_ties_across_the_filter(format):
+    model = mlp()
+    model[3] = nn.Linear(64, 32)
+    model[3].weight = model[0].weight
+    words = r"3\.weight is the same parameter as 0\.weight"
+    assert_unchanged(model, ValueError, words, format)
+    model[1].other = model[1].weight
+    assert_unchanged(model, ValueError, r"1\.weight is the same parameter as 1\.other", format,
+                     filter=lambda name, _: name == "1")  # fmt: skip
+
+
+def test_nothing_to_convert(format):
+    assert_unchanged(nn.ReLU(), ValueError, "chooses no module", format)
+    assert_unchanged(mlp(), ValueError, "chooses 2.*ReLU.*no parameter", format,
+                     filter=lambda name, _: name == "2")  # fmt: skip
+
+
+def test_wrong_arguments(format):
+    assert_unchanged(mlp(), ValueError, "did you mean nvfp4", "nvfp5")
+    with pytest.raises(TypeError, match="Module, not Tensor"):
+        nc.convert(torch.ones(3), format)
+    assert_unchanged(mlp().double(), TypeError, r"1\.weight is torch.float64", format)
+
+
+def test_shapes_that_a_format_cannot_hold():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 33))
+    assert_unchanged(model, ValueError, r"1\.weight.*cannot hold a 33x64", "nvfp4")
+
+
+def test_twice(format):
+    model = nc.convert(mlp(), format)
+    with pytest.raises(ValueError, match=r"1\.weight is quantized already"):
+        nc.convert(model, format)
+
+
+def test_two_formats_in_one_model():
+    model = mlp()
+    nc.convert(model, "nvfp4", filter=lambda name, _: name == "1")
+    nc.convert(model, "mxfp8_e4m3", filter=lambda name, _: name == "3")
+    assert [model[i].weight.format.name for i in (1, 3)] == ["nvfp4", "mxfp8_e4m3"]
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    model(torch.arange(8)).square().mean().backward()
+    optimizer.step()
+    for i in (1, 3):
+        assert_quantized(model[i].weight.detach(), optimizer.state[model[i].weight]["master"])
+
+
+def test_meta_device(format):
+    """Nothing is allocated until to_empty; then the initialisation makes the bytes."""
+    with torch.device("meta"):
+        model = mlp()
+    nc.convert(model, format)
+    assert all(t.is_meta for t in model[1].weight._matrix.tensors)
+    model.to_empty(device="cpu")
+    assert isinstance(model[1].weight, nc.QuantizedTensor)
+    torch.manual_seed(1)
+    for layer in (model[1], model[3]):
+        layer.reset_parameters()
+    plain = mlp()
+    torch.manual_seed(1)
+    for layer in (plain[1], plain[3]):
+        layer.reset_parameters()
+    for i in (1, 3):
+        assert_quantized(model[i].weight.detach(), plain[i].weight.detach())
+        assert torch.equal(model[i].weight.master, plain[i].weight)

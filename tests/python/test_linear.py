@@ -1,0 +1,119 @@
+"""F.linear on quantized weights: decoded rowwise forwards, columnwise backwards."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import narrowcast as nc
+from models import DEVICES, same
+
+
+def make(format, device="cpu", bias=True, dtype=torch.float32):
+    torch.manual_seed(0)
+    return nc.convert(nn.Linear(96, 64, bias=bias, device=device, dtype=dtype), format)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(5, 96), (2, 3, 96), (96,), (0, 96)], ids=str)
+def test_forward_and_backward(format, device, dtype, shape):
+    """Equal to plain products with the decoded weight of each usage."""
+    layer = make(format, device).to(dtype)
+    x = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+    rowwise = layer.weight.dequantize(dtype).detach().requires_grad_()
+    bias = layer.bias.detach().requires_grad_()
+    out, expected = layer(x), F.linear(x, rowwise, bias)
+    assert type(out) is torch.Tensor
+    assert same(out, expected)
+    gradient = torch.randn(out.shape, device=device, dtype=dtype)
+    got = torch.autograd.grad(out, (x, layer.weight, layer.bias), gradient)
+    plain = torch.autograd.grad(expected, (rowwise, bias), gradient)
+    columnwise = layer.weight.dequantize(dtype, usage="columnwise").detach()
+    assert same(got[0], gradient @ columnwise)
+    torch.testing.assert_close(got[1], plain[0])
+    torch.testing.assert_close(got[2], plain[1])
+    assert got[1].shape == layer.weight.shape
+    assert got[1].dtype == layer.weight.dtype
+
+
+def test_usages_are_those_of_their_pass(format):
+    """The forward reads no columnwise byte, the backward no rowwise one."""
+    layer, x = make(format, bias=False), torch.randn(4, 96, requires_grad=True)
+    expected = layer(x)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    matrix = layer.weight._matrix
+    matrix.buffers[2].fill_(0x11)
+    out = layer(x)
+    assert same(out, expected)
+    matrix = nc.quantize(layer.weight.master, format)._matrix
+    layer.weight._matrix.buffers[2].copy_(matrix.buffers[2])
+    layer.weight._matrix.buffers[0].fill_(0x11)
+    assert same(torch.autograd.grad(out.sum(), x)[0], gradient)
+
+
+def test_the_weight_is_saved_not_its_decoded_copy(format):
+    layer, x = make(format, bias=False), torch.randn(4, 96)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        layer(x)
+    assert sorted(type(t).__name__ for t in saved) == ["QuantizedTensor", "Tensor"]
+
+
+def test_frozen_weights_and_inputs(format):
+    layer, x = make(format), torch.randn(4, 96)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    layer.weight.requires_grad_(False)
+    layer.zero_grad()
+    x.requires_grad_()
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    assert x.grad is not None
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+
+
+def test_gradients_accumulate(format):
+    layer, x = make(format), torch.randn(4, 96)
+    layer(x).sum().backward()
+    once = layer.weight.grad.clone()
+    layer(x).sum().backward()
+    assert type(layer.weight.grad) is torch.Tensor
+    assert torch.equal(layer.weight.grad, 2 * once)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast(format, device):
+    layer, x = make(format, device), torch.randn(4, 96, device=device, requires_grad=True)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    bias = layer.bias.bfloat16()
+    assert same(out, F.linear(x.bfloat16(), layer.weight.dequantize(torch.bfloat16), bias))
+    out.float().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+
+
+def test_quantized_operands_elsewhere(format):
+    """As input or bias, or under another rank, a QuantizedTensor is just a number of values."""
+    q, plain = nc.quantize(torch.randn(64, 96), format), torch.randn(32, 96)
+    assert same(F.linear(q, plain), F.linear(q.dequantize(), plain))
+    assert same(F.linear(plain, q, torch.ones(64)), F.linear(plain, q.dequantize(), torch.ones(64)))
+    double = F.linear(plain.double(), q.double())
+    assert double.dtype == torch.float64
+
+
+def test_wrong_width(format):
+    with pytest.raises(ValueError, match=r"weight: 64x96 .*\(4, 95\) is not 96"):
+        make(format)(torch.ones(4, 95))
+
+
+def test_missing_usage(format):
+    q = nc.quantize(torch.randn(64, 96), format, columnwise=False)
+    x = torch.randn(4, 96, requires_grad=True)
+    out = F.linear(x, q)
+    with pytest.raises(ValueError, match="no columnwise bytes"):
+        out.sum().backward()
+    with pytest.raises(ValueError, match="no rowwise bytes"):
+        F.linear(x, nc.quantize(torch.randn(64, 96), format, rowwise=False))

@@ -1,0 +1,197 @@
+"""FusedAdam's state and its state dicts, in one process."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import assert_quantized, assert_same, build, same, train
+
+
+def trained(format, seed=0, steps=2, **options):
+    model = build(format, seed=seed)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, **options)
+    train(model, optimizer, steps)
+    return model, optimizer
+
+
+def assert_equal(one, other):
+    """Equal models and optimizers, to the bit."""
+    (model, optimizer), (model2, optimizer2) = one, other
+    for (name, p), q in zip(model.named_parameters(), model2.parameters(), strict=True):
+        state, state2 = optimizer.state[p], optimizer2.state[q]
+        assert state.keys() == state2.keys()
+        for key in state:
+            assert same(state[key], state2[key]), (name, key)
+        if isinstance(p, nc.QuantizedTensor):
+            assert_same(p.detach(), q.detach(), what=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_layout(format, dtype, state_dtype):
+    """State exists from construction."""
+    model = build(format, dtype=dtype)
+    optimizer = nc.FusedAdam(model.parameters(), state_dtype=state_dtype)
+    for p in model.parameters():
+        state = optimizer.state[p]
+        own = isinstance(p, nc.QuantizedTensor) or dtype != torch.float32
+        assert set(state) == {"step", "exp_avg", "exp_avg_sq"} | ({"master"} if own else set())
+        assert state["step"].shape == ()
+        assert (state["step"].dtype, state["step"].device.type) == (torch.float32, "cpu")
+        for moment in ("exp_avg", "exp_avg_sq"):
+            assert type(state[moment]) is torch.Tensor
+            assert (state[moment].shape, state[moment].dtype) == (p.shape, state_dtype)
+            assert state[moment].count_nonzero() == 0
+        if own:
+            assert (state["master"].shape, state["master"].dtype) == (p.shape, torch.float32)
+    plain = build(None, dtype=dtype)
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert same(optimizer.state[p].get("master", p.detach()), q.detach().float())
+
+
+def test_saved_constants(format):
+    _, optimizer = trained(format, seed=0)
+    group = optimizer.state_dict()["param_groups"][0]
+    assert group["rounding"] == "nearest"
+    assert group["seed"] == 0
+
+
+@pytest.mark.parametrize("through_file", [False, True])
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_round_trip(format, through_file, state_dtype):
+    one = trained(format, state_dtype=state_dtype)
+    other = trained(format, seed=3, steps=1, state_dtype=state_dtype)
+    weights, state = one[0].state_dict(), one[1].state_dict()
+    if through_file:
+        file = io.BytesIO()
+        torch.save((weights, state), file)
+        file.seek(0)
+        weights, state = torch.load(file, weights_only=True)
+    else:
+        weights, state = copy.deepcopy((weights, state))
+    other[0].load_state_dict(weights)
+    other[1].load_state_dict(state)
+    assert_equal(one, other)
+    assert train(*one, 2, first=2) == train(*other, 2, first=2)
+    assert_equal(one, other)
+
+
+def test_the_optimizer_alone_restores_the_weights(format):
+    """Masters come back bit for bit, and the bytes are made from them."""
+    one, other = trained(format), trained(format, seed=3)
+    other[1].load_state_dict(one[1].state_dict())
+    for p, q in zip(one[0].parameters(), other[0].parameters(), strict=True):
+        if isinstance(p, nc.QuantizedTensor):
+            assert_same(q.detach(), p.detach())
+            assert_quantized(q.detach(), other[1].state[q]["master"])
+
+
+def test_loading_keeps_the_state_tensors(format):
+    """A launch's table points to them."""
+    one, other = trained(format), trained(format, seed=3)
+    before = {p: {k: v.data_ptr() for k, v in other[1].state[p].items()} for p in other[1].state}
+    other[1].load_state_dict(one[1].state_dict())
+    for p, pointers in before.items():
+        assert {k: v.data_ptr() for k, v in other[1].state[p].items()} == pointers
+        if isinstance(p, nc.QuantizedTensor):
+            assert p.master.data_ptr() == pointers["master"]
+
+
+def test_loading_a_weight_sets_its_master(format):
+    model, optimizer = trained(format)
+    plain = build(None, seed=9)
+    model.load_state_dict(plain.state_dict())
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert same(optimizer.state[p].get("master", p.detach()), q.detach())
+    other = build(format, seed=9)
+    fresh = nc.FusedAdam(other.parameters(), lr=1e-2)
+    fresh.load_state_dict(optimizer.state_dict())
+    assert train(model, optimizer, 2) == train(other, fresh, 2)
+
+
+def test_groups_are_loaded(format):
+    one = build(format), build(format)
+    first = nc.FusedAdam(one[0].parameters(), lr=0.5, weight_decay=0.3)
+    second = nc.FusedAdam(one[1].parameters())
+    hooks = []
+    second.register_load_state_dict_pre_hook(lambda *_: hooks.append("pre"))
+    second.register_load_state_dict_post_hook(lambda *_: hooks.append("post"))
+    second.load_state_dict(first.state_dict())
+    assert (second.param_groups[0]["lr"], second.param_groups[0]["weight_decay"]) == (0.5, 0.3)
+    assert hooks == ["pre", "post"]
+
+
+def test_deepcopied_state_dicts_are_not_followed(format):
+    model, optimizer = trained(format)
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = trained(format, seed=3)
+    other[1].load_state_dict(saved)
+    train(*other, 1)
+    other[1].load_state_dict(saved)
+    other[0].load_state_dict(model.state_dict())
+    assert_equal((model, optimizer), other)
+
+
+# ---- what does not fit: an error before anything changes ----
+
+
+def without_master(state):
+    del state["state"][0]["master"]
+
+
+def other_shape(state):
+    state["state"][0]["exp_avg"] = torch.ones(3)
+
+
+def no_state(state):
+    del state["state"][0]
+
+
+def more_groups(state):
+    state["param_groups"].append({"params": []})
+
+
+def fewer_parameters(state):
+    state["param_groups"][0]["params"].pop()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (without_master, "one.weight: the state dict has no 'master'"),
+        (other_shape, r"one.weight: exp_avg has shape \(3,\) in the state dict, \(64, 64\)"),
+        (no_state, "no state for one.weight"),
+        (more_groups, r"groups of \[1, 0\] parameters, the optimizer of \[1\]"),
+        (fewer_parameters, r"groups of \[0\] parameters"),
+    ],
+)
+def test_state_dicts_that_do_not_fit(format, spoil, words):
+    layer = nc.convert(nn.Linear(64, 64, bias=False), format)
+    optimizer = nc.FusedAdam([("one.weight", layer.weight)])
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0]["exp_avg_sq"].fill_(7.0)
+    spoil(saved)
+    with pytest.raises(ValueError, match=words):
+        optimizer.load_state_dict(saved)
+    assert optimizer.state[layer.weight]["exp_avg_sq"].count_nonzero() == 0
+
+
+def test_moments_of_another_dtype(format):
+    models = [nc.convert(nn.Linear(64, 64, bias=False), format) for _ in range(2)]
+    wide = nc.FusedAdam(models[0].parameters())
+    narrow = nc.FusedAdam(models[1].parameters(), state_dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"exp_avg is torch\.float32.*state_dtype=torch\.float32"):
+        narrow.load_state_dict(wide.state_dict())
+    wide.load_state_dict(narrow.state_dict())
+
+
+def test_frozen_parameters_may_be_missing(format):
+    layer = nc.convert(nn.Linear(64, 64, bias=False), format)
+    layer.weight.requires_grad_(False)
+    optimizer = nc.FusedAdam(layer.parameters())
+    saved = optimizer.state_dict()
+    optimizer.load_state_dict({**saved, "state": {}})
