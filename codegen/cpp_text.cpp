@@ -70,13 +70,13 @@ std::string comment(std::string_view text, size_t indent) {
 }
 
 std::string assignment(std::string_view head, std::string_view value, size_t indent) {
-  const std::string line = std::string(head) + " = " + std::string(value) + ";";
+  std::string line = std::string(head) + " = " + std::string(value) + ";";
   if (fits(line, indent)) return line;
   return std::string(head) + " =\n    " + std::string(value) + ";";
 }
 
 std::string short_function(std::string_view head, std::string_view body, size_t indent) {
-  const std::string line = std::string(head) + " { " + std::string(body) + " }";
+  std::string line = std::string(head) + " { " + std::string(body) + " }";
   if (fits(line, indent)) return line;
   return std::string(head) + " {\n  " + std::string(body) + "\n}";
 }
@@ -84,7 +84,7 @@ std::string short_function(std::string_view head, std::string_view body, size_t 
 std::string string_member(std::string_view field, std::string_view text, size_t indent) {
   const std::string head = "." + std::string(field) + " =";
   const std::string literal = escaped(text);
-  const std::string line = head + " \"" + literal + "\",";
+  std::string line = head + " \"" + literal + "\",";
   if (fits(line, indent)) return line;
   const size_t quotes_and_comma = 3;
   std::string result = head;
@@ -97,7 +97,7 @@ std::string string_member(std::string_view field, std::string_view text, size_t 
 
 std::string string_constant(std::string_view head, std::string_view text, size_t piece,
                             size_t indent) {
-  const std::string line = std::string(head) + " = \"" + std::string(text) + "\";";
+  std::string line = std::string(head) + " = \"" + std::string(text) + "\";";
   if (fits(line, indent)) return line;
   std::string result = std::string(head) + " =";
   for (; !text.empty(); text.remove_prefix(std::min(piece, text.size()))) {

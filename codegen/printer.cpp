@@ -7,9 +7,9 @@
 namespace narrowcast::codegen {
 namespace {
 
-[[noreturn]] void fail(const std::string& what, const std::source_location& at) {
-  throw std::logic_error(std::string(at.file_name()) + ":" + std::to_string(at.line()) +
-                         ": template " + what);
+[[noreturn]] void fail(const std::string& what, const Caller& at) {
+  throw std::logic_error(std::string(at.file) + ":" + std::to_string(at.line) + ": template " +
+                         what);
 }
 
 std::vector<std::string_view> lines_of(std::string_view text) {
@@ -51,7 +51,7 @@ std::string indented(std::string_view value, size_t columns) {
   return text;
 }
 
-std::string fill_line(std::string_view line, const Values& values, const std::source_location& at) {
+std::string fill_line(std::string_view line, const Values& values, const Caller& at) {
   std::string filled;
   const size_t column = indentation(line);
   while (true) {
@@ -85,7 +85,7 @@ std::string without_trailing_spaces(std::string_view text) {
 
 }  // namespace
 
-std::string fill(std::string_view text, const Values& values, std::source_location at) {
+std::string fill(std::string_view text, const Values& values, Caller at) {
   std::string filled;
   for (const std::string_view line : body_of(text)) {
     const std::string result = fill_line(line, values, at);
@@ -96,12 +96,11 @@ std::string fill(std::string_view text, const Values& values, std::source_locati
   return filled;
 }
 
-void Printer::print(std::string_view text, const Values& values, std::source_location at) {
+void Printer::print(std::string_view text, const Values& values, Caller at) {
   text_ += fill(text, values, at) + "\n";
 }
 
-std::string Printer::fill(std::string_view text, const Values& values,
-                          std::source_location at) const {
+std::string Printer::fill(std::string_view text, const Values& values, Caller at) const {
   Values all = values;
   all.insert(values_.begin(), values_.end());
   return codegen::fill(text, all, at);

@@ -14,28 +14,34 @@
 #pragma once
 
 #include <map>
-#include <source_location>
 #include <string>
 #include <string_view>
 
 namespace narrowcast::codegen {
 
+// Where a template stands: std::source_location in small, because clang-tidy 14 cannot read GCC's.
+struct Caller {
+  const char* file;
+  int line;
+  static constexpr Caller here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 using Values = std::map<std::string, std::string, std::less<>>;
 
 // The template with its holes filled. A hole without a value, or an opening `$` without its end, is
 // a mistake in the generator, not in a spec: std::logic_error names the caller's file and line.
-std::string fill(std::string_view text, const Values& values,
-                 std::source_location at = std::source_location::current());
+std::string fill(std::string_view text, const Values& values, Caller at = Caller::here());
 
 class Printer {
  public:
   // Values that every template may use.
   explicit Printer(Values values) : values_(std::move(values)) {}
 
-  void print(std::string_view text, const Values& values = {},
-             std::source_location at = std::source_location::current());
+  void print(std::string_view text, const Values& values = {}, Caller at = Caller::here());
   std::string fill(std::string_view text, const Values& values = {},
-                   std::source_location at = std::source_location::current()) const;
+                   Caller at = Caller::here()) const;
   const std::string& text() const { return text_; }
 
  private:
