@@ -44,12 +44,12 @@ def options():
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], help="default: cuda where there is one"
     )
-    parser.add_argument("--ranks", type=int, help="processes; default: one a GPU, two on CPU")
+    parser.add_argument("--ranks", type=int, help="processes; default: 2, or 1 on one GPU")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
     parser.add_argument("--out", type=Path, help="where to write what the run measured, as JSON")
     args = parser.parse_args()
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    args.ranks = args.ranks or (torch.cuda.device_count() if args.device == "cuda" else 2)
+    args.ranks = args.ranks or min(2, torch.cuda.device_count() if args.device == "cuda" else 2)
     return args
 
 

@@ -26,7 +26,7 @@ if [ -z "$python" ]; then
   python=python3
   missing+=(python3 python3-venv python3-dev)
 else
-  "$python" -c "import ensurepip, venv" 2>/dev/null || missing+=(python3-venv)
+  [ -x "$venv/bin/python" ] || "$python" -c "import ensurepip, venv" 2>/dev/null || missing+=(python3-venv)
   "$python" -c "import os, sys, sysconfig
 sys.exit(not os.path.exists(sysconfig.get_path('include') + '/Python.h'))" || missing+=(python3-dev)
 fi
