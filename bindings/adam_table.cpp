@@ -1,5 +1,7 @@
 #include "bindings/adam_table.hpp"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "bindings/errors.hpp"
 #include "runtime/launch/plan.hpp"
 #include "runtime/optimizer/plain.hpp"
@@ -94,8 +96,9 @@ void AdamTable::add_plain(const py::object& parameter, const std::string& name, 
       local_of(parameter, py::hasattr(parameter, "_local_tensor")).cast<at::Tensor>();
   const int64_t elements = local.numel();
   const int32_t dtype = dtype_number(local.scalar_type(), name);
-  if (!master && dtype != NC_F32)
+  if (!master && dtype != NC_F32) {
     value_error(name, " is ", c10::toString(local.scalar_type()), " and has no master");
+  }
   void* memory = checked_pointer(local, elements, device_, name);
   void* value =
       master ? checked_pointer(*master, elements, device_, name + ": the master") : memory;
@@ -104,6 +107,7 @@ void AdamTable::add_plain(const py::object& parameter, const std::string& name, 
   entry.value = value;
   entry.value_dtype = dtype;
   entry.parameter = master ? memory : nullptr;
+  row.dtype = local.scalar_type();
   if (master) row.memory.emplace_back(*master, value);
 }
 
@@ -113,13 +117,10 @@ bool AdamTable::is_current(const Row& row, const nc_tensor& entry, const py::obj
   }
   if (!row.owner.is_none()) return owner_of(local).is(row.owner);
   const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
-  if (tensor.unsafeGetTensorImpl()->is_python_dispatch() || tensor.numel() != entry.columns)
-    return false;
-  return tensor.data_ptr() == (entry.parameter != nullptr ? entry.parameter : entry.value) &&
-         tensor.is_contiguous() &&
-         tensor.scalar_type() == (entry.parameter == nullptr     ? at::kFloat
-                                  : entry.value_dtype == NC_BF16 ? at::kBFloat16
-                                                                 : at::kHalf);
+  const void* address = entry.parameter != nullptr ? entry.parameter : entry.value;
+  return !tensor.unsafeGetTensorImpl()->is_python_dispatch() && tensor.data_ptr() == address &&
+         tensor.numel() == entry.columns && tensor.scalar_type() == row.dtype &&
+         tensor.is_contiguous();
 }
 
 void AdamTable::read_gradient(Row& row, nc_step& step, const at::Tensor& local,
@@ -136,8 +137,9 @@ void AdamTable::read_gradient(Row& row, nc_step& step, const at::Tensor& local,
   row.gradient = at::Tensor();
   if (!gradient.defined()) return;
   const std::string what = row.name + ": the gradient";
-  if (gradient.layout() != at::kStrided)
+  if (gradient.layout() != at::kStrided) {
     not_implemented(what, " is sparse; FusedAdam takes dense gradients");
+  }
   if (gradient.sizes() != local.sizes()) {
     value_error(what, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
                 row.sharded ? " on this rank" : "");

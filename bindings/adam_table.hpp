@@ -2,7 +2,7 @@
 // device.
 #pragma once
 
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <optional>
 #include <string>
@@ -54,7 +54,8 @@ class AdamTable {
     py::object owner;  // None for a plain parameter
     std::string name;
     int64_t group;
-    bool sharded;  // a DTensor
+    bool sharded;          // a DTensor
+    at::ScalarType dtype;  // of a plain parameter
     AdamState state;
     std::vector<std::pair<at::Tensor, void*>> memory;  // what the row keeps, and where it was
     std::optional<at::Tensor> amax;                    // of a quantized tensor

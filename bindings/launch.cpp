@@ -1,8 +1,9 @@
 #include "bindings/launch.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <cstring>
 #include <stdexcept>

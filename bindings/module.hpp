@@ -1,7 +1,7 @@
 // The extension narrowcast._C: one bind function a topic.
 #pragma once
 
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 namespace narrowcast {
 

@@ -1,5 +1,6 @@
 // The launches of AdamTable, and its face in Python.
 #include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/adam_table.hpp"
 #include "bindings/errors.hpp"

@@ -1,6 +1,6 @@
 #include "bindings/tensors.hpp"
 
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "bindings/errors.hpp"
 

@@ -26,7 +26,8 @@ class Block(nn.Module):
 
 class Model(nn.Module):
     """Two blocks and a head. Row counts are multiples of 128, which 4 ranks can share; the odd
-    parameter makes offsets in flat buffers odd."""
+    parameter makes offsets in flat buffers odd.
+    """
 
     def __init__(self, width=128, hidden=256, outputs=128):
         super().__init__()

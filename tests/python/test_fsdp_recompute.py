@@ -1,5 +1,6 @@
 """Gathers whose purpose FSDP2 does not say: right with recompute=True, else an error that names it,
-on every rank and before the first wrong number."""
+on every rank and before the first wrong number.
+"""
 
 import pytest
 import torch

@@ -5,11 +5,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import narrowcast as nc
 import ranks
-from models import assert_same, build, local_rows, loss_of, same, shard, train
+from models import (
+    assert_quantized,
+    assert_same,
+    build,
+    local_rows,
+    loss_of,
+    same,
+    shard,
+    train,
+)
 
 
 def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
@@ -196,3 +205,60 @@ def convert_after(mesh, format, forward_first):
 @pytest.mark.parametrize("world", [1, 2])
 def test_convert_after_fully_shard(format, device, world, forward_first):
     ranks.run(world, device, convert_after, format, forward_first)
+
+
+def from_meta(mesh, format):
+    """Built without memory, sharded, and only then given values."""
+    device = mesh.device_type
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+    fully_shard(nc.convert(model, format), mesh=mesh)
+    model.to_empty(device=device)
+    for layer in (model[0], model[2]):
+        torch.manual_seed(mesh.get_local_rank())
+        layer.reset_parameters()
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    masters = [optimizer.state[model[i].weight]["master"].full_tensor() for i in (0, 2)]
+    x = torch.randn(8, 64, device=device)
+    for _ in range(2):
+        for i, master in zip((0, 2), masters, strict=True):
+            model.unshard()
+            assert_quantized(model[i].weight.detach(), master)
+            model.reshard()
+        F.mse_loss(model(x), x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.reshard()
+        masters = [optimizer.state[model[i].weight]["master"].full_tensor() for i in (0, 2)]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_meta_initialisation(format, device, world):
+    ranks.run(world, device, from_meta, format)
+
+
+def built_elsewhere(mesh, format):
+    """A model on the CPU, sharded on GPUs: FSDP2 moves its parameters."""
+    whole = build(format).cuda()
+    model = shard(build(format), mesh)
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    assert train(model, optimizer, 3, "cuda") == train(whole, whole_optimizer, 3, "cuda")
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("world", [1, 2])
+def test_built_on_the_cpu_sharded_on_gpus(format, world):
+    ranks.run(world, "cuda", built_elsewhere, format)
+
+
+def offloaded(mesh, format):
+    model = shard(build(format), mesh, offload_policy=CPUOffloadPolicy())
+    loss_of(model, 0, "cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_offloading_is_refused(format):
+    kind, message = ranks.errors(1, "cuda", offloaded, format)[0]
+    assert kind == "NotImplementedError"
+    assert "CPU offloading" in message

@@ -16,7 +16,8 @@ WORLDS = [1, 2, 3, 4, 8, 33]
 
 def rows_for(format, world):
     """Row counts that can be cut into so many shards: even ones, with a shorter last shard, and
-    with an empty one."""
+    with an empty one.
+    """
     step = nc.format(format).row_step
     counts = [2 * step * world]
     if world > 2:

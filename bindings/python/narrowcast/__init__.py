@@ -1,5 +1,6 @@
 """narrowcast: model weights kept, gathered and updated in narrow number formats, under PyTorch
-FSDP2."""
+FSDP2.
+"""
 
 import torch as _torch  # brings the libraries that narrowcast._C is linked to
 

@@ -1,5 +1,6 @@
 """Bytes from values: the casts of one matrix or of many, with the one amax reduction that some
-formats need."""
+formats need.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def cast_value(matrix: Matrix, value: torch.Tensor, source_bf16: bool = False) -
 
 def cast_masters(matrices: list[Matrix], group: dist.ProcessGroup | None = None) -> None:
     """Makes the bytes of matrices from their masters. The amaxes of all those that are parts of
-    larger tensors are reduced over `group`, at once."""
+    larger tensors are reduced over `group`, at once.
+    """
     by_kind = defaultdict(list)
     for matrix in matrices:
         by_kind[matrix.device, matrix.format, matrix.partial].append(matrix)
@@ -116,7 +118,8 @@ class _Batch:
 
     def _settle_empty(self, matrix: Matrix, index: int) -> None:
         """What a kernel, which has no element to visit, leaves undone: the scale of a whole tensor
-        is 1, and an empty shard stores the amax of its tensor."""
+        is 1, and an empty shard stores the amax of its tensor.
+        """
         for buffer in matrix.buffers:
             if buffer is not None and buffer.dim() == 1:
                 buffer.fill_(1)

@@ -34,7 +34,10 @@ class Plan:
             shard_rows=parameter.padded_sharded_param_size[:-1].numel(),
             world=_world(parameter),
         )
-        self.gather = Gather(weight, both=shard.recompute or not group._reshard_after_forward)
+        # Before the first forward nobody knows the root, which by default does not reshard.
+        undecided = state._is_root is None and state._auto_reshard_after_forward
+        kept = undecided or not group._reshard_after_forward
+        self.gather = Gather(weight, both=shard.recompute or kept)
         self.own: list[torch.Tensor] = []  # the whole matrix's memory besides the slots
 
     def kind(self) -> str:

@@ -85,7 +85,8 @@ class Gather:
 
     def _payloads(self, usages) -> list[list[Segment]]:
         """One payload for each data buffer, so that what arrives can be the buffer itself, and one
-        for all scales; a single one on a mesh of one rank, where FSDP2 copies no other."""
+        for all scales; a single one on a mesh of one rank, where FSDP2 copies no other.
+        """
         pairs = [buffers_of(usage) for usage in usages]
         scales = [scale for _, scale in pairs if self.format.cuts[scale].dimension >= 0]
         groups = [*([data] for data, _ in pairs), scales]
@@ -121,7 +122,8 @@ class Gather:
 
     def pack(self, shard: Matrix, kind: str) -> list[torch.Tensor]:
         """The payloads of a shard, uint8, one-dimensional: its own buffers where the wire carries
-        just these, else copies."""
+        just these, else copies.
+        """
         payloads = zip(self.payloads[kind], self.sizes, strict=True)
         return [self._pack(shard, segments, size) for segments, size in payloads]
 
@@ -146,7 +148,8 @@ class Gather:
 
     def room(self, slots) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The buffers of the whole matrix, over the slots that payloads arrive in; and those among
-        them that have memory of their own, which FSDP2 frees and allocates again with the slots."""
+        them that have memory of their own, which FSDP2 frees and allocates again with the slots.
+        """
         buffers, own = [], []
         for buffer in BUFFERS:
             shape, dtype = self.weight.shape(buffer), self.format.buffer_dtype(buffer)
@@ -162,7 +165,8 @@ class Gather:
 
     def fill(self, whole: Matrix, slots, kind: str, shard: Matrix) -> None:
         """Makes the bytes of the whole matrix from what arrived. What spans the tensor is equal in
-        all shards, and comes from this rank's."""
+        all shards, and comes from this rank's.
+        """
         for slot, segments, size in zip(slots, self.payloads[kind], self.sizes, strict=True):
             payloads = slot.view(self.weight.world, size)
             for segment in segments:

@@ -1,5 +1,6 @@
 """F.linear with a quantized weight: decoded to the activation's dtype, rowwise in the forward and
-columnwise in the backward."""
+columnwise in the backward.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def linear(input, weight, bias=None):
 
 class _QuantizedLinear(torch.autograd.Function):
     """Saves the weight itself, never a decoded copy: FSDP2 gathers its bytes anew for the
-    backward."""
+    backward.
+    """
 
     @staticmethod
     def forward(ctx, input, weight, bias):

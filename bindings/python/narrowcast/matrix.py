@@ -51,7 +51,8 @@ class Matrix:
         cls, format: Format, rows: int, columns: int, usages, device, *, master: bool = False
     ) -> Matrix:
         """Room for some usages: undefined bytes, and the zeros that pad scales, which no kernel
-        writes. ValueError if the format cannot hold the matrix."""
+        writes. ValueError if the format cannot hold the matrix.
+        """
         buffers: list[torch.Tensor | None] = [None] * len(BUFFERS)
         for usage in usages:
             format.check_holds(usage, rows, columns)
@@ -160,7 +161,8 @@ class Matrix:
 
     def canonical(self, buffer: int, begin: int, rows: int) -> torch.Tensor | None:
         """The buffer of a matrix of these rows alone: a view where that has the same bytes, else a
-        copy, padded anew."""
+        copy, padded anew.
+        """
         if self.buffers[buffer] is None:
             return None
         view = self.rows_of(buffer, begin, rows)
@@ -177,7 +179,8 @@ class Matrix:
 
     def copy_rows(self, begin: int, source: Matrix, source_begin: int, rows: int) -> None:
         """Copies rows of a matrix of the same format, byte for byte, in the usages that both have,
-        and the master, if this one has it."""
+        and the master, if this one has it.
+        """
         for buffer, cut in enumerate(self.format.cuts):
             if self.buffers[buffer] is None or source.buffers[buffer] is None or cut.dimension < 0:
                 continue
@@ -215,7 +218,8 @@ class Matrix:
 
     def write(self, begin: int, value: torch.Tensor) -> None:
         """Sets rows to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
-        that is set and the bytes become stale; without, they are made at once."""
+        that is set and the bytes become stale; without, they are made at once.
+        """
         end = begin + len(value)
         if self.master is not None:
             self.master[begin:end] = value

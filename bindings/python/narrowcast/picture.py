@@ -1,5 +1,6 @@
 """A picture of a format's bytes in characters: which elements the first bytes hold, and which
-elements the first scales belong to."""
+elements the first scales belong to.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Where a weight may be cut into shards. Every rank asks this of the whole weight, so all ranks get
-the same answer."""
+the same answer.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class QuantizedTensor(torch.Tensor):
     @property
     def rowwise_scale_inv(self) -> torch.Tensor | None:
         """uint8 or float32: the rowwise scales with their zero padding; (1,) where one scale spans
-        the tensor. None where absent."""
+        the tensor. None where absent.
+        """
         return self._buffer("rowwise", 1)
 
     @property
@@ -86,7 +87,8 @@ class QuantizedTensor(torch.Tensor):
     @property
     def amax(self) -> torch.Tensor | None:
         """float32 (1,): the largest magnitude of the whole tensor, in formats with a scale that
-        spans it. None in others."""
+        spans it. None in others.
+        """
         if self._matrix.amax is not None:
             self._matrix.refresh()
         return self._matrix.amax
@@ -94,7 +96,8 @@ class QuantizedTensor(torch.Tensor):
     @property
     def master(self) -> torch.Tensor | None:
         """float32, of this shape: the value that the bytes are made from, which the optimizer
-        owns. None if it is not kept."""
+        owns. None if it is not kept.
+        """
         master = self._matrix.master_rows(self._begin, self._rows)
         return None if master is None else master.view(self.shape)
 
@@ -113,7 +116,8 @@ class QuantizedTensor(torch.Tensor):
     @property
     def is_flat(self) -> bool:
         """Whether this is view(-1) of a matrix: it keeps the matrix's geometry, and serves views
-        back, copies and storage queries alone."""
+        back, copies and storage queries alone.
+        """
         return self.dim() == 1 and self._rows != 1
 
     def __repr__(self, *, tensor_contents=None) -> str:

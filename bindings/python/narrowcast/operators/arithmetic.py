@@ -1,5 +1,6 @@
 """Operators that are in no table: arithmetic decodes; arithmetic in place, and views of other
-shapes, are refused."""
+shapes, are refused.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def _writes_quantized(schema, args, kwargs) -> bool:
 def _gather_shards(func, args, kwargs):
     """DTensor makes a full tensor of shards with these two (full_tensor(), a full state dict; a
     short shard is padded first). A shard that keeps its master gives that: what is loaded from such
-    a state dict is then the same weight to the bit."""
+    a state dict is then the same weight to the bit.
+    """
 
     def value(tensor):
         if tensor._matrix.partial and tensor.master is not None:

@@ -1,5 +1,6 @@
 """Writing in place: the functions of nn.init act on the high-precision value, and the bytes are
-made once, when they are next read."""
+made once, when they are next read.
+"""
 
 from __future__ import annotations
 

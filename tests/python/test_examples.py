@@ -1,0 +1,62 @@
+"""The examples run: the whole demo in a few steps, and its judgement."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytest.importorskip("matplotlib")
+pytest.importorskip("tqdm")
+
+
+@pytest.fixture
+def demo(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import demo
+
+    return demo
+
+
+def test_demo(demo, tmp_path):
+    command = [sys.executable, str(EXAMPLES / "demo.py"), "--out", str(tmp_path), "--steps", "3"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (tmp_path / "losses.png").stat().st_size > 10_000
+    assert (tmp_path / "table.txt").read_text() in result.stdout
+    runs = [
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("plain", *demo.ALLOWED)
+    ]
+    assert all(len(run["losses"]) == 3 for run in runs)
+    first = [run["losses"][0] for run in runs]
+    assert max(first) - min(first) < 0.1, "the runs do not begin with the same weights"
+    weights = [run["weight_bytes_per_rank"] for run in runs]
+    assert weights == sorted(weights, reverse=True)
+    if runs[0]["ranks"] > 1:
+        gathered = [run["gathered_bytes_per_step"] for run in runs]
+        assert gathered == sorted(gathered, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("distance", "near"),
+    [(0.0, True), (-0.01, True), (0.5, False), (-0.5, False), (float("nan"), False)],
+)
+def test_judgement(demo, distance, near):
+    results = {name: {"bits_per_byte": 2.5 + distance} for name in demo.ALLOWED}
+    assert demo.judge({demo.PLAIN: {"bits_per_byte": 2.5}} | results) == near
+
+
+def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
+    command = [
+        sys.executable,
+        str(EXAMPLES / "demo.py"),
+        "--out",
+        str(tmp_path),
+        "--text",
+        "nowhere",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode != 0
+    assert "the run with plain weights failed" in result.stderr
