@@ -26,7 +26,7 @@ def read(folder: str | None = None, held_out: int = 10) -> tuple[torch.Tensor, t
         files = standard_library()
     else:
         path = Path(folder)
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        files = sorted(p for p in [path, *path.rglob("*")] if p.is_file())
     if not files:
         raise SystemExit(f"{folder or 'the standard library'}: no files to train on")
     texts = [path.read_bytes() for path in files]
@@ -42,6 +42,8 @@ def _bytes(texts) -> torch.Tensor:
 
 def windows(text: torch.Tensor, count: int, time: int, generator: torch.Generator):
     """`count` random stretches of the text: (inputs, targets), int64 [count, time]."""
+    if len(text) <= time:
+        raise SystemExit(f"a text of {len(text)} bytes has no window of {time}: give a longer one")
     starts = torch.randint(len(text) - time, (count, 1), generator=generator)
     stretch = text[starts + torch.arange(time + 1)].long()
     return stretch[:, :-1], stretch[:, 1:]
