@@ -98,4 +98,15 @@ std::string listed(std::span<const std::string_view> items, std::string_view quo
   return text;
 }
 
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,
+                         std::string_view quote) {
+  const std::string_view guess = nearest(word, candidates);
+  if (guess.empty()) return {};
+  return std::string("; did you mean ").append(quote).append(guess).append(quote).append("?");
+}
+
+std::string choice(std::span<const std::string_view> texts) {
+  return "it is " + listed(texts, "\"");
+}
+
 }  // namespace narrowcast::codegen

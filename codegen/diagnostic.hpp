@@ -46,4 +46,11 @@ std::string in_quotes(std::string_view word);
 // a, b or c, each in the given quotes.
 std::string listed(std::span<const std::string_view> items, std::string_view quote);
 
+// "; did you mean x?" with the nearest candidate in the given quotes; empty if none is near.
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,
+                         std::string_view quote);
+
+// "it is "a", "b" or "c"".
+std::string choice(std::span<const std::string_view> texts);
+
 }  // namespace narrowcast::codegen

@@ -18,17 +18,6 @@ Span span_of(const toml::source_region& region) {
           one_line ? static_cast<int>(region.end.column - region.begin.column) : 1};
 }
 
-std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,
-                         std::string_view quote) {
-  const std::string_view guess = nearest(word, candidates);
-  if (guess.empty()) return {};
-  return std::string("; did you mean ").append(quote).append(guess).append(quote).append("?");
-}
-
-std::string choice(std::span<const std::string_view> texts) {
-  return "it is " + listed(texts, "\"");
-}
-
 // One table of the spec. Each key that the vocabulary has is popped once; what is then left over is
 // an error, and the popped names are what it may have meant.
 class TableReader {
