@@ -101,9 +101,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
     """All errors that a weight can give, before anything changes; from its global shape, so on
     every rank alike.
     """
-    if isinstance(weight, QuantizedTensor) or isinstance(
-        dtensors.local_of(weight), QuantizedTensor
-    ):
+    if isinstance(dtensors.local_of(weight), QuantizedTensor):
         raise ValueError(f"{name} is quantized already")
     if weight.dtype not in LOGICAL_DTYPES:
         raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
@@ -113,7 +111,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
             format.check_holds(usage, rows, columns)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if weight.device.type != "meta" and weight.device.type == "cuda" and not format.cuda:
+    if weight.is_cuda and not format.cuda:
         raise NotImplementedError(
             f"{name} is on {weight.device}, and {format.name} was built without GPU kernels "
             f"({format.path})"
@@ -131,13 +129,14 @@ def _empty_like(
     """A tensor with the weight's value as its master and bytes that are still to be made."""
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
-    sharded = dtensors.shard_group(weight) is not None
-    managed = isinstance(weight, DTensor)
-    usages = ["rowwise"] if managed and format.columnwise_derived else registry.USAGES
+    # FSDP2's own shards have no derived columnwise: see Matrix.zeros.
+    rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
+    usages = ["rowwise"] if rowwise_alone else registry.USAGES
     matrix = Matrix.allocate(format, rows, columns, usages, local.device)
     # A float32 weight's own memory; the optimizer goes on with it.
     matrix.master = local.to(torch.float32).reshape(rows, columns)
-    matrix.name, matrix.recompute, matrix.partial = name, recompute, sharded
+    matrix.name, matrix.recompute = name, recompute
+    matrix.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(matrix, local.shape, weight.dtype)
 
 

@@ -24,6 +24,12 @@ class Plan:
     """
 
     def __init__(self, state, group, parameter):
+        if group._use_post_forward_mesh:
+            raise NotImplementedError(
+                f"{_matrix_of(parameter).describe()}: reshard_after_forward to a smaller mesh (a "
+                "number) is not supported, because FSDP2 cuts gathered bytes where it likes. Use "
+                "True or False"
+            )
         shard = _matrix_of(parameter)
         self.state, self.group, self.parameter = state, group, parameter
         self.shape = parameter._orig_size

@@ -12,7 +12,8 @@ import math
 
 import torch
 
-from narrowcast.matrix import Matrix, corner
+from narrowcast.buffers import corner
+from narrowcast.matrix import Matrix
 from narrowcast.registry import BUFFERS, USAGES, Format, buffers_of
 
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast import _C, casting, errors
+from narrowcast import _C, buffers, casting, errors
 from narrowcast.registry import BUFFERS, COLUMNWISE_DATA, USAGES, Format, buffers_of
-
-
-def corner(shape) -> tuple[slice, ...]:
-    """The index of the first entries along each dimension."""
-    return tuple(slice(n) for n in shape)
 
 
 class Matrix:
@@ -38,9 +33,9 @@ class Matrix:
         *("used", "partial", "shards", "stale", "initializing", "plan"),
     )
 
-    def __init__(self, format: Format, rows: int, columns: int, buffers, amax=None, master=None):
+    def __init__(self, format: Format, rows: int, columns: int, tensors, amax=None, master=None):
         self.format, self.rows, self.columns = format, rows, columns
-        self.buffers, self.amax, self.master = tuple(buffers), amax, master
+        self.buffers, self.amax, self.master = tuple(tensors), amax, master
         self.name, self.recompute, self.plan = None, False, None
         self.filled = set(self.usages)
         self.used, self.partial, self.shards = rows, False, 1
@@ -50,20 +45,13 @@ class Matrix:
     def allocate(
         cls, format: Format, rows: int, columns: int, usages, device, *, master: bool = False
     ) -> Matrix:
-        """Room for some usages: undefined bytes, and the zeros that pad scales, which no kernel
-        writes. ValueError if the format cannot hold the matrix.
+        """Room for some usages, with undefined bytes. ValueError if the format cannot hold the
+        matrix.
         """
-        buffers: list[torch.Tensor | None] = [None] * len(BUFFERS)
-        for usage in usages:
-            format.check_holds(usage, rows, columns)
-            for buffer in buffers_of(usage):
-                shape = format.buffer_shape(buffer, rows, columns)
-                padded = shape != format.used_shape(buffer, rows, columns)
-                make = torch.zeros if padded else torch.empty
-                buffers[buffer] = make(shape, dtype=format.buffer_dtype(buffer), device=device)
+        room = buffers.allocate(format, rows, columns, usages, device)
         amax = torch.zeros(1, dtype=torch.float32, device=device) if format.tensor_amax else None
         value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
-        return cls(format, rows, columns, buffers, amax, value)
+        return cls(format, rows, columns, room, amax, value)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -94,10 +82,10 @@ class Matrix:
 
     def map(self, function) -> Matrix:
         """The same matrix with function(tensor) for each tensor: in other memory."""
-        buffers = [None if buffer is None else function(buffer) for buffer in self.buffers]
+        mapped = [None if buffer is None else function(buffer) for buffer in self.buffers]
         amax = None if self.amax is None else function(self.amax)
         master = None if self.master is None else function(self.master)
-        copy = Matrix(self.format, self.rows, self.columns, buffers, amax, master).inherit(self)
+        copy = Matrix(self.format, self.rows, self.columns, mapped, amax, master).inherit(self)
         copy.filled, copy.used, copy.partial = set(self.filled), self.used, self.partial
         copy.stale, copy.initializing = self.stale, self.initializing
         return copy
@@ -126,12 +114,9 @@ class Matrix:
         master = self.master is not None
         zeros = Matrix.allocate(self.format, rows, columns, usages, device, master=master)
         zeros.inherit(self)
-        for tensor in zeros.tensors:
-            tensor.zero_()
-        for buffer, tensor in enumerate(zeros.buffers):
-            if tensor is not None and tensor.dtype == torch.float32:
-                # the scale of a block of zeros is 1; only padding is 0
-                tensor[corner(self.format.used_shape(buffer, rows, columns))] = 1.0
+        buffers.fill_with_zeros(self.format, rows, columns, zeros.buffers)
+        if master:
+            zeros.master.zero_()
         zeros.used, zeros.partial = 0, self.partial
         if self.shards > 1 and rows == -(-self.rows // self.shards):
             zeros.partial = True
@@ -152,27 +137,20 @@ class Matrix:
             raise errors.cannot_cut(self, row)
 
     def rows_of(self, buffer: int, begin: int, rows: int) -> torch.Tensor:
-        """The entries of some rows: a view that writes through."""
-        tensor, cut = self.buffers[buffer], self.format.cuts[buffer]
-        if cut.dimension < 0 or (begin == 0 and rows == self.rows):
-            return tensor
-        first, end = cut.entry(begin), cut.entry(begin + rows)
-        return tensor.narrow(cut.dimension, first, end - first)
+        """The entries of some rows: a view that writes through; all of them with the padding."""
+        if begin == 0 and rows == self.rows:
+            return self.buffers[buffer]
+        return buffers.rows_of(self.buffers[buffer], self.format.cuts[buffer], begin, rows)
 
     def canonical(self, buffer: int, begin: int, rows: int) -> torch.Tensor | None:
         """The buffer of a matrix of these rows alone: a view where that has the same bytes, else a
-        copy, padded anew.
+        copy.
         """
         if self.buffers[buffer] is None:
             return None
-        view = self.rows_of(buffer, begin, rows)
         shape = self.format.buffer_shape(buffer, rows, self.columns)
-        if view.shape == shape and view.is_contiguous():
-            return view
-        used = corner(self.format.used_shape(buffer, rows, self.columns))
-        padded = view.new_zeros(shape)
-        padded[used] = view[used]
-        return padded
+        used = self.format.used_shape(buffer, rows, self.columns)
+        return buffers.padded(self.rows_of(buffer, begin, rows), shape, used)
 
     def master_rows(self, begin: int, rows: int) -> torch.Tensor | None:
         return None if self.master is None else self.master.narrow(0, begin, rows)
@@ -187,7 +165,7 @@ class Matrix:
             target = self.rows_of(buffer, begin, rows)
             origin = source.rows_of(buffer, source_begin, rows)
             # One of them may be a whole buffer, with its padding.
-            used = corner(map(min, target.shape, origin.shape))
+            used = buffers.corner(map(min, target.shape, origin.shape))
             target[used] = origin[used]
         self.copy_spanning(source)
         if self.master is not None:
@@ -264,10 +242,10 @@ class Matrix:
         if value.is_meta:
             return value
         wanted = buffers_of(usage)
-        buffers = tuple(
+        given = tuple(
             self.canonical(buffer, begin, rows) if buffer in wanted else None for buffer in BUFFERS
         )
-        described = (rows, self.columns, value, buffers, self.amax)
+        described = (rows, self.columns, value, given, self.amax)
         stream = casting.stream_of(value.device)
         _C.dequantize(self.format.plugin, usage == "columnwise", [described], stream)
         return value

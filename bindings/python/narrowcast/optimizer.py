@@ -60,16 +60,9 @@ class FusedAdam(torch.optim.Optimizer):
             )
         self.state_dtype = state_dtype
         self._tables = None
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "adamw": adamw,
-        }
-        super().__init__(
-            params, {**defaults, "rounding": rounding, "seed": seed, "capturable": capturable}
-        )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
+        super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict) -> None:
         """Adds a group, and makes its state."""

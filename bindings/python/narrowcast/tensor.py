@@ -160,9 +160,10 @@ class QuantizedTensor(torch.Tensor):
     def _parts(self) -> tuple:
         matrix = self._matrix
         tensors = [getattr(self, name) for name in _PARTS]
+        partial = matrix.partial or self._rows < matrix.rows
         return (
             *(self.format.name, tuple(self.shape), self.dtype, tensors),
-            *(matrix.name, matrix.recompute, matrix.partial),
+            *(matrix.name, matrix.recompute, partial),
         )
 
     def __tensor_flatten__(self):

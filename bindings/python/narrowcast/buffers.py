@@ -1,0 +1,56 @@
+"""The buffers of a matrix as tensors: room for them, and the entries that belong to some rows."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast.registry import BUFFERS, Format, buffers_of
+
+
+def corner(shape) -> tuple[slice, ...]:
+    """The index of the first entries along each dimension."""
+    return tuple(slice(n) for n in shape)
+
+
+def allocate(format: Format, rows: int, columns: int, usages, device) -> list[torch.Tensor | None]:
+    """Room for some usages: undefined bytes, and the zeros that pad scales, which no kernel writes.
+    ValueError if the format cannot hold the matrix.
+    """
+    buffers: list[torch.Tensor | None] = [None] * len(BUFFERS)
+    for usage in usages:
+        format.check_holds(usage, rows, columns)
+        for buffer in buffers_of(usage):
+            shape = format.buffer_shape(buffer, rows, columns)
+            padded = shape != format.used_shape(buffer, rows, columns)
+            make = torch.zeros if padded else torch.empty
+            buffers[buffer] = make(shape, dtype=format.buffer_dtype(buffer), device=device)
+    return buffers
+
+
+def fill_with_zeros(format: Format, rows: int, columns: int, buffers) -> None:
+    """The bytes of a matrix of zeros: a float32 scale of zeros is 1, and only padding is 0."""
+    for buffer, tensor in enumerate(buffers):
+        if tensor is None:
+            continue
+        tensor.zero_()
+        if tensor.dtype == torch.float32:
+            tensor[corner(format.used_shape(buffer, rows, columns))] = 1.0
+
+
+def rows_of(tensor: torch.Tensor, cut, begin: int, rows: int) -> torch.Tensor:
+    """The entries of some rows: a view that writes through. `cut`: Format.cuts[buffer]."""
+    if cut.dimension < 0:
+        return tensor
+    first, end = cut.entry(begin), cut.entry(begin + rows)
+    return tensor.narrow(cut.dimension, first, end - first)
+
+
+def padded(view: torch.Tensor, shape, used) -> torch.Tensor:
+    """A view as a buffer of this shape: itself if it is one, else a copy of its first entries
+    (`used`) with zero padding.
+    """
+    if view.shape == shape and view.is_contiguous():
+        return view
+    copy = view.new_zeros(shape)
+    copy[corner(used)] = view[corner(used)]
+    return copy
