@@ -166,3 +166,23 @@ def evaluate_between(mesh, format):
 
 def test_forwards_without_a_backward(format):
     ranks.run(2, "cpu", evaluate_between, format)
+
+
+def evaluate_in_inference_mode(mesh, format):
+    """Between two steps of training."""
+    device = mesh.device_type
+    model, reference = (shard(build(format, device), mesh) for _ in range(2))
+    for step in range(2):
+        for m in (model, reference):
+            m.zero_grad()
+            loss_of(m, step, device).backward()
+        for a, b in zip(gradients(model), gradients(reference), strict=True):
+            assert same(a, b)
+        with torch.inference_mode():
+            inferred = loss_of(model, 8, device).item()
+        with torch.no_grad():
+            assert loss_of(reference, 8, device).item() == inferred
+
+
+def test_evaluation_in_inference_mode(format, device):
+    ranks.run(2, device, evaluate_in_inference_mode, format)
