@@ -262,3 +262,13 @@ def test_state_dict(format):
     assert_quantized(other.weight, plain.weight.detach())
     plain.load_state_dict(model.state_dict())
     assert torch.equal(plain.weight, model.weight.dequantize())
+
+
+@pytest.mark.parametrize("value", [torch.ones(64, 64), None])
+def test_assigning_data_is_refused(value, format):
+    """It would change nothing, in silence: torch swaps what a wrapper does not have."""
+    q = nc.quantize(torch.randn(64, 64), format)
+    before = q.dequantize()
+    with pytest.raises(NotImplementedError, match=r"\.data .*copy_"):
+        q.data = nc.quantize(torch.ones(64, 64), format) if value is None else value
+    assert torch.equal(q.dequantize(), before)

@@ -87,3 +87,10 @@ def replaces_quantized(matrix) -> TypeError:
         "plain tensor in the place of a quantized weight. Use module.to(dtype), which changes the "
         "weight's logical dtype and keeps its bytes"
     )
+
+
+def replaces_data(matrix) -> NotImplementedError:
+    return NotImplementedError(
+        f"{matrix.describe()}: assigning to .data would leave its bytes as they are. Use "
+        "weight.copy_(value) under torch.no_grad(), which sets the bytes and the master"
+    )

@@ -51,3 +51,11 @@ def _replace(func, args, kwargs):
         raise errors.replaces_quantized(tensor._matrix)
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
+
+
+@handles(torch.Tensor.data.__set__)
+def _assign_data(func, args, kwargs):
+    if isinstance(args[0], QuantizedTensor):
+        raise errors.replaces_data(args[0]._matrix)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
