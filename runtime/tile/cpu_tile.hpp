@@ -167,12 +167,16 @@ struct CpuTile {
     } else {
       for (int r = 0; r < rows; ++r) {
         alignas(64) uint8_t run[kColumns];
-        alignas(64) uint8_t packed[kColumns];
         codes.row(r, run);
-        pack<kLayout.element_bits>(run, columns, packed);
         const int64_t first =
             element_position(kLayout, matrix, origin.rows + r, origin.columns).byte;
-        stream_bytes(packed, columns * kLayout.element_bits / 8, data.bytes + first);
+        if constexpr (kLayout.element_bits == 8) {
+          stream_bytes(run, columns, data.bytes + first);
+        } else {
+          alignas(64) uint8_t packed[kColumns];
+          pack<kLayout.element_bits>(run, columns, packed);
+          stream_bytes(packed, columns * kLayout.element_bits / 8, data.bytes + first);
+        }
       }
     }
   }

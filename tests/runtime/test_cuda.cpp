@@ -41,6 +41,16 @@ std::vector<Type> narrowed(const std::vector<float>& values) {
   return result;
 }
 
+// Equal bits; a NaN is a NaN, whatever its payload.
+template <class Type>
+bool same(const std::vector<Type>& a, const std::vector<Type>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float x = widen(a[i]), y = widen(b[i]);
+    if (bits_of(x) != bits_of(y) && !(is_nan(x) && is_nan(y))) return false;
+  }
+  return true;
+}
+
 // Runs `function` of the GPU over tensors whose pointers are device pointers.
 const char* run(nc_function function, nc_launch launch, const std::vector<nc_tensor>& tensors,
                 const std::vector<nc_step>& steps = {}) {
@@ -101,14 +111,7 @@ void expect_equal_casts(const nc_plugin& plugin, Extent matrix, const std::vecto
           expected.buffer[NC_COLUMNWISE_SCALE]);
   }
 
-  // Decoding, both usages. A NaN is a NaN, whatever its payload.
-  const auto same = [](const std::vector<Type>& a, const std::vector<Type>& b) {
-    for (size_t i = 0; i < a.size(); ++i) {
-      const float x = widen(a[i]), y = widen(b[i]);
-      if (bits_of(x) != bits_of(y) && !(is_nan(x) && is_nan(y))) return false;
-    }
-    return true;
-  };
+  // Decoding, both usages.
   const DeviceArray<Type> decoded(values.size());
   std::vector<Type> expected_values(values.size());
   tensor.value = expected_values.data();
@@ -252,13 +255,6 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Extent>& sh
       REQUIRE(run(plugin.cuda->cast, device_launch, device_tensors, device_steps) == nullptr);
     }
   }
-  const auto same = [](const auto& a, const auto& b) {
-    for (size_t i = 0; i < a.size(); ++i) {
-      const float x = widen(a[i]), y = widen(b[i]);
-      if (bits_of(x) != bits_of(y) && !(is_nan(x) && is_nan(y))) return false;
-    }
-    return true;
-  };
   for (Case& c : cases) {
     CAPTURE(c.matrix.rows);
     CAPTURE(c.matrix.columns);
