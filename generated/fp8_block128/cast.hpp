@@ -1,0 +1,52 @@
+// The cast of fp8_block128, once for both machines.
+// Made from spec/fp8_block128.toml; edit that and run `make regenerate`.
+#pragma once
+
+#include "generated/fp8_block128/format.hpp"
+#include "runtime/tile/buffers.hpp"
+
+namespace narrowcast::fp8_block128::inline NC_VARIANT {
+
+struct Sequence : Format {
+  using TensorBuffers = Buffers<Format>;
+
+  template <class Tile>
+  NC_MACHINE static void cast(Tile& x, const Inputs&, const TensorBuffers& out) {
+    // One scale for each 128x128 block.
+    const auto scale = x.template block_amax<128, 128>().map(Rceil<F32, E4M3>{});
+    const auto codes = x.template encode<E4M3>(scale);
+    if (out.rowwise) {
+      x.store(out.rowwise_data, codes);
+      x.store_scale(out.rowwise_scale, scale);
+    }
+    // Columnwise: the same blocks, so the same codes and scales, stored transposed.
+    if (out.columnwise) {
+      x.store(out.columnwise_data, codes);
+      x.store_scale(out.columnwise_scale, scale);
+    }
+  }
+
+  // Columnwise from the rowwise bytes, after a gather.
+  template <class Tile>
+  NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {
+    const auto scale = x.template load_scale<128, 128>(out.rowwise_scale);
+    x.store(out.columnwise_data, x.load_codes(out.rowwise_data));
+    x.store_scale(out.columnwise_scale, scale);
+  }
+
+  template <class Tile>
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+    const auto scale = x.template load_scale<128, 128>(from.rowwise_scale);
+    const auto codes = x.load_codes(from.rowwise_data);
+    x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
+  }
+
+  template <class Tile>
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+    const auto scale = x.template load_scale<128, 128>(from.columnwise_scale);
+    const auto codes = x.load_codes(from.columnwise_data);
+    x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
+  }
+};
+
+}  // namespace narrowcast::fp8_block128::inline NC_VARIANT

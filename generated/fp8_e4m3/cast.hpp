@@ -1,0 +1,54 @@
+// The cast of fp8_e4m3, once for both machines.
+// Made from spec/fp8_e4m3.toml; edit that and run `make regenerate`.
+#pragma once
+
+#include "generated/fp8_e4m3/format.hpp"
+#include "runtime/tile/buffers.hpp"
+
+namespace narrowcast::fp8_e4m3::inline NC_VARIANT {
+
+struct Sequence : Format {
+  using TensorBuffers = Buffers<Format>;
+
+  // The scale comes from the amax of the whole tensor, so a pass that finds it goes before this
+  // one.
+  template <class Tile>
+  NC_MACHINE static void cast(Tile& x, const Inputs& in, const TensorBuffers& out) {
+    // One scale for the tensor.
+    const auto scale = x.tensor_scale(Exact<F32, E4M3>{}, in.tensor_amax);
+    const auto codes = x.template encode<E4M3>(scale);
+    if (out.rowwise) {
+      x.store(out.rowwise_data, codes);
+      x.store_scale(out.rowwise_scale, scale);
+    }
+    // Columnwise: the same scale, so the same codes, stored transposed.
+    if (out.columnwise) {
+      x.store(out.columnwise_data, codes);
+      x.store_scale(out.columnwise_scale, scale);
+    }
+  }
+
+  // Columnwise from the rowwise bytes, after a gather.
+  template <class Tile>
+  NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {
+    const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(out.rowwise_scale);
+    x.store(out.columnwise_data, x.load_codes(out.rowwise_data));
+    x.store_scale(out.columnwise_scale, scale);
+  }
+
+  template <class Tile>
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+    const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.rowwise_scale);
+    const auto codes = x.load_codes(from.rowwise_data);
+    x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
+  }
+
+  template <class Tile>
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+    const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.columnwise_scale);
+    const auto codes = x.load_codes(from.columnwise_data);
+    x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
+  }
+};
+
+}  // namespace narrowcast::fp8_e4m3::inline NC_VARIANT

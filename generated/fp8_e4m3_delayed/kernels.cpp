@@ -1,0 +1,15 @@
+// The CPU's functions of fp8_e4m3_delayed; compiled once for each instruction set.
+// Made from spec/fp8_e4m3_delayed.toml; edit that and run `make regenerate`.
+#include "generated/fp8_e4m3_delayed/cast.hpp"
+#include "runtime/launch/cpu_kernels.hpp"
+#include "runtime/launch/machine_table.hpp"
+
+namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT {
+
+const nc_machine& cpu_machine() {
+  using Kernels = CpuKernels<Sequence>;
+  static constexpr nc_machine kMachine = machine_table<Sequence, Kernels>(Kernels::Tile::kColumns);
+  return kMachine;
+}
+
+}  // namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT

@@ -1,0 +1,46 @@
+// The facts of mxfp4, as the runtime's templates read them.
+// Made from spec/mxfp4.toml; edit that and run `make regenerate`.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/numeric/scale_rule.hpp"
+#include "runtime/numeric/small_float.hpp"
+
+namespace narrowcast::mxfp4::inline NC_VARIANT {
+
+struct Format {
+  using Element = E2M1;
+  using ScaleType = E8M0;
+
+  static constexpr Layout kRowwise = {
+      .block_rows = 1,
+      .block_columns = 32,
+      .scale_per_rows = 1,
+      .scale_per_columns = 32,
+      .scale_pad_rows = 128,
+      .scale_pad_columns = 4,
+      .transposed = false,
+      .scale_transposed = false,
+      .element_bits = 4,
+      .scale_bytes = 1,
+  };
+  static constexpr Layout kColumnwise = {
+      .block_rows = 32,
+      .block_columns = 1,
+      .scale_per_rows = 32,
+      .scale_per_columns = 1,
+      .scale_pad_rows = 128,
+      .scale_pad_columns = 4,
+      .transposed = true,
+      .scale_transposed = true,
+      .element_bits = 4,
+      .scale_bytes = 1,
+  };
+
+  static constexpr bool kTensorAmax = false;
+  static constexpr bool kColumnwiseDerived = false;
+  // A tile of 64 rows stores transposed data in runs of at least 32 bytes.
+  static constexpr int kTileRows = 64;
+};
+
+}  // namespace narrowcast::mxfp4::inline NC_VARIANT

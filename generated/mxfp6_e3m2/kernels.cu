@@ -1,0 +1,15 @@
+// The GPU's functions of mxfp6_e3m2.
+// Made from spec/mxfp6_e3m2.toml; edit that and run `make regenerate`.
+#include "generated/mxfp6_e3m2/cast.hpp"
+#include "runtime/launch/cuda_kernels.cuh"
+#include "runtime/launch/machine_table.hpp"
+
+namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT {
+
+const nc_machine& cuda_machine() {
+  static constexpr nc_machine kMachine =
+      machine_table<Sequence, CudaKernels<Sequence>>(kWarpColumns);
+  return kMachine;
+}
+
+}  // namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT

@@ -1,0 +1,15 @@
+// The GPU's functions of mxfp8_2d.
+// Made from spec/mxfp8_2d.toml; edit that and run `make regenerate`.
+#include "generated/mxfp8_2d/cast.hpp"
+#include "runtime/launch/cuda_kernels.cuh"
+#include "runtime/launch/machine_table.hpp"
+
+namespace narrowcast::mxfp8_2d::inline NC_VARIANT {
+
+const nc_machine& cuda_machine() {
+  static constexpr nc_machine kMachine =
+      machine_table<Sequence, CudaKernels<Sequence>>(kWarpColumns);
+  return kMachine;
+}
+
+}  // namespace narrowcast::mxfp8_2d::inline NC_VARIANT

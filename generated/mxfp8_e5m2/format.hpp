@@ -1,0 +1,46 @@
+// The facts of mxfp8_e5m2, as the runtime's templates read them.
+// Made from spec/mxfp8_e5m2.toml; edit that and run `make regenerate`.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/numeric/scale_rule.hpp"
+#include "runtime/numeric/small_float.hpp"
+
+namespace narrowcast::mxfp8_e5m2::inline NC_VARIANT {
+
+struct Format {
+  using Element = E5M2;
+  using ScaleType = E8M0;
+
+  static constexpr Layout kRowwise = {
+      .block_rows = 1,
+      .block_columns = 32,
+      .scale_per_rows = 1,
+      .scale_per_columns = 32,
+      .scale_pad_rows = 128,
+      .scale_pad_columns = 4,
+      .transposed = false,
+      .scale_transposed = false,
+      .element_bits = 8,
+      .scale_bytes = 1,
+  };
+  static constexpr Layout kColumnwise = {
+      .block_rows = 32,
+      .block_columns = 1,
+      .scale_per_rows = 32,
+      .scale_per_columns = 1,
+      .scale_pad_rows = 4,
+      .scale_pad_columns = 128,
+      .transposed = false,
+      .scale_transposed = false,
+      .element_bits = 8,
+      .scale_bytes = 1,
+  };
+
+  static constexpr bool kTensorAmax = false;
+  static constexpr bool kColumnwiseDerived = false;
+  // A tile of 32 rows holds whole blocks.
+  static constexpr int kTileRows = 32;
+};
+
+}  // namespace narrowcast::mxfp8_e5m2::inline NC_VARIANT
