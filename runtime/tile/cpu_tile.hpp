@@ -186,12 +186,13 @@ struct CpuTile {
     constexpr Layout kLayout = Buffer::kLayout;
     StoredCodes codes;
     if constexpr (kLayout.transposed) {
+      const int height = std::min(rows, kRows);  // a bound that the compiler can see
       for (int c = 0; c < columns; ++c) {
         uint8_t run[kRows];
         unpack<kLayout.element_bits>(
             data.bytes + element_position(kLayout, matrix, origin.rows, origin.columns + c).byte,
-            rows, run);
-        for (int r = 0; r < rows; ++r) codes.code[r][c] = run[r];
+            height, run);
+        for (int r = 0; r < height; ++r) codes.code[r][c] = run[r];
       }
     } else {
       for (int r = 0; r < rows; ++r) {
