@@ -1,5 +1,4 @@
-// The specs that tests read: those of spec/, and those in good/ of the formats that are still to
-// come.
+// The specs that tests read, and what the generator makes of them.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -35,12 +34,7 @@ inline std::vector<fs::path> files(const fs::path& folder, const std::string& ex
   return paths;
 }
 
-inline std::vector<fs::path> good_specs() {
-  std::vector<fs::path> paths = files(kSource / "spec", ".toml");
-  const std::vector<fs::path> later = files(kSource / "tests/codegen/good", ".toml");
-  paths.insert(paths.end(), later.begin(), later.end());
-  return paths;
-}
+inline std::vector<fs::path> good_specs() { return files(kSource / "spec", ".toml"); }
 
 // The plan of a spec that has no errors.
 inline Plan plan_of(const Source& source) {

@@ -173,7 +173,7 @@ TEST_CASE("the row step is the smallest that divides nothing") {
 }
 
 TEST_CASE("packing decides the row step where blocks do not, and one code a byte frees it") {
-  const std::string text = text_of(kSource / "tests/codegen/good/mxfp6_e2m3.toml");
+  const std::string text = text_of(kSource / "spec/mxfp6_e2m3.toml");
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string changed = text;
     changed.replace(changed.find(from), from.size(), to);
