@@ -25,12 +25,13 @@ endif
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
-.PHONY: help build test demo regenerate bench format tidy asan ubsan clean
+.PHONY: help build test exhaustive demo regenerate bench format tidy asan ubsan clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make build       everything, into $(BUILD)/; leaves $(VENV)/ whose Python imports narrowcast"
 	@echo "make test        build, then every test that this machine can run"
+	@echo "make exhaustive  every number type and scale rule, for all 2^32 floats (minutes)"
 	@echo "make demo        build, then train a small GPT three times and compare (demo/)"
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
 	@echo "make bench       measure this machine"
@@ -57,6 +58,10 @@ test: build
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS) || status=1; \
 	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest tests || status=1; \
 	exit $$status
+
+exhaustive: $(ready)
+	$(configure)
+	cmake --build $(BUILD) --parallel $(JOBS) --target exhaustive
 
 demo: build
 	$(run_python) examples/demo.py --out demo

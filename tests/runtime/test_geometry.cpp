@@ -64,11 +64,58 @@ TEST_CASE("every element has bits of its own, and a scale inside the buffer") {
   }
 }
 
-TEST_CASE("positions do not overflow 32 bits") {
-  const Layout l = layout({1, 32, 1, 32, 128, 4, false, false, 8, 1});
-  constexpr Extent kHuge{int64_t{1} << 20, int64_t{1} << 20};
-  CHECK(element_position(l, kHuge, kHuge.rows - 1, kHuge.columns - 1).byte ==
-        (int64_t{1} << 40) - 1);
+// The formulas of docs/numerics.md in 128 bits, which overflow nowhere. No matrix is made.
+using Wide = __int128;
+
+void check_in_128_bits(const Usage& u, Extent matrix, int64_t row, int64_t column) {
+  CAPTURE(matrix.rows);
+  CAPTURE(row);
+  CAPTURE(column);
+  const Layout l = layout(u);
+  const bool t = u.transposed, st = u.scale_transposed;
+  const Wide length = t ? matrix.rows : matrix.columns, lines = t ? matrix.columns : matrix.rows;
+  const Wide bit = (Wide{t ? column : row} * length + (t ? row : column)) * u.bits;
+  const BitPosition at = element_position(l, matrix, row, column);
+  CHECK(Wide{at.byte} * 8 + at.shift == bit);
+  const Extent data = data_shape(l, matrix);
+  CHECK(Wide{data.rows} * data.columns * 8 == length * lines * u.bits);
+
+  const auto up = [](Wide n, Wide k) { return (n + k - 1) / k * k; };
+  const Wide down = up(matrix.rows, u.per_rows) / u.per_rows;
+  const Wide across = up(matrix.columns, u.per_columns) / u.per_columns;
+  const Wide i = row / u.per_rows, j = column / u.per_columns;
+  const Wide scale_rows = up(st ? across : down, u.pad_rows);
+  const Wide scale_columns = up(st ? down : across, u.pad_columns);
+  CHECK(Wide{scale_index(l, matrix, row, column)} == (st ? j : i) * scale_columns + (st ? i : j));
+  const Extent scale = scale_shape(l, matrix);
+  CHECK(Wide{scale.rows} * scale.columns == scale_rows * scale_columns);
+}
+
+TEST_CASE("matrices of 2^31 elements and more, up to 2^40") {
+  constexpr int64_t k2To31 = int64_t{1} << 31, k2To20 = 1 << 20;
+  for (const Usage& usage : {Usage{1, 32, 1, 32, 128, 4, false, false, 8, 1},
+                             Usage{32, 1, 32, 1, 4, 128, false, false, 8, 1},
+                             Usage{16, 16, 1, 16, 128, 4, false, false, 4, 1},
+                             Usage{16, 16, 16, 1, 128, 4, true, true, 4, 1},
+                             Usage{1, 32, 1, 32, 128, 4, false, false, 6, 1},
+                             Usage{32, 1, 32, 1, 128, 4, true, true, 6, 1},
+                             Usage{128, 128, 128, 128, 1, 4, true, true, 8, 4},
+                             Usage{1, 128, 1, 128, 1, 4, false, true, 8, 4},
+                             Usage{128, 1, 128, 1, 1, 4, true, false, 8, 4}}) {
+    for (const Extent matrix :
+         {Extent{k2To20, k2To20}, Extent{4, k2To31 + 8}, Extent{k2To31 + 8, 4},
+          Extent{70004, 65536}, Extent{k2To31 / 65536 + 4, 65532}}) {
+      for (const int64_t row : {int64_t{0}, matrix.rows / 2 + 1, matrix.rows - 1}) {
+        for (const int64_t column : {int64_t{0}, matrix.columns / 2 + 1, matrix.columns - 1}) {
+          check_in_128_bits(usage, matrix, row, column);
+        }
+      }
+    }
+  }
+  const Layout tensor = layout({0, 0, 0, 0, 0, 0, true, true, 8, 4});
+  constexpr Extent kHuge{k2To20, k2To20};
+  CHECK(element_position(tensor, kHuge, 5, k2To20 - 1).byte == (k2To20 - 1) * k2To20 + 5);
+  CHECK(scale_index(tensor, kHuge, k2To20 - 1, k2To20 - 1) == 0);
 }
 
 TEST_CASE("sub-byte elements need whole bytes along a stored row") {

@@ -1,0 +1,111 @@
+// The same claims on the GPU, where hardware conversions and the device's arithmetic stand in: all
+// 2^32 floats against the same definitions, so that the machines agree by agreeing with them.
+#include <cstdio>
+
+#include "runtime/tile/cuda_codes.cuh"
+#include "tests/support/claim_list.hpp"
+#include "tests/support/cuda_memory.hpp"
+
+namespace narrowcast::test {
+namespace {
+
+// A function of steps, in the device's memory.
+struct DeviceSteps {
+  const uint32_t* firsts;
+  const uint64_t* values;
+  int count;
+
+  __device__ uint64_t operator()(float x) const {
+    const uint32_t bits = bits_of(x);
+    int low = 0, high = count;  // firsts[low] <= bits < firsts[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (firsts[middle] <= bits) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return values[low];
+  }
+};
+
+template <class Function, class Definition>
+__global__ void count_wrong(Function function, Definition definition, unsigned long long* wrong) {
+  unsigned faults = 0;
+  const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
+  for (uint64_t bits = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; bits < uint64_t{1} << 32;
+       bits += stride) {
+    const float x = float_of(static_cast<uint32_t>(bits));
+    faults += function(x) != definition(x);
+  }
+  if (faults != 0) atomicAdd(wrong, static_cast<unsigned long long>(faults));
+}
+
+// What the kernels call for four elements, with the hardware's conversion where there is one. The
+// four places must agree.
+template <class Element>
+struct Encoded4 {
+  __device__ uint64_t operator()(float x) const {
+    const uint32_t codes = encode4<Element>(x, x, x, x), code = codes & 0xff;
+    return codes == code * 0x01010101u ? code : ~0u;
+  }
+};
+
+class Judge {
+ public:
+  int false_claims = 0;
+
+  template <class Function>
+  void steps(const std::string& name, const Function& function, const Steps& steps) {
+    std::vector<uint32_t> firsts;
+    std::vector<uint64_t> values;
+    for (const Step& step : steps) {
+      firsts.push_back(step.first);
+      values.push_back(step.value);
+    }
+    const DeviceArray<uint32_t> device_firsts(firsts);
+    const DeviceArray<uint64_t> device_values(values);
+    const DeviceSteps definition{device_firsts.get(), device_values.get(),
+                                 static_cast<int>(steps.size())};
+    judge(name, function, definition);
+    if constexpr (requires { typename Function::Element; }) {
+      judge(name + ", by fours", Encoded4<typename Function::Element>{}, definition);
+    }
+  }
+
+  template <class Function, class Definition>
+  void equal(const std::string& name, const Function& function, const Definition& definition,
+             const std::vector<uint32_t>&) {
+    judge(name, function, definition);
+  }
+
+ private:
+  template <class Function, class Definition>
+  void judge(const std::string& name, const Function& function, const Definition& definition) {
+    const DeviceArray<unsigned long long> wrong(std::vector<unsigned long long>{0});
+    count_wrong<<<4096, 256>>>(function, definition, wrong.get());
+    check(cudaDeviceSynchronize(), "kernel");
+    const unsigned long long count = wrong.download()[0];
+    std::printf("%-44s %10llu wrong of 2^32\n", name.c_str(), count);
+    std::fflush(stdout);
+    false_claims += count != 0;
+  }
+};
+
+int run() {
+  if (!has_gpu()) {
+    std::printf("no GPU here: nothing was tested\n");
+    return 0;
+  }
+  Judge judge;
+  visit_claims(judge);
+  std::printf(judge.false_claims == 0 ? "every claim holds\n" : "%d claims are false\n",
+              judge.false_claims);
+  return judge.false_claims != 0;
+}
+
+}  // namespace
+}  // namespace narrowcast::test
+
+int main() { return narrowcast::test::run(); }
