@@ -1,7 +1,7 @@
-# A format's plugin: generated/<format>, as the shared library <build>/plugins/<format>.so.
+# A format's plugin, and the test of its golden bytes: from the generated folder to <NARROWCAST_PLUGIN_DIR>/<format>.so and the program
+# golden_<format>.
 
 include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
-set(NARROWCAST_PLUGIN_DIR ${PROJECT_BINARY_DIR}/plugins)
 
 # The global property NARROWCAST_FORMATS lists the targets of all formats.
 function(narrowcast_add_format directory)
@@ -11,4 +11,11 @@ function(narrowcast_add_format directory)
   target_link_libraries(${format} PRIVATE narrowcast_options narrowcast_plugin)
   narrowcast_add_variants(${format} ${format} ${directory}/kernels.cpp ${directory}/kernels.cu)
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_FORMATS ${format})
+
+  add_executable(golden_${format} EXCLUDE_FROM_ALL ${directory}/test.cpp)
+  target_link_libraries(golden_${format} PRIVATE narrowcast_options narrowcast_loader)
+  if(NARROWCAST_TESTS)
+    set_target_properties(golden_${format} PROPERTIES EXCLUDE_FROM_ALL OFF)
+    add_test(NAME golden_${format} COMMAND golden_${format} $<TARGET_FILE:${format}>)
+  endif()
 endfunction()

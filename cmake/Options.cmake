@@ -38,25 +38,57 @@ if(NARROWCAST_WITH_CUDA)
   set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
 endif()
-message(STATUS "narrowcast: GPU kernels ${NARROWCAST_WITH_CUDA}")
+set(NARROWCAST_WITH_AVX OFF)
+set(cpu_variants baseline)
+if(NARROWCAST_AVX AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(NARROWCAST_WITH_AVX ON)
+  set(cpu_variants "baseline, avx2, avx512")
+endif()
+message(STATUS "narrowcast: CPU kernels for ${cpu_variants}")
+if(NARROWCAST_WITH_CUDA)
+  list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^([0-9]+[a-z]?).*" "sm_\\1" OUTPUT_VARIABLE gpus)
+  list(JOIN gpus ", " gpus)
+  message(STATUS "narrowcast: GPU kernels for ${gpus}")
+else()
+  message(STATUS "narrowcast: no GPU kernels")
+endif()
+
+set(NARROWCAST_WITH_CODEGEN ${NARROWCAST_CODEGEN})
+if(NARROWCAST_CODEGEN)
+  find_path(NARROWCAST_TOMLPLUSPLUS toml++/toml.h)
+  if(NARROWCAST_TOMLPLUSPLUS)
+    set(NARROWCAST_WITH_CODEGEN ON)
+  elseif(NARROWCAST_CODEGEN STREQUAL "AUTO")
+    message(STATUS "narrowcast: no generator, because toml++ was not found")
+    set(NARROWCAST_WITH_CODEGEN OFF)
+  else()
+    message(FATAL_ERROR "The generator needs toml++ (Debian: libtomlplusplus-dev): install it, or leave the generator out with "
+                        "-DNARROWCAST_CODEGEN=OFF")
+  endif()
+endif()
+
+# Beside the sources, generated text is found as generated/<format>/<file>, wherever its folder lies.
+cmake_path(GET NARROWCAST_GENERATED PARENT_PATH generated_root)
 
 # IEEE arithmetic: no contraction, no fast-math. The two -fno flags change no value: they say that nobody reads errno or
 # the exception flags, which lets the compiler vectorise square roots and selections.
 add_library(narrowcast_options INTERFACE)
-target_include_directories(narrowcast_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_include_directories(narrowcast_options INTERFACE ${generated_root} ${PROJECT_SOURCE_DIR})
 target_compile_options(
   narrowcast_options
   INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall
     -Wextra
-    -Werror
     -ffp-contract=off
     -fno-math-errno
     -fno-trapping-math>
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false
     --expt-relaxed-constexpr
-    --Werror=all-warnings
     -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
+if(NARROWCAST_WERROR)
+  target_compile_options(narrowcast_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+                                                      $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+endif()
 if(NARROWCAST_SANITIZE)
   target_compile_options(narrowcast_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${NARROWCAST_SANITIZE} -fno-sanitize-recover=all -g -O1 -fno-omit-frame-pointer>)

@@ -4,7 +4,7 @@
 # Adds to `library` the kernels of `cpu_source` and `cuda_source`; their object libraries are called <name>_kernels_<variant>.
 function(narrowcast_add_variants library name cpu_source cuda_source)
   narrowcast_add_variant(${library} ${name} baseline ${cpu_source})
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  if(NARROWCAST_WITH_AVX)
     narrowcast_add_variant(${library} ${name} avx2 ${cpu_source} -march=x86-64-v3)
     narrowcast_add_variant(${library} ${name} avx512 ${cpu_source} -march=x86-64-v4 -mprefer-vector-width=512)
     target_compile_definitions(${library} PRIVATE NC_WITH_AVX)

@@ -1,4 +1,4 @@
-// test.cpp: the format's golden bytes, and the test that the plugin still makes them.
+// test.cpp: the format's golden bytes, and the program that tests whether a plugin makes them.
 #include <bit>
 
 #include "codegen/cpp_text.hpp"
@@ -50,31 +50,23 @@ std::string emit_test(const Plan& plan) {
     cases += constants(golden, prefix) + golden_case(golden, prefix) + "\n\n";
   }
   cases.resize(cases.size() - 2);
-  const std::string load = "load_plugin(NARROWCAST_TEST_PLUGINS \"/" + plan.name + ".so\")";
   printer.print(R"text(
-    #include <doctest/doctest.h>
-
-    #include "runtime/golden/check.hpp"
-    #include "runtime/plugin/registry.hpp"
+    #include "runtime/golden/test_main.hpp"
 
     namespace narrowcast::$name$ {
     namespace {
 
     $cases$
 
-    TEST_CASE("golden bytes of $name$") {
-      $load$
-      for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-        CAPTURE(*variant);
-        CHECK(golden::fault(plugin, *variant, kFinite) == "");
-        CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-      }
-    }
-
     }  // namespace
     }  // namespace narrowcast::$name$
+
+    int main(int argc, char** argv) {
+      using namespace narrowcast;
+      return golden::test_main(argc, argv, {$name$::kFinite, $name$::kExtreme});
+    }
   )text",
-                {{"cases", cases}, {"load", assignment("const nc_plugin& plugin", load, 2)}});
+                {{"cases", cases}});
   return printer.text();
 }
 

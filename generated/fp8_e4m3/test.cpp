@@ -1,9 +1,6 @@
 // The golden bytes of fp8_e4m3, frozen with its name.
 // Made from spec/fp8_e4m3.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::fp8_e4m3 {
 namespace {
@@ -120,14 +117,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0xa05c5a1524acae65, 0xa05c5a1524acae65},
 };
 
-TEST_CASE("golden bytes of fp8_e4m3") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/fp8_e4m3.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::fp8_e4m3
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {fp8_e4m3::kFinite, fp8_e4m3::kExtreme});
+}

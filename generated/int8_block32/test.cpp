@@ -1,9 +1,6 @@
 // The golden bytes of int8_block32, frozen with its name.
 // Made from spec/int8_block32.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::int8_block32 {
 namespace {
@@ -120,14 +117,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0x634135b82a64ae65, 0x634135b82a64ae65},
 };
 
-TEST_CASE("golden bytes of int8_block32") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/int8_block32.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::int8_block32
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {int8_block32::kFinite, int8_block32::kExtreme});
+}

@@ -1,9 +1,6 @@
 // The golden bytes of mxfp4, frozen with its name.
 // Made from spec/mxfp4.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::mxfp4 {
 namespace {
@@ -82,14 +79,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0xc4772f28497cae65, 0xfb893144aabcae65},
 };
 
-TEST_CASE("golden bytes of mxfp4") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/mxfp4.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::mxfp4
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {mxfp4::kFinite, mxfp4::kExtreme});
+}

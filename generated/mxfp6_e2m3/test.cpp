@@ -1,9 +1,6 @@
 // The golden bytes of mxfp6_e2m3, frozen with its name.
 // Made from spec/mxfp6_e2m3.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::mxfp6_e2m3 {
 namespace {
@@ -104,14 +101,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0xba5cdcb7357cae65, 0x0895033a4dacae65},
 };
 
-TEST_CASE("golden bytes of mxfp6_e2m3") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/mxfp6_e2m3.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::mxfp6_e2m3
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {mxfp6_e2m3::kFinite, mxfp6_e2m3::kExtreme});
+}

@@ -1,9 +1,6 @@
 // The golden bytes of mxfp8_2d, frozen with its name.
 // Made from spec/mxfp8_2d.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::mxfp8_2d {
 namespace {
@@ -126,14 +123,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0xb83684df2d7cae65, 0xb83684df2d7cae65},
 };
 
-TEST_CASE("golden bytes of mxfp8_2d") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/mxfp8_2d.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::mxfp8_2d
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {mxfp8_2d::kFinite, mxfp8_2d::kExtreme});
+}

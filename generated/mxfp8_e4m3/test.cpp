@@ -1,9 +1,6 @@
 // The golden bytes of mxfp8_e4m3, frozen with its name.
 // Made from spec/mxfp8_e4m3.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::mxfp8_e4m3 {
 namespace {
@@ -126,14 +123,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0x364dca51f65cae65, 0xd0592ea5094cae65},
 };
 
-TEST_CASE("golden bytes of mxfp8_e4m3") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/mxfp8_e4m3.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::mxfp8_e4m3
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {mxfp8_e4m3::kFinite, mxfp8_e4m3::kExtreme});
+}

@@ -1,9 +1,6 @@
 // The golden bytes of mxfp8_e5m2, frozen with its name.
 // Made from spec/mxfp8_e5m2.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::mxfp8_e5m2 {
 namespace {
@@ -126,14 +123,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0xad15292a237cae65, 0x73226cf0ec1cae65},
 };
 
-TEST_CASE("golden bytes of mxfp8_e5m2") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/mxfp8_e5m2.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::mxfp8_e5m2
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {mxfp8_e5m2::kFinite, mxfp8_e5m2::kExtreme});
+}

@@ -1,9 +1,6 @@
 // The golden bytes of mxint8, frozen with its name.
 // Made from spec/mxint8.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::mxint8 {
 namespace {
@@ -126,14 +123,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0x8694cfe8c532ae65, 0xf128b04c6716ae65},
 };
 
-TEST_CASE("golden bytes of mxint8") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/mxint8.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::mxint8
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {mxint8::kFinite, mxint8::kExtreme});
+}

@@ -1,9 +1,6 @@
 // The golden bytes of nvfp4, frozen with its name.
 // Made from spec/nvfp4.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::nvfp4 {
 namespace {
@@ -85,14 +82,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0xfefa5e6aabbcae65, 0xfefa5e6aabbcae65},
 };
 
-TEST_CASE("golden bytes of nvfp4") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/nvfp4.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::nvfp4
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {nvfp4::kFinite, nvfp4::kExtreme});
+}

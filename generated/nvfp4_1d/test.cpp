@@ -1,9 +1,6 @@
 // The golden bytes of nvfp4_1d, frozen with its name.
 // Made from spec/nvfp4_1d.toml; edit that and run `make regenerate`.
-#include <doctest/doctest.h>
-
-#include "runtime/golden/check.hpp"
-#include "runtime/plugin/registry.hpp"
+#include "runtime/golden/test_main.hpp"
 
 namespace narrowcast::nvfp4_1d {
 namespace {
@@ -85,14 +82,10 @@ constexpr golden::Bytes kExtreme = {
     .decoded = {0x11a4227abd7cae65, 0x8a9b3bc6937cae65},
 };
 
-TEST_CASE("golden bytes of nvfp4_1d") {
-  const nc_plugin& plugin = load_plugin(NARROWCAST_TEST_PLUGINS "/nvfp4_1d.so");
-  for (const char* const* variant = plugin.cpu_variants; *variant != nullptr; ++variant) {
-    CAPTURE(*variant);
-    CHECK(golden::fault(plugin, *variant, kFinite) == "");
-    CHECK(golden::fault(plugin, *variant, kExtreme) == "");
-  }
-}
-
 }  // namespace
 }  // namespace narrowcast::nvfp4_1d
+
+int main(int argc, char** argv) {
+  using namespace narrowcast;
+  return golden::test_main(argc, argv, {nvfp4_1d::kFinite, nvfp4_1d::kExtreme});
+}

@@ -1,34 +1,88 @@
-"""The command `narrowcast`: which formats there are, and what one of them is."""
+"""The command `narrowcast`: the formats that there are, and how to make others."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from narrowcast import picture, registry
+from narrowcast import plugin_build, reports
+from narrowcast.errors import PluginError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. Returns the exit status: 0, or 1 after an error."""
+    options = _parser().parse_args(arguments)
+    try:
+        return 0 if options.run(options) in (None, True) else 1
+    except (ValueError, PluginError, plugin_build.BuildError) as error:
+        print(f"narrowcast: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="narrowcast", description="Narrow number formats for model weights."
     )
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the loaded formats")
-    listing.set_defaults(run=lambda options: print_list())
+    listing.set_defaults(run=lambda options: reports.print_list())
+
     showing = commands.add_parser("show", help="one format: its facts and its bytes")
-    showing.add_argument("format")
-    showing.add_argument(
+    showing.add_argument("format", metavar="FORMAT")
+    _add_shape(showing)
+    showing.set_defaults(run=lambda options: reports.print_format(options.format, *options.shape))
+
+    comparing = commands.add_parser("diff", help="two formats side by side")
+    comparing.add_argument("formats", nargs=2, metavar="FORMAT")
+    _add_shape(comparing)
+    comparing.set_defaults(
+        run=lambda options: reports.print_difference(*options.formats, *options.shape)
+    )
+
+    checking = commands.add_parser("check", help="read specs, and print every error")
+    checking.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")
+    checking.set_defaults(run=lambda options: plugin_build.check(options.specs))
+    _add_build(commands.add_parser("build", help="make plugins of formats of your own"))
+    return parser
+
+
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         *("--shape",), type=_shape, default=(4096, 4096), metavar="ROWSxCOLUMNS", help="a weight's"
     )
-    showing.set_defaults(run=lambda options: print_format(options.format, *options.shape))
-    options = parser.parse_args(arguments)
-    try:
-        options.run(options)
-    except ValueError as error:
-        print(f"narrowcast: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+
+def _add_build(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Generates and compiles a plugin for each spec, and tests its golden bytes. "
+        "NARROWCAST_PLUGINS=DIR, or narrowcast.load(DIR) in Python, makes the formats available."
+    )
+    parser.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")
+    parser.add_argument(
+        *("-o", "--output"), required=True, type=Path, metavar="DIR", help="made if it is not there"
+    )
+    parser.add_argument(
+        *("--gpu",),
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="GPU kernels: auto (the default) where nvcc is",
+    )
+    parser.add_argument(
+        *("--baseline",),
+        action="store_true",
+        help="one instruction set of the CPU, not all: for a quick try",
+    )
+    parser.add_argument(
+        *("--no-test",), action="store_true", help="do not run the golden tests of the formats"
+    )
+    parser.set_defaults(run=_build)
+
+
+def _build(options: argparse.Namespace) -> bool:
+    gpu = {"auto": None, "on": True, "off": False}[options.gpu]
+    how = plugin_build.Options(gpu=gpu, baseline=options.baseline, test=not options.no_test)
+    return plugin_build.build(options.specs, options.output, how)
 
 
 def _shape(text: str) -> tuple[int, int]:
@@ -36,44 +90,3 @@ def _shape(text: str) -> tuple[int, int]:
     if not (rows.isdecimal() and columns.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not ROWSxCOLUMNS, such as 300x520")
     return int(rows), int(columns)
-
-
-def print_list() -> None:
-    """A row for each loaded format."""
-    rows = [
-        ("format", "bits", "element", "scale", "rowwise", "columnwise", "gathered", "loaded from")
-    ]
-    for f in map(registry.format, registry.formats()):
-        scale = f"{f.scale} + {f.tensor_scale}" if f.tensor_scale else f.scale
-        blocks = picture.block(f.rowwise.block), picture.block(f.columnwise.block)
-        bits = f"{f.bits_per_element:.4g}"
-        rows.append((f.name, bits, f.element, scale, *blocks, f.gather, f.path))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-
-
-def print_format(name: str, rows: int, columns: int) -> None:
-    """Facts, a picture of the bytes, and their number for a weight."""
-    f = registry.format(name)
-    under = f", under one {f.tensor_scale} scale of the tensor" if f.tensor_scale else ""
-    derived = "rearranged from the rowwise bytes" if f.columnwise_derived else "from the master"
-    gathered = "rowwise, in both passes" if f.gather == "rowwise" else "each pass its own usage"
-    facts = {
-        "element": f"{f.element}, {f.rowwise.element_bits} bits, {f.packing}",
-        "scale": f"{f.scale}, rule {f.scale_rule}{under}",
-        "amax": f"of the tensor, {f.amax}" if f.tensor_amax else "of a block",
-        "columnwise": derived,
-        "bits per element": f"{f.bits_per_element:.6g}, {f.wire_bits_per_element:.6g} on the wire",
-        "row step": f"{f.row_step}: shards begin at its multiples",
-        "gathered": gathered,
-        "reference": f.reference,
-        "loaded from": f.path,
-    }
-    print(f"{f.name}: {f.summary}\n")
-    for key, value in facts.items():
-        print(f"  {key:<18}{value}")
-    for usage in registry.USAGES:
-        print()
-        print("\n".join(picture.usage(f, usage, rows, columns)))

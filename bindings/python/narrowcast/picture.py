@@ -29,20 +29,23 @@ def usage(f: registry.Format, name: str, rows: int, columns: int) -> list[str]:
     except ValueError as error:
         return [*lines, f"  {error}"]
     for what, buffer in zip(("data", "scales"), registry.buffers_of(name), strict=True):
-        lines.append(_size(f, what, buffer, rows, columns))
+        lines.append(f"  {what:<7} {size(f, buffer, rows, columns)}")
         cell = _data_cell if what == "data" else _scale_cell
         lines += _corner(layout, cell)
     return lines
 
 
-def _size(f: registry.Format, what: str, buffer: int, rows: int, columns: int) -> str:
+def size(f: registry.Format, buffer: int, rows: int, columns: int) -> str:
+    """A buffer's shape, dtype and bytes; or why it cannot hold a rows x columns weight."""
+    try:
+        f.check_holds(registry.USAGES[buffer // 2], rows, columns)
+    except ValueError:
+        return "cannot be held"
     shape, used = (of(buffer, rows, columns) for of in (f.buffer_shape, f.used_shape))
     dtype = f.buffer_dtype(buffer)
     padding = "" if shape == used else f", {_times(used)} of them used"
     kind = str(dtype).removeprefix("torch.")
-    return (
-        f"  {what:<7} {_times(shape)} {kind}, {math.prod(shape) * dtype.itemsize:,} bytes{padding}"
-    )
+    return f"{_times(shape)} {kind}, {math.prod(shape) * dtype.itemsize:,} bytes{padding}"
 
 
 def _times(shape) -> str:

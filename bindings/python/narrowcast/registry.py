@@ -181,12 +181,16 @@ def load(path: str | os.PathLike) -> list[str]:
     return names
 
 
+def shipped_plugins() -> list[Path]:
+    """The plugin files that come with the package, each named as its format."""
+    return sorted((Path(__file__).parent / "plugins").glob("*.so"))
+
+
 def load_all() -> None:
     """Loads the formats that come with the package, and those that NARROWCAST_PLUGINS names (files
     or folders, separated by os.pathsep).
     """
-    shipped = Path(__file__).parent / "plugins"
-    if any(shipped.glob("*.so")):
-        load(shipped)
+    for path in shipped_plugins():
+        load(path)
     for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
         load(path)
