@@ -3,19 +3,20 @@
 
 include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
 
-# The global property NARROWCAST_FORMATS lists the targets of all formats.
+# The global property NARROWCAST_FORMATS lists the targets of all formats: format_<format>, so that no name meets that of another target.
 function(narrowcast_add_format directory)
   get_filename_component(format ${directory} NAME)
-  add_library(${format} MODULE ${directory}/plugin.cpp)
-  set_target_properties(${format} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${NARROWCAST_PLUGIN_DIR})
-  target_link_libraries(${format} PRIVATE narrowcast_options narrowcast_plugin)
-  narrowcast_add_variants(${format} ${format} ${directory}/kernels.cpp ${directory}/kernels.cu)
-  set_property(GLOBAL APPEND PROPERTY NARROWCAST_FORMATS ${format})
+  set(plugin format_${format})
+  add_library(${plugin} MODULE ${directory}/plugin.cpp)
+  set_target_properties(${plugin} PROPERTIES PREFIX "" OUTPUT_NAME ${format} LIBRARY_OUTPUT_DIRECTORY ${NARROWCAST_PLUGIN_DIR})
+  target_link_libraries(${plugin} PRIVATE narrowcast_options narrowcast_plugin)
+  narrowcast_add_variants(${plugin} ${plugin} ${directory}/kernels.cpp ${directory}/kernels.cu)
+  set_property(GLOBAL APPEND PROPERTY NARROWCAST_FORMATS ${plugin})
 
   add_executable(golden_${format} EXCLUDE_FROM_ALL ${directory}/test.cpp)
   target_link_libraries(golden_${format} PRIVATE narrowcast_options narrowcast_loader)
   if(NARROWCAST_TESTS)
     set_target_properties(golden_${format} PROPERTIES EXCLUDE_FROM_ALL OFF)
-    add_test(NAME golden_${format} COMMAND golden_${format} $<TARGET_FILE:${format}>)
+    add_test(NAME golden_${format} COMMAND golden_${format} $<TARGET_FILE:${plugin}>)
   endif()
 endfunction()

@@ -19,7 +19,7 @@ from pathlib import Path
 from narrowcast import registry, toolchain
 from narrowcast.toolchain import BuildError
 
-_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/(\w+)_kernels_(\w+)\.dir/")
+_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)_kernels_(\w+)\.dir/")
 _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
 
@@ -139,7 +139,8 @@ class _Project:
 
     def compile(self, formats: Sequence[str]) -> None:
         """Prints a line for each kernel file, with the seconds since the start."""
-        targets = [*formats, *(f"golden_{name}" for name in formats if self.options.test)]
+        kinds = ("format", "golden") if self.options.test else ("format",)
+        targets = [f"{kind}_{name}" for kind in kinds for name in formats]
         command = [self.cmake, "--build", str(self.build), "--parallel", str(self.options.jobs)]
         start, lines = time.monotonic(), []
         with subprocess.Popen(
