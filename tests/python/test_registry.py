@@ -49,7 +49,7 @@ def test_shapes_of_buffers(format, rows, columns, shapes):
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match=r"no format 'mxfp8'.*did you mean mxfp8_e4m3"):
+    with pytest.raises(ValueError, match=r"no format 'mxfp8'.*did you mean mxfp8_2d or mxfp8_e4m3"):
         nc.format("mxfp8")
     with pytest.raises(ValueError, match=r"no format 'zzz'.*loaded are .*nvfp4"):
         nc.format("zzz")

@@ -154,7 +154,8 @@ def format(name: str | Format) -> Format:
         raise TypeError(f"a format is named by a string, not by {type(name).__name__}")
     if name in _formats:
         return _formats[name]
-    near = difflib.get_close_matches(name, _formats, n=3, cutoff=0.5)
+    longer = [other for other in formats() if name and other.startswith(name)]
+    near = longer or difflib.get_close_matches(name, _formats, n=3, cutoff=0.5)
     loaded = f"loaded are {', '.join(formats()) or 'none'}"
     hint = f"did you mean {' or '.join(near)}?" if near else loaded
     raise ValueError(
