@@ -35,6 +35,25 @@ void block_fits_a_tile(const Format& format, Diagnostics& diagnostics) {
   }
 }
 
+// A byte of a stored scale for each element at the most: the GPU gathers a tile's scales in the
+// room of its codes.
+void block_outnumbers_scale_bytes(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.scale)) return;
+  const int64_t bytes = format.scale.value == ScaleType::kF32 ? 4 : 1;
+  for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
+    const Field<Block>& block = usage->block;
+    if (!known(block) || block.value.spans_tensor()) continue;
+    const int64_t elements = block.value.rows * block.value.columns;
+    if (elements >= bytes) continue;
+    diagnostics.add(block.at,
+                    "block " + text_of(block.value) + " has " + std::to_string(elements) +
+                        (elements == 1 ? " element" : " elements") + " for a scale of " +
+                        std::to_string(bytes) + " bytes",
+                    "at least as many elements as the scale has bytes: a tile of the GPU has room "
+                    "for one byte of scales for each element");
+  }
+}
+
 void scale_per_divides_block(const Format& format, Diagnostics& diagnostics) {
   for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
     if (!known(usage->block, usage->scale_per) || usage->block.value.spans_tensor()) continue;
@@ -170,6 +189,7 @@ constexpr Rule kRules[] = {
     NC_RULE(summary_is_one_sentence),
     NC_RULE(reference_is_one_line),
     NC_RULE(block_fits_a_tile),
+    NC_RULE(block_outnumbers_scale_bytes),
     NC_RULE(scale_per_divides_block),
     NC_RULE(scale_pad_stays_small),
     NC_RULE(usages_agree_on_a_tensor_block),

@@ -62,8 +62,8 @@ std::string emit_test(const Plan& plan) {
     }  // namespace narrowcast::$name$
 
     int main(int argc, char** argv) {
-      using namespace narrowcast;
-      return golden::test_main(argc, argv, {$name$::kFinite, $name$::kExtreme});
+      using namespace narrowcast::$name$;
+      return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
     }
   )text",
                 {{"cases", cases}});

@@ -134,6 +134,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::fp8_block1x128
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {fp8_block1x128::kFinite, fp8_block1x128::kExtreme});
+  using namespace narrowcast::fp8_block1x128;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

@@ -121,6 +121,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::fp8_e4m3
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {fp8_e4m3::kFinite, fp8_e4m3::kExtreme});
+  using namespace narrowcast::fp8_e4m3;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

@@ -121,6 +121,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::int8_block32
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {int8_block32::kFinite, int8_block32::kExtreme});
+  using namespace narrowcast::int8_block32;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

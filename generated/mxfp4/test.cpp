@@ -83,6 +83,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::mxfp4
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {mxfp4::kFinite, mxfp4::kExtreme});
+  using namespace narrowcast::mxfp4;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

@@ -105,6 +105,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::mxfp6_e2m3
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {mxfp6_e2m3::kFinite, mxfp6_e2m3::kExtreme});
+  using namespace narrowcast::mxfp6_e2m3;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

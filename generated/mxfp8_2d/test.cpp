@@ -127,6 +127,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::mxfp8_2d
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {mxfp8_2d::kFinite, mxfp8_2d::kExtreme});
+  using namespace narrowcast::mxfp8_2d;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

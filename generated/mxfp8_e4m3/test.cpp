@@ -127,6 +127,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::mxfp8_e4m3
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {mxfp8_e4m3::kFinite, mxfp8_e4m3::kExtreme});
+  using namespace narrowcast::mxfp8_e4m3;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

@@ -127,6 +127,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::mxfp8_e5m2
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {mxfp8_e5m2::kFinite, mxfp8_e5m2::kExtreme});
+  using namespace narrowcast::mxfp8_e5m2;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

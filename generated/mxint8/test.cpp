@@ -127,6 +127,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::mxint8
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {mxint8::kFinite, mxint8::kExtreme});
+  using namespace narrowcast::mxint8;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

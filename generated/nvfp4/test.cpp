@@ -86,6 +86,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::nvfp4
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {nvfp4::kFinite, nvfp4::kExtreme});
+  using namespace narrowcast::nvfp4;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

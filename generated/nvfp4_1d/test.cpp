@@ -86,6 +86,6 @@ constexpr golden::Bytes kExtreme = {
 }  // namespace narrowcast::nvfp4_1d
 
 int main(int argc, char** argv) {
-  using namespace narrowcast;
-  return golden::test_main(argc, argv, {nvfp4_1d::kFinite, nvfp4_1d::kExtreme});
+  using namespace narrowcast::nvfp4_1d;
+  return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }
