@@ -1,0 +1,216 @@
+"""narrowcast check, build and diff: what they make, what they print, and the errors of a user."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import drawn_specs
+import narrowcast as nc
+from narrowcast import toolchain
+from narrowcast.cli import main
+
+ROOT = Path(__file__).parents[2]
+NAME = "fine_fp8"
+SPEC = {
+    "format": NAME,
+    "summary": "8-bit floats in blocks of 4x8.",
+    "reference": "none",
+    "vocabulary": 1,
+    "element": {"type": "e4m3"},
+    "scale": {"type": "e8m0"},
+    "rowwise": {"block": [4, 8]},
+    "columnwise": {"block": [4, 8]},
+    "quantize": {"scale": "floor"},
+}
+QUICK = ("--baseline", "--gpu", "off")
+CAST = (
+    "import sys, torch, narrowcast as nc; q = nc.quantize(torch.ones(4, 8) * 15.75, sys.argv[1]); "
+)
+SHOW = CAST + "print(q.rowwise_scale_inv.tolist(), nc.format(sys.argv[1]).path)"
+
+
+@pytest.fixture(autouse=True)
+def generator():
+    try:
+        return toolchain.generator()
+    except toolchain.BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return write(tmp_path, SPEC)
+
+
+def write(folder, spec, name=None):
+    path = folder / f"{name or spec['format']}.toml"
+    path.write_text(drawn_specs.text(spec))
+    return path
+
+
+def run(*command, **environment):
+    environment = {**os.environ, **environment}
+    return subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True)
+
+
+def test_build_rebuild_and_load(spec, tmp_path, capsys):
+    plugins = tmp_path / "my plugins"
+    build = ["build", str(spec), "-o", str(plugins), *QUICK]
+    assert main(build) == 0
+    printed = capsys.readouterr().out
+    assert f"{NAME}: generated" in printed
+    assert "compiling for the CPU (baseline)\n" in printed
+    assert f"s  {NAME} for baseline" in printed
+    assert f"{NAME}: golden bytes as defined, on baseline" in printed
+    assert f"NARROWCAST_PLUGINS={plugins}" in printed
+    assert (plugins / "generated" / NAME / "page.md").exists()
+
+    loaded = run(sys.executable, "-c", SHOW, NAME, NARROWCAST_PLUGINS=str(plugins))
+    assert loaded.stdout == f"[[122]] {plugins / NAME}.so\n", loaded.stderr
+
+    made = (plugins / f"{NAME}.so").stat().st_mtime_ns
+    assert main(build) == 0
+    assert "for baseline" not in capsys.readouterr().out, "an unchanged format is compiled again"
+    assert (plugins / f"{NAME}.so").stat().st_mtime_ns == made
+
+    # Another format into the same folder leaves the first; a changed spec gives new bytes.
+    other = write(tmp_path, SPEC | {"format": "other_fp8"})
+    write(tmp_path, SPEC | {"quantize": {"scale": "even"}})
+    assert main(["build", str(other), str(spec), "-o", str(plugins), *QUICK]) == 0
+    for name, scale in ((NAME, 123), ("other_fp8", 122)):
+        loaded = run(sys.executable, "-c", SHOW, name, NARROWCAST_PLUGINS=str(plugins))
+        assert loaded.stdout == f"[[{scale}]] {plugins / name}.so\n", loaded.stderr
+
+
+def test_check(spec, tmp_path, capsys):
+    assert main(["check", str(spec)]) == 0
+    assert capsys.readouterr().out == f"{spec}: no errors\n"
+    wrong = write(tmp_path, SPEC | {"vocabulary": 2, "quantize": {"scale": "exact"}}, "wrong")
+    for command in (["check"], ["build", "-o", str(tmp_path / "out")]):
+        assert main([*command, str(spec), str(wrong)]) == 1
+        errors = capsys.readouterr().err
+        assert "vocabulary 2 is not known" in errors
+        assert 'scale rule "exact" is not defined for scales of type "e8m0"' in errors
+        assert "stands in a file named wrong.toml" in errors
+        assert "3 errors" in errors
+    assert not (tmp_path / "out").exists()
+    assert main(["check", str(tmp_path / "none.toml")]) == 1
+    assert "none.toml: error: cannot be read" in capsys.readouterr().err
+
+
+def test_shipped_specs_have_no_errors():
+    assert main(["check", *map(str, sorted((ROOT / "spec").glob("*.toml")))]) == 0
+
+
+def error_of(capsys, *arguments):
+    """What an unsuccessful command says: one sentence, without a traceback."""
+    assert main([*map(str, arguments)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("narrowcast: ")
+    assert "Traceback" not in error
+    return error
+
+
+def test_a_name_that_is_taken(tmp_path, capsys, format):
+    spec = write(tmp_path, SPEC | {"format": format})
+    error = error_of(capsys, "build", spec, "-o", tmp_path / "out")
+    assert f"the name {format} is taken by a format that comes with narrowcast" in error
+    assert nc.format(format).path in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_name_twice(spec, tmp_path, capsys):
+    (tmp_path / "again").mkdir()
+    again = write(tmp_path / "again", SPEC)
+    error = error_of(capsys, "build", spec, again, "-o", tmp_path / "out")
+    assert f"{spec} and {again} are both named {NAME}" in error
+
+
+def test_a_folder_that_cannot_be_made(spec, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in (file, file / "below"):
+        assert f"the folder {folder} cannot be made" in error_of(
+            capsys, "build", spec, "-o", folder
+        )
+
+
+@pytest.mark.parametrize(
+    ("missing", "advice"),
+    [
+        ("generator", "libtomlplusplus-dev"),
+        ("cmake", "pip install cmake"),
+        ("compiler", "CXX=/path/to/compiler"),
+        ("make", "ninja-build"),
+        ("nvcc", "CUDACXX=/path/to/nvcc"),
+    ],
+)
+def test_what_is_missing_is_named(spec, tmp_path, capsys, monkeypatch, missing, advice):
+    find = toolchain._find
+    absent = {"cmake": ["cmake"], "compiler": ["c++", "g++", "clang++"], "make": ["ninja", "make"]}
+    gone = absent.get(missing, [])
+    monkeypatch.setattr(toolchain, "_find", lambda name: None if name in gone else find(name))
+    monkeypatch.delenv("CXX", raising=False)
+    if missing == "generator":
+        monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
+    if missing == "nvcc":
+        monkeypatch.setattr(toolchain, "cuda_compiler", lambda: None)
+    arguments = ("--gpu", "on") if missing == "nvcc" else QUICK
+    assert advice in error_of(capsys, "build", spec, "-o", tmp_path / "out", *arguments)
+
+
+def test_a_compiler_that_is_named_and_not_there(spec, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert "CXX=/nowhere/c++" in error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+
+
+def test_a_compiler_that_fails(spec, tmp_path, capsys, monkeypatch):
+    """What it printed is shown, and where all of it is."""
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    error = error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+    assert "out of order" in error
+    assert str(tmp_path / "out/build/log.txt") in error
+
+
+def test_diff(capsys):
+    first, second = nc.formats()[:2]
+    assert main(["diff", first, second, "--shape", "128x256"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [first, second]
+    rows = {line[3:].split("  ")[0]: line for line in lines[1:-2]}
+    for fact in ("element", "scale", "bits per element", "row step", "gathered", "rowwise block"):
+        assert fact in rows
+    assert "loaded from" in rows
+    assert rows["loaded from"].startswith("*")
+    assert any(row.startswith(" ") for row in rows.values())
+    marked = sum(line.startswith("*") for line in lines[1:-1])
+    assert lines[-1] == f"* {marked} of {len(rows)} facts differ"
+    assert main(["diff", first, first]) == 0
+    assert "* 0 of" in capsys.readouterr().out
+    assert main(["diff", first, "nothing_like_it"]) == 1
+
+
+def test_from_an_installed_package(spec, tmp_path):
+    """What an installation has is enough: no file of the source tree is used."""
+    build = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
+    cmake = shutil.which("cmake")
+    if cmake is None or not (build / "cmake_install.cmake").exists():
+        pytest.skip(f"needs cmake, and a build in {build}")
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "bindings/python", site, ignore=shutil.ignore_patterns("__pycache__"))
+    installed = run(cmake, "--install", build, "--prefix", site, "--component", "python")
+    assert installed.returncode == 0, installed.stderr
+    command = ("-m", "narrowcast", "build", spec, "-o", tmp_path / "out", *QUICK)
+    answer = run(sys.executable, *command, PYTHONPATH=str(site))
+    assert answer.returncode == 0, answer.stderr
+    assert "golden bytes as defined" in answer.stdout
+    depends = (tmp_path / "out/build/compile_commands.json").read_text()
+    assert str(site / "narrowcast/source") in depends
+    assert f"{ROOT}/" not in depends
