@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CPP = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
+CMAKE = {".txt", ".cmake"}
 FOLDERS = ("bindings", "codegen", "examples", "generated", "runtime", "tests", "tools")
 
 COMMENT_OR_STRING = re.compile(
@@ -31,6 +32,8 @@ def code_of(path):
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.suffix == ".py":
         return _python_code(text)
+    if path.suffix in CMAKE:
+        return re.sub(r"(^|\s)#[^\n]*", r"\1", text)
     return COMMENT_OR_STRING.sub(lambda m: _blank(m[0]) if m["comment"] else m[0], text)
 
 

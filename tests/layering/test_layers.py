@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sources import CPP, ROOT, code_of, files, includes
+from sources import CMAKE, CPP, ROOT, code_of, files, includes
 
 # Project folders whose headers a folder may include.
 MAY_INCLUDE = {
@@ -42,17 +42,45 @@ def test_includes_stay_in_their_layer(folder):
     assert not faults, "\n".join(faults)
 
 
+# A name on its own or within a longer one, as a variable or a target would have it; not part of
+# another word.
+NAMES = sorted(path.stem for path in (ROOT / "spec").glob("*.toml"))
+NAMED = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, NAMES))})(?![A-Za-z0-9])")
+
+
+def names_in(path):
+    for number, line in enumerate(code_of(path).splitlines(), 1):
+        for match in NAMED.finditer(line):
+            yield f"{path}:{number}: {match[0]}"
+
+
 def test_no_format_is_named_in_code():
-    names = [path.stem for path in (ROOT / "spec").glob("*.toml")]
-    assert names
-    named = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
-    faults = [
-        f"{path}:{number}: {match[0]}"
-        for path in files(CPP | {".py"}, ["bindings", "codegen", "runtime"])
-        for number, line in enumerate(code_of(path).splitlines(), 1)
-        if (match := named.search(line))
-    ]
+    assert len(NAMES) >= 15
+    paths = files(CPP | CMAKE | {".py", ".pyi"}, ["bindings", "codegen", "runtime"])
+    paths += files(CMAKE, ["cmake", "generated"])
+    assert {path.suffix for path in paths} >= CPP | {".py", ".txt", ".cmake"}
+    faults = [fault for path in paths for fault in names_in(path)]
     assert not faults, "code may not name a format:\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "named"),
+    [
+        (".cpp", "// {}\nint x;  /* {} */", False),
+        (".cpp", 'auto s = "{}";', True),
+        (".cuh", "int {}_tile;", True),
+        (".hpp", 'R"cc(  // {} )cc"', True),
+        (".py", '"""{}"""\nx = 1  # {}', False),
+        (".py", "x = '{}'", True),
+        (".txt", "# {}\nadd_library(a b)", False),
+        (".cmake", "set(formats {})", True),
+    ],
+)
+def test_a_name_is_found_in_code_and_not_in_comments(tmp_path, suffix, text, named):
+    for name in NAMES:
+        path = tmp_path / f"source{suffix}"
+        path.write_text(text.replace("{}", name), encoding="utf-8")
+        assert bool([*names_in(path)]) == named, name
 
 
 def test_python_package_stands_alone():
