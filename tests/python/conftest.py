@@ -2,13 +2,15 @@
 
 import pytest
 
-import narrowcast as nc
-from models import DEVICES
+from models import DEVICES, STORAGES
 
 
-@pytest.fixture(params=nc.formats())
-def format(request):
-    return request.param
+def pytest_generate_tests(metafunc):
+    """`format`: a format for each way of storing, or those that the module names. What the bytes
+    of each format are is tested in test_conformance and its like, for every one.
+    """
+    if "format" in metafunc.fixturenames:
+        metafunc.parametrize("format", getattr(metafunc.module, "TESTED_FORMATS", STORAGES))
 
 
 @pytest.fixture(params=DEVICES)

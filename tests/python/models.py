@@ -12,6 +12,43 @@ BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_s
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
+def one_of_each(key):
+    """The first format of each value of key(facts): what depends on those facts alone is tested
+    once for each value that occurs, and a new format is tested if it brings a new one.
+    """
+    first = {}
+    for name in nc.formats():
+        first.setdefault(key(nc.format(name)), name)
+    return [*first.values()]
+
+
+def _storage(f):
+    """What decides how a tensor's operations move bytes."""
+    usages = (
+        (u.block, u.scale_per, u.transposed, u.scale_transposed) for u in (f.rowwise, f.columnwise)
+    )
+    return (*usages, f.rowwise.element_bits, f.tensor_amax, f.amax)
+
+
+def _sharding(f):
+    """What decides what ranks exchange."""
+    return f.gather, f.tensor_amax, f.rowwise.block == "tensor", f.amax, f.row_step > 32
+
+
+STORAGES = one_of_each(_storage)
+SHARDINGS = one_of_each(_sharding)
+
+
+def unit(format):
+    """Rows at whose multiples the tests cut a tensor: a multiple of its row step, 32 or more."""
+    return max(32, nc.format(format).row_step)
+
+
+def uneven_rows(format):
+    """Rows of which the last of three ranks has fewer than the others; packed rows stay whole."""
+    return max(3 * nc.format(format).row_step - 2, 7)
+
+
 class Block(nn.Module):
     """A residual block: what fully_shard and checkpointing take as a unit."""
 
@@ -25,15 +62,16 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Two blocks and a head. Row counts are multiples of 128, which 4 ranks can share; the odd
-    parameter makes offsets in flat buffers odd.
+    """Two blocks and a head. `width`: so many rows as 4 ranks can share; the odd parameter makes
+    offsets in flat buffers odd.
     """
 
-    def __init__(self, width=128, hidden=256, outputs=128):
+    def __init__(self, width=128):
         super().__init__()
-        self.blocks = nn.ModuleList([Block(width, hidden) for _ in range(2)])
+        self.width = width
+        self.blocks = nn.ModuleList([Block(width, 2 * width) for _ in range(2)])
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, outputs)
+        self.head = nn.Linear(width, width)
         self.scale = nn.Parameter(torch.full((129,), 0.5))
         self.reentrant = None  # True or False: each block under activation checkpointing
 
@@ -46,23 +84,26 @@ class Model(nn.Module):
         return self.head(self.norm(x)) * self.scale.mean()
 
 
-def build(format=None, device="cpu", dtype=torch.float32, seed=0, **options):
-    """The model, equal in every process; converted if a format is given."""
+def build_plain(format, device="cpu", dtype=torch.float32, seed=0):
+    """The model that a format can be sharded with, equal in every process."""
     torch.manual_seed(seed)
-    model = Model().to(device, dtype)
-    return model if format is None else nc.convert(model, format, **options)
+    return Model(4 * unit(format)).to(device, dtype)
 
 
-def batch(step, device="cpu", dtype=torch.float32, width=128, outputs=128):
+def build(format, device="cpu", dtype=torch.float32, seed=0, **options):
+    """The same in the format."""
+    return nc.convert(build_plain(format, device, dtype, seed), format, **options)
+
+
+def batch(model, step, device="cpu", dtype=torch.float32):
     """The same inputs and targets in every process."""
     generator = torch.Generator().manual_seed(1000 + step)
-    x = torch.randn(8, width, generator=generator).to(device, dtype)
-    y = torch.randn(8, outputs, generator=generator).to(device, dtype)
-    return x, y
+    x, y = (torch.randn(8, model.width, generator=generator) for _ in range(2))
+    return x.to(device, dtype), y.to(device, dtype)
 
 
 def loss_of(model, step, device="cpu", dtype=torch.float32):
-    x, y = batch(step, device, dtype)
+    x, y = batch(model, step, device, dtype)
     return F.mse_loss(model(x).to(y.dtype), y)
 
 

@@ -9,7 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
-from models import batch, build, loss_of, same, shard
+from models import SHARDINGS, batch, build, loss_of, same, shard
+
+TESTED_FORMATS = SHARDINGS
 
 
 def needs_recompute(format):
@@ -37,7 +39,7 @@ def compare_checkpointed(mesh, format, reentrant, inside, recompute):
         model.reentrant = reentrant
     model = shard(model, mesh, reshard_after_forward=True)
     for step in range(2):
-        x, y = batch(step, device)
+        x, y = batch(model, step, device)
         x.requires_grad_()
         F.mse_loss(model(x), y).backward()
         loss_of(reference, step, device).backward()

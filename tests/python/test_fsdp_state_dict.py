@@ -15,7 +15,20 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import assert_quantized, assert_same, build, loss_of, same, shard, train
+from models import (
+    SHARDINGS,
+    assert_quantized,
+    assert_same,
+    build,
+    build_plain,
+    loss_of,
+    same,
+    shard,
+    train,
+    uneven_rows,
+)
+
+TESTED_FORMATS = SHARDINGS
 
 
 def trained(mesh, format, seed=0):
@@ -151,7 +164,7 @@ def load_plain(mesh, format):
     """Plain values into shards: the bytes are those of the whole tensor, quantized."""
     device = mesh.device_type
     model = shard(build(format, device, seed=1), mesh)
-    plain = build(None, device, seed=2)
+    plain = build_plain(format, device, seed=2)
     full = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, plain.state_dict(), options=full)
     for module in (model, *model.blocks):
@@ -191,4 +204,4 @@ def load_uneven(mesh, format, rows):
 
 
 def test_loads_into_uneven_shards(format):
-    ranks.run(3, "cpu", load_uneven, format, 3 * nc.format(format).row_step - 2)
+    ranks.run(3, "cpu", load_uneven, format, uneven_rows(format))

@@ -10,6 +10,7 @@ from torch import nn
 import narrowcast as nc
 from models import DEVICES, assert_same, same
 
+TESTED_FORMATS = nc.formats()
 ALIGNED = 128  # rows at which every format can be cut, and columns too
 SMALL = (2 * ALIGNED + 36, 384)
 TALL = (34308, 65536)  # 2.25e9 elements; the last block of rows is not whole

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
-from models import assert_quantized, assert_same, build, same, train
+from models import assert_quantized, assert_same, build, build_plain, same, train
 
 
 def trained(format, seed=0, steps=2, **options):
@@ -48,7 +48,7 @@ def test_layout(format, dtype, state_dtype):
             assert state[moment].count_nonzero() == 0
         if own:
             assert (state["master"].shape, state["master"].dtype) == (p.shape, torch.float32)
-    plain = build(None, dtype=dtype)
+    plain = build_plain(format, dtype=dtype)
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
         assert same(optimizer.state[p].get("master", p.detach()), q.detach().float())
 
@@ -103,7 +103,7 @@ def test_loading_keeps_the_state_tensors(format):
 
 def test_loading_a_weight_sets_its_master(format):
     model, optimizer = trained(format)
-    plain = build(None, seed=9)
+    plain = build_plain(format, seed=9)
     model.load_state_dict(plain.state_dict())
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
         assert same(optimizer.state[p].get("master", p.detach()), q.detach())

@@ -6,6 +6,8 @@ import torch
 import narrowcast as nc
 from models import BUFFERS, assert_same
 
+NAN = float("nan")
+
 
 def test_result(format, device):
     x = torch.randn(64, 96, device=device, dtype=torch.bfloat16, requires_grad=True)
@@ -17,7 +19,8 @@ def test_result(format, device):
     assert q.format is nc.format(format)
     assert q.master is None
     for name in ("rowwise_data", "columnwise_data", "rowwise_scale_inv", "columnwise_scale_inv"):
-        assert getattr(q, name).dim() == 2
+        for_tensor = q.format.rowwise.block == "tensor" and name.endswith("scale_inv")
+        assert getattr(q, name).dim() == (1 if for_tensor else 2)
         assert getattr(q, name).device == x.device
     assert (q.amax is not None) == nc.format(format).tensor_amax
     assert format in repr(q)
@@ -64,7 +67,11 @@ def test_empty(format, device, shape):
     if q.amax is not None:
         assert q.amax.tolist() == [0.0]
     for name in ("rowwise_scale_inv", "columnwise_scale_inv"):
-        assert getattr(q, name) is None or getattr(q, name).count_nonzero() == 0
+        scale = getattr(q, name)
+        if scale is not None and q.format.rowwise.block == "tensor":
+            assert scale.tolist() == [1.0]
+        elif scale is not None:
+            assert scale.count_nonzero() == 0
 
 
 def test_dequantize_dtypes(format, device):
@@ -81,14 +88,12 @@ def test_dequantize_dtypes(format, device):
 def test_special_values(format):
     """NaN counts for no amax and infinities saturate; numerics.md has the codes."""
     x = torch.randn(64, 64)
-    x[3, 3], x[40, 40], x[41, 41] = float("nan"), float("inf"), -float("inf")
+    x[3, 3], x[40, 40], x[41, 41] = NAN, float("inf"), -float("inf")
     finite = torch.where(torch.isnan(x), 0, x)
     q, without = nc.quantize(x, format), nc.quantize(finite, format)
     assert_same(q, without, ["rowwise_scale_inv", "columnwise_scale_inv", "amax"])
-    assert (
-        nc.quantize(torch.full((32, 32), float("nan")), format).rowwise_scale_inv.count_nonzero()
-        == 0
-    )
+    only, zeros = (nc.quantize(torch.full((32, 32), value), format) for value in (NAN, 0.0))
+    assert_same(only, zeros, ["rowwise_scale_inv", "columnwise_scale_inv", "amax"])
 
 
 @pytest.mark.parametrize(

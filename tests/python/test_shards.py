@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 import narrowcast as nc
-from models import BUFFERS, assert_quantized, assert_same, same
+from models import BUFFERS, assert_quantized, assert_same, same, unit
 from narrowcast import _C
 from narrowcast.gather import Gather, Weight
 from narrowcast.matrix import Matrix
 from narrowcast.tensor import QuantizedTensor
 
+TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
 
 
@@ -19,9 +20,10 @@ def rows_for(format, world):
     with an empty one.
     """
     step = nc.format(format).row_step
+    group = 4 if nc.format(format).rowwise.element_bits == 6 else 2
     counts = [2 * step * world]
-    if world > 2:
-        counts.append(step * world - 2)
+    if world > group:
+        counts.append(step * world - group)
     if world > step:
         counts.append(step * (world - 1))
     return counts
@@ -160,7 +162,7 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world):
 
 
 def test_a_shard_owns_its_memory(format):
-    weight = convert(torch.randn(64, 64), format)
+    weight = convert(torch.randn(2 * unit(format), 64), format)
     theirs = {t.untyped_storage().data_ptr() for t in weight._matrix.tensors}
     for shard in shards_of(weight, 2):
         assert not theirs & {t.untyped_storage().data_ptr() for t in shard._matrix.tensors}

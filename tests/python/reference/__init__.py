@@ -6,6 +6,7 @@ that keeps it plain, but fit for matrices of a few million elements.
 """
 
 from reference.adam import adam, bias_constants, fma
+from reference.delayed import Delayed
 from reference.floats import round_to_bf16, same_bits
 from reference.formats import Format, Usage, load_format
 from reference.numbers import ELEMENTS, Element, decode_e8m0
@@ -15,6 +16,7 @@ from reference.scales import block_scales, tensor_factors
 
 __all__ = [
     "ELEMENTS",
+    "Delayed",
     "Element",
     "Format",
     "Quantized",

@@ -50,8 +50,11 @@ def quantize(
     step=0,
     offset=0,
     tensor_amax=None,
+    tensor_multiplier=None,
 ):
-    """fp32 values, [rows, columns], in a format. `tensor_amax`: of the whole, where x is a part."""
+    """fp32 values, [rows, columns], in a format. `tensor_amax`: of the whole, where x is a part.
+    `tensor_multiplier`: what one scale for the tensor encodes with, where it is not of this amax.
+    """
     x = np.asarray(x, np.float32)
     if source == "bf16":
         x = round_to_bf16(x)
@@ -64,7 +67,11 @@ def quantize(
         amax = (
             np.full((1, 1), tensor, np.float32) if usage.block is None else amax_of(x, usage.block)
         )
-        stored, encode, _ = block_scales(amax, fmt, tensor)
+        if tensor_multiplier is None:
+            stored, encode, _ = block_scales(amax, fmt, tensor)
+        else:
+            encode = np.full((1, 1), tensor_multiplier, np.float32)
+            stored = np.float32(1) / encode
         with np.errstate(all="ignore"):
             y = x * spread(encode, usage.block, x.shape)
         if rounding == "stochastic":
