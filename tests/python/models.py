@@ -13,11 +13,12 @@ DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
 def one_of_each(key):
-    """The first format of each value of key(facts): what depends on those facts alone is tested
-    once for each value that occurs, and a new format is tested if it brings a new one.
+    """A format for each value of key(facts): what depends on those facts alone is tested once for
+    each value that occurs, and a new format is tested if it brings a new one. Of several it is the
+    one that can be cut most finely, which small models suffice for.
     """
     first = {}
-    for name in nc.formats():
+    for name in sorted(nc.formats(), key=lambda name: nc.format(name).row_step):
         first.setdefault(key(nc.format(name)), name)
     return [*first.values()]
 
@@ -37,6 +38,7 @@ def _sharding(f):
 
 STORAGES = one_of_each(_storage)
 SHARDINGS = one_of_each(_sharding)
+GATHERS = one_of_each(lambda f: (f.gather, f.tensor_amax))
 
 
 def unit(format):
@@ -62,8 +64,8 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Two blocks and a head. `width`: so many rows as 4 ranks can share; the odd parameter makes
-    offsets in flat buffers odd.
+    """Two blocks and a head, of `width` rows and more; the odd parameter makes offsets in flat
+    buffers odd.
     """
 
     def __init__(self, width=128):
@@ -85,9 +87,11 @@ class Model(nn.Module):
 
 
 def build_plain(format, device="cpu", dtype=torch.float32, seed=0):
-    """The model that a format can be sharded with, equal in every process."""
+    """The model, equal in every process; its rows can be cut for 4 ranks (2 where a row step is
+    128).
+    """
     torch.manual_seed(seed)
-    return Model(4 * unit(format)).to(device, dtype)
+    return Model(min(4 * unit(format), 256)).to(device, dtype)
 
 
 def build(format, device="cpu", dtype=torch.float32, seed=0, **options):
@@ -96,7 +100,7 @@ def build(format, device="cpu", dtype=torch.float32, seed=0, **options):
 
 
 def batch(model, step, device="cpu", dtype=torch.float32):
-    """The same inputs and targets in every process."""
+    """Inputs and targets, the same in every process."""
     generator = torch.Generator().manual_seed(1000 + step)
     x, y = (torch.randn(8, model.width, generator=generator) for _ in range(2))
     return x.to(device, dtype), y.to(device, dtype)

@@ -8,9 +8,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import narrowcast as nc
 import ranks
-from models import SHARDINGS, build, build_plain
+from models import GATHERS, build, build_plain
 
-TESTED_FORMATS = SHARDINGS
+TESTED_FORMATS = GATHERS
 
 
 def assert_refused(answers, kind, *words):

@@ -11,9 +11,9 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import SHARDINGS
+from models import GATHERS
 
-TESTED_FORMATS = SHARDINGS
+TESTED_FORMATS = GATHERS
 
 WIDTH, LAYERS = 512, 3
 SMALL = 4096  # biases, norms, amaxes and what a process keeps anyway

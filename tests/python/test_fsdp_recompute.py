@@ -9,9 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
-from models import SHARDINGS, batch, build, loss_of, same, shard
+from models import GATHERS, batch, build, loss_of, same, shard
 
-TESTED_FORMATS = SHARDINGS
+TESTED_FORMATS = GATHERS
 
 
 def needs_recompute(format):

@@ -16,19 +16,19 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import (
-    SHARDINGS,
     assert_quantized,
     assert_same,
     build,
     build_plain,
     loss_of,
+    one_of_each,
     same,
     shard,
     train,
     uneven_rows,
 )
 
-TESTED_FORMATS = SHARDINGS
+TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
 
 
 def trained(mesh, format, seed=0):
