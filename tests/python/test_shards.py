@@ -13,6 +13,8 @@ from narrowcast.tensor import QuantizedTensor
 
 TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
+# Ragged and odd columns; many ranks have narrow ones, since what is new with them is empty shards.
+SIZES = [(w, columns) for w in WORLDS for columns in (64, 520, 100) if w <= 4 or columns == 100]
 
 
 def rows_for(format, world):
@@ -21,6 +23,8 @@ def rows_for(format, world):
     """
     step = nc.format(format).row_step
     group = 4 if nc.format(format).rowwise.element_bits == 6 else 2
+    if world > 8 and step > world:
+        return [step * world]  # thousands of rows already, and no shard can be empty
     counts = [2 * step * world]
     if world > group:
         counts.append(step * world - group)
@@ -73,8 +77,7 @@ def gather(shards, weight, both, backward):
     return QuantizedTensor(whole, weight.shape, weight.dtype)
 
 
-@pytest.mark.parametrize("columns", [64, 520, 100])
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("world", "columns"), SIZES)
 def test_gathered_is_whole(format, world, columns):
     for rows in rows_for(format, world):
         value = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
@@ -94,7 +97,7 @@ def test_gathered_is_whole(format, world, columns):
 
 @pytest.mark.parametrize("world", [2, 33])
 def test_a_missing_usage_is_named(format, world):
-    weight = convert(torch.randn(rows_for(format, world)[0], 64), format)
+    weight = convert(torch.randn(2 * nc.format(format).row_step * world, 64), format)
     if nc.format(format).gather != "by pass":
         return
     for backward in (False, True):
