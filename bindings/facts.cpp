@@ -33,6 +33,8 @@ py::dict usage_facts(const nc_layout& layout) {
   facts["scale_pad"] = py::make_tuple(layout.scale_pad_rows, layout.scale_pad_columns);
   facts["transposed"] = layout.transposed != 0;
   facts["scale_transposed"] = layout.scale_transposed != 0;
+  const Extent step = cut_step(layout);
+  facts["step"] = py::make_tuple(step.rows, step.columns);
   facts["element_bits"] = layout.element_bits;
   facts["scale_bytes"] = layout.scale_bytes;
   return facts;
@@ -66,6 +68,8 @@ py::dict format_facts(const Plugin& plugin) {
   facts["tensor_amax"] = format.tensor_amax != 0;
   facts["row_step"] = format.row_step;
   facts["shard_row_step"] = format.shard_row_step;
+  facts["group"] = elements_per_group(format.rowwise);
+  facts["mirrored"] = mirrored(format.rowwise, format.columnwise);
   facts["bits_per_element"] = format.bits_per_element;
   facts["wire_bits_per_element"] = format.wire_bits_per_element;
   py::list cuts;
@@ -98,6 +102,18 @@ py::tuple used_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t col
   return py::make_tuple(shape.rows, shape.columns);
 }
 
+// Where a box of a matrix lies in a buffer: the first entry and their number along each dimension.
+py::tuple stored_box(const Plugin& plugin, int buffer, int64_t row, int64_t rows, int64_t column,
+                     int64_t columns) {
+  check_buffer(buffer);
+  const nc_layout& layout = plugin.layout(buffer);
+  const Box box{{row, column}, {row + rows, column + columns}};
+  const auto& [begin, end] = is_data(buffer) ? data_box(layout, box) : scale_box(layout, box);
+  const auto along_rows = py::make_tuple(begin.rows, end.rows - begin.rows);
+  if (!is_data(buffer) && spans_tensor(layout)) return py::make_tuple(along_rows);
+  return py::make_tuple(along_rows, py::make_tuple(begin.columns, end.columns - begin.columns));
+}
+
 void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
   const nc_layout& layout =
       usage == "rowwise" ? plugin.format().rowwise : plugin.format().columnwise;
@@ -126,6 +142,7 @@ void bind_facts(py::module_& module) {
       .def("facts", &format_facts)
       .def("buffer_shape", &buffer_shape)
       .def("used_shape", &used_shape)
+      .def("stored_box", &stored_box)
       .def("check_holds", &check_holds);
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};

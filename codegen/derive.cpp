@@ -51,17 +51,6 @@ Layout layout_of(const Format& format, const Usage& usage) {
 
 // ---- cuts ----
 
-// Rows (columns) at whose multiples a cut divides no byte of the data, and no block.
-int64_t row_step(const Layout& layout) {
-  const int64_t whole_bytes = layout.transposed ? elements_per_group(layout) : 1;
-  return std::lcm(whole_bytes, std::max<int64_t>(layout.block_rows, 1));
-}
-
-int64_t column_step(const Layout& layout) {
-  const int64_t whole_bytes = layout.transposed ? 1 : elements_per_group(layout);
-  return std::lcm(whole_bytes, std::max<int64_t>(layout.block_columns, 1));
-}
-
 // Transposed data are cut inside their stored rows, where a byte may hold several rows of the
 // matrix.
 nc_cut data_cut(const Layout& layout, nc_buffer buffer, nc_gather gather) {
@@ -164,10 +153,10 @@ Plan derive(const Format& format) {
   plan.gather = plan.columnwise_derived ? Gather::kRowwise : Gather::kByPass;
   plan.cuts = cuts_of(plan);
 
-  const int64_t rowwise_step = row_step(plan.rowwise), columnwise_step = row_step(plan.columnwise);
-  plan.row_step = std::lcm(rowwise_step, columnwise_step);
-  plan.shard_row_step = plan.columnwise_derived ? rowwise_step : plan.row_step;
-  plan.column_step = std::lcm(column_step(plan.rowwise), column_step(plan.columnwise));
+  const Extent rowwise_step = cut_step(plan.rowwise), columnwise_step = cut_step(plan.columnwise);
+  plan.row_step = std::lcm(rowwise_step.rows, columnwise_step.rows);
+  plan.shard_row_step = plan.columnwise_derived ? rowwise_step.rows : plan.row_step;
+  plan.column_step = std::lcm(rowwise_step.columns, columnwise_step.columns);
 
   const Layout& layout = plan.rowwise;
   plan.bits_per_element =

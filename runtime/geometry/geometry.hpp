@@ -5,6 +5,8 @@
 // transposed. All arithmetic is in 64 bits. Formulas: docs/numerics.md, "Layout".
 #pragma once
 
+#include <numeric>
+
 #include "runtime/geometry/layout.h"
 #include "runtime/machine.hpp"
 
@@ -15,6 +17,12 @@ using Layout = nc_layout;
 struct Extent {
   int64_t rows, columns;
   constexpr bool operator==(const Extent&) const = default;
+};
+
+// Rows and columns from `begin` to before `end`, of a matrix or of a stored buffer.
+struct Box {
+  Extent begin, end;
+  constexpr bool operator==(const Box&) const = default;
 };
 
 struct BitPosition {
@@ -105,6 +113,52 @@ NC_EVERYWHERE constexpr int64_t scale_index(const Layout& layout, Extent matrix,
                                             int64_t column) {
   const Extent position = scale_position(layout, row, column);
   return position.rows * scale_shape(layout, matrix).columns + position.columns;
+}
+
+// ---- boxes of the matrix ----
+
+// Rows and columns at whose multiples a cut divides neither a byte of the data nor a block.
+constexpr Extent cut_step(const Layout& layout) {
+  const Extent bytes = exchanged({1, elements_per_group(layout)}, layout.transposed);
+  if (spans_tensor(layout)) return bytes;
+  return {std::lcm(bytes.rows, layout.block_rows), std::lcm(bytes.columns, layout.block_columns)};
+}
+
+// Where a box lies in the stored data, in bytes. It begins at multiples of cut_step, and ends at
+// such or with the matrix.
+constexpr Box data_box(const Layout& layout, Box box) {
+  const Extent begin = exchanged(box.begin, layout.transposed);
+  const Extent end = exchanged(box.end, layout.transposed);
+  return {{begin.rows, floor_div(begin.columns * layout.element_bits, 8)},
+          {end.rows, floor_div(end.columns * layout.element_bits, 8)}};
+}
+
+// Where the scales of such a box lie in the stored scales: the one scale of a tensor is in every
+// box.
+constexpr Box scale_box(const Layout& layout, Box box) {
+  if (spans_tensor(layout)) return {{0, 0}, {1, 1}};
+  const auto first_of = [&layout](Extent at) {
+    return exchanged(
+        {ceil_div(at.rows, layout.scale_per_rows), ceil_div(at.columns, layout.scale_per_columns)},
+        layout.scale_transposed);
+  };
+  return {first_of(box.begin), first_of(box.end)};
+}
+
+// Whether the second layout stores a matrix as the first one stores it with rows and columns
+// exchanged: then the buffers of both, exchanged, are those of the exchanged matrix.
+constexpr bool mirrored(const Layout& one, const Layout& other) {
+  const bool data = one.element_bits == other.element_bits && !one.transposed == !!other.transposed;
+  if (spans_tensor(one) || spans_tensor(other)) {
+    return data && spans_tensor(one) && spans_tensor(other);
+  }
+  return data && one.scale_bytes == other.scale_bytes &&
+         !one.scale_transposed == !!other.scale_transposed &&
+         one.block_rows == other.block_columns && one.block_columns == other.block_rows &&
+         one.scale_per_rows == other.scale_per_columns &&
+         one.scale_per_columns == other.scale_per_rows &&
+         one.scale_pad_rows == other.scale_pad_rows &&
+         one.scale_pad_columns == other.scale_pad_columns;
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

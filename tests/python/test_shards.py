@@ -114,7 +114,7 @@ def table_of(format, tensors):
     states = []
     for index, tensor in enumerate(tensors):
         tensor = tensor.detach()
-        if tensor._rows != tensor._matrix.rows:
+        if not tensor.is_whole:
             tensor = tensor.clone()
         matrix = tensor._matrix
         moments = [torch.zeros(tensor.shape) for _ in range(2)]

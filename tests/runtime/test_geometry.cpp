@@ -2,6 +2,7 @@
 // divides.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/geometry/geometry.hpp"
@@ -125,6 +126,54 @@ TEST_CASE("sub-byte elements need whole bytes along a stored row") {
   CHECK_FALSE(holds(four, {2, 3}));
   CHECK(holds(six, {4, 3}));
   CHECK_FALSE(holds(six, {6, 4}));
+}
+
+TEST_CASE("a box on the steps owns its bytes and its scales") {
+  constexpr Extent kSmall{160, 288};
+  for (const Usage& usage : {Usage{1, 32, 1, 32, 128, 4, false, false, 8, 1},
+                             Usage{16, 16, 16, 1, 128, 4, true, true, 4, 1},
+                             Usage{32, 1, 32, 1, 128, 4, true, true, 6, 1},
+                             Usage{1, 128, 1, 128, 1, 4, false, true, 8, 4},
+                             Usage{0, 0, 0, 0, 0, 0, true, true, 8, 4}}) {
+    const Layout l = layout(usage);
+    const Extent step = cut_step(l);
+    const Box box{step, {std::min(3 * step.rows, kSmall.rows), kSmall.columns}};
+    const Box data = data_box(l, box), scales = scale_box(l, box);
+    const auto inside = [](const Box& b, int64_t row, int64_t column) {
+      return b.begin.rows <= row && row < b.end.rows && b.begin.columns <= column &&
+             column < b.end.columns;
+    };
+    const int64_t pitch = data_row_bytes(l, kSmall);
+    for (int64_t row = 0; row < kSmall.rows; ++row) {
+      for (int64_t column = 0; column < kSmall.columns; ++column) {
+        const int64_t byte = element_position(l, kSmall, row, column).byte;
+        const bool expected = inside(box, row, column);
+        CHECK(inside(data, byte / pitch, byte % pitch) == expected);
+        const Extent scale = scale_position(l, row, column);
+        if (expected || !spans_tensor(l)) {
+          CHECK(inside(scales, scale.rows, scale.columns) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("steps of cuts") {
+  CHECK(cut_step(layout({1, 32, 1, 32, 128, 4, false, false, 8, 1})) == Extent{1, 32});
+  CHECK(cut_step(layout({16, 16, 16, 1, 128, 4, true, true, 4, 1})) == Extent{16, 16});
+  CHECK(cut_step(layout({1, 2, 1, 2, 1, 1, false, false, 6, 1})) == Extent{1, 4});
+  CHECK(cut_step(layout({0, 0, 0, 0, 0, 0, true, true, 4, 4})) == Extent{2, 1});
+}
+
+TEST_CASE("mirrored layouts") {
+  const Layout rows = layout({1, 16, 1, 16, 128, 4, false, false, 4, 1});
+  CHECK(mirrored(rows, layout({16, 1, 16, 1, 128, 4, true, true, 4, 1})));
+  CHECK(mirrored(layout({0, 0, 0, 0, 0, 0, false, false, 8, 4}),
+                 layout({0, 0, 0, 0, 0, 0, true, false, 8, 4})));
+  CHECK_FALSE(mirrored(rows, layout({16, 1, 16, 1, 128, 4, false, false, 4, 1})));
+  CHECK_FALSE(mirrored(rows, layout({16, 1, 16, 1, 128, 4, true, false, 4, 1})));
+  CHECK_FALSE(mirrored(rows, layout({16, 1, 16, 1, 4, 128, true, true, 4, 1})));
+  CHECK_FALSE(mirrored(rows, layout({32, 1, 32, 1, 128, 4, true, true, 4, 1})));
 }
 
 }  // namespace

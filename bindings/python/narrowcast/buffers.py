@@ -1,4 +1,4 @@
-"""The buffers of a matrix as tensors: room for them, and the entries that belong to some rows."""
+"""The buffers of a matrix as tensors: room for them, and some of their entries."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def fill_with_zeros(format: Format, rows: int, columns: int, buffers) -> None:
             tensor[corner(format.used_shape(buffer, rows, columns))] = 1.0
 
 
-def rows_of(tensor: torch.Tensor, cut, begin: int, rows: int) -> torch.Tensor:
-    """The entries of some rows: a view that writes through. `cut`: Format.cuts[buffer]."""
-    if cut.dimension < 0:
-        return tensor
-    first, end = cut.entry(begin), cut.entry(begin + rows)
-    return tensor.narrow(cut.dimension, first, end - first)
+def narrowed(tensor: torch.Tensor, stored_box) -> torch.Tensor:
+    """Some entries along each dimension (first and number): a view that writes through."""
+    for dimension, (first, count) in enumerate(stored_box):
+        tensor = tensor.narrow(dimension, first, count)
+    return tensor
 
 
 def padded(view: torch.Tensor, shape, used) -> torch.Tensor:

@@ -9,8 +9,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import casting, dtensors, fsdp, registry, sharding
+from narrowcast.box import matrix_shape
 from narrowcast.matrix import Matrix
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, matrix_shape
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 
 
 def convert(

@@ -11,12 +11,25 @@ PluginError.__doc__ = (
 )
 
 
-def cannot_cut(matrix, row: int) -> ValueError:
-    step, name = matrix.step, matrix.format.name
+def cannot_cut(matrix, what: str, at: int) -> ValueError:
+    """`what`: "row" or "column"."""
+    step = matrix.step[what == "column"]
+    below, above = at // step * step, min(-(-at // step) * step, getattr(matrix, f"{what}s"))
     return ValueError(
-        f"{matrix.describe()} cannot be cut at row {row}: only at multiples of {step}, the row "
-        f"step of {name}. Cut at row {row // step * step} or {-(-row // step) * step}, or cut the "
-        "plain tensor that dequantize() makes"
+        f"{matrix.describe()} cannot be cut at {what} {at}: only at multiples of {step}, the "
+        f"{what} step of {matrix.format.name} in its {' and '.join(matrix.usages)} bytes. Cut at "
+        f"{what} {below} or {above}, or cut the plain tensor that dequantize() makes"
+    )
+
+
+def cannot_join(matrix, piece: int, what: str, begin: int) -> ValueError:
+    """`what`: "row" or "column"."""
+    step = matrix.step[what == "column"]
+    return ValueError(
+        f"{matrix.describe()} cannot be joined from these pieces: piece {piece} would begin at "
+        f"{what} {begin}, and blocks of {matrix.format.name} begin at multiples of {step} {what}s. "
+        f"Let each piece but the last have a multiple of {step} {what}s, or join the plain tensors "
+        "that dequantize() makes"
     )
 
 
@@ -40,11 +53,12 @@ def cannot_shard_columns(description: str, dim: int) -> NotImplementedError:
     )
 
 
-def cannot_write(matrix, begin: int, end: int) -> NotImplementedError:
+def cannot_write(matrix, box) -> NotImplementedError:
+    columns = f", columns {box.column} to {box.column_end}" * (box.columns < matrix.columns)
     return NotImplementedError(
-        f"{matrix.describe()}: rows {begin} to {end} cannot be written alone, because a scale of "
-        "theirs belongs to more rows and no master is kept (nc.convert keeps one). Write the "
-        "whole tensor"
+        f"{matrix.describe()}: rows {box.row} to {box.row_end}{columns} cannot be written alone, "
+        "because a scale spans the whole tensor and no master is kept (nc.convert keeps one). "
+        "Write the whole tensor"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -107,8 +108,8 @@ def post_all_gather(slots, metadata, param_dtype, out):
                 plan.gather.fill(out._matrix, slots, kind, shard)
             return None
         buffers, plan.own = plan.gather.room(slots)
-        amax = None if shard.amax is None else torch.empty_like(shard.amax)
-        whole = Matrix(shard.format, plan.shape[:-1].numel(), shard.columns, buffers, amax)
+        spanning = [None if one is None else torch.empty_like(one) for one in shard.spanning]
+        whole = Matrix(shard.format, plan.shape[:-1].numel(), shard.columns, buffers, *spanning)
         whole.inherit(shard)
         plan.gather.fill(whole, slots, kind, shard)
         return QuantizedTensor(whole, plan.shape, param_dtype), plan.own
@@ -158,6 +159,16 @@ def _make_plans(tensor) -> None:
         f"{tensor._matrix.describe()}: this shard belongs to no module that fully_shard manages. "
         "CPU offloading, which gathers from a copy of the shard, is not supported"
     )
+
+
+def is_sharding() -> bool:
+    """Whether fully_shard is calling: it cuts a weight with the functions that users have too."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("torch.distributed.fsdp."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def check_sharded(parameter, name: str) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import torch
 
 from narrowcast import _C, buffers, casting, errors
-from narrowcast.registry import BUFFERS, COLUMNWISE_DATA, USAGES, Format, buffers_of
+from narrowcast.box import Box, whole_box
+from narrowcast.registry import BUFFERS, USAGES, Format, buffers_of, other_usage
+
+# The float32 tensors that belong to a whole tensor, whatever part of it a matrix is, and their
+# shapes by format; None where it has none. They go wherever the bytes go.
+SPANNING = {"amax": lambda format: (1,) if format.tensor_amax else None}
 
 
 class Matrix:
@@ -14,7 +21,7 @@ class Matrix:
     rows, columns  of the matrix, whatever the tensor's rank
     buffers        rowwise data and scales, columnwise data and scales (shapes:
                    Format.buffer_shape); None where absent
-    amax           float32 (1,), in formats with a scale that spans the tensor
+    amax           float32 (1,), in formats with a scale that spans the tensor (one of SPANNING)
     master         float32 (rows, columns), what the bytes are made from; None if it is not kept
     name           of the weight, for messages
     recompute      nc.convert's option
@@ -29,13 +36,15 @@ class Matrix:
     """
 
     __slots__ = (
-        *("format", "rows", "columns", "buffers", "amax", "master", "name", "recompute", "filled"),
-        *("used", "partial", "shards", "stale", "initializing", "plan"),
+        *("format", "rows", "columns", "buffers", *SPANNING, "master", "name", "recompute"),
+        *("filled", "used", "partial", "shards", "stale", "initializing", "plan"),
     )
 
-    def __init__(self, format: Format, rows: int, columns: int, tensors, amax=None, master=None):
+    def __init__(self, format: Format, rows: int, columns: int, tensors, *spanning, master=None):
         self.format, self.rows, self.columns = format, rows, columns
-        self.buffers, self.amax, self.master = tuple(tensors), amax, master
+        self.buffers, self.master = tuple(tensors), master
+        for name, tensor in zip_longest(SPANNING, spanning):
+            setattr(self, name, tensor)
         self.name, self.recompute, self.plan = None, False, None
         self.filled = set(self.usages)
         self.used, self.partial, self.shards = rows, False, 1
@@ -49,15 +58,25 @@ class Matrix:
         matrix.
         """
         room = buffers.allocate(format, rows, columns, usages, device)
-        amax = torch.zeros(1, dtype=torch.float32, device=device) if format.tensor_amax else None
+        shapes = [shape_of(format) for shape_of in SPANNING.values()]
+        spanning = [None if shape is None else torch.zeros(shape, device=device) for shape in shapes]
         value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
-        return cls(format, rows, columns, room, amax, value)
+        return cls(format, rows, columns, room, *spanning, master=value)
+
+    @property
+    def spanning(self) -> list[torch.Tensor | None]:
+        """What belongs to the whole tensor, in the order of SPANNING."""
+        return [getattr(self, name) for name in SPANNING]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All that is there: buffers, amax and master."""
-        candidates = (*self.buffers, self.amax, self.master)
+        """All that is there: buffers, what spans the tensor, and the master."""
+        candidates = (*self.buffers, *self.spanning, self.master)
         return [tensor for tensor in candidates if tensor is not None]
+
+    @property
+    def whole(self) -> Box:
+        return whole_box(self.rows, self.columns)
 
     @property
     def device(self) -> torch.device:
@@ -82,23 +101,43 @@ class Matrix:
 
     def map(self, function) -> Matrix:
         """The same matrix with function(tensor) for each tensor: in other memory."""
-        mapped = [None if buffer is None else function(buffer) for buffer in self.buffers]
-        amax = None if self.amax is None else function(self.amax)
-        master = None if self.master is None else function(self.master)
-        copy = Matrix(self.format, self.rows, self.columns, mapped, amax, master).inherit(self)
-        copy.filled, copy.used, copy.partial = set(self.filled), self.used, self.partial
-        copy.stale, copy.initializing = self.stale, self.initializing
+
+        def mapped(tensor):
+            return None if tensor is None else function(tensor)
+
+        every = map(mapped, (*self.buffers, *self.spanning))
+        master = mapped(self.master)
+        buffers, spanning = [next(every) for _ in BUFFERS], every
+        copy = Matrix(self.format, self.rows, self.columns, buffers, *spanning, master=master)
+        return copy.inherit(self)._resume(self)
+
+    def exchanged(self) -> Matrix:
+        """The matrix with rows and columns exchanged, over the same buffers and a master of its
+        own. Only where the format's usages mirror each other.
+        """
+        master = None if self.master is None else self.master.t().contiguous()
+        mirrored = self.buffers[2:] + self.buffers[:2]
+        copy = Matrix(
+            *(self.format, self.columns, self.rows, mirrored, *self.spanning), master=master
+        )
+        copy.inherit(self)._resume(self)
+        copy.filled, copy.used = {other_usage(usage) for usage in self.filled}, copy.rows
         return copy
 
-    def part(self, begin: int, rows: int) -> Matrix:
-        """A copy of some rows, as a matrix of their own."""
-        if begin == 0 and rows == self.rows:
+    def _resume(self, source: Matrix) -> Matrix:
+        """Takes over what is known of the bytes."""
+        self.filled, self.used, self.partial = set(source.filled), source.used, source.partial
+        self.stale, self.initializing = source.stale, source.initializing
+        return self
+
+    def part(self, box: Box) -> Matrix:
+        """A copy of a box, as a matrix of its own."""
+        if box == self.whole:
             return self.map(torch.clone)
         part = Matrix.allocate(
-            *(self.format, rows, self.columns, self.usages, self.device),
-            master=self.master is not None,
+            *(self.format, *box.shape, self.usages, self.device), master=self.master is not None
         ).inherit(self)
-        part.copy_rows(0, self, begin, rows)
+        part.copy_box(part.whole, self, box)
         part.partial = True
         return part
 
@@ -123,90 +162,110 @@ class Matrix:
             zeros.copy_spanning(self)
         return zeros
 
-    # ---- rows ----
+    # ---- boxes ----
 
     @property
-    def step(self) -> int:
-        """The rows at whose multiples it can be cut."""
-        derived = self.format.columnwise_derived and self.buffers[COLUMNWISE_DATA] is not None
-        return self.format.row_step if derived else self.format.shard_row_step
+    def step(self) -> tuple[int, int]:
+        """The rows and the columns at whose multiples it can be cut."""
+        return self.format.step(self.usages)
 
-    def check_cut(self, row: int) -> None:
-        """ValueError unless it can be cut above `row`."""
-        if row % self.step != 0 and row < self.used:
-            raise errors.cannot_cut(self, row)
+    def check_cut(self, box: Box) -> None:
+        """ValueError unless a box begins and ends where the matrix can be cut."""
+        row_step, column_step = self.step
+        for row in (box.row, box.row_end):
+            if row % row_step != 0 and row < min(self.used, self.rows):
+                raise errors.cannot_cut(self, "row", row)
+        for column in (box.column, box.column_end):
+            if column % column_step != 0 and column < self.columns:
+                raise errors.cannot_cut(self, "column", column)
 
-    def rows_of(self, buffer: int, begin: int, rows: int) -> torch.Tensor:
-        """The entries of some rows: a view that writes through; all of them with the padding."""
-        if begin == 0 and rows == self.rows:
+    def piece(self, buffer: int, box: Box) -> torch.Tensor:
+        """The entries of a box: a view that writes through; of the whole with the padding."""
+        if box == self.whole:
             return self.buffers[buffer]
-        return buffers.rows_of(self.buffers[buffer], self.format.cuts[buffer], begin, rows)
+        return buffers.narrowed(self.buffers[buffer], self.format.stored_box(buffer, box))
 
-    def canonical(self, buffer: int, begin: int, rows: int) -> torch.Tensor | None:
-        """The buffer of a matrix of these rows alone: a view where that has the same bytes, else a
+    def canonical(self, buffer: int, box: Box) -> torch.Tensor | None:
+        """The buffer of a matrix of this box alone: a view where that has the same bytes, else a
         copy.
         """
         if self.buffers[buffer] is None:
             return None
-        shape = self.format.buffer_shape(buffer, rows, self.columns)
-        used = self.format.used_shape(buffer, rows, self.columns)
-        return buffers.padded(self.rows_of(buffer, begin, rows), shape, used)
+        shape = self.format.buffer_shape(buffer, *box.shape)
+        used = self.format.used_shape(buffer, *box.shape)
+        return buffers.padded(self.piece(buffer, box), shape, used)
 
-    def master_rows(self, begin: int, rows: int) -> torch.Tensor | None:
-        return None if self.master is None else self.master.narrow(0, begin, rows)
-
-    def copy_rows(self, begin: int, source: Matrix, source_begin: int, rows: int) -> None:
-        """Copies rows of a matrix of the same format, byte for byte, in the usages that both have,
+    def copy_box(self, box: Box, source: Matrix, source_box: Box) -> None:
+        """Copies a box of a matrix of the same format, byte for byte, in the usages that both have,
         and the master, if this one has it.
         """
         for buffer, cut in enumerate(self.format.cuts):
             if self.buffers[buffer] is None or source.buffers[buffer] is None or cut.dimension < 0:
                 continue
-            target = self.rows_of(buffer, begin, rows)
-            origin = source.rows_of(buffer, source_begin, rows)
+            target, origin = self.piece(buffer, box), source.piece(buffer, source_box)
             # One of them may be a whole buffer, with its padding.
             used = buffers.corner(map(min, target.shape, origin.shape))
             target[used] = origin[used]
         self.copy_spanning(source)
         if self.master is not None:
-            self.master_rows(begin, rows).copy_(source.high_precision(source_begin, rows))
+            box.of(self.master).copy_(source.high_precision(source_box))
         self.filled = set(self.usages)
-        self.used = max(self.used, begin + rows)
-        self.partial = self.partial or source.partial or rows < source.used
+        self.used = max(self.used, box.row_end)
+        part_of_source = box.rows < source.used or box.columns < source.columns
+        self.partial = self.partial or source.partial or part_of_source
         if source.stale:
-            self.mark_stale(begin + rows)
+            self.mark_stale(box.row_end)
             self.initializing = source.initializing
 
+    def with_columnwise(self, box: Box) -> tuple[Matrix, Box]:
+        """A copy of a box of rowwise bytes, with the columnwise ones that follow from them."""
+        room = Matrix.allocate(self.format, *box.shape, USAGES, self.device)
+        room.copy_box(room.whole, self, box)
+        casting.derive_columnwise(room)
+        return room.inherit(self), room.whole
+
+    @property
+    def tensor_scale(self) -> torch.Tensor | None:
+        """What the one scale of the whole tensor is, or comes from; None in formats without."""
+        for tensor, cut in zip(self.buffers, self.format.cuts, strict=True):
+            if cut.dimension < 0 and tensor is not None:
+                return tensor
+        return self.amax
+
     def copy_spanning(self, source: Matrix) -> None:
-        """Copies what spans the tensor: its amax, and per-tensor scales."""
-        if self.amax is not None:
-            self.amax.copy_(source.amax)
+        """Copies what spans the tensor, per-tensor scales among it."""
+        for target, origin in zip(self.spanning, source.spanning, strict=True):
+            if target is not None:
+                target.copy_(origin)
         for target, origin, cut in zip(self.buffers, source.buffers, self.format.cuts, strict=True):
             if cut.dimension < 0 and target is not None and origin is not None:
                 target.copy_(origin)
 
     # ---- values ----
 
-    def high_precision(self, begin: int, rows: int) -> torch.Tensor:
+    def high_precision(self, box: Box) -> torch.Tensor:
         """float32 [rows, columns]: the master, or the decoded value where none is kept."""
         if self.master is not None:
-            return self.master_rows(begin, rows)
+            return box.of(self.master)
         usage = "rowwise" if "rowwise" in self.filled else "columnwise"
-        return self.dequantize(begin, rows, torch.float32, usage)
+        return self.dequantize(box, torch.float32, usage)
 
-    def write(self, begin: int, value: torch.Tensor) -> None:
-        """Sets rows to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
+    def write(self, box: Box, value: torch.Tensor) -> None:
+        """Sets a box to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
         that is set and the bytes become stale; without, they are made at once.
         """
-        end = begin + len(value)
         if self.master is not None:
-            self.master[begin:end] = value
-            self.mark_stale(end)
-        elif len(value) == self.rows and not (self.partial and self.format.tensor_amax):
+            box.of(self.master).copy_(value)
+            self.mark_stale(box.row_end)
+        elif box == self.whole and not (self.partial and self.format.tensor_amax):
             casting.cast_value(self, value)
             self.used = self.rows
+        elif not self.format.tensor_amax:  # a box is of whole blocks, each with its own scales
+            part = Matrix.allocate(self.format, *box.shape, self.usages, self.device)
+            casting.cast_value(part, value)
+            self.copy_box(box, part, part.whole)
         else:
-            raise errors.cannot_write(self, begin, end)
+            raise errors.cannot_write(self, box)
 
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""
@@ -235,17 +294,17 @@ class Matrix:
         if usage not in self.filled:
             raise errors.usage_not_gathered(self, usage)
 
-    def dequantize(self, begin: int, rows: int, dtype: torch.dtype, usage: str) -> torch.Tensor:
-        """The value of some rows, [rows, columns] of float32, bfloat16 or float16."""
+    def dequantize(self, box: Box, dtype: torch.dtype, usage: str) -> torch.Tensor:
+        """The value of a box, [rows, columns] of float32, bfloat16 or float16."""
         self.require(usage)
-        value = torch.empty(rows, self.columns, dtype=dtype, device=self.device)
+        value = torch.empty(box.shape, dtype=dtype, device=self.device)
         if value.is_meta:
             return value
         wanted = buffers_of(usage)
         given = tuple(
-            self.canonical(buffer, begin, rows) if buffer in wanted else None for buffer in BUFFERS
+            self.canonical(buffer, box) if buffer in wanted else None for buffer in BUFFERS
         )
-        described = (rows, self.columns, value, given, self.amax)
+        described = (*box.shape, value, given, self.amax)
         stream = casting.stream_of(value.device)
         _C.dequantize(self.format.plugin, usage == "columnwise", [described], stream)
         return value

@@ -46,14 +46,10 @@ def own_matrix(local: QuantizedTensor) -> None:
     """Sees to it that a parameter is a whole matrix of its own, with a master. Kernels write whole
     buffers; the shard of a rank with fewer rows than the others is a view of a padded one.
     """
+    local.detach_from_whole()
     matrix = local._matrix
-    if (local._begin, local._rows) != (0, matrix.rows):
-        local._matrix, local._begin = matrix.part(local._begin, local._rows), 0
-        matrix = local._matrix
     if matrix.master is None:
-        matrix.master = matrix.dequantize(
-            0, matrix.rows, torch.float32, "rowwise" if "rowwise" in matrix.filled else "columnwise"
-        )
+        matrix.master = matrix.high_precision(matrix.whole)
 
 
 def load_state_dict(optimizer, state_dict: dict) -> None:
@@ -149,6 +145,6 @@ def _settle(parameter: torch.Tensor, state: dict) -> None:
     local = dtensors.local_of(parameter)
     master = dtensors.local_of(state["master"]) if "master" in state else None
     if isinstance(local, QuantizedTensor):
-        local._matrix.write(0, master.reshape(local._rows, local._matrix.columns))
+        local.write(master)
     elif master is not None:
         local.copy_(master)

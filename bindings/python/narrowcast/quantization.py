@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from narrowcast import casting, registry
+from narrowcast.box import matrix_shape
 from narrowcast.matrix import Matrix
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, matrix_shape
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 
 
 def quantize(

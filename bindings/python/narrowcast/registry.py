@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import os
 from pathlib import Path
 
@@ -26,10 +27,14 @@ def buffers_of(usage: str) -> tuple[int, int]:
     return tuple(BUFFERS[:2] if usage == "rowwise" else BUFFERS[2:])
 
 
+def other_usage(usage: str) -> str:
+    return USAGES[1 - USAGES.index(usage)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Usage:
     """How one usage is stored. `block`, `scale_per`: (rows, columns) or "tensor"; `scale_pad`: of
-    the stored scale matrix.
+    the stored scale matrix; `step`: the rows and columns at whose multiples it can be cut.
     """
 
     block: tuple[int, int] | str
@@ -37,6 +42,7 @@ class Usage:
     scale_pad: tuple[int, int]
     transposed: bool
     scale_transposed: bool
+    step: tuple[int, int]
     element_bits: int
     scale_bytes: int
 
@@ -53,10 +59,6 @@ class Cut:
     entries: int
     repeat: tuple[int, int]
     gather: int
-
-    def entry(self, row: int) -> int:
-        """The first entry that belongs to no row above `row`."""
-        return -(-row * self.entries // self.rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,6 +79,8 @@ class Format:
     rowwise: Usage
     columnwise: Usage
     columnwise_derived: bool
+    group: int  # elements that fill whole bytes: a stored row holds a multiple of them
+    mirrored: bool  # the usages, exchanged, are those of the transposed matrix
     tensor_amax: bool
     row_step: int
     shard_row_step: int
@@ -96,6 +100,16 @@ class Format:
         """The file that the format was loaded from."""
         return self.plugin.path
 
+    @property
+    def column_step(self) -> int:
+        """The columns at whose multiples a tensor can be cut, in both usages."""
+        return self.step(USAGES)[1]
+
+    def step(self, usages) -> tuple[int, int]:
+        """The rows and columns at whose multiples some usages can be cut."""
+        steps = [getattr(self, usage).step for usage in usages]
+        return tuple(math.lcm(*along) for along in zip((1, 1), *steps, strict=True))
+
     def buffer_dtype(self, buffer: int) -> torch.dtype:
         wide = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE) and self.rowwise.scale_bytes == 4
         return torch.float32 if wide else torch.uint8
@@ -107,6 +121,12 @@ class Format:
     def used_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
         """The same without padding."""
         return _used_shape(self.plugin, buffer, rows, columns)
+
+    def stored_box(self, buffer: int, box) -> tuple[tuple[int, int], ...]:
+        """Where a narrowcast.box.Box lies in a buffer: the first entry and their number along each
+        dimension.
+        """
+        return _stored_box(self.plugin, buffer, *box)
 
     def check_holds(self, usage: str, rows: int, columns: int) -> None:
         """ValueError, with the shape and the multiple, if sub-byte elements do not fill whole
@@ -126,6 +146,11 @@ def _buffer_shape(plugin, buffer, rows, columns):
 @functools.cache
 def _used_shape(plugin, buffer, rows, columns):
     return plugin.used_shape(buffer, rows, columns)
+
+
+@functools.cache
+def _stored_box(plugin, buffer, *box):
+    return plugin.stored_box(buffer, *box)
 
 
 _formats: dict[str, Format] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast import errors
+from narrowcast import errors, fsdp
 from narrowcast.matrix import Matrix
 
 
@@ -15,10 +15,14 @@ def chunk(tensor, chunks: int, dim: int = 0):
     into how many shards.
 
     ValueError, with the row step and the ways out, if a cut would divide a block;
-    NotImplementedError along another dimension than the first.
+    NotImplementedError if fully_shard cuts along another dimension than the first, whose pieces are
+    views like any other.
     """
     if dim % tensor.dim() != 0:
-        raise errors.cannot_shard_columns(tensor.describe(), dim)
+        if fsdp.is_sharding():
+            raise errors.cannot_shard_columns(tensor.describe(), dim)
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.chunk(tensor, chunks, dim)
     matrix = tensor._matrix
     check_shards(matrix, tensor.shape, chunks)
     matrix.refresh()  # all shards begin with bytes of one amax

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from narrowcast import dispatch, fsdp, registry
-from narrowcast.matrix import Matrix
+from narrowcast.box import Box, matrix_shape, strides
+from narrowcast.matrix import SPANNING, Matrix
 
 LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PARTS = (
     *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
-    *("amax", "master"),
+    *(*SPANNING, "master"),
 )
-
-
-def matrix_shape(shape) -> tuple[int, int]:
-    """Rows and columns of a tensor as a matrix: prod(shape[:-1]) x shape[-1]."""
-    return math.prod(shape[:-1]), shape[-1] if len(shape) else 1
 
 
 class QuantizedTensor(torch.Tensor):
@@ -30,16 +24,27 @@ class QuantizedTensor(torch.Tensor):
     writes through.
     """
 
-    # Rows _begin to _begin + _rows of _matrix. In slots, never in __dict__, which torch copies and
-    # pickles in ways of its own.
-    __slots__ = ("_begin", "_matrix", "_rows")
+    # A box of _matrix, perhaps with rows and columns exchanged. In slots, never in __dict__, which
+    # torch copies and pickles in ways of its own.
+    __slots__ = ("_box", "_exchanged", "_matrix")
 
     @staticmethod
-    def __new__(cls, matrix: Matrix, shape, dtype: torch.dtype, begin: int = 0, rows=None):
-        tensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=matrix.device)
-        tensor._matrix = matrix
-        tensor._begin = begin
-        tensor._rows = matrix.rows if rows is None else rows
+    def __new__(
+        cls,
+        matrix: Matrix,
+        shape,
+        dtype: torch.dtype,
+        box: Box | None = None,
+        exchanged: bool = False,
+    ):
+        box = matrix.whole if box is None else box
+        tensor = torch.Tensor._make_wrapper_subclass(
+            *(cls, shape, strides(shape, exchanged, matrix.columns)),
+            storage_offset=box.row * matrix.columns + box.column,
+            dtype=dtype,
+            device=matrix.device,
+        )
+        tensor._matrix, tensor._box, tensor._exchanged = matrix, box, exchanged
         return tensor
 
     def __init__(self, *args, **kwargs):
@@ -78,11 +83,15 @@ class QuantizedTensor(torch.Tensor):
         return self._buffer("columnwise", 1)
 
     def _buffer(self, usage: str, index: int) -> torch.Tensor | None:
+        usage = self.own_usage(usage)
         if usage not in self._matrix.filled:
             return None
         self._matrix.require(usage)
-        buffer = registry.buffers_of(usage)[index]
-        return self._matrix.canonical(buffer, self._begin, self._rows)
+        return self._matrix.canonical(registry.buffers_of(usage)[index], self._box)
+
+    def own_usage(self, usage: str) -> str:
+        """What the matrix calls a usage of this tensor, and the other way round."""
+        return registry.other_usage(usage) if self._exchanged else usage
 
     @property
     def amax(self) -> torch.Tensor | None:
@@ -98,8 +107,13 @@ class QuantizedTensor(torch.Tensor):
         """float32, of this shape: the value that the bytes are made from, which the optimizer
         owns. None if it is not kept.
         """
-        master = self._matrix.master_rows(self._begin, self._rows)
-        return None if master is None else master.view(self.shape)
+        if self._matrix.master is None:
+            return None
+        return self._oriented(self._box.of(self._matrix.master)).view(self.shape)
+
+    def _oriented(self, value: torch.Tensor) -> torch.Tensor:
+        """A value between the orientation of this tensor and that of its matrix."""
+        return value.t() if self._exchanged else value
 
     def dequantize(
         self, dtype: torch.dtype = torch.float32, usage: str = "rowwise"
@@ -118,10 +132,10 @@ class QuantizedTensor(torch.Tensor):
         """Whether this is view(-1) of a matrix: it keeps the matrix's geometry, and serves views
         back, copies and storage queries alone.
         """
-        return self.dim() == 1 and self._rows != 1
+        return self.dim() == 1 and not self._exchanged and self._box.rows != 1
 
     def __repr__(self, *, tensor_contents=None) -> str:
-        usages = " and ".join(sorted(self._matrix.filled, reverse=True))
+        usages = " and ".join(sorted(map(self.own_usage, self._matrix.filled), reverse=True))
         grad = ", requires_grad=True" if self.requires_grad else ""
         return (
             f"QuantizedTensor({self.format.name}, {usages}, shape={tuple(self.shape)}, "
@@ -136,16 +150,47 @@ class QuantizedTensor(torch.Tensor):
 
     def decode(self, dtype: torch.dtype, usage: str = "rowwise") -> torch.Tensor:
         """dequantize() outside autograd."""
-        return self._matrix.dequantize(self._begin, self._rows, dtype, usage).view(self.shape)
+        value = self._matrix.dequantize(self._box, dtype, self.own_usage(usage))
+        return self._oriented(value).reshape(self.shape)
 
     def alias(self, shape=None) -> QuantizedTensor:
         """The same bytes, perhaps under another shape."""
         shape = self.shape if shape is None else shape
-        return QuantizedTensor(self._matrix, shape, self.dtype, self._begin, self._rows)
+        return QuantizedTensor(self._matrix, shape, self.dtype, self._box, self._exchanged)
 
     def with_matrix(self, matrix: Matrix, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(matrix, self.shape, dtype or self.dtype)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its matrix, and no transposed view of it."""
+        return self._box == self._matrix.whole and not self._exchanged
+
+    def placed(self, exchanged: bool = False) -> tuple[Matrix, Box]:
+        """A matrix and the box of it that this tensor is, or is when exchanged: a copy where its
+        own matrix has the other orientation.
+        """
+        if self._exchanged == exchanged:
+            return self._matrix, self._box
+        copy = self._matrix.part(self._box).exchanged()
+        return copy, copy.whole
+
+    def own_matrix(self) -> Matrix:
+        """A copy of the bytes, as a matrix of their own and in the orientation of this tensor."""
+        own = self._matrix.part(self._box)
+        return own.exchanged() if self._exchanged else own
+
+    def detach_from_whole(self) -> None:
+        """Sees to it that this is a whole matrix of its own, no view."""
+        if not self.is_whole:
+            self._matrix = self.own_matrix()
+            self._box, self._exchanged = self._matrix.whole, False
+
+    def write(self, value: torch.Tensor) -> None:
+        """Sets the value, of this shape; see Matrix.write."""
+        matrix_like = self._box.shape[::-1] if self._exchanged else self._box.shape
+        self._matrix.write(self._box, self._oriented(value.reshape(matrix_like)))
 
     # ---- torch's protocols ----
 
@@ -160,7 +205,7 @@ class QuantizedTensor(torch.Tensor):
     def _parts(self) -> tuple:
         matrix = self._matrix
         tensors = [getattr(self, name) for name in _PARTS]
-        partial = matrix.partial or self._rows < matrix.rows
+        partial = matrix.partial or not self.is_whole
         return (
             *(self.format.name, tuple(self.shape), self.dtype, tensors),
             *(matrix.name, matrix.recompute, partial),
@@ -227,11 +272,12 @@ def rebuild(
     is_parameter: bool = False,
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling and __tensor_unflatten__ have them."""
-    *buffers, amax, master = tensors
+    count = len(registry.BUFFERS)
+    buffers, spanning, master = tensors[:count], tensors[count:-1], tensors[-1]
     rows, columns = matrix_shape(shape)
     if master is not None:
-        master = master.view(rows, columns)
-    matrix = Matrix(registry.format(format), rows, columns, buffers, amax, master)
+        master = master.reshape(rows, columns).contiguous()
+    matrix = Matrix(registry.format(format), rows, columns, buffers, *spanning, master=master)
     matrix.name, matrix.recompute, matrix.partial = name, recompute, partial
     tensor = QuantizedTensor(matrix, shape, dtype)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor

@@ -6,16 +6,15 @@ import math
 
 import torch
 
-from narrowcast import casting
+from narrowcast.box import matrix_shape
 from narrowcast.dispatch import implements
 from narrowcast.matrix import Matrix
-from narrowcast.operators.common import bound, refuse, refuse_flat
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, matrix_shape
+from narrowcast.operators import table
+from narrowcast.operators.common import bound, refuse
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 
-aten = torch.ops.aten
 
-
-@implements(aten.new_zeros.default)
+@implements(*table.NEW_ZEROS.operators)
 def _new_zeros(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, size = values["self"], tuple(values["size"])
@@ -25,31 +24,28 @@ def _new_zeros(func, args, kwargs):
     return QuantizedTensor(tensor._matrix.zeros(*matrix_shape(size), device), size, dtype)
 
 
-@implements(aten.new_empty.default, aten.empty_like.default)
+@implements(*table.NEW_EMPTY.operators)
 def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, matrix = values["self"], values["self"]._matrix
     size = tuple(values.get("size", tensor.shape))
-    rows, columns = matrix_shape(size) if "size" in values else (tensor._rows, matrix.columns)
-    if math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
+    rows, columns = matrix_shape(size)
+    if tensor.is_flat and "size" not in values:
+        rows, columns = tensor._box.shape
+    elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
         rows, columns = 0, matrix.columns
     device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
     if dtype not in LOGICAL_DTYPES:
         return torch.empty(size, dtype=dtype, device=device)
+    usages = [tensor.own_usage(usage) for usage in matrix.usages]
     master = matrix.master is not None
-    empty = Matrix.allocate(matrix.format, rows, columns, matrix.usages, device, master=master)
+    empty = Matrix.allocate(matrix.format, rows, columns, usages, device, master=master)
     empty.inherit(matrix)
     empty.partial = matrix.partial
     return QuantizedTensor(empty, size, dtype)
 
 
-@implements(
-    aten.zeros_like.default,
-    aten.ones_like.default,
-    aten.full_like.default,
-    aten.rand_like.default,
-    aten.randn_like.default,
-)
+@implements(*table.PLAIN_LIKE.operators)
 def _plain_like(func, args, kwargs):
     """Plain tensors: gradients and moments are made like this."""
     tensor, *rest = args
@@ -57,12 +53,12 @@ def _plain_like(func, args, kwargs):
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
 
 
-@implements(aten.clone.default)
+@implements(*table.CLONE.operators)
 def _clone(func, args, kwargs):
-    return args[0].with_matrix(_own_rows(args[0]))
+    return args[0].with_matrix(args[0].own_matrix())
 
 
-@implements(aten._to_copy.default)
+@implements(*table.TO.operators)
 def _to_copy(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, dtype = values["self"], values["dtype"] or values["self"].dtype
@@ -70,79 +66,68 @@ def _to_copy(func, args, kwargs):
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
     device = values["device"] or tensor.device
     if device == tensor.device:
-        return tensor.with_matrix(_own_rows(tensor), dtype)
+        return tensor.with_matrix(tensor.own_matrix(), dtype)
 
     def move(buffer):
         return buffer.to(device, non_blocking=values["non_blocking"])
 
-    whole = tensor._rows == tensor._matrix.rows
-    matrix = tensor._matrix if whole else _own_rows(tensor)
+    matrix = tensor._matrix if tensor.is_whole else tensor.own_matrix()
     return tensor.with_matrix(matrix.map(move), dtype)
 
 
-@implements(aten._pin_memory.default)
+@implements(*table.PIN.operators)
 def _pin_memory(func, args, kwargs):
-    return args[0].with_matrix(_own_rows(args[0]).map(torch.Tensor.pin_memory))
+    return args[0].with_matrix(args[0].own_matrix().map(torch.Tensor.pin_memory))
 
 
-@implements(aten.is_pinned.default)
-def _is_pinned(func, args, kwargs):
-    return all(buffer.is_pinned() for buffer in args[0]._matrix.tensors)
-
-
-@implements(aten.record_stream.default)
-def _record_stream(func, args, kwargs):
-    tensor, stream = args
-    for buffer in tensor._matrix.tensors:
-        buffer.record_stream(stream)
-
-
-@implements(aten.copy_.default)
+@implements(*table.COPY.operators)
 def _copy(func, args, kwargs):
     target, source = args[:2]
     if not isinstance(target, QuantizedTensor):
-        return target.copy_(source.decode(torch.float32))
-    if target.is_flat and target.shape == source.shape:
-        matrix_like = (target._rows, target._matrix.columns)
-        target.alias(matrix_like).copy_(source.view(matrix_like))
-        return target
-    refuse_flat(target, func)
+        return target.copy_(source.decode(torch.float32), *args[2:])
     if not isinstance(source, QuantizedTensor):
         _write(target, source)
-    elif target.format is source.format and target.shape == source.shape:
+    elif target.format is source.format and _alike(target, source):
         _copy_bytes(target, source)
     else:
         _write(target, source.decode(torch.float32))
     return target
 
 
-def _own_rows(tensor: QuantizedTensor) -> Matrix:
-    return tensor._matrix.part(tensor._begin, tensor._rows)
+def _alike(target: QuantizedTensor, source: QuantizedTensor) -> bool:
+    """Of one shape, as matrices too: flat views forget theirs."""
+    return target.shape == source.shape and target.is_flat == source.is_flat and (
+        not target.is_flat or target._box.shape == source._box.shape
+    )
 
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
-    matrix, origin = target._matrix, source._matrix
+    matrix = target._matrix
+    origin, box = source.placed(target._exchanged)
     if matrix.master is None:
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(matrix.usages) - origin.filled
     if missing and origin.master is not None:
-        _write(target, source.master)
+        matrix.write(target._box, box.of(origin.master))
         return
-    derivable = missing == {"columnwise"} and matrix.format.columnwise_derived
-    if missing and not (derivable and target._rows == matrix.rows):
+    if missing == {"columnwise"} and matrix.format.columnwise_derived:
+        origin, box = origin.with_columnwise(box)
+    elif missing:
         raise ValueError(
             f"{target.describe()}: copy_ from a tensor without {' and '.join(sorted(missing))} "
             "bytes, which do not follow from those it has. Quantize the source with both usages, "
             "or copy a plain tensor"
         )
-    matrix.copy_rows(target._begin, origin, source._begin, source._rows)
-    if missing and not matrix.stale:
-        casting.derive_columnwise(matrix)
+    matrix.copy_box(target._box, origin, box)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
     value = value.to(target.device).expand(target.shape)
-    if value.dtype not in LOGICAL_DTYPES:
-        value = value.to(torch.float32)
-    target._matrix.write(target._begin, value.reshape(target._rows, target._matrix.columns))
+    target.write(value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32))
+
+
+@implements(*table.COPY_LIST.operators)
+def _copy_list(func, args, kwargs):
+    for target, source in zip(*args[:2], strict=True):
+        target.copy_(source)

@@ -7,20 +7,14 @@ from __future__ import annotations
 import torch
 
 from narrowcast.dispatch import implements
-from narrowcast.operators import arithmetic
+from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import refuse_flat
 from narrowcast.tensor import QuantizedTensor
 
 aten = torch.ops.aten
 
 
-@implements(
-    aten.uniform_.default,
-    aten.normal_.default,
-    aten.zero_.default,
-    aten.fill_.Scalar,
-    aten.fill_.Tensor,
-)
+@implements(*table.FILL.operators)
 def _fill(func, args, kwargs):
     """The new value does not depend on the old one."""
     tensor, *rest = args
@@ -29,12 +23,11 @@ def _fill(func, args, kwargs):
     refuse_flat(tensor, func)
     if tensor.master is not None:
         func(tensor.master, *rest, **kwargs)
-        tensor._matrix.mark_stale(tensor._begin + tensor._rows)
+        tensor._matrix.mark_stale(tensor._box.row_end)
         tensor._matrix.initializing = True
         return tensor
     value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
-    func(value, *rest, **kwargs)
-    tensor._matrix.write(tensor._begin, value.view(tensor._rows, tensor._matrix.columns))
+    tensor.write(func(value, *rest, **kwargs))
     return tensor
 
 
@@ -45,5 +38,5 @@ def _go_on_filling(func, args, kwargs):
     if not isinstance(tensor, QuantizedTensor) or not tensor._matrix.initializing:
         return arithmetic.run(func, args, kwargs)
     func(tensor.master, *rest, **kwargs)
-    tensor._matrix.mark_stale(tensor._begin + tensor._rows)
+    tensor._matrix.mark_stale(tensor._box.row_end)
     return tensor

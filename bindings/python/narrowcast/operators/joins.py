@@ -1,0 +1,88 @@
+"""cat: pieces of one format side by side in one matrix, where each ends between blocks."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import errors
+from narrowcast.box import Box, matrix_shape
+from narrowcast.dispatch import implements
+from narrowcast.matrix import Matrix
+from narrowcast.operators import arithmetic, table
+from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat
+from narrowcast.registry import USAGES
+from narrowcast.tensor import QuantizedTensor
+
+
+@implements(*table.JOIN.operators)
+def _cat(func, args, kwargs):
+    """With a plain tensor or another format among them, it is arithmetic."""
+    values = bound(func, args, kwargs)
+    tensors, first = values["tensors"], first_quantized(values["tensors"])
+    if not all(isinstance(one, QuantizedTensor) and one.format is first.format for one in tensors):
+        return arithmetic.run(func, args, kwargs)
+    for one in tensors:
+        refuse_flat(one, func)
+    plain = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in tensors]
+    like = torch.cat(plain, values["dim"])
+    pieces = [one for one in tensors if one.numel()] or tensors[:1]
+    boxes = _boxes(func, pieces, values["dim"] % like.dim(), like)
+    return _joined(func, pieces, boxes, like)
+
+
+def _boxes(func, pieces, dim: int, like: torch.Tensor) -> list[Box]:
+    """Where each piece lies in the result."""
+    by_columns = dim == like.dim() - 1
+    if not by_columns and like.shape[:dim].numel() != 1:
+        refuse(
+            pieces[0],
+            func,
+            f"along dimension {dim} of {tuple(like.shape)} would mix the rows of the pieces. Join "
+            "along the first dimension or the last, or the plain tensors of dequantize()",
+        )
+    boxes, row, column = [], 0, 0
+    for one in pieces:
+        rows, columns = matrix_shape(one.shape)
+        boxes.append(Box(row, rows, column, columns))
+        row, column = (row, column + columns) if by_columns else (row + rows, column)
+    return boxes
+
+
+def _joined(func, pieces, boxes: list[Box], like: torch.Tensor) -> QuantizedTensor:
+    sources = [one.placed() for one in pieces]
+    for matrix, _ in sources:
+        matrix.refresh()
+    filled = set.intersection(*(matrix.filled for matrix, _ in sources))
+    if not filled:
+        refuse(pieces[0], func, "of pieces without a common usage. Quantize them with the same")
+    joined = Matrix.allocate(
+        *(pieces[0].format, *matrix_shape(like.shape), [u for u in USAGES if u in filled]),
+        pieces[0].device,
+        master=all(matrix.master is not None for matrix, _ in sources),
+    ).inherit(sources[0][0])
+    for index, box in enumerate(boxes):
+        _check_begin(joined, index, box)
+        _check_scale(func, pieces[0], index, sources)
+    for box, (matrix, piece) in zip(boxes, sources, strict=True):
+        joined.copy_box(box, matrix, piece)
+    return QuantizedTensor(joined, like.shape, like.dtype)
+
+
+def _check_begin(joined: Matrix, index: int, box: Box) -> None:
+    """ValueError if a piece begins inside a block of the whole."""
+    for what, begin, step in zip(("row", "column"), (box.row, box.column), joined.step, strict=True):
+        if begin % step != 0:
+            raise errors.cannot_join(joined, index, what, begin)
+
+
+def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
+    """Refused unless pieces have one tensor-wide scale, as one tensor has."""
+    one, other = sources[0][0].tensor_scale, sources[index][0].tensor_scale
+    if one is None or one.is_meta or torch.equal(one, other.to(one.device)):
+        return
+    refuse(
+        first,
+        func,
+        f"needs pieces with one tensor-wide scale: that of piece 0 comes from {one.item():g}, that "
+        f"of piece {index} from {other.item():g}. Join the plain tensors that dequantize() makes",
+    )

@@ -1,0 +1,181 @@
+"""The operator table: which operations there are, and by which rule each format decides them.
+
+Handlers are entered by row (narrowcast.dispatch.implements), and `narrowcast operators` prints the
+rows; so what is documented is what runs. An operation is exact on the bytes, an identity, or an
+error with its reason. What is in no row is arithmetic: out of place it makes a plain tensor of
+decoded values, in place it is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from narrowcast.operators import rules
+from narrowcast.operators.rules import Outcome, always
+from narrowcast.registry import Format
+
+aten = torch.ops.aten
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """`title`: the operations by the names of their callers; `rule`: a format's outcome;
+    `operators`: what torch makes of them.
+    """
+
+    title: str
+    rule: Callable[[Format], Outcome]
+    operators: tuple
+
+
+ROWS: list[Row] = []
+
+
+def _row(title: str, rule, *operators) -> Row:
+    ROWS.append(Row(title, rule, operators))
+    return ROWS[-1]
+
+
+# ---- views ----
+
+ALIAS = _row(
+    "detach, alias",
+    always("identity", "the same bytes"),
+    *(aten.detach.default, aten.alias.default, aten.lift_fresh.default),
+)
+CUT = _row(
+    "slice, narrow, split, chunk, select, unbind, as_strided",
+    rules.cut,
+    *(aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.select.int),
+    *(aten.unbind.int, aten.as_strided.default),
+)
+SHAPE = _row(
+    "view, reshape, flatten, unflatten, squeeze, unsqueeze",
+    always("exact", "of leading dimensions; the last one stays, and view(-1) is a flat view"),
+    *(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default),
+    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default),
+)
+TRANSPOSE = _row(
+    "t, transpose, permute, T, mT",
+    rules.transposition,
+    *(aten.t.default, aten.transpose.int, aten.permute.default),
+)
+NO_BOX = _row(
+    "expand, diagonal, unfold, view of another dtype",
+    always("error", "the result is no box of rows and columns; to the tensor's own shape: itself"),
+    *(aten.expand.default, aten.diagonal.default, aten.unfold.default, aten.view.dtype),
+)
+
+# ---- new tensors and copies ----
+
+JOIN = _row("cat of quantized tensors", rules.join, aten.cat.default)
+NEW_ZEROS = _row("new_zeros", rules.make, aten.new_zeros.default)
+NEW_EMPTY = _row(
+    "new_empty, empty_like, to_empty",
+    rules.make,
+    *(aten.new_empty.default, aten.empty_like.default),
+)
+PLAIN_LIKE = _row(
+    "zeros_like, ones_like, full_like, rand_like, randn_like",
+    always("exact", "a plain tensor: gradients and moments are made like this"),
+    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+    *(aten.rand_like.default, aten.randn_like.default),
+)
+CLONE = _row(
+    "clone, contiguous, copy.deepcopy",
+    always("exact", "bytes, scales and master in memory of their own"),
+    aten.clone.default,
+)
+TO = _row(
+    "to, cpu, cuda (device, float32, bfloat16, float16)",
+    always("exact", "the bytes on the device; the logical dtype changes no byte"),
+    aten._to_copy.default,
+)
+PIN = _row(
+    "pin_memory", always("exact", "the bytes in pinned memory"), aten._pin_memory.default
+)
+COPY = _row(
+    "copy_ from the same format",
+    always("exact", "bytes and master; each usage of the target must be in the source or follow"),
+    aten.copy_.default,
+)
+COPY_VALUE = _row(
+    "copy_ from another format or a plain tensor",
+    always("exact", "the bytes of nc.quantize(value); with a master, that is set to the value"),
+)
+COPY_LIST = _row(
+    "torch._foreach_copy_",
+    always("exact", "copy_, tensor by tensor"),
+    aten._foreach_copy_.default,
+)
+WRITE_PART = _row("copy_, fill_, zero_ into a cut, from values", rules.write_to_part)
+
+# ---- writing ----
+
+FILL = _row(
+    "fill_, zero_, uniform_, normal_",
+    always("exact", "in place: the master, if there is one, and the bytes of the value"),
+    *(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default),
+    *(aten.uniform_.default, aten.normal_.default),
+)
+INITIALIZE = _row(
+    "nn.init functions",
+    always("exact", "the high-precision value, with a plain tensor's random numbers; one cast"),
+)
+META = _row(
+    "meta device: fully_shard, to_empty, nn.init",
+    always("exact", "shapes alone on meta, then as any weight"),
+)
+ARITHMETIC = _row(
+    "add_, mul_, lerp_, clamp_, ... and torch._foreach_add_, _mul_, _lerp_, ...",
+    always("error", "in place: the bytes of a block depend on all its values"),
+)
+SET = _row(
+    "set_, resize_",
+    always("error", "the bytes lie in several buffers, which no one storage holds"),
+    *(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset),
+    *(aten.set_.source_Tensor, aten.set_.default, aten.resize_.default),
+)
+
+# ---- questions ----
+
+STORAGE = _row(
+    "untyped_storage, data_ptr",
+    always("identity", "the storage of the first buffer, which FSDP2 compares; the address 0"),
+)
+IS_PINNED = _row(
+    "is_pinned", always("exact", "whether all buffers are"), aten.is_pinned.default
+)
+RECORD_STREAM = _row(
+    "record_stream", always("exact", "of every buffer; none is made anew"), aten.record_stream.default
+)
+EQUAL = _row(
+    "equal, of two quantized tensors",
+    always("exact", "equal bytes; if they differ, equal values"),
+    aten.equal.default,
+)
+
+# ---- protocols ----
+
+PICKLE = _row(
+    "pickle, torch.save, torch.load(weights_only=True)",
+    always("exact", "bytes, scales (float32 ones as such) and master"),
+)
+FLATTEN = _row(
+    "__tensor_flatten__, __tensor_unflatten__",
+    always("exact", "the buffers, what spans the tensor, and the master"),
+)
+COMPILE = _row(
+    "torch.compile of a model",
+    always("exact", "a weight is decoded within the graph, rowwise and columnwise"),
+)
+
+
+def markdown() -> str:
+    """docs/operators.md, of all loaded formats."""
+    from narrowcast.operators import page
+
+    return page.text(ROWS)
