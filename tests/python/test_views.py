@@ -144,7 +144,9 @@ def test_cuts_within_a_block(format):
     if f.column_step > 1:
         step = f.column_step
         for cut in (lambda: q[:, : step // 2], lambda: q[:, step + 1 :], lambda: q.split(5, 1)):
-            with pytest.raises(ValueError, match=rf"multiples of {step}.*column step.*Cut at column"):
+            with pytest.raises(
+                ValueError, match=rf"multiples of {step}.*column step.*Cut at column"
+            ):
                 cut()
     else:
         assert_part(q[:, 3:5], q, (slice(None), slice(3, 5)))
@@ -157,7 +159,9 @@ def test_one_usage_has_steps_of_its_own():
     assert_quantized(q[5], x[5])
     assert_quantized(q[3:7, 32:], x[3:7, 32:])
     q = nc.quantize(x, "mxfp8_e4m3", rowwise=False)
-    assert torch.equal(q[32:, 5:].dequantize(usage="columnwise"), q.dequantize(usage="columnwise")[32:, 5:])
+    assert torch.equal(
+        q[32:, 5:].dequantize(usage="columnwise"), q.dequantize(usage="columnwise")[32:, 5:]
+    )
 
 
 def test_transposed(format):
@@ -165,8 +169,16 @@ def test_transposed(format):
     x, q = make(format)
     f = nc.format(format)
     if not (f.mirrored and f.columnwise_derived):
-        for view in (q.t, lambda: q.T, lambda: q.mT, lambda: q.transpose(0, 1), lambda: q.permute(1, 0)):
-            with pytest.raises(NotImplementedError, match=f"matrix in {format}: .*columnwise bytes"):
+        for view in (
+            q.t,
+            lambda: q.T,
+            lambda: q.mT,
+            lambda: q.transpose(0, 1),
+            lambda: q.permute(1, 0),
+        ):
+            with pytest.raises(
+                NotImplementedError, match=f"matrix in {format}: .*columnwise bytes"
+            ):
                 view()
         return
     for t in (q.t(), q.T, q.transpose(0, 1), q.permute(1, 0), q.mT):
@@ -218,7 +230,7 @@ def test_cat(format):
     if single_level(format):
         assert_quantized(whole, torch.cat([x[u : 2 * u], x]))
     else:
-        with pytest.raises(NotImplementedError, match="one tensor-wide scale.*piece 1 from"):
+        with pytest.raises(NotImplementedError, match=r"one tensor-wide scale.*piece 1 from"):
             torch.cat([q[:u], nc.quantize(8 * x, format)])
     step = nc.format(format).row_step
     if (u // 2) % step:
@@ -288,9 +300,9 @@ def test_flat_view(format):
 def test_identities(format):
     _, q = make(format)
     strided = torch.as_strided(q, q.shape, q.stride(), 0)
-    for same in (q.detach(), strided, q[:], q.view(q.shape), torch.ops.aten.alias(q)):
-        assert isinstance(same, nc.QuantizedTensor)
-        assert same.rowwise_data.data_ptr() == q.rowwise_data.data_ptr()
+    for itself in (q.detach(), strided, q[:], q.view(q.shape), torch.ops.aten.alias(q)):
+        assert isinstance(itself, nc.QuantizedTensor)
+        assert itself.rowwise_data.data_ptr() == q.rowwise_data.data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -315,7 +327,7 @@ def test_refused(format, view):
 def test_one_row():
     q = nc.quantize(torch.arange(64.0), "mxfp8_e4m3", columnwise=False)
     assert torch.equal(q[32:].dequantize(), q.dequantize()[32:])
-    with pytest.raises(ValueError, match="1x64.*multiples of 32.*column step"):
+    with pytest.raises(ValueError, match=r"1x64.*multiples of 32.*column step"):
         q[:5]
     with pytest.raises(ValueError, match="1x64"):
         q.chunk(2)

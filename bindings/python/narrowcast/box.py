@@ -36,7 +36,9 @@ class Box(NamedTuple):
         return self.rows == 0 or self.columns == 0
 
     def of(self, tensor):
-        """The box of a plain tensor [rows, columns]: a view."""
+        """The box of a plain tensor [rows, columns]: a view, or the tensor itself."""
+        if self.shape == tensor.shape:
+            return tensor
         return tensor.narrow(0, self.row, self.rows).narrow(1, self.column, self.columns)
 
 
@@ -91,8 +93,7 @@ def _steps(shape, stride) -> tuple[int, int] | None:
 def _follows(counts, steps, wanted) -> bool:
     """Whether neighbours are as far apart as wanted; one row or one column has none."""
     return all(
-        count == 1 or step == want
-        for count, step, want in zip(counts, steps, wanted, strict=True)
+        count == 1 or step == want for count, step, want in zip(counts, steps, wanted, strict=True)
     )
 
 

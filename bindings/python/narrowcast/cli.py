@@ -40,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
         run=lambda options: reports.print_difference(*options.formats, *options.shape)
     )
 
+    table = commands.add_parser("operators", help="what each operation does with a weight")
+    table.set_defaults(run=lambda options: reports.print_operators())
+
     checking = commands.add_parser("check", help="read specs, and print every error")
     checking.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")
     checking.set_defaults(run=lambda options: plugin_build.check(options.specs))

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 import torch
 
-from narrowcast import _C, buffers, casting, errors
+from narrowcast import buffers, casting, errors, library
 from narrowcast.box import Box, whole_box
 from narrowcast.registry import BUFFERS, USAGES, Format, buffers_of, other_usage
 
@@ -59,7 +59,9 @@ class Matrix:
         """
         room = buffers.allocate(format, rows, columns, usages, device)
         shapes = [shape_of(format) for shape_of in SPANNING.values()]
-        spanning = [None if shape is None else torch.zeros(shape, device=device) for shape in shapes]
+        spanning = [
+            None if shape is None else torch.zeros(shape, device=device) for shape in shapes
+        ]
         value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
         return cls(format, rows, columns, room, *spanning, master=value)
 
@@ -297,14 +299,7 @@ class Matrix:
     def dequantize(self, box: Box, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a box, [rows, columns] of float32, bfloat16 or float16."""
         self.require(usage)
-        value = torch.empty(box.shape, dtype=dtype, device=self.device)
-        if value.is_meta:
-            return value
-        wanted = buffers_of(usage)
-        given = tuple(
-            self.canonical(buffer, box) if buffer in wanted else None for buffer in BUFFERS
+        data, scale = (self.canonical(buffer, box) for buffer in buffers_of(usage))
+        return library.dequantize(
+            self.format.name, usage, *box.shape, data, scale, self.amax, dtype
         )
-        described = (*box.shape, value, given, self.amax)
-        stream = casting.stream_of(value.device)
-        _C.dequantize(self.format.plugin, usage == "columnwise", [described], stream)
-        return value

@@ -1,10 +1,12 @@
-"""Formats as text for the command line: a list, one format, two side by side."""
+"""Text for the command line: a list of formats, one, two side by side, and the operator table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from narrowcast import picture, registry
+from narrowcast.operators import page
+from narrowcast.operators.table import ROWS
 
 
 def print_list() -> None:
@@ -93,3 +95,8 @@ def _print_columns(rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def print_operators() -> None:
+    """The page docs/operators.md."""
+    print(page.text(ROWS), end="")

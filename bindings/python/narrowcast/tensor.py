@@ -109,7 +109,8 @@ class QuantizedTensor(torch.Tensor):
         """
         if self._matrix.master is None:
             return None
-        return self._oriented(self._box.of(self._matrix.master)).view(self.shape)
+        master = self._oriented(self._box.of(self._matrix.master))
+        return master if master.shape == self.shape else master.view(self.shape)
 
     def _oriented(self, value: torch.Tensor) -> torch.Tensor:
         """A value between the orientation of this tensor and that of its matrix."""
@@ -151,7 +152,8 @@ class QuantizedTensor(torch.Tensor):
     def decode(self, dtype: torch.dtype, usage: str = "rowwise") -> torch.Tensor:
         """dequantize() outside autograd."""
         value = self._matrix.dequantize(self._box, dtype, self.own_usage(usage))
-        return self._oriented(value).reshape(self.shape)
+        value = self._oriented(value)
+        return value if value.shape == self.shape else value.reshape(self.shape)
 
     def alias(self, shape=None) -> QuantizedTensor:
         """The same bytes, perhaps under another shape."""
@@ -195,8 +197,12 @@ class QuantizedTensor(torch.Tensor):
     # ---- torch's protocols ----
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """That of the first buffer: FSDP2 compares storages, and a wrapper has none."""
-        return self._matrix.tensors[0].untyped_storage()
+        """That of the first buffer: FSDP2 compares storages, and a wrapper has none. An object of
+        its own, because torch.compile asks which tensors share one.
+        """
+        first = self._matrix.tensors[0]
+        storage = first.untyped_storage()
+        return storage[:] if type(first) is torch.Tensor and not first.is_meta else storage
 
     def data_ptr(self) -> int:
         """0: the bytes have no one address."""

@@ -96,8 +96,10 @@ def _copy(func, args, kwargs):
 
 def _alike(target: QuantizedTensor, source: QuantizedTensor) -> bool:
     """Of one shape, as matrices too: flat views forget theirs."""
-    return target.shape == source.shape and target.is_flat == source.is_flat and (
-        not target.is_flat or target._box.shape == source._box.shape
+    return (
+        target.shape == source.shape
+        and target.is_flat == source.is_flat
+        and (not target.is_flat or target._box.shape == source._box.shape)
     )
 
 

@@ -70,7 +70,9 @@ def _joined(func, pieces, boxes: list[Box], like: torch.Tensor) -> QuantizedTens
 
 def _check_begin(joined: Matrix, index: int, box: Box) -> None:
     """ValueError if a piece begins inside a block of the whole."""
-    for what, begin, step in zip(("row", "column"), (box.row, box.column), joined.step, strict=True):
+    for what, begin, step in zip(
+        ("row", "column"), (box.row, box.column), joined.step, strict=True
+    ):
         if begin % step != 0:
             raise errors.cannot_join(joined, index, what, begin)
 

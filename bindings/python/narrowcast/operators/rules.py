@@ -32,12 +32,14 @@ def always(kind: str, text: str):
 
 
 def cut(format: Format) -> Outcome:
+    return Outcome("exact", f"cuts {_steps(format)}")
+
+
+def _steps(format: Format) -> str:
     rows, columns = format.step(USAGES)
-    return Outcome("exact", f"{_at(rows, 'row')}, {_at(columns, 'column')}")
-
-
-def _at(step: int, what: str) -> str:
-    return f"any {what}" if step == 1 else f"{what}s at multiples of {step}"
+    if rows == columns == 1:
+        return "anywhere"
+    return f"at multiples of {rows} rows, {columns} columns"
 
 
 def transposition(format: Format) -> Outcome:
@@ -56,11 +58,8 @@ def transposition(format: Format) -> Outcome:
 
 
 def join(format: Format) -> Outcome:
-    spanning = ", of one amax and tensor-wide scale" if format.tensor_amax else ""
-    rows, columns = format.step(USAGES)
-    if rows == columns == 1:
-        return Outcome("exact", f"any pieces{spanning}")
-    return Outcome("exact", f"pieces that end {_at(rows, 'row')}, {_at(columns, 'column')}{spanning}")
+    spanning = ", and pieces of one tensor-wide scale" if format.tensor_amax else ""
+    return Outcome("exact", f"joints {_steps(format)}{spanning}")
 
 
 def write_to_part(format: Format) -> Outcome:

@@ -94,9 +94,7 @@ TO = _row(
     always("exact", "the bytes on the device; the logical dtype changes no byte"),
     aten._to_copy.default,
 )
-PIN = _row(
-    "pin_memory", always("exact", "the bytes in pinned memory"), aten._pin_memory.default
-)
+PIN = _row("pin_memory", always("exact", "the bytes in pinned memory"), aten._pin_memory.default)
 COPY = _row(
     "copy_ from the same format",
     always("exact", "bytes and master; each usage of the target must be in the source or follow"),
@@ -146,11 +144,11 @@ STORAGE = _row(
     "untyped_storage, data_ptr",
     always("identity", "the storage of the first buffer, which FSDP2 compares; the address 0"),
 )
-IS_PINNED = _row(
-    "is_pinned", always("exact", "whether all buffers are"), aten.is_pinned.default
-)
+IS_PINNED = _row("is_pinned", always("exact", "whether all buffers are"), aten.is_pinned.default)
 RECORD_STREAM = _row(
-    "record_stream", always("exact", "of every buffer; none is made anew"), aten.record_stream.default
+    "record_stream",
+    always("exact", "of every buffer; none is made anew"),
+    aten.record_stream.default,
 )
 EQUAL = _row(
     "equal, of two quantized tensors",
@@ -172,10 +170,3 @@ COMPILE = _row(
     "torch.compile of a model",
     always("exact", "a weight is decoded within the graph, rowwise and columnwise"),
 )
-
-
-def markdown() -> str:
-    """docs/operators.md, of all loaded formats."""
-    from narrowcast.operators import page
-
-    return page.text(ROWS)

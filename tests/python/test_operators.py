@@ -1,0 +1,120 @@
+"""The operator table: docs/operators.md is printed from it, and each cell does what it says."""
+
+import copy
+import io
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from narrowcast.dispatch import OPERATORS
+from narrowcast.operators import page, table
+from narrowcast.operators.table import ROWS
+
+PAGE = Path(__file__).parents[2] / "docs/operators.md"
+
+
+def test_the_page_is_fresh():
+    assert PAGE.read_text() == page.text(ROWS), (
+        "docs/operators.md is stale: run `python -m narrowcast operators > docs/operators.md`"
+    )
+
+
+def test_every_row_runs():
+    """Each operator of the table is in one row and has a handler, and each row an example here."""
+    entered = [operator for row in ROWS for operator in row.operators]
+    assert len(entered) == len(set(entered))
+    assert set(entered) <= set(OPERATORS)
+    assert set(EXAMPLES) == set(ROWS)
+
+
+def unit(f):
+    return math.lcm(f.row_step, f.column_step, 32)
+
+
+def saved(q):
+    file = io.BytesIO()
+    torch.save(q, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def unflattened(q):
+    names, context = q.__tensor_flatten__()
+    inner = {name: getattr(q, name) for name in names}
+    return nc.QuantizedTensor.__tensor_unflatten__(inner, context, q.shape, q.stride())
+
+
+def filled(q, fill):
+    """What an operation in place leaves, on a copy."""
+    other = q.clone()
+    fill(other)
+    return other
+
+
+def initialized(q):
+    torch.manual_seed(0)
+    return filled(q, lambda t: nn.init.normal_(t, std=0.02))
+
+
+def on_meta(q):
+    meta = q.to("meta")
+    return torch.empty_like(meta, device="cpu").copy_(q)
+
+
+# An operation of each row as a function of q, a tensor of 3 x 2 units, and the unit. The expected
+# value is that of the same function of q.dequantize(), where no other is given here.
+EXAMPLES = {
+    table.ALIAS: lambda q, u: q.detach(),
+    table.CUT: lambda q, u: q[u:, :u],
+    table.SHAPE: lambda q, u: q.view(3, u, 2 * u).flatten(0, 1).unsqueeze(0),
+    table.TRANSPOSE: lambda q, u: q.t(),
+    table.NO_BOX: lambda q, u: q.expand(2, 3 * u, 2 * u),
+    table.JOIN: lambda q, u: torch.cat([q[:u], q[2 * u :]]),
+    table.NEW_ZEROS: lambda q, u: q.new_zeros(u, u),
+    table.NEW_EMPTY: lambda q, u: torch.empty_like(q).copy_(q),
+    table.PLAIN_LIKE: lambda q, u: torch.zeros_like(q),
+    table.CLONE: lambda q, u: copy.deepcopy(q.clone()),
+    table.TO: lambda q, u: q.to("cpu", torch.float32, copy=True),
+    table.PIN: lambda q, u: q.pin_memory() if torch.cuda.is_available() else q.clone(),
+    table.COPY: lambda q, u: torch.empty_like(q).copy_(q),
+    table.COPY_VALUE: lambda q, u: torch.empty_like(q).copy_(torch.ones_like(q)),
+    table.COPY_LIST: lambda q, u: filled(q, lambda t: torch._foreach_copy_([t], [q])),
+    table.WRITE_PART: lambda q, u: filled(q, lambda t: t[:u].zero_()),
+    table.FILL: lambda q, u: filled(q, lambda t: t.fill_(1.0)),
+    table.INITIALIZE: lambda q, u: nn.init.constant_(q.clone(), 1.0),
+    table.META: lambda q, u: on_meta(q) if isinstance(q, nc.QuantizedTensor) else q,
+    table.ARITHMETIC: lambda q, u: torch._foreach_lerp_([q.clone()], [torch.ones_like(q)], 0.5),
+    table.SET: lambda q, u: q.clone().set_(torch.ones(3)),
+    table.STORAGE: lambda q, u: q.untyped_storage() and q,
+    table.IS_PINNED: lambda q, u: torch.tensor(q.is_pinned()),
+    table.RECORD_STREAM: lambda q, u: q,  # test_field.py, where a GPU is
+    table.EQUAL: lambda q, u: torch.tensor(torch.equal(q, q.clone()) and not torch.equal(q, q[:u])),
+    table.PICKLE: lambda q, u: pickle.loads(pickle.dumps(saved(q))),
+    table.FLATTEN: lambda q, u: unflattened(q) if isinstance(q, nc.QuantizedTensor) else q,
+    table.COMPILE: lambda q, u: q,  # tests/python/test_compile.py
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
+def test_cells(format, row):
+    f = nc.format(format)
+    example = EXAMPLES[row]
+    u = unit(f)
+    q = nc.quantize(torch.randn(3 * u, 2 * u, generator=torch.Generator().manual_seed(0)), f)
+    before = q.dequantize()
+    outcome = row.rule(f)
+    if outcome.kind == "error":
+        with pytest.raises(NotImplementedError, match=f"matrix in {format}: "):
+            example(q, u)
+        assert torch.equal(q.dequantize(), before)
+        return
+    got, expected = example(q, u), example(before, u)
+    if isinstance(got, nc.QuantizedTensor):
+        got = got.dequantize()
+    assert torch.equal(got, expected)
+    assert torch.equal(q.dequantize(), before)
