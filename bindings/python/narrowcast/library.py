@@ -1,10 +1,11 @@
-"""The decoding of a matrix as an operator of torch, torch.ops.narrowcast.dequantize: so that
-torch.compile keeps it within its graphs.
+"""What torch.compile sees: the decoding of a matrix as an operator of torch,
+torch.ops.narrowcast.dequantize, which its graphs can hold.
 """
 
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
 from narrowcast import _C, casting, registry
 from narrowcast.registry import BUFFERS, buffers_of
@@ -41,3 +42,11 @@ def _run(format, usage, rows, columns, data, scale, amax, dtype):
 @torch.library.register_fake("narrowcast::dequantize", lib=_LIBRARY)
 def _describe(format, usage, rows, columns, data, scale, amax, dtype):
     return data.new_empty((rows, columns), dtype=dtype)
+
+
+def leave_graph() -> None:
+    """Has torch.compile run the present call as it is, between two graphs. For a product with a
+    weight of FSDP2: a graph would keep the bytes of the forward's gather for the backward, whose
+    own gather brings others.
+    """
+    raise UnsupportedOperatorException(torch.nn.functional.linear)

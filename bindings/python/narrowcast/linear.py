@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from narrowcast import library
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 
 
@@ -22,6 +23,8 @@ def linear(input, weight, bias=None):
         bias = bias.dequantize(bias.dtype)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
+    if weight._matrix.awaited:
+        library.leave_graph()
     if torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
         input, bias = input.to(dtype), None if bias is None else bias.to(dtype)

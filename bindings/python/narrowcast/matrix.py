@@ -32,12 +32,13 @@ class Matrix:
     shards         into how many FSDP2 has cut it
     stale          the master has changed since the bytes were made
     initializing   a function of nn.init is at work on the master
+    awaited        torch.compile looks at it, and a usage comes with a later gather
     plan           what FSDP2's hooks have worked out (narrowcast.fsdp)
     """
 
     __slots__ = (
         *("format", "rows", "columns", "buffers", *SPANNING, "master", "name", "recompute"),
-        *("filled", "used", "partial", "shards", "stale", "initializing", "plan"),
+        *("filled", "used", "partial", "shards", "stale", "initializing", "awaited", "plan"),
     )
 
     def __init__(self, format: Format, rows: int, columns: int, tensors, *spanning, master=None):
@@ -48,7 +49,7 @@ class Matrix:
         self.name, self.recompute, self.plan = None, False, None
         self.filled = set(self.usages)
         self.used, self.partial, self.shards = rows, False, 1
-        self.stale = self.initializing = False
+        self.stale = self.initializing = self.awaited = False
 
     @classmethod
     def allocate(

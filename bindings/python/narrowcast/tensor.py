@@ -220,13 +220,16 @@ class QuantizedTensor(torch.Tensor):
     def __tensor_flatten__(self):
         format, _, dtype, tensors, *options = self._parts()
         present = [name for name, tensor in zip(_PARTS, tensors, strict=True) if tensor is not None]
-        return present, (format, dtype, *options)
+        awaited = self._matrix.filled != set(self._matrix.usages)
+        return present, (awaited, format, dtype, *options)
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        format, dtype, *options = context
+        awaited, format, dtype, *options = context
         tensors = [inner.get(name) for name in _PARTS]
-        return rebuild(format, tuple(outer_size), dtype, tensors, *options)
+        tensor = rebuild(format, tuple(outer_size), dtype, tensors, *options)
+        tensor._matrix.awaited = awaited
+        return tensor
 
     def __reduce_ex__(self, protocol):
         is_parameter = isinstance(self, torch.nn.Parameter)
@@ -239,7 +242,9 @@ class QuantizedTensor(torch.Tensor):
         memo[id(self)] = copy
         return copy
 
+    # torch.compile looks at functions, and at operators, but not into what is behind them.
     @classmethod
+    @torch.compiler.disable
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         return dispatch.run_function(func, args, kwargs or {})
 
@@ -278,6 +283,7 @@ def rebuild(
     is_parameter: bool = False,
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling and __tensor_unflatten__ have them."""
+    shape = tuple(map(int, shape))  # torch.compile may have symbols: a weight's shape is a fact
     count = len(registry.BUFFERS)
     buffers, spanning, master = tensors[:count], tensors[count:-1], tensors[-1]
     rows, columns = matrix_shape(shape)

@@ -1,0 +1,130 @@
+"""torch.compile: a model with quantized weights is one graph, and does what it does uncompiled."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import models
+import narrowcast as nc
+import ranks
+from models import BUFFERS, assert_same, same
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    torch._dynamo.reset()
+
+
+def build(format):
+    torch.manual_seed(0)
+    return nc.convert(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)), format)
+
+
+def assert_same_parameters(model, other):
+    for one, another in zip(model.parameters(), other.parameters(), strict=True):
+        if isinstance(one, nc.QuantizedTensor):
+            assert_same(one, another, BUFFERS)
+            one, another = one.master, another.master
+        assert same(one, another)
+
+
+def train(model, run, steps=3):
+    """Losses of some steps, gradients that accumulate over two batches, and a load between."""
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for step in range(steps):
+        for _ in range(2):
+            loss = run(torch.randn(8, 64, generator=generator)).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 0:
+            with torch.no_grad():
+                model[0].weight[:].copy_(torch.randn(128, 64, generator=generator))
+    return losses
+
+
+def test_training(format):
+    """Forward, backward and FusedAdam, in one graph that is compiled once."""
+    eager, compiled = build(format), build(format)
+    torch._dynamo.utils.counters.clear()
+    run = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    assert train(compiled, run) == train(eager, eager)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert_same_parameters(compiled, eager)
+
+
+@pytest.mark.parametrize("format", ["mxfp8_e4m3", "nvfp4"])
+def test_inductor(format):
+    """The default backend, where a C++ compiler is."""
+    eager, compiled = build(format), build(format)
+    run = torch.compile(compiled, fullgraph=True)
+    x = torch.randn(8, 64)
+    for _ in range(2):
+        got, expected = run(x), eager(x)
+        assert torch.equal(got, expected)
+        got.sum().backward()
+        expected.sum().backward()
+        for one, another in zip(compiled.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, another.grad)
+            one.grad = another.grad = None
+
+
+FUNCTIONS = {
+    "linear": F.linear,
+    "bfloat16": lambda x, w: F.linear(x.bfloat16(), w),
+    "matmul": lambda x, w: w @ x.t(),
+    "dequantize": lambda x, w: x @ w.dequantize().t(),
+    "float": lambda x, w: x @ w.float().t(),
+    "norm": lambda x, w: x * w.norm(),
+    "embedding": lambda x, w: F.embedding(torch.tensor([1, 2]), w) * x[:2],
+    "slice": lambda x, w: F.linear(x[:, :32], w[32:, :32]),
+    "split": lambda x, w: [F.linear(x, part) for part in w.split(64)][1],
+    "view": lambda x, w: F.linear(x, w.view(2, 64, 64).flatten(0, 1)),
+    "facts": lambda x, w: x * w.shape[0] + w.dim() + (w.master is None),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("format", ["mxfp8_e4m3", "nvfp4"])
+def test_functions(format, name):
+    """Values and gradients."""
+    results = []
+    for run in (FUNCTIONS[name], torch.compile(FUNCTIONS[name], backend="aot_eager")):
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+        w = torch.randn(128, 64, generator=torch.Generator().manual_seed(3))
+        w = nn.Parameter(nc.quantize(w, format))
+        value = run(x, w)
+        value.float().sum().backward()
+        results.append((value.detach(), x.grad, w.grad))
+    for got, expected in zip(*results, strict=True):
+        assert same(got, expected)
+
+
+def train_sharded(mesh, format, compiled):
+    """The losses of a rank; compiled block by block, as FSDP2 has it."""
+    torch._dynamo.reset()
+    model = models.build(format)
+    for block in model.blocks if compiled else ():
+        block.compile(backend="aot_eager")
+    models.shard(model, mesh)
+    return models.train(model, nc.FusedAdam(model.parameters()), 3)
+
+
+@pytest.mark.parametrize("format", ["mxfp8_e4m3", "nvfp4"])
+def test_sharded_training(format):
+    eager = ranks.run(2, "cpu", train_sharded, format, False)
+    assert ranks.run(2, "cpu", train_sharded, format, True) == eager
+
+
+def test_transposed_weight():
+    w = nn.Parameter(nc.quantize(torch.randn(64, 32), "nvfp4"))
+    x = torch.randn(4, 64)
+
+    def function(x, w):
+        return F.linear(x, w.t())
+
+    assert torch.equal(torch.compile(function, backend="aot_eager")(x, w), function(x, w))
