@@ -1,5 +1,7 @@
 """The small models, batches and comparisons that the tests of training share."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -42,8 +44,9 @@ GATHERS = one_of_each(lambda f: (f.gather, f.tensor_amax))
 
 
 def unit(format):
-    """Rows at whose multiples the tests cut a tensor: a multiple of its row step, 32 or more."""
-    return max(32, nc.format(format).row_step)
+    """Rows and columns at whose multiples the tests cut a tensor: 32 or more."""
+    f = nc.format(format)
+    return math.lcm(32, f.row_step, f.column_step)
 
 
 def uneven_rows(format):

@@ -8,7 +8,9 @@ from torch import nn
 import models
 import narrowcast as nc
 import ranks
-from models import BUFFERS, assert_same, same
+from models import BUFFERS, GATHERS, assert_same, same
+
+TESTED_FORMATS = GATHERS
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,6 @@ def test_training(format):
     assert_same_parameters(compiled, eager)
 
 
-@pytest.mark.parametrize("format", ["mxfp8_e4m3", "nvfp4"])
 def test_inductor(format):
     """The default backend, where a C++ compiler is."""
     eager, compiled = build(format), build(format)
@@ -89,7 +90,6 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("format", ["mxfp8_e4m3", "nvfp4"])
 def test_functions(format, name):
     """Values and gradients."""
     results = []
@@ -114,7 +114,6 @@ def train_sharded(mesh, format, compiled):
     return models.train(model, nc.FusedAdam(model.parameters()), 3)
 
 
-@pytest.mark.parametrize("format", ["mxfp8_e4m3", "nvfp4"])
 def test_sharded_training(format):
     eager = ranks.run(2, "cpu", train_sharded, format, False)
     assert ranks.run(2, "cpu", train_sharded, format, True) == eager

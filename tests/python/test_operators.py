@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import pickle
 from pathlib import Path
 
@@ -11,10 +10,12 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from models import unit
 from narrowcast.dispatch import OPERATORS
 from narrowcast.operators import page, table
 from narrowcast.operators.table import ROWS
 
+TESTED_FORMATS = nc.formats()
 PAGE = Path(__file__).parents[2] / "docs/operators.md"
 
 
@@ -30,10 +31,6 @@ def test_every_row_runs():
     assert len(entered) == len(set(entered))
     assert set(entered) <= set(OPERATORS)
     assert set(EXAMPLES) == set(ROWS)
-
-
-def unit(f):
-    return math.lcm(f.row_step, f.column_step, 32)
 
 
 def saved(q):
@@ -104,7 +101,7 @@ EXAMPLES = {
 def test_cells(format, row):
     f = nc.format(format)
     example = EXAMPLES[row]
-    u = unit(f)
+    u = unit(format)
     q = nc.quantize(torch.randn(3 * u, 2 * u, generator=torch.Generator().manual_seed(0)), f)
     before = q.dequantize()
     outcome = row.rule(f)

@@ -1,20 +1,13 @@
 """Views of a QuantizedTensor: exact on the bytes, written through, or refused with a reason."""
 
 import copy
-import math
 import pickle
 
 import pytest
 import torch
 
 import narrowcast as nc
-from models import BUFFERS, assert_quantized, assert_same, same
-
-
-def unit(format):
-    """A multiple of the steps of rows and columns, and of 32."""
-    f = nc.format(format)
-    return math.lcm(f.row_step, f.column_step, 32)
+from models import BUFFERS, assert_quantized, assert_same, same, unit
 
 
 def make(format, rows=3, columns=2, seed=0, less=0):
