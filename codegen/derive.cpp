@@ -127,6 +127,12 @@ int64_t tile_rows(const Plan& plan) {
   return rows;
 }
 
+std::string origin_of(const Format& format) {
+  const std::string file = format.name.value + ".toml; edit that and run ";
+  return format.in_tree ? "Made from spec/" + file + "`make regenerate`."
+                        : "Made from " + file + "`narrowcast build`.";
+}
+
 }  // namespace
 
 Plan derive(const Format& format) {
@@ -134,6 +140,7 @@ Plan derive(const Format& format) {
   plan.name = format.name.value;
   plan.summary = format.summary.value;
   plan.reference = format.reference.value;
+  plan.origin = origin_of(format);
   plan.element = format.element.value;
   plan.packing = format.packing.value;
   plan.scale = format.scale.value;

@@ -63,6 +63,7 @@ struct Format {
   Usage rowwise, columnwise;
   Field<Amax> amax;
   Field<ScaleRule> rule;
+  bool in_tree = false;  // the file lies where the source tree has its specs
 };
 
 template <class... Fields>

@@ -52,6 +52,7 @@ struct Reasons {
 struct Plan {
   // As the spec says it.
   std::string name, summary, reference;
+  std::string origin;  // where generated text comes from, and how to change it
   Element element;
   Packing packing;
   ScaleType scale;

@@ -239,7 +239,11 @@ Format read_root(TableReader root) {
 
 Format read(const Source& source, Diagnostics& diagnostics) {
   const toml::parse_result parsed = toml::parse(std::string_view(source.text));
-  if (parsed) return read_root({parsed.table(), "", Span{}, diagnostics});
+  if (parsed) {
+    Format format = read_root({parsed.table(), "", Span{}, diagnostics});
+    format.in_tree = source.in_tree();
+    return format;
+  }
 
   std::string_view reason = parsed.error().description();
   constexpr std::string_view kOpening = "Error while parsing ";

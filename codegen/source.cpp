@@ -12,6 +12,10 @@ std::string Source::stem() const {
   return file.substr(0, file.find_last_of('.'));
 }
 
+bool Source::in_tree() const {
+  return std::filesystem::path(path).parent_path().filename() == "spec";
+}
+
 std::string_view Source::line(int number) const {
   std::string_view rest = text;
   for (int i = 1; i < number; ++i) {

@@ -20,9 +20,8 @@ Printer cpp_file(const Plan& plan, std::string_view what) {
                    {"scale", plan.types.scale},
                    {"rule", plan.types.rule},
                    {"decoder", plan.types.decoder}});
-  const std::string origin =
-      "Made from spec/" + plan.name + ".toml; edit that and run `make regenerate`.";
-  printer.print("$what$\n$origin$", {{"what", comment(what, 0)}, {"origin", comment(origin, 0)}});
+  printer.print("$what$\n$origin$",
+                {{"what", comment(what, 0)}, {"origin", comment(plan.origin, 0)}});
   return printer;
 }
 

@@ -91,9 +91,9 @@ std::string usage(const std::string& title, const nc_layout& layout) {
 }  // namespace
 
 std::string emit_page(const Plan& plan) {
-  Printer printer({{"name", plan.name}});
+  Printer printer({{"name", plan.name}, {"origin", plan.origin}});
   printer.print(R"text(
-    <!-- Made from spec/$name$.toml; edit that and run `make regenerate`. -->
+    <!-- $origin$ -->
     # $name$
 
     $summary$

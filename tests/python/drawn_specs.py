@@ -48,16 +48,15 @@ def defined_specs(count, rng):
         rule, scale = next(pairs)
         two_levels = rule == "nearest_even"
         element = "e2m1" if two_levels else next(elements)
-        blocks = _blocks(rng, scale, may_span=not two_levels)
+        spans_tensor = i % 7 == 2 and not two_levels
+        blocks = ["tensor"] * 2 if spans_tensor else _blocks(rng, scale)
         spec = _spec(f"drawn_{i}", rng, element, scale, rule, blocks)
         if two_levels:
             spec["tensor_scale"] = {"type": "f32"}
         yield spec
 
 
-def _blocks(rng, scale, may_span):
-    if may_span and rng.random() < 0.15:
-        return ["tensor"] * 2
+def _blocks(rng, scale):
     blocks = [[rng.choice(SIDES), rng.choice(SIDES)] for _ in range(2)]
     if rng.random() < 0.4:
         blocks[1] = blocks[0]

@@ -67,7 +67,8 @@ def test_build_rebuild_and_load(spec, tmp_path, capsys):
     assert f"s  {NAME} for baseline" in printed
     assert f"{NAME}: golden bytes as defined, on baseline" in printed
     assert f"NARROWCAST_PLUGINS={plugins}" in printed
-    assert (plugins / "generated" / NAME / "page.md").exists()
+    page = (plugins / "generated" / NAME / "page.md").read_text()
+    assert f"Made from {NAME}.toml; edit that and run `narrowcast build`." in page
 
     loaded = run(sys.executable, "-c", SHOW, NAME, NARROWCAST_PLUGINS=str(plugins))
     assert loaded.stdout == f"[[122]] {plugins / NAME}.so\n", loaded.stderr

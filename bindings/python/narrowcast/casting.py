@@ -117,11 +117,11 @@ class _Batch:
             matrix.stale = matrix.initializing = False
 
     def _settle_empty(self, matrix: Matrix, index: int) -> None:
-        """What a kernel, which has no element to visit, leaves undone: the scale of a whole tensor
-        is 1, and an empty shard stores the amax of its tensor.
+        """What a kernel, which has no element to visit, leaves undone: a whole tensor's scale is
+        that of zeros (1, or the least of e8m0), and an empty shard stores the amax of its tensor.
         """
         for buffer in matrix.buffers:
             if buffer is not None and buffer.dim() == 1:
-                buffer.fill_(1)
+                buffer.fill_(buffer.dtype == torch.float32)
         if self.amaxes is not None:
             matrix.amax.copy_(self.amaxes[index])

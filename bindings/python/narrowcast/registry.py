@@ -218,5 +218,9 @@ def load_all() -> None:
     """
     for path in shipped_plugins():
         load(path)
-    for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
-        load(path)
+    try:
+        for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
+            load(path)
+    except PluginError as error:
+        advice = "NARROWCAST_PLUGINS names it: without that variable, the rest can be used"
+        raise PluginError(f"{error} ({advice})") from None

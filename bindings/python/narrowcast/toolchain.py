@@ -25,6 +25,8 @@ def generator() -> Path:
             "was made. Install toml++ (Debian, Ubuntu: libtomlplusplus-dev; Fedora: "
             "tomlplusplus-devel) and then narrowcast once more"
         )
+    if not os.access(path, os.X_OK):
+        raise BuildError(f"the generator cannot be run: chmod +x {path}")
     return path
 
 
