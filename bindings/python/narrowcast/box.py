@@ -39,6 +39,8 @@ class Box(NamedTuple):
         """The box of a plain tensor [rows, columns]: a view, or the tensor itself."""
         if self.shape == tensor.shape:
             return tensor
+        if self.is_empty:  # which lies nowhere
+            return tensor.new_empty(self.shape)
         return tensor.narrow(0, self.row, self.rows).narrow(1, self.column, self.columns)
 
 

@@ -184,8 +184,10 @@ class Matrix:
 
     def piece(self, buffer: int, box: Box) -> torch.Tensor:
         """The entries of a box: a view that writes through; of the whole with the padding."""
-        if box == self.whole:
+        if box == self.whole or (box.is_empty and self.format.cuts[buffer].dimension < 0):
             return self.buffers[buffer]
+        if box.is_empty:
+            return self.buffers[buffer].new_empty(self.format.used_shape(buffer, *box.shape))
         return buffers.narrowed(self.buffers[buffer], self.format.stored_box(buffer, box))
 
     def canonical(self, buffer: int, box: Box) -> torch.Tensor | None:

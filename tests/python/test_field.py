@@ -1,0 +1,264 @@
+"""What goes wrong in the field, and not here. Each test says what happens elsewhere: "TE" is
+Transformer Engine, "a fallback" a tensor class that decodes whatever it does not know.
+"""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+import models
+import narrowcast as nc
+import ranks
+from models import BUFFERS, STORAGES, assert_quantized, assert_same, same, unit
+from narrowcast import _C, dispatch, library
+
+aten = torch.ops.aten
+
+
+def make(format, rows=3, columns=2, seed=0, **usages):
+    """Values of rows x columns units, and their quantization."""
+    shape = rows * unit(format), columns * unit(format)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return x, nc.quantize(x, format, **usages)
+
+
+def weight_of(format):
+    """A converted weight, which keeps its master."""
+    return nc.convert(nn.Linear(2 * unit(format), 3 * unit(format)), format).weight
+
+
+def forbid_decoding(monkeypatch):
+    """Decoding and casting raise from here on."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("decoded or quantized")
+
+    monkeypatch.setattr(library, "dequantize", refuse)
+    for name in ("cast", "derive_columnwise"):
+        monkeypatch.setattr(_C, name, refuse)
+
+
+def test_a_view_with_columnwise_data_only(format):
+    # TE takes shape and device of a view from the rowwise data, and fails where there is none.
+    x, q = make(format, rowwise=False)
+    value, u = q.dequantize(usage="columnwise"), unit(format)
+    names = [*BUFFERS[2:4], "amax"]
+    assert_same(q.view(3, u, 2 * u), q, names)
+    assert_same(q.detach().clone(), nc.quantize(x, format), names)
+    for view, index in ((q[u:], slice(u, None)), (q[:, u:], (slice(None), slice(u, None)))):
+        assert view.rowwise_data is None
+        assert view.shape == value[index].shape
+        assert torch.equal(view.dequantize(usage="columnwise"), value[index])
+
+
+def test_new_zeros_with_padded_scales(format):
+    # Elsewhere the scales of new_zeros have the shape of the data's blocks, without the padding
+    # that the products ask for, or padding that is not zero.
+    f = nc.format(format)
+    _, q = make(format)
+    for shape in ((unit(format), 2 * unit(format)), (4, 36)):
+        zeros = q.new_zeros(shape)
+        assert_quantized(zeros, torch.zeros(shape))
+        for buffer, name in enumerate(BUFFERS[:4]):
+            scales = getattr(zeros, name)
+            if scales is not None:
+                assert scales.shape == f.buffer_shape(buffer, *shape)
+
+
+def test_clone_does_not_share_scales(format):
+    # A clone that copies data and keeps the scales of the original changes with it.
+    x, q = make(format)
+    copy = q.clone()
+    for name in BUFFERS:
+        one, other = getattr(q, name), getattr(copy, name)
+        assert one is None or one.data_ptr() != other.data_ptr()
+    q.copy_(8 * x)
+    assert_quantized(copy, x)
+
+
+def test_record_stream_does_not_requantize(format, monkeypatch):
+    # Where what a class does not know goes through decode, run, quantize, record_stream records a
+    # temporary tensor, and makes the bytes anew beside a kernel that reads them.
+    weight, seen = weight_of(format).detach(), []
+    weight.fill_(1.0)
+    matrix = weight._matrix
+    forbid_decoding(monkeypatch)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: seen.append(self))
+    dispatch.run_operator(aten.record_stream.default, (weight, "a stream"), {})
+    assert {id(tensor) for tensor in seen} == {id(tensor) for tensor in matrix.tensors}
+    assert matrix.stale
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_record_stream_on_a_gpu(format):
+    x, q = make(format)
+    q, stream = q.cuda(), torch.cuda.Stream()
+    q.record_stream(stream)
+    assert_quantized(q, x.cuda())
+
+
+def test_zero_writes_in_place(format):
+    # A zero_ that runs on a decoded copy leaves the weight as it was; one that makes new buffers
+    # leaves views, and the pointers that a captured graph holds, behind.
+    x, q = make(format)
+    view = q[unit(format) :]
+    before = [tensor.data_ptr() for tensor in q._matrix.tensors]
+    assert q.zero_() is q
+    assert [tensor.data_ptr() for tensor in q._matrix.tensors] == before
+    assert_quantized(q, torch.zeros_like(x))
+    assert not view.dequantize().any()
+
+
+def test_copy_between_different_usages(format):
+    # TE copies rowwise data alone, and the columnwise data of the target stay what they were.
+    f = nc.format(format)
+    x, both = make(format)
+    for usage, other in (("rowwise", "columnwise"), ("columnwise", "rowwise")):
+        part = nc.quantize(x, format, **{other: False})
+        names = [f"{usage}_data", f"{usage}_scale_inv", "amax"]
+        target = nc.quantize(x * 3, format, **{other: False})
+        assert_same(target.copy_(both), both, names)  # what the target has no room for is left out
+        target = nc.quantize(x * 3, format)
+        if usage == "rowwise" and f.columnwise_derived:
+            assert_same(target.copy_(part), both)
+        else:
+            with pytest.raises(ValueError, match=f"without {other} bytes"):
+                target.copy_(part)
+            assert_quantized(target, x * 3)
+    weight = weight_of(format)
+    with torch.no_grad():
+        both.copy_(weight)
+    assert_quantized(both, weight.master)
+
+
+def test_as_strided_of_the_transposed_buffer(format):
+    # Elsewhere as_strided is an identity whatever its strides: a transposed view then has the shape
+    # of one matrix and the bytes of the other.
+    f, u = nc.format(format), unit(format)
+    x, q = make(format)
+    size, stride = (2 * u, 3 * u), (1, 2 * u)
+    if f.mirrored and f.columnwise_derived:
+        strided = q.as_strided(size, stride)
+        assert_same(strided, nc.quantize(x.t().contiguous(), format))
+        assert strided.rowwise_data.data_ptr() == q.columnwise_data.data_ptr()
+        assert_same(strided.as_strided(q.shape, q.stride(), 0), q)
+    else:
+        with pytest.raises(NotImplementedError, match=r"as_strided.*columnwise bytes"):
+            q.as_strided(size, stride)
+    for size, stride in (((3 * u, u), (2 * u, 2)), ((2 * u, 2 * u), (u, 1)), ((6 * u,), (u,))):
+        with pytest.raises(NotImplementedError, match=r"as_strided.*whole rows or columns"):
+            q.as_strided(size, stride)
+
+
+def test_scale_padding_in_slices(format):
+    # A slice of padded scales carries its neighbour's scales where its own padding should be zero.
+    f, u = nc.format(format), unit(format)
+    _, q = make(format, rows=5, columns=3)
+    for part in (q[u : 2 * u], q[u : 2 * u, u : 2 * u], q[4 * u :, u:], q[u : 2 * u].clone()):
+        for buffer, name in enumerate(BUFFERS[:4]):
+            tensor, used = getattr(part, name).clone(), f.used_shape(buffer, *part.shape)
+            assert tensor.shape == f.buffer_shape(buffer, *part.shape)
+            tensor[tuple(map(slice, used))] = 0
+            assert not tensor.any()
+
+
+def test_split_does_not_dequantize(format, monkeypatch):
+    # A fallback decodes in split: FSDP2 then shards plain tensors, in silence.
+    _, q = make(format)
+    u = unit(format)
+    with monkeypatch.context() as patch:
+        forbid_decoding(patch)
+        parts = [*q.split(u), *q.chunk(3), *q.split(u, dim=1), q[u:], q[:, u:], q.view(-1)]
+        parts += [q.detach(), torch.cat(q.split(u)), q.clone(), q.new_zeros(u, 2 * u)]
+        parts += [
+            torch.empty_like(q).copy_(q),
+            q.to(torch.bfloat16),
+            q.as_strided((u, u), (2 * u, 1)),
+        ]
+        assert torch.equal(q, q.clone())
+    assert all(isinstance(part, nc.QuantizedTensor) for part in parts)
+
+
+def test_element_types_mixed_in_one_group():
+    # TE's fused Adam takes the output type of a group from its first tensor: e5m2 weights get e4m3
+    # codes.
+    torch.manual_seed(0)
+    names = ("fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "nvfp4")
+    layers = [nc.convert(nn.Linear(64, 64, bias=False), name) for name in names]
+    optimizer = nc.FusedAdam([layer.weight for layer in layers], lr=0.1)
+    for layer in layers:
+        layer.weight.grad = torch.randn(64, 64)
+    optimizer.step()
+    for layer, name in zip(layers, names, strict=True):
+        assert layer.weight.format is nc.format(name)
+        assert_quantized(layer.weight.detach(), layer.weight.master)
+
+
+def test_odd_numbers_of_nibbles():
+    # TE finds the byte of an element by halving an index, and everything after an odd start is one
+    # byte early; an odd row length has no whole bytes at all.
+    packed = [name for name in nc.formats() if nc.format(name).rowwise.element_bits < 8]
+    assert packed
+    for name in packed:
+        f = nc.format(name)
+        bits = f.rowwise.element_bits
+        with pytest.raises(ValueError, match=f"{name} cannot hold a 32x33.*columns.*{bits} bits"):
+            nc.quantize(torch.randn(32, 33), name)
+        q = nc.quantize(torch.randn(64, 64), name)
+        for cut in (lambda q=q: q[:, 33:], lambda q=q: q[31:], lambda q=q: q.new_zeros(32, 33)):
+            with pytest.raises(ValueError, match=name):
+                cut()
+
+
+def test_no_32_bit_product_of_rows_and_columns(format):
+    # `int rows * int columns` overflows at 2^31 elements: TE's offsets turn negative.
+    f, rows, columns = nc.format(format), 1 << 20, 1 << 16
+    huge = make(format)[1].new_zeros((rows, columns), device="meta")
+    middle = rows // 2
+    part = huge[middle:, columns // 2 :]
+    assert part.storage_offset() == middle * columns + columns // 2
+    assert part.shape == (middle, columns // 2)
+    for buffer in (0, 2):
+        (first, count), (second, width) = f.stored_box(buffer, part._box)
+        assert min(first, count, second, width) > 0
+        assert count * width * 8 == middle * (columns // 2) * f.rowwise.element_bits
+        stored = f.buffer_shape(buffer, rows, columns)
+        assert (first + count, second + width) == stored
+        assert stored[0] * stored[1] * 8 == rows * columns * f.rowwise.element_bits
+
+
+def _step_with_an_empty_shard(mesh, rows):
+    torch.manual_seed(0)
+    model = nc.convert(nn.Linear(64, rows, bias=False), "fp8_e4m3")
+    models.fully_shard(model, mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(8, 64)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    local = model.weight.to_local()
+    whole = nc.quantize(optimizer.state[model.weight]["master"].full_tensor(), "fp8_e4m3")
+    assert same(local.amax, whole.amax)
+    mine = models.local_rows(whole, model.weight, mesh)
+    assert same(local.rowwise_data, mine.rowwise_data)
+    assert len(local) == 0 or same(local.rowwise_scale_inv, mine.rowwise_scale_inv)
+    return len(local)
+
+
+def test_an_empty_shard_in_an_amax_reduction():
+    # TE: a rank whose shard is empty skips the reduction, and its peers wait for ever.
+    assert ranks.run(3, "cpu", _step_with_an_empty_shard, 4) == [2, 2, 0]
+
+
+@pytest.mark.parametrize("name", [name for name in STORAGES if nc.format(name).tensor_amax])
+def test_scales_survive_a_checkpoint_in_float32(name, tmp_path):
+    # TE under FSDP2: a distributed checkpoint stores the scale in the parameter's bfloat16.
+    x = torch.randn(64, 64) * (1 + 2**-20)
+    saved, loaded = (nc.quantize(value, name).to(torch.bfloat16) for value in (x, x * 0))
+    dcp.save({"w": saved}, checkpoint_id=tmp_path, no_dist=True)
+    dcp.load({"w": loaded}, checkpoint_id=tmp_path, no_dist=True)
+    assert loaded.dtype == torch.bfloat16
+    assert_same(loaded, saved)
+    assert loaded.amax.dtype == torch.float32
+    assert loaded.amax.bfloat16() != loaded.amax
