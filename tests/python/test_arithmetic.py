@@ -119,6 +119,9 @@ INITIALIZERS = {
     "zeros_": nn.init.zeros_,
     "ones_": nn.init.ones_,
     "constant_": lambda t: nn.init.constant_(t, 0.3),
+    "eye_": nn.init.eye_,
+    "orthogonal_": lambda t: nn.init.orthogonal_(t, gain=2**0.5),
+    "sparse_": lambda t: nn.init.sparse_(t, sparsity=0.1),
 }
 
 
@@ -136,7 +139,7 @@ def test_initializers(format, name):
         layer.weight.mul_(2)
 
 
-@pytest.mark.parametrize("name", ["normal_", "zeros_", "constant_"])
+@pytest.mark.parametrize("name", INITIALIZERS)
 def test_filling_without_a_master(format, name):
     q, plain = make(format), torch.empty(64, 96)
     address = q.rowwise_data.data_ptr()
@@ -145,6 +148,16 @@ def test_filling_without_a_master(format, name):
         INITIALIZERS[name](tensor)
     assert q.rowwise_data.data_ptr() == address
     assert_quantized(q, plain)
+
+
+def test_initializer_of_convolutions(format):
+    """dirac_, of a weight of three dimensions, with and without a master."""
+    plain = nn.init.dirac_(torch.empty(8, 4, 32))
+    q = nc.quantize(torch.randn(8, 4, 32), format)
+    assert nn.init.dirac_(q) is q
+    assert_quantized(q, plain)
+    with pytest.raises(ValueError, match="3, 4, or 5 dimensions"):
+        nn.init.dirac_(q.flatten(0, 1))
 
 
 def test_reset_parameters(format):

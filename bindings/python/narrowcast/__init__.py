@@ -5,6 +5,7 @@ FSDP2.
 import torch as _torch  # brings the libraries that narrowcast._C is linked to
 
 from narrowcast import functions as _functions
+from narrowcast import initialization as _initialization
 from narrowcast import operators as _operators
 from narrowcast.conversion import convert
 from narrowcast.errors import PluginError
@@ -26,4 +27,4 @@ __all__ = [
 ]
 
 load_all()
-del load_all, _torch, _functions, _operators
+del load_all, _torch, _functions, _initialization, _operators
