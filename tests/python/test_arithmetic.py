@@ -78,6 +78,8 @@ IN_PLACE = {
     "setitem": lambda w: w.__setitem__((0, 0), 1.0),
     "foreach": lambda w: torch._foreach_add_([w], 1),
     "foreach lerp": lambda w: torch._foreach_lerp_([w], [torch.ones(64, 96)], 0.5),
+    "foreach mul": lambda w: torch._foreach_mul_([torch.ones(3), w], 2.0),
+    "average": lambda w: torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)([w], [w], 1),
     "out": lambda w: torch.add(torch.ones(64, 96), 1, out=w),
 }
 
@@ -106,6 +108,27 @@ def test_writing_to_a_plain_tensor(format):
     assert torch.equal(plain, q.dequantize())
     torch._foreach_add_([plain], [q])
     assert torch.equal(plain, 2 * q.dequantize())
+    torch._foreach_lerp_([plain], [q], 0.5)
+    assert torch.equal(plain, torch.lerp(2 * q.dequantize(), q.dequantize(), 0.5))
+    torch._foreach_copy_([plain], [q])
+    assert torch.equal(plain, q.dequantize())
+
+
+LISTS = {
+    "add": lambda w: torch._foreach_add([w], [torch.ones(64, 96)]),
+    "mul": lambda w: torch._foreach_mul([w], 2.0),
+    "lerp": lambda w: torch._foreach_lerp([w], [torch.ones(64, 96)], 0.5),
+    "norm": lambda w: torch._foreach_norm([w]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_decode(format, name):
+    """Out of place they make plain tensors."""
+    q = make(format)
+    (got,), (expected,) = LISTS[name](q), LISTS[name](q.dequantize())
+    assert type(got) is torch.Tensor
+    assert torch.equal(got, expected)
 
 
 INITIALIZERS = {

@@ -59,6 +59,34 @@ def test_training(format):
     assert_same_parameters(compiled, eager)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_whole_step():
+    """Forward, backward and the optimizer's step in one compiled function, in several graphs."""
+
+    def step(model, optimizer, x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    models = [build("nvfp4") for _ in range(2)]
+    for model, run in zip(models, (step, torch.compile(step, backend="aot_eager")), strict=True):
+        optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            run(model, optimizer, torch.randn(8, 64, generator=generator))
+    assert_same_parameters(*models)
+
+
+def test_batches_of_any_size():
+    model = build("nvfp4")
+    run = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=True)
+    for size in (2, 3, 16):
+        x = torch.randn(size, 64)
+        assert torch.equal(run(x), model(x))
+
+
 def test_inductor(format):
     """The default backend, where a C++ compiler is."""
     eager, compiled = build(format), build(format)

@@ -53,9 +53,14 @@ def filled(q, fill):
     return other
 
 
-def initialized(q):
-    torch.manual_seed(0)
-    return filled(q, lambda t: nn.init.normal_(t, std=0.02))
+def copy_by_lists(t):
+    """To zero and back, beside a plain tensor."""
+    before, plain = t.clone(), torch.ones(3)
+    torch._foreach_zero_([t, plain])
+    assert not t.any()
+    assert not plain.any()
+    torch._foreach_copy_([plain, t], [torch.ones(3), before])
+    assert plain.all()
 
 
 def on_meta(q):
@@ -80,7 +85,7 @@ EXAMPLES = {
     table.PIN: lambda q, u: q.pin_memory() if torch.cuda.is_available() else q.clone(),
     table.COPY: lambda q, u: torch.empty_like(q).copy_(q),
     table.COPY_VALUE: lambda q, u: torch.empty_like(q).copy_(torch.ones_like(q)),
-    table.COPY_LIST: lambda q, u: filled(q, lambda t: torch._foreach_copy_([t], [q])),
+    table.LISTS: lambda q, u: filled(q, copy_by_lists),
     table.WRITE_PART: lambda q, u: filled(q, lambda t: t[:u].zero_()),
     table.FILL: lambda q, u: filled(q, lambda t: t.fill_(1.0)),
     table.INITIALIZE: lambda q, u: nn.init.constant_(q.clone(), 1.0),

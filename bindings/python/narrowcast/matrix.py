@@ -237,6 +237,16 @@ class Matrix:
                 return tensor
         return self.amax
 
+    def has_scale_of(self, other: Matrix) -> bool:
+        """Whether one scale of the whole tensor decodes both; yes in formats without."""
+        mine, theirs = self.tensor_scale, other.tensor_scale
+        return mine is None or mine.is_meta or torch.equal(mine, theirs.to(mine.device))
+
+    def is_used_beside(self, box: Box) -> bool:
+        """Whether a scale of the whole tensor belongs to more rows and columns than a box."""
+        rest = box.row > 0 or box.row_end < self.used or box.columns < self.columns
+        return self.format.tensor_amax and rest and not box.is_empty
+
     def copy_spanning(self, source: Matrix) -> None:
         """Copies what spans the tensor, per-tensor scales among it."""
         for target, origin in zip(self.spanning, source.spanning, strict=True):

@@ -2,6 +2,6 @@
 refused with a reason. Importing this fills the table of narrowcast.dispatch.
 """
 
-from narrowcast.operators import arithmetic, copies, joins, queries, table, views, writes
+from narrowcast.operators import arithmetic, copies, joins, lists, queries, table, views, writes
 
-__all__ = ["arithmetic", "copies", "joins", "queries", "table", "views", "writes"]
+__all__ = ["arithmetic", "copies", "joins", "lists", "queries", "table", "views", "writes"]

@@ -20,8 +20,8 @@ def run(func, args, kwargs):
             first_quantized((args, kwargs)),
             func,
             "would change values in place, and the bytes of a block depend on all its values. "
-            "Change the high-precision value instead (weight.master, or the optimizer's), copy_ "
-            "the result, or make a plain tensor with dequantize()",
+            "Compute with a plain tensor (weight.master, where there is one, or dequantize()) and "
+            "copy_ the result: that sets master and bytes",
         )
     if func.is_view:
         return refuse(

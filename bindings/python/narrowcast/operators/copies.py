@@ -110,6 +110,12 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if matrix.master is None:
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(matrix.usages) - origin.filled
+    if matrix.is_used_beside(target._box) and (
+        matrix.master is not None or not matrix.has_scale_of(origin)
+    ):
+        # Bytes under another scale of the tensor would change what lies beside them.
+        matrix.write(target._box, origin.high_precision(box))
+        return
     if missing and origin.master is not None:
         matrix.write(target._box, box.of(origin.master))
         return
@@ -127,9 +133,3 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
     value = value.to(target.device).expand(target.shape)
     target.write(value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32))
-
-
-@implements(*table.COPY_LIST.operators)
-def _copy_list(func, args, kwargs):
-    for target, source in zip(*args[:2], strict=True):
-        target.copy_(source)

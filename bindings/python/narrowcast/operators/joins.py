@@ -79,12 +79,12 @@ def _check_begin(joined: Matrix, index: int, box: Box) -> None:
 
 def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
     """Refused unless pieces have one tensor-wide scale, as one tensor has."""
-    one, other = sources[0][0].tensor_scale, sources[index][0].tensor_scale
-    if one is None or one.is_meta or torch.equal(one, other.to(one.device)):
-        return
-    refuse(
-        first,
-        func,
-        f"needs pieces with one tensor-wide scale: that of piece 0 comes from {one.item():g}, that "
-        f"of piece {index} from {other.item():g}. Join the plain tensors that dequantize() makes",
-    )
+    one, other = sources[0][0], sources[index][0]
+    if not one.has_scale_of(other):
+        refuse(
+            first,
+            func,
+            "needs pieces with one tensor-wide scale: that of piece 0 comes from "
+            f"{one.tensor_scale.item():g}, that of piece {index} from "
+            f"{other.tensor_scale.item():g}. Join the plain tensors that dequantize() makes",
+        )

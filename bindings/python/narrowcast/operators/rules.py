@@ -64,7 +64,10 @@ def join(format: Format) -> Outcome:
 
 def write_to_part(format: Format) -> Outcome:
     if format.tensor_amax:
-        return Outcome("error", "without a master: a scale spans the whole tensor")
+        return Outcome(
+            "error",
+            "without a master, for a scale spans the whole tensor; with one: exact, through it",
+        )
     return Outcome("exact", "the bytes of the value quantized alone, which has blocks of its own")
 
 

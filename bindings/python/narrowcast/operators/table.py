@@ -104,12 +104,12 @@ COPY_VALUE = _row(
     "copy_ from another format or a plain tensor",
     always("exact", "the bytes of nc.quantize(value); with a master, that is set to the value"),
 )
-COPY_LIST = _row(
-    "torch._foreach_copy_",
-    always("exact", "copy_, tensor by tensor"),
-    aten._foreach_copy_.default,
+LISTS = _row(
+    "torch._foreach_copy_, torch._foreach_zero_",
+    always("exact", "copy_ and zero_, tensor by tensor"),
+    *(aten._foreach_copy_.default, aten._foreach_zero_.default),
 )
-WRITE_PART = _row("copy_, fill_, zero_ into a cut, from values", rules.write_to_part)
+WRITE_PART = _row("copy_, fill_, zero_ of values into a cut", rules.write_to_part)
 
 # ---- writing ----
 
