@@ -69,7 +69,7 @@ demo: build
 regenerate: $(ready)
 	$(configure)
 	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast-codegen
-	$(BUILD)/codegen/narrowcast-codegen --golden tests/codegen/golden -o generated spec/*.toml
+	$(BUILD)/codegen/narrowcast-codegen --all --golden tests/codegen/golden -o generated spec/*.toml
 
 bench: build
 	$(run_python) tests/bench/bench.py $(BUILD)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codegen/origin.hpp"
+#include "codegen/phases.hpp"
 #include "codegen/reasons.hpp"
 #include "codegen/type_names.hpp"
 #include "runtime/geometry/geometry.hpp"
@@ -128,9 +130,9 @@ int64_t tile_rows(const Plan& plan) {
 }
 
 std::string origin_of(const Format& format) {
-  const std::string file = format.name.value + ".toml; edit that and run ";
-  return format.in_tree ? "Made from spec/" + file + "`make regenerate`."
-                        : "Made from " + file + "`narrowcast build`.";
+  const std::string& name = format.name.value;
+  return format.in_tree ? made_from_tree(name) + "; edit that and run `make regenerate`."
+                        : "Made from " + name + ".toml; edit that and run `narrowcast build`.";
 }
 
 }  // namespace
@@ -148,6 +150,7 @@ Plan derive(const Format& format) {
   plan.rule = format.rule.value;
   plan.amax = format.amax.value;
 
+  plan.code_bits = bits_of(format.element.value);
   plan.rowwise = layout_of(format, format.rowwise);
   plan.columnwise = layout_of(format, format.columnwise);
   plan.two_levels = plan.tensor_scale != TensorScale::kNone;
@@ -174,6 +177,7 @@ Plan derive(const Format& format) {
   plan.optimizer_passes = plan.tensor_amax && plan.amax == Amax::kCurrent ? 2 : 1;
   plan.tile_rows = tile_rows(plan);
   plan.example = example_of(plan);
+  plan.phases = phases_of(plan);
   plan.reasons = reasons_of(plan);
   return plan;
 }

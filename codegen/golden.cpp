@@ -33,16 +33,33 @@ float amax_of(const Input& input, int64_t row, int64_t column, int64_t rows, int
   return amax;
 }
 
-// The scale of the block that an element lies in.
-GoldenScale scale_at(const Plan& plan, const Layout& layout, const Input& input, int64_t row,
-                     int64_t column) {
-  if (spans_tensor(layout)) return golden_scale(plan, input.tensor_amax, input.tensor_amax);
-  const int64_t first_row = row / layout.block_rows * layout.block_rows;
-  const int64_t first_column = column / layout.block_columns * layout.block_columns;
-  const float amax =
-      amax_of(input, first_row, first_column, layout.block_rows, layout.block_columns);
-  return golden_scale(plan, amax, input.tensor_amax);
-}
+// The scale of each block of a usage.
+class BlockScales {
+ public:
+  BlockScales(const Plan& plan, const Layout& layout, const Input& input) {
+    const bool whole = spans_tensor(layout);
+    block_ = whole ? input.extent : Extent{layout.block_rows, layout.block_columns};
+    across_ = whole ? 1 : ceil_div(input.extent.columns, block_.columns);
+    const int64_t down = whole ? 1 : ceil_div(input.extent.rows, block_.rows);
+    for (int64_t i = 0; i < down * across_; ++i) {
+      const int64_t row = i / across_ * block_.rows, column = i % across_ * block_.columns;
+      const float amax =
+          whole ? input.tensor_amax : amax_of(input, row, column, block_.rows, block_.columns);
+      scales_.push_back(golden_scale(plan, amax, input.tensor_amax));
+    }
+  }
+
+  // Of the block that an element lies in.
+  const GoldenScale& at(int64_t row, int64_t column) const {
+    const int64_t block = row / block_.rows * across_ + column / block_.columns;
+    return scales_[static_cast<size_t>(block)];
+  }
+
+ private:
+  Extent block_;
+  int64_t across_;
+  std::vector<GoldenScale> scales_;
+};
 
 void put_code(std::vector<uint8_t>& data, BitPosition position, uint32_t code) {
   const uint32_t bits = code << position.shift;
@@ -59,7 +76,7 @@ void put_scale(std::vector<uint8_t>& scales, int64_t index, int32_t bytes, uint3
 
 struct UsageBytes {
   std::vector<uint8_t> data, scale;
-  uint64_t decoded;
+  std::vector<float> decoded;
 };
 
 UsageBytes cast(const Plan& plan, const Layout& layout, const Input& input) {
@@ -68,10 +85,11 @@ UsageBytes cast(const Plan& plan, const Layout& layout, const Input& input) {
   UsageBytes bytes;
   bytes.data.resize(static_cast<size_t>(data.rows * data.columns));
   bytes.scale.resize(static_cast<size_t>(scales.rows * scales.columns * layout.scale_bytes));
+  const BlockScales block_scales(plan, layout, input);
   std::vector<float> decoded;
   for (int64_t row = 0; row < input.extent.rows; ++row) {
     for (int64_t column = 0; column < input.extent.columns; ++column) {
-      const GoldenScale scale = scale_at(plan, layout, input, row, column);
+      const GoldenScale& scale = block_scales.at(row, column);
       const uint32_t code = element.encode(input.at(row, column) * scale.multiplier);
       put_code(bytes.data, element_position(layout, input.extent, row, column), code);
       const Extent position = scale_position(layout, row, column);
@@ -81,20 +99,25 @@ UsageBytes cast(const Plan& plan, const Layout& layout, const Input& input) {
                         golden_decoder(plan, scale.stored, input.tensor_amax));
     }
   }
-  bytes.decoded = golden::digest(decoded);
+  bytes.decoded = std::move(decoded);
   return bytes;
 }
 
+Input input_of(Extent extent, std::vector<float> values) {
+  Input input{extent, std::move(values), 0};
+  input.tensor_amax = amax_of(input, 0, 0, extent.rows, extent.columns);
+  return input;
+}
+
 GoldenBytes bytes_of(const Plan& plan, const golden::Matrix& matrix) {
-  Input input{{matrix.rows, matrix.columns}, golden::values(matrix), 0};
-  input.tensor_amax = amax_of(input, 0, 0, matrix.rows, matrix.columns);
+  const Input input = input_of({matrix.rows, matrix.columns}, golden::values(matrix));
   UsageBytes rowwise = cast(plan, plan.rowwise, input),
              columnwise = cast(plan, plan.columnwise, input);
   return {matrix,
           {std::move(rowwise.data), std::move(rowwise.scale), std::move(columnwise.data),
            std::move(columnwise.scale)},
           input.tensor_amax,
-          {rowwise.decoded, columnwise.decoded}};
+          {golden::digest(rowwise.decoded), golden::digest(columnwise.decoded)}};
 }
 
 constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {"rowwise data", "rowwise scale",
@@ -115,6 +138,12 @@ std::vector<GoldenBytes> golden_bytes(const Plan& plan) {
   std::vector<GoldenBytes> all;
   for (const golden::Matrix& matrix : golden::kMatrices) all.push_back(bytes_of(plan, matrix));
   return all;
+}
+
+std::vector<float> golden_decoded(const Plan& plan, const nc_layout& usage, int64_t rows,
+                                  const std::vector<float>& values) {
+  const auto columns = static_cast<int64_t>(values.size()) / rows;
+  return cast(plan, usage, input_of({rows, columns}, values)).decoded;
 }
 
 std::string golden_text(const Plan& plan) {

@@ -25,6 +25,10 @@ struct GoldenBytes {
 // One for each of golden::kMatrices.
 std::vector<GoldenBytes> golden_bytes(const Plan& plan);
 
+// Values, row by row, as a usage of the plan keeps them: quantized and decoded.
+std::vector<float> golden_decoded(const Plan& plan, const nc_layout& usage, int64_t rows,
+                                  const std::vector<float>& values);
+
 // The bytes in hexadecimal, one buffer a paragraph: what tests/codegen/golden/<format>.txt keeps
 // for ever.
 std::string golden_text(const Plan& plan);

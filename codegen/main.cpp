@@ -21,18 +21,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "usage: narrowcast-codegen [--check] [--golden DIR] -o DIR SPEC...\n"
+    "usage: narrowcast-codegen [--all] [--check] [--golden DIR] -o DIR SPEC...\n"
     "       narrowcast-codegen --check-specs SPEC...\n"
     "\n"
     "  -o DIR         write DIR/<format>/ for each spec: only what changed; what is stale there is "
     "removed\n"
+    "  --all          the specs are all formats of DIR: also write DIR/README.md, which compares "
+    "them, and\n"
+    "                 remove what was made in DIR of specs that are gone\n"
     "  --check        write nothing; fail if DIR is not what the specs make\n"
     "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
     "ever after\n"
     "  --check-specs  only read the specs, and print every error\n";
 
 struct Arguments {
-  bool check = false, check_specs = false;
+  bool all = false, check = false, check_specs = false;
   std::string output, golden;
   std::vector<std::string> specs;
 };
@@ -44,7 +47,9 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
     const std::string& word = words[i];
     const bool takes_value = word == "-o" || word == "--golden";
     if (takes_value && i + 1 == words.size()) return std::nullopt;
-    if (word == "--check") {
+    if (word == "--all") {
+      arguments.all = true;
+    } else if (word == "--check") {
       arguments.check = true;
     } else if (word == "--check-specs") {
       arguments.check_specs = true;
@@ -80,6 +85,8 @@ std::optional<std::vector<Plan>> plans_of(const std::vector<std::string>& paths)
     errors += diagnostics.size();
     if (diagnostics.empty()) plans.push_back(derive(format));
   }
+  std::sort(plans.begin(), plans.end(),
+            [](const Plan& a, const Plan& b) { return a.name < b.name; });
   if (errors == 0) return plans;
   std::cerr << errors << (errors == 1 ? " error" : " errors") << "\n";
   return std::nullopt;
@@ -116,7 +123,8 @@ int run(const Arguments& arguments) {
   if (!plans) return 1;
   if (arguments.check_specs) return 0;
 
-  Output output;
+  Output output(arguments.all ? Scope::kAllFormats : Scope::kOwnFolders);
+  if (arguments.all) output.add("README.md", emit_index(*plans));
   bool golden = true;
   for (const Plan& plan : *plans) {
     for (const Emitter& emitter : emitters())

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "codegen/vocabulary.hpp"
 #include "runtime/plugin/table.h"
@@ -39,6 +40,14 @@ struct Example {
   std::array<BufferShape, NC_BUFFER_COUNT> buffers;  // in the order of nc_buffer
 };
 
+// A phase of training under FSDP2, and the all-gather that serves it.
+struct Phase {
+  std::string name;
+  std::string gathers;      // which usage, and when
+  double bits_per_element;  // of one such gather
+  int64_t example_bytes;    // of the example, before its rows are rounded up to equal shards
+};
+
 // Why the plan is as it is, in sentences for comments and pages.
 struct Reasons {
   std::string rowwise;     // the first usage of the cast
@@ -46,6 +55,11 @@ struct Reasons {
   std::string first_pass;  // why a pass goes before the cast; empty if none does
   std::string gather;
   std::string row_step;
+  std::string shard_row_step;
+  std::string optimizer_passes;
+  std::string packing;   // how codes lie in the bytes of a stored row
+  std::string decoding;  // the formula of a value
+  std::string amax;      // what is reduced over shards
   std::string tile_rows;
 };
 
@@ -61,6 +75,7 @@ struct Plan {
   Amax amax;
 
   TypeNames types;
+  int32_t code_bits;  // of an element; fewer than the layouts' element_bits where it has a byte
   nc_layout rowwise, columnwise;
   bool two_levels;          // a tensor scale stands above the block scales
   bool spans_tensor;        // the one scale of a usage is that of the tensor
@@ -78,6 +93,7 @@ struct Plan {
   int64_t tile_rows;             // of the GPU's tile, and of the CPU's
 
   Example example;
+  std::vector<Phase> phases;
   Reasons reasons;
 };
 

@@ -1,5 +1,7 @@
 #include "codegen/reasons.hpp"
 
+#include "runtime/geometry/geometry.hpp"
+
 namespace narrowcast::codegen {
 namespace {
 
@@ -55,10 +57,68 @@ std::string gather(const Plan& plan) {
          "columnwise. A gather that serves both passes carries both.";
 }
 
+// Why a usage cannot be cut between any two rows: a clause for each reason, behind those of others.
+std::string uncut(const std::string& usage, const nc_layout& layout) {
+  std::string clauses;
+  if (layout.block_rows > 1) {
+    clauses += ", a " + usage + " block has " + std::to_string(layout.block_rows) + " rows";
+  }
+  const int64_t together = layout.transposed ? elements_per_group(layout) : 1;
+  if (together > 1) {
+    const int64_t bytes = together * layout.element_bits / 8;
+    clauses += ", " + usage + " data keep " + std::to_string(together) + " rows in " +
+               (bytes == 1 ? "a byte" : std::to_string(bytes) + " bytes");
+  }
+  return clauses;
+}
+
+std::string step_sentence(int64_t step, const std::string& clauses) {
+  if (step == 1) return "A cut between any two rows divides neither a block nor a byte.";
+  return "Cuts lie at multiples of " + std::to_string(step) + " rows: " + clauses.substr(2) + ".";
+}
+
 std::string row_step(const Plan& plan) {
-  if (plan.row_step == 1) return "A cut between any two rows divides neither a block nor a byte.";
-  return "A cut elsewhere than at a multiple of " + std::to_string(plan.row_step) +
-         " rows divides a block or a byte.";
+  return step_sentence(plan.row_step,
+                       uncut("rowwise", plan.rowwise) + uncut("columnwise", plan.columnwise));
+}
+
+std::string shard_row_step(const Plan& plan) {
+  if (!plan.columnwise_derived) return "A shard keeps both usages, so both count.";
+  return "A shard keeps the rowwise bytes alone. " +
+         step_sentence(plan.shard_row_step, uncut("rowwise", plan.rowwise));
+}
+
+std::string optimizer_passes(const Plan& plan) {
+  if (plan.optimizer_passes == 2) {
+    return "The first pass updates the masters and finds the tensor's amax, the second casts.";
+  }
+  return plan.tensor_amax ? "The scale comes from earlier steps, so update and cast are one pass."
+                          : "No scale spans more than a block, so update and cast are one pass.";
+}
+
+std::string amax(const Plan& plan) {
+  return plan.tensor_amax ? "The amax is reduced over all shards in each step (4 bytes); no gather "
+                            "carries it."
+                          : "No step reduces an amax.";
+}
+
+std::string packing(const Plan& plan) {
+  const std::string bits = std::to_string(plan.code_bits);
+  if (plan.code_bits < plan.rowwise.element_bits) {
+    return "A byte holds one element in its low " + bits + " bits; the others are zero.";
+  }
+  const int64_t elements = elements_per_group(plan.rowwise);
+  if (elements == 1) return "A byte holds one element.";
+  const int64_t bytes = elements * plan.code_bits / 8;
+  return (bytes == 1 ? "A byte holds " : std::to_string(bytes) + " bytes hold ") +
+         std::to_string(elements) + " elements of a stored row, low bits first.";
+}
+
+std::string decoding(const Plan& plan) {
+  return plan.two_levels
+             ? "`element * (scale * amax * (1 / range))`, with the largest element times "
+               "the largest scale as the range, all in fp32"
+             : "`element * scale`, in fp32";
 }
 
 std::string tile_rows(const Plan& plan) {
@@ -86,6 +146,11 @@ Reasons reasons_of(const Plan& plan) {
   reasons.first_pass = first_pass(plan);
   reasons.gather = gather(plan);
   reasons.row_step = row_step(plan);
+  reasons.shard_row_step = shard_row_step(plan);
+  reasons.optimizer_passes = optimizer_passes(plan);
+  reasons.packing = packing(plan);
+  reasons.decoding = decoding(plan);
+  reasons.amax = amax(plan);
   reasons.tile_rows = tile_rows(plan);
   return reasons;
 }

@@ -18,6 +18,7 @@ std::string emit_kernels_cpp(const Plan& plan);  // kernels.cpp
 std::string emit_kernels_cu(const Plan& plan);   // kernels.cu
 std::string emit_plugin(const Plan& plan);       // plugin.cpp
 std::string emit_test(const Plan& plan);         // test.cpp
+std::string emit_picture(const Plan& plan);      // layout.svg
 std::string emit_page(const Plan& plan);         // page.md
 
 struct Emitter {
@@ -25,6 +26,9 @@ struct Emitter {
   std::string (*emit)(const Plan&);
 };
 std::span<const Emitter> emitters();
+
+// README.md, beside the folders of all formats: a table that compares them.
+std::string emit_index(std::span<const Plan> plans);
 
 // A printer that knows the plan's names, and has printed the head of a C++ file: what the file is,
 // and where it comes from.

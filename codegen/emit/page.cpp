@@ -1,27 +1,14 @@
 // page.md: the format for a human reader.
-#include <sstream>
-
+#include "codegen/accuracy.hpp"
 #include "codegen/emit/emit.hpp"
-#include "codegen/picture.hpp"
+#include "codegen/page_text.hpp"
 #include "codegen/reasons.hpp"
 
 namespace narrowcast::codegen {
 namespace {
 
-std::string number(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
-std::string scales(const Plan& plan) {
-  const std::string block_scale(word_of(plan.scale));
-  return plan.two_levels
-             ? block_scale + ", under a tensor scale of " + std::string(word_of(plan.tensor_scale))
-             : block_scale;
-}
-
 std::string facts(const Plan& plan) {
+  const Accuracies accuracy = accuracy_of(plan);
   return fill(R"text(
     | fact | value |
     |---|---|
@@ -36,20 +23,26 @@ std::string facts(const Plan& plan) {
     | row step | $row_step$ |
     | row step of a shard | $shard_row_step$ |
     | passes of an optimizer step | $passes$ |
+    | relative error on Gaussian data, rowwise | $rowwise_error$, $rowwise_decibels$ |
+    | relative error on Gaussian data, columnwise | $columnwise_error$, $columnwise_decibels$ |
   )text",
               {{"element", std::string(word_of(plan.element))},
                {"packing", std::string(word_of(plan.packing))},
-               {"scale", scales(plan)},
+               {"scale", scale_text(plan)},
                {"rule", std::string(word_of(plan.rule))},
                {"amax", std::string(word_of(plan.amax))},
                {"rowwise", block_text(plan.rowwise)},
                {"columnwise", block_text(plan.columnwise)},
-               {"bits", number(plan.bits_per_element)},
-               {"wire_bits", number(plan.wire_bits_per_element)},
-               {"gather", plan.gather == Gather::kRowwise ? "rowwise" : "by pass"},
+               {"bits", number_text(plan.bits_per_element)},
+               {"wire_bits", number_text(plan.wire_bits_per_element)},
+               {"gather", gather_text(plan)},
                {"row_step", std::to_string(plan.row_step)},
                {"shard_row_step", std::to_string(plan.shard_row_step)},
-               {"passes", std::to_string(plan.optimizer_passes)}});
+               {"passes", std::to_string(plan.optimizer_passes)},
+               {"rowwise_error", error_text(accuracy.rowwise)},
+               {"rowwise_decibels", decibels_text(accuracy.rowwise)},
+               {"columnwise_error", error_text(accuracy.columnwise)},
+               {"columnwise_decibels", decibels_text(accuracy.columnwise)}});
 }
 
 std::string buffer_rows(const Plan& plan) {
@@ -70,22 +63,18 @@ std::string buffer_rows(const Plan& plan) {
   return text;
 }
 
-std::string usage(const std::string& title, const nc_layout& layout) {
-  return fill(R"text(
-    ### $title$
-
-    $data$ $packing$
-
-    ```
-    $picture$
-    ```
-  )text",
-              {{"title", title},
-               {"data", layout.transposed
-                            ? "Data are stored transposed: a stored row is a column of the matrix."
-                            : "Data are stored as the matrix lies, row by row."},
-               {"packing", packing_of(layout)},
-               {"picture", picture_of_blocks(layout)}});
+std::string phase_rows(const Plan& plan) {
+  std::string text;
+  for (const Phase& phase : plan.phases) {
+    text += fill("| $name$ | $gathers$ | $bits$ | $bytes$ |",
+                 {{"name", phase.name},
+                  {"gathers", phase.gathers},
+                  {"bits", number_text(phase.bits_per_element)},
+                  {"bytes", std::to_string(phase.example_bytes)}});
+    text += "\n";
+  }
+  text.pop_back();
+  return text;
 }
 
 }  // namespace
@@ -102,32 +91,55 @@ std::string emit_page(const Plan& plan) {
 
     $facts$
 
-    $gather_reason$ $row_step_reason$
-
-    ## Buffers
+    ## Bytes
 
     Of a matrix of $rows$ x $columns$:
+
+    ![The data and scales of $name$ in memory](layout.svg)
+
+    $packing$ A value is decoded as $decoding$.
 
     | buffer | type | shape | bytes |
     |---|---|---|---|
     $buffers$
 
-    ## Bytes
+    ## Cuts
 
-    $rowwise$
+    - Row step $row_step$. $row_step_reason$
+    - Row step of a shard $shard_row_step$. $shard_row_step_reason$
 
-    $columnwise$
+    ## What FSDP2 gathers
+
+    $gather_reason$
+
+    | phase | all-gather | bits a parameter | bytes, of $rows$ x $columns$ |
+    |---|---|---|---|
+    $phases$
+
+    A scale travels once a block, without padding; the bytes are those of all shards together, before FSDP2 makes them equally long.
+    $optimizer_reason$ $amax_reason$
+
+    ## Error
+
+    $error_method$
   )text",
                 {{"summary", plan.summary},
                  {"reference", plan.reference},
                  {"facts", facts(plan)},
-                 {"gather_reason", plan.reasons.gather},
-                 {"row_step_reason", plan.reasons.row_step},
                  {"rows", std::to_string(plan.example.rows)},
                  {"columns", std::to_string(plan.example.columns)},
+                 {"packing", plan.reasons.packing},
+                 {"decoding", plan.reasons.decoding},
                  {"buffers", buffer_rows(plan)},
-                 {"rowwise", usage("Rowwise", plan.rowwise)},
-                 {"columnwise", usage("Columnwise", plan.columnwise)}});
+                 {"row_step", std::to_string(plan.row_step)},
+                 {"row_step_reason", plan.reasons.row_step},
+                 {"shard_row_step", std::to_string(plan.shard_row_step)},
+                 {"shard_row_step_reason", plan.reasons.shard_row_step},
+                 {"gather_reason", plan.reasons.gather},
+                 {"phases", phase_rows(plan)},
+                 {"optimizer_reason", plan.reasons.optimizer_passes},
+                 {"amax_reason", plan.reasons.amax},
+                 {"error_method", accuracy_method()}});
   return printer.text();
 }
 

@@ -44,6 +44,24 @@ expect 1 "run \`make regenerate\`" "$codegen" --check -o out "${specs[@]}"
 expect 0 "removed out/$name/stale.hpp" "$codegen" -o out "${specs[@]}"
 expect 0 "" "$codegen" --check -o out "${specs[@]}"
 
+# All formats: an index, and nothing left of a spec that is gone.
+[[ ! -e out/README.md ]] || fail "an index of some formats"
+mkdir spec
+cp "${specs[@]}" spec
+expect 0 "wrote tree/README.md" "$codegen" --all -o tree spec/*.toml
+expect 0 "" "$codegen" --all --check -o tree spec/*.toml
+mkdir tree/by_hand
+touch tree/by_hand/notes.txt
+rm "spec/$name.toml"
+expect 1 "stale: tree/$name/cast.hpp" "$codegen" --all --check -o tree spec/*.toml
+[[ $output == *"not fresh: tree/README.md"* ]] || fail "--check names the index"
+expect 0 "" "$codegen" -o tree spec/*.toml
+[[ -e tree/$name ]] || fail "a run for some formats removed another"
+expect 0 "removed tree/$name/cast.hpp" "$codegen" --all -o tree spec/*.toml
+[[ ! -e tree/$name ]] || fail "the folder of a spec that is gone is there"
+[[ -e tree/by_hand/notes.txt ]] || fail "removed what it did not make"
+grep -q "$name" tree/README.md && fail "the index has a format that is gone"
+
 # Frozen bytes win over the spec, and nothing is written.
 sed -i 's/^scale = .*/scale = "floor"/' mxfp8_e4m3.toml
 expect 1 "no longer makes the golden bytes of mxfp8_e4m3" "$codegen" -o out --golden golden "${specs[@]}"

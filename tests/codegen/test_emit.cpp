@@ -14,7 +14,14 @@ bool holds(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-bool is_cpp(std::string_view file) { return !file.ends_with(".md"); }
+bool is_cpp(std::string_view file) { return !file.ends_with(".md") && !file.ends_with(".svg"); }
+
+std::vector<Plan> all_plans() {
+  std::vector<Plan> plans;
+  for (const fs::path& path : good_specs())
+    plans.push_back(plan_of(Source{path.string(), text_of(path)}));
+  return plans;
+}
 
 // As clang-format leaves a text; nothing if there is no clang-format 14 here.
 std::string formatted(const std::string& text, std::string_view file) {
@@ -124,13 +131,55 @@ TEST_CASE("an integer element brings its header") {
   CHECK(!holds(emit_format(plan_of("mxfp8_e4m3")), "int8"));
 }
 
-TEST_CASE("the page shows facts, shapes and a picture") {
+TEST_CASE("the page shows facts, shapes, phases and a picture") {
   const std::string page = emit_page(plan_of("nvfp4"));
   CHECK(holds(page, "| row step | 16 |"));
   CHECK(holds(page, "| `columnwise_data` | uint8 | (520, 150) | 78000 |"));
   CHECK(holds(page, "| `amax` | float32 | (1,) | 4 |"));
-  CHECK(holds(page, "row 16    | scale[16-31, 0]  | scale[16-31, 1]  |"));
-  CHECK(!holds(emit_page(plan_of("mxfp8_e4m3")), "amax` | float32"));
+  CHECK(holds(page, "](layout.svg)"));
+  CHECK(holds(page, "| forward | rowwise | 4.03125 | 78627 |"));
+  const std::string by_pass = emit_page(plan_of("mxfp8_e4m3"));
+  CHECK(!holds(by_pass, "amax` | float32"));
+  CHECK(holds(by_pass, "| backward | columnwise | 8.25 | 161200 |"));
+}
+
+TEST_CASE("reasons for row steps name blocks and shared bytes") {
+  const Reasons reasons = plan_of("mxfp6_e2m3").reasons;
+  CHECK(reasons.row_step ==
+        "Cuts lie at multiples of 32 rows: a columnwise block has 32 rows, columnwise data keep 4 "
+        "rows in 3 bytes.");
+  CHECK(reasons.shard_row_step == "A shard keeps both usages, so both count.");
+  CHECK(plan_of("fp8_e4m3").reasons.row_step ==
+        "A cut between any two rows divides neither a block nor a byte.");
+}
+
+TEST_CASE("a picture is small, and plain") {
+  std::vector<Plan> plans = all_plans();
+  plans.push_back(strained());
+  for (const Plan& plan : plans) {
+    CAPTURE(plan.name);
+    const std::string svg = emit_picture(plan);
+    CHECK(svg.size() < 30'000);
+    CHECK(!holds(svg, "<script"));
+    CHECK(!holds(svg, "href"));
+  }
+  CHECK(holds(emit_picture(strained()), "A &quot;quoted&quot; summary"));
+}
+
+TEST_CASE("a byte that an element does not fill is drawn with its zeros") {
+  Plan plan = plan_of("mxfp6_e2m3");
+  CHECK(!holds(emit_picture(plan), "zero bits"));
+  plan.rowwise.element_bits = plan.columnwise.element_bits = 8;
+  CHECK(holds(emit_picture(plan), "zero bits"));
+}
+
+TEST_CASE("the index has a row for each format, with a link") {
+  const std::string index = emit_index(all_plans());
+  for (const Plan& plan : all_plans()) {
+    CHECK(holds(index, "| [`" + plan.name + "`](" + plan.name + "/page.md) | "));
+  }
+  CHECK(holds(index, "run `make regenerate`"));
+  CHECK(index.ends_with(".\n"));
 }
 
 }  // namespace

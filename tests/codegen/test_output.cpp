@@ -57,6 +57,31 @@ TEST_CASE("what is stale goes, but only in the folders of the output") {
   CHECK(fs::exists(folder.path / "CMakeLists.txt"));
 }
 
+TEST_CASE("files of formats that are gone go where all formats are asked for") {
+  const Folder folder;
+  const std::string made = "// Made from spec/gone.toml; edit that and run `make regenerate`.\n";
+  put(folder.path / "gone/a.hpp", "// What it is.\n" + made);
+  put(folder.path / "mixed/a.hpp", "// Made from spec/mixed.toml; edit that.\n");
+  put(folder.path / "mixed/notes.txt", "by hand\n");
+  put(folder.path / "copied/a.hpp", made);  // made of another format's spec: somebody's copy
+  put(folder.path / "hand/a.hpp", "by hand\n");
+  put(folder.path / "CMakeLists.txt", "kept\n");
+  CHECK(two_files().compare(folder.path).stale.empty());
+
+  Output output(Scope::kAllFormats);
+  output.add("x/a.hpp", "a\n");
+  output.add("README.md", "all\n");
+  CHECK(output.compare(folder.path).stale == Paths{"gone/a.hpp", "mixed/a.hpp"});
+  CHECK(output.write(folder.path).stale == Paths{"gone/a.hpp", "mixed/a.hpp"});
+  CHECK(!fs::exists(folder.path / "gone"));
+  CHECK(fs::exists(folder.path / "mixed/notes.txt"));
+  CHECK(fs::exists(folder.path / "copied/a.hpp"));
+  CHECK(fs::exists(folder.path / "hand/a.hpp"));
+  CHECK(fs::exists(folder.path / "CMakeLists.txt"));
+  CHECK(text_of(folder.path / "README.md") == "all\n");
+  CHECK(output.write(folder.path).empty());
+}
+
 TEST_CASE("comparing writes nothing") {
   const Folder folder;
   put(folder.path / "x/a.hpp", "edited\n");
