@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kRows = 256, kColumns = 256;
 
 const std::vector<float>& sample() {
-  static const std::vector<float> values = gaussian_sample(kRows * kColumns);
-  return values;
+  static const std::vector<float> kValues = gaussian_sample(kRows * kColumns);
+  return kValues;
 }
 
 // Sums in the order of the rows: the same to the bit on every machine.

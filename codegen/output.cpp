@@ -58,9 +58,8 @@ std::vector<std::string> Output::stale(const fs::path& root) const {
   for (const auto& [path, text] : files_) folders.insert(fs::path(path).parent_path());
   std::vector<std::string> stale;
   for (const fs::path& folder : entries(root)) {
-    if (fs::is_symlink(root / folder) || !fs::is_directory(root / folder)) continue;
     const bool ours = folders.contains(folder);
-    if (!ours && scope_ == Scope::kOwnFolders) continue;
+    if (!ours && (scope_ == Scope::kOwnFolders || fs::is_symlink(root / folder))) continue;
     for (const fs::path& file : entries(root / folder)) {
       const std::string path = (folder / file).string();
       if (ours ? !files_.contains(path) : is_made_from_tree(root / path, folder.string()))

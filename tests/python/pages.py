@@ -54,7 +54,30 @@ class Cell:
 def picture(name):
     """The picture's root, and for each usage its cells."""
     root = ElementTree.parse(GENERATED / name / "layout.svg").getroot()
-    return root, {group.find(f"{SVG}title").text: _cells(group) for group in root.iter(f"{SVG}g")}
+    return root, {title: _cells(group) for title, group in _groups(root)}
+
+
+def ticks(root, usage, frame):
+    """The numbers beside a frame, along its top and down its side."""
+    group = dict(_groups(root))[usage]
+    texts = [
+        (t.get("class"), int(t.get("x")), int(t.get("y")), t.text) for t in group.iter(f"{SVG}text")
+    ]
+    across = [
+        int(text)
+        for style, x, y, text in texts
+        if style == "middle tick" and frame.y - 10 < y < frame.y and frame.holds(x, frame.y)
+    ]
+    down = [
+        int(text)
+        for style, x, y, text in texts
+        if style == "end tick" and frame.x - 10 < x < frame.x and frame.holds(frame.x, y - 4)
+    ]
+    return across, down
+
+
+def _groups(root):
+    return [(group.find(f"{SVG}title").text, group) for group in root.iter(f"{SVG}g")]
 
 
 def _cells(group):

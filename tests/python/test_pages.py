@@ -101,10 +101,16 @@ def blocks(cells):
     return [cell for cell in cells if cell.style.startswith("block")]
 
 
-def matrices(cells):
-    """The two frames of a usage: data and scales, with what is drawn inside."""
+def frames_of(cells):
+    """The outlines of a usage's data and scales."""
     frames = sorted((cell for cell in cells if cell.style == "frame"), key=lambda frame: frame.x)
     assert len(frames) == 2
+    return frames
+
+
+def matrices(cells):
+    """What is drawn inside the two frames of a usage."""
+    frames = frames_of(cells)
     inside = (
         [c for c in cells if c is not f and c.style != "plate" and f.holds(c.x + 1, c.y + 1)]
         for f in frames
@@ -161,6 +167,31 @@ def test_blocks_and_their_scales_lie_where_the_layout_says(drawn):
                     a, b = (one[::-1], other[::-1]) if exchanged else (one, other)
                     assert (a[0] < b[0]) == (y < other_y)
                     assert (a[1] < b[1]) == (x < other_x)
+
+
+def boundaries(used, stored, block):
+    """Where the blocks that a picture shows begin along a stored side, and where it ends."""
+    begins = [*range(0, used, block)]
+    shown = begins if len(begins) <= 4 else [*begins[:3], begins[-1]]
+    return [*shown, used] if used == stored else [*shown, used, stored]
+
+
+def test_sides_are_numbered_as_they_are_stored(drawn):
+    fmt, root, usages = drawn
+    for usage, cells in usages.items():
+        facts = getattr(fmt, usage)
+        data, scales = (pages.ticks(root, usage, frame) for frame in frames_of(cells))
+        block, per = facts.block or pages.SHAPE, facts.per or pages.SHAPE
+        copies = [k // n for k, n in zip(block, per, strict=True)]
+        used = [cdiv(n, k) for n, k in zip(pages.SHAPE, per, strict=True)]
+        turn = -1 if facts.scale_transposed else 1
+        used, copies = used[::turn], copies[::turn]
+        stored = used if facts.block is None else scale_shape(facts, pages.SHAPE)
+        for numbers, n, m, k in zip(scales[::-1], used, stored, copies, strict=True):
+            assert numbers == boundaries(n, m, k)
+        turn = -1 if facts.transposed else 1
+        for numbers, n, k in zip(data[::-1], pages.SHAPE[::turn], block[::turn], strict=True):
+            assert numbers == boundaries(n, n, k)
 
 
 def test_scales_are_repeated_as_often_as_they_are_stored(drawn):
