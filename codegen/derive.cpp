@@ -156,6 +156,7 @@ Plan derive(const Format& format) {
   plan.two_levels = plan.tensor_scale != TensorScale::kNone;
   plan.spans_tensor = spans_tensor(plan.rowwise);
   plan.tensor_amax = plan.two_levels || plan.spans_tensor;
+  plan.delayed_amax = plan.amax == Amax::kDelayed;
   plan.types = type_names_of(plan);
 
   // Equal blocks have equal amaxes, so equal scales and codes: the second usage holds nothing new.
@@ -174,7 +175,7 @@ Plan derive(const Format& format) {
   plan.wire_bits_per_element = bits_per_element(layout, layout.block_rows * layout.block_columns);
 
   // A delayed scale comes from earlier steps, so the cast need not wait for this step's amax.
-  plan.optimizer_passes = plan.tensor_amax && plan.amax == Amax::kCurrent ? 2 : 1;
+  plan.optimizer_passes = plan.tensor_amax && !plan.delayed_amax ? 2 : 1;
   plan.tile_rows = tile_rows(plan);
   plan.example = example_of(plan);
   plan.phases = phases_of(plan);

@@ -52,7 +52,8 @@ struct Phase {
 struct Reasons {
   std::string rowwise;     // the first usage of the cast
   std::string columnwise;  // the second
-  std::string first_pass;  // why a pass goes before the cast; empty if none does
+  std::string first_pass;  // why a pass goes before the cast, or why none needs to; empty where no
+                           // scale spans the tensor
   std::string gather;
   std::string row_step;
   std::string shard_row_step;
@@ -80,6 +81,7 @@ struct Plan {
   bool two_levels;          // a tensor scale stands above the block scales
   bool spans_tensor;        // the one scale of a usage is that of the tensor
   bool tensor_amax;         // either: `amax` is stored, and reduced over shards
+  bool delayed_amax;        // the scale comes from the amaxes of earlier steps
   bool columnwise_derived;  // columnwise is a rearrangement of the rowwise bytes
   Gather gather;
   std::array<nc_cut, NC_BUFFER_COUNT> cuts;  // in the order of nc_buffer

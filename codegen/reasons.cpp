@@ -41,6 +41,10 @@ std::string columnwise(const Plan& plan) {
 }
 
 std::string first_pass(const Plan& plan) {
+  if (plan.delayed_amax) {
+    return "The scale comes from the amaxes of earlier steps, so no pass needs to go before this "
+           "one.";
+  }
   if (plan.optimizer_passes == 1) return {};
   return std::string("The ") + (plan.two_levels ? "tensor scale" : "scale") +
          " comes from the amax of the whole tensor, so a pass that finds it goes before this one.";

@@ -15,24 +15,35 @@ std::string blocks(const nc_layout& layout) {
 // What a rule or a decoder of two levels is made from.
 std::string level_above(const Plan& plan) { return plan.two_levels ? "{in.tensor_amax}" : "{}"; }
 
+// The scale of a whole tensor: from its amax, or what earlier steps have decided.
+std::string tensor_scale(const Plan& plan) {
+  return plan.delayed_amax ? "f32_scale(in.multiplier)" : plan.types.rule + "{}(in.tensor_amax)";
+}
+
 std::string scale_of(const Plan& plan, const nc_layout& layout, size_t indent) {
-  const std::string rule = plan.types.rule + level_above(plan);
   const std::string amax = "x.template block_amax" + blocks(layout) + "()";
   return assignment("const auto scale",
-                    plan.spans_tensor ? "x.tensor_scale(" + rule + ", in.tensor_amax)"
-                                      : amax + ".map(" + rule + ")",
+                    plan.spans_tensor
+                        ? "x.tensor_scale(" + tensor_scale(plan) + ")"
+                        : amax + ".map(" + plan.types.rule + level_above(plan) + ")",
                     indent);
 }
 
 // The name of the inputs, left out where nothing reads them.
-std::string inputs(bool read) { return read ? "const Inputs& in" : "const Inputs&"; }
+std::string inputs(bool read) { return read ? "const Inputs<>& in" : "const Inputs<>&"; }
+
+// What delayed scaling makes of the amaxes of earlier steps.
+std::string history_rule(const Plan& plan) {
+  if (!plan.delayed_amax) return {};
+  return "using Rule = " + plan.types.rule + ";  // from the largest amax of the history";
+}
 
 // One scale and one encoding for both usages.
 std::string cast_once(const Printer& printer, const Plan& plan) {
   return printer.fill(R"text(
     $rowwise_reason$
     $scale_of$
-    const auto codes = x.template encode<$element$>(scale);
+    const auto codes = x.template encode<$element$>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);
       x.store_scale(out.rowwise_scale, scale);
@@ -54,13 +65,13 @@ std::string cast_twice(const Printer& printer, const Plan& plan) {
     $rowwise_reason$
     if (out.rowwise) {
       $rowwise_scale$
-      x.store(out.rowwise_data, x.template encode<$element$>(scale));
+      x.store(out.rowwise_data, x.template encode<$element$>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     $columnwise_reason$
     if (out.columnwise) {
       $columnwise_scale$
-      x.store(out.columnwise_data, x.template encode<$element$>(scale));
+      x.store(out.columnwise_data, x.template encode<$element$>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }
   )text",
@@ -116,10 +127,11 @@ std::string emit_cast(const Plan& plan) {
 
     struct Sequence : Format {
       using TensorBuffers = Buffers<Format>;
+      $history_rule$
 
       $first_pass$
-      template <class Tile>
-      NC_MACHINE static void cast(Tile& x, $inputs$, const TensorBuffers& out) {
+      template <class Tile, class Rounding>
+      NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
         $cast$
       }
       $derive_columnwise$
@@ -132,7 +144,7 @@ std::string emit_cast(const Plan& plan) {
     }  // namespace narrowcast::$name$::inline NC_VARIANT
   )text",
       {{"first_pass", comment(plan.reasons.first_pass, 2)},
-       {"inputs", inputs(plan.tensor_amax)},
+       {"history_rule", history_rule(plan)},
        {"cast", plan.columnwise_derived ? cast_once(printer, plan) : cast_twice(printer, plan)},
        {"derive_columnwise", derive_columnwise(printer, plan)},
        {"decode_rowwise", decode(printer, plan, plan.rowwise, "rowwise")},

@@ -66,6 +66,7 @@ std::string emit_format(const Plan& plan) {
       static constexpr Layout kColumnwise = $columnwise$;
 
       static constexpr bool kTensorAmax = $tensor_amax$;
+      static constexpr bool kDelayedAmax = $delayed_amax$;
       static constexpr bool kColumnwiseDerived = $columnwise_derived$;
       $tile_rows_reason$
       static constexpr int kTileRows = $tile_rows$;
@@ -77,6 +78,7 @@ std::string emit_format(const Plan& plan) {
                  {"rowwise", layout(plan.rowwise)},
                  {"columnwise", layout(plan.columnwise)},
                  {"tensor_amax", flag(plan.tensor_amax)},
+                 {"delayed_amax", flag(plan.delayed_amax)},
                  {"columnwise_derived", flag(plan.columnwise_derived)},
                  {"tile_rows_reason", comment(plan.reasons.tile_rows, 2)},
                  {"tile_rows", std::to_string(plan.tile_rows)}});

@@ -9,12 +9,14 @@ namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Exact<F32, E4M3>;  // from the largest amax of the history
 
-  template <class Tile>
-  NC_MACHINE static void cast(Tile& x, const Inputs& in, const TensorBuffers& out) {
+  // The scale comes from the amaxes of earlier steps, so no pass needs to go before this one.
+  template <class Tile, class Rounding>
+  NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for the tensor.
-    const auto scale = x.tensor_scale(Exact<F32, E4M3>{}, in.tensor_amax);
-    const auto codes = x.template encode<E4M3>(scale);
+    const auto scale = x.tensor_scale(f32_scale(in.multiplier));
+    const auto codes = x.template encode<E4M3>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);
       x.store_scale(out.rowwise_scale, scale);
@@ -35,14 +37,14 @@ struct Sequence : Format {
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.rowwise_scale);
     const auto codes = x.load_codes(from.rowwise_data);
     x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.columnwise_scale);
     const auto codes = x.load_codes(from.columnwise_data);
     x.template decode<E4M3>(codes, scale, OneLevel<F32>{});

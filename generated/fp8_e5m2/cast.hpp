@@ -12,11 +12,11 @@ struct Sequence : Format {
 
   // The scale comes from the amax of the whole tensor, so a pass that finds it goes before this
   // one.
-  template <class Tile>
-  NC_MACHINE static void cast(Tile& x, const Inputs& in, const TensorBuffers& out) {
+  template <class Tile, class Rounding>
+  NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for the tensor.
-    const auto scale = x.tensor_scale(Exact<F32, E5M2>{}, in.tensor_amax);
-    const auto codes = x.template encode<E5M2>(scale);
+    const auto scale = x.tensor_scale(Exact<F32, E5M2>{}(in.tensor_amax));
+    const auto codes = x.template encode<E5M2>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);
       x.store_scale(out.rowwise_scale, scale);
@@ -37,14 +37,14 @@ struct Sequence : Format {
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.rowwise_scale);
     const auto codes = x.load_codes(from.rowwise_data);
     x.template decode<E5M2>(codes, scale, OneLevel<F32>{});
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.columnwise_scale);
     const auto codes = x.load_codes(from.columnwise_data);
     x.template decode<E5M2>(codes, scale, OneLevel<F32>{});

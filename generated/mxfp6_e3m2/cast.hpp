@@ -10,31 +10,31 @@ namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT {
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
 
-  template <class Tile>
-  NC_MACHINE static void cast(Tile& x, const Inputs&, const TensorBuffers& out) {
+  template <class Tile, class Rounding>
+  NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // Rowwise: one scale for each 1x32 block.
     if (out.rowwise) {
       const auto scale = x.template block_amax<1, 32>().map(Rceil<E8M0, E3M2>{});
-      x.store(out.rowwise_data, x.template encode<E3M2>(scale));
+      x.store(out.rowwise_data, x.template encode<E3M2>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     // Columnwise: one scale for each 32x1 block; other groups than rowwise, so quantized again.
     if (out.columnwise) {
       const auto scale = x.template block_amax<32, 1>().map(Rceil<E8M0, E3M2>{});
-      x.store(out.columnwise_data, x.template encode<E3M2>(scale));
+      x.store(out.columnwise_data, x.template encode<E3M2>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<1, 32>(from.rowwise_scale);
     const auto codes = x.load_codes(from.rowwise_data);
     x.template decode<E3M2>(codes, scale, OneLevel<E8M0>{});
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<32, 1>(from.columnwise_scale);
     const auto codes = x.load_codes(from.columnwise_data);
     x.template decode<E3M2>(codes, scale, OneLevel<E8M0>{});

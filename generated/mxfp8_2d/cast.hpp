@@ -10,11 +10,11 @@ namespace narrowcast::mxfp8_2d::inline NC_VARIANT {
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
 
-  template <class Tile>
-  NC_MACHINE static void cast(Tile& x, const Inputs&, const TensorBuffers& out) {
+  template <class Tile, class Rounding>
+  NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for each 32x32 block.
     const auto scale = x.template block_amax<32, 32>().map(Rceil<E8M0, E4M3>{});
-    const auto codes = x.template encode<E4M3>(scale);
+    const auto codes = x.template encode<E4M3>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);
       x.store_scale(out.rowwise_scale, scale);
@@ -36,14 +36,14 @@ struct Sequence : Format {
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<32, 32>(from.rowwise_scale);
     const auto codes = x.load_codes(from.rowwise_data);
     x.template decode<E4M3>(codes, scale, OneLevel<E8M0>{});
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs&, const TensorBuffers& from) {
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<32, 32>(from.columnwise_scale);
     const auto codes = x.load_codes(from.columnwise_data);
     x.template decode<E4M3>(codes, scale, OneLevel<E8M0>{});

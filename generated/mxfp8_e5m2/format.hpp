@@ -38,6 +38,7 @@ struct Format {
   };
 
   static constexpr bool kTensorAmax = false;
+  static constexpr bool kDelayedAmax = false;
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 32 rows holds whole blocks.
   static constexpr int kTileRows = 32;

@@ -12,12 +12,12 @@ struct Sequence : Format {
 
   // The tensor scale comes from the amax of the whole tensor, so a pass that finds it goes before
   // this one.
-  template <class Tile>
-  NC_MACHINE static void cast(Tile& x, const Inputs& in, const TensorBuffers& out) {
+  template <class Tile, class Rounding>
+  NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for each 16x16 block.
     const auto scale =
         x.template block_amax<16, 16>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
-    const auto codes = x.template encode<E2M1>(scale);
+    const auto codes = x.template encode<E2M1>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);
       x.store_scale(out.rowwise_scale, scale);
@@ -38,14 +38,14 @@ struct Sequence : Format {
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 16>(from.rowwise_scale);
     const auto codes = x.load_codes(from.rowwise_data);
     x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 16>(from.columnwise_scale);
     const auto codes = x.load_codes(from.columnwise_data);
     x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});

@@ -12,33 +12,33 @@ struct Sequence : Format {
 
   // The tensor scale comes from the amax of the whole tensor, so a pass that finds it goes before
   // this one.
-  template <class Tile>
-  NC_MACHINE static void cast(Tile& x, const Inputs& in, const TensorBuffers& out) {
+  template <class Tile, class Rounding>
+  NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // Rowwise: one scale for each 1x16 block.
     if (out.rowwise) {
       const auto scale =
           x.template block_amax<1, 16>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
-      x.store(out.rowwise_data, x.template encode<E2M1>(scale));
+      x.store(out.rowwise_data, x.template encode<E2M1>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     // Columnwise: one scale for each 16x1 block; other groups than rowwise, so quantized again.
     if (out.columnwise) {
       const auto scale =
           x.template block_amax<16, 1>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
-      x.store(out.columnwise_data, x.template encode<E2M1>(scale));
+      x.store(out.columnwise_data, x.template encode<E2M1>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
+  NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<1, 16>(from.rowwise_scale);
     const auto codes = x.load_codes(from.rowwise_data);
     x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});
   }
 
   template <class Tile>
-  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs& in, const TensorBuffers& from) {
+  NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 1>(from.columnwise_scale);
     const auto codes = x.load_codes(from.columnwise_data);
     x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});

@@ -38,6 +38,7 @@ struct Format {
   };
 
   static constexpr bool kTensorAmax = true;
+  static constexpr bool kDelayedAmax = false;
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 64 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 64;

@@ -59,6 +59,7 @@ class Check {
     tensor_.rows = golden.matrix.rows;
     tensor_.columns = golden.matrix.columns;
     tensor_.amax = format.tensor_amax ? &amax_ : nullptr;
+    tensor_.history = &history_;
     for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
       expected_[b] = expected(format, golden, b);
       made_[b].assign(expected_[b].size(), 0);
@@ -70,6 +71,7 @@ class Check {
   std::string fault() {
     tensor_.value = values_.data();
     if (machine_.reduce_amax != nullptr) run(machine_.reduce_amax);
+    if (machine_.start_history != nullptr) run(machine_.start_history);
     run(machine_.cast);
     find_difference("cast");
     if (machine_.derive_columnwise != nullptr) {
@@ -121,6 +123,7 @@ class Check {
   std::vector<float> values_;
   std::vector<uint8_t> expected_[NC_BUFFER_COUNT], made_[NC_BUFFER_COUNT];
   nc_tensor tensor_{};
+  nc_history history_{};
   float amax_ = 0, amax_of_launch_ = 0;
   std::string fault_;
 };

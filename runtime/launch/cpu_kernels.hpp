@@ -4,9 +4,11 @@
 
 #include <atomic>
 
+#include "runtime/launch/cpu_history.hpp"
 #include "runtime/launch/cpu_loop.hpp"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/find_tensor.hpp"
+#include "runtime/launch/inputs.hpp"
 #include "runtime/optimizer/adam.hpp"
 #include "runtime/tile/cpu_tile.hpp"
 
@@ -99,10 +101,10 @@ struct CpuKernels {
     return launch.steps != nullptr && launch.steps[index].grad == nullptr;
   }
 
-  static void cast_tile(const nc_launch& launch, Place& at) {
-    const Inputs in{launch.amax == nullptr ? 0.0f : launch.amax[at.index]};
-    if (at.tensor.amax != nullptr && at.tile.origin == Extent{0, 0})
-      *at.tensor.amax = in.tensor_amax;
+  template <class Rounding>
+  static void cast_tile(const nc_launch& launch, Place& at, bool update) {
+    const auto in = cast_inputs<Sequence, Rounding>(launch, at.index, at.tensor, update);
+    if (stores_amax<Sequence>(at.tensor, at.tile.origin)) *at.tensor.amax = in.tensor_amax;
     Sequence::cast(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
   }
 
@@ -112,18 +114,21 @@ struct CpuKernels {
     reduce_tile_amax(at.tile, &launch.amax[at.index]);
   }
 
+  template <class Rounding>
   static void cast_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number);
     if (without_gradient(launch, at.index)) return;
     load_value(at.tile, at.tensor, launch.source_bf16);
-    cast_tile(launch, at);
+    cast_tile<Rounding>(launch, at, /*update=*/false);
   }
 
+  template <class Rounding>
   static void update_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number);
     if (without_gradient(launch, at.index)) return;
     update_tile(at.tile, at.tensor, launch.steps[at.index]);
-    cast_tile(launch, at);
+    if constexpr (Sequence::kDelayedAmax) reduce_tile_amax(at.tile, &launch.amax[at.index]);
+    cast_tile<Rounding>(launch, at, /*update=*/true);
   }
 
   static void update_amax_of(const nc_launch& launch, int64_t tile_number) {
@@ -141,7 +146,7 @@ struct CpuKernels {
   template <bool kColumnwise>
   static void dequantize_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number);
-    const Inputs in{at.tensor.amax == nullptr ? 0.0f : *at.tensor.amax};
+    const Inputs<> in{at.tensor.amax == nullptr ? 0.0f : *at.tensor.amax};
     if constexpr (kColumnwise) {
       Sequence::decode_columnwise(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
     } else {
@@ -154,10 +159,22 @@ struct CpuKernels {
   static const char* reduce_amax(const nc_launch* l) {
     return cpu_for_each_tile<reduce_amax_of>(l);
   }
-  static const char* cast(const nc_launch* l) { return cpu_for_each_tile<cast_of>(l); }
-  static const char* update(const nc_launch* l) { return cpu_for_each_tile<update_of>(l); }
+  static const char* cast(const nc_launch* l) {
+    return l->stochastic ? cpu_for_each_tile<cast_of<Stochastic>>(l)
+                         : cpu_for_each_tile<cast_of<Nearest>>(l);
+  }
+  static const char* update(const nc_launch* l) {
+    return l->stochastic ? cpu_for_each_tile<update_of<Stochastic>>(l)
+                         : cpu_for_each_tile<update_of<Nearest>>(l);
+  }
   static const char* update_amax(const nc_launch* l) {
     return cpu_for_each_tile<update_amax_of>(l);
+  }
+  static const char* start_history(const nc_launch* l) {
+    return cpu_for_each_tensor<start_history_of<Sequence>>(l);
+  }
+  static const char* record_amax(const nc_launch* l) {
+    return cpu_for_each_tensor<record_amax_of<Sequence>>(l);
   }
   static const char* derive_columnwise(const nc_launch* l) {
     return cpu_for_each_tile<derive_columnwise_of>(l);

@@ -2,19 +2,22 @@
 // tensors. `Sequence` is generated.
 #pragma once
 
+#include "runtime/launch/cuda_history.cuh"
 #include "runtime/launch/cuda_launch.cuh"
 #include "runtime/launch/cuda_rows.cuh"
 #include "runtime/launch/find_tensor.hpp"
+#include "runtime/launch/inputs.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
 // What a tile's work is, after its place is known.
+template <class Rounding>
 struct CastAction {
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void cast(Tile& tile, const nc_launch& launch, int64_t index,
-                                              const nc_tensor& tensor) {
-    const Inputs in{launch.amax == nullptr ? 0.0f : launch.amax[index]};
-    if (tensor.amax != nullptr && tile.origin == Extent{0, 0} && threadIdx.x == 0)
+                                              const nc_tensor& tensor, bool update) {
+    const auto in = cast_inputs<Sequence, Rounding>(launch, index, tensor, update);
+    if (stores_amax<Sequence>(tensor, tile.origin) && threadIdx.x == 0)
       *tensor.amax = in.tensor_amax;
     Sequence::cast(tile, in, typename Sequence::TensorBuffers(tensor));
   }
@@ -22,16 +25,7 @@ struct CastAction {
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch, int64_t index,
                                              const nc_tensor& tensor) {
     load_value(tile, tensor, launch.source_bf16);
-    cast<Sequence>(tile, launch, index, tensor);
-  }
-};
-
-struct UpdateAction {
-  template <class Sequence, class Tile>
-  __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch, int64_t index,
-                                             const nc_tensor& tensor) {
-    update_tile(tile, tensor, launch.steps[index]);
-    CastAction::cast<Sequence>(tile, launch, index, tensor);
+    cast<Sequence>(tile, launch, index, tensor, /*update=*/false);
   }
 };
 
@@ -49,6 +43,17 @@ struct ReduceAmaxAction {
                                              const nc_tensor& tensor) {
     load_value(tile, tensor, launch.source_bf16);
     reduce(tile, launch.amax + index);
+  }
+};
+
+template <class Rounding>
+struct UpdateAction {
+  template <class Sequence, class Tile>
+  __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch, int64_t index,
+                                             const nc_tensor& tensor) {
+    update_tile(tile, tensor, launch.steps[index]);
+    if constexpr (Sequence::kDelayedAmax) ReduceAmaxAction::reduce(tile, launch.amax + index);
+    CastAction<Rounding>::template cast<Sequence>(tile, launch, index, tensor, /*update=*/true);
   }
 };
 
@@ -74,7 +79,7 @@ struct DequantizeAction {
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch&, int64_t,
                                              const nc_tensor& tensor) {
-    const Inputs in{tensor.amax == nullptr ? 0.0f : *tensor.amax};
+    const Inputs<> in{tensor.amax == nullptr ? 0.0f : *tensor.amax};
     if constexpr (kColumnwise) {
       Sequence::decode_columnwise(tile, in, typename Sequence::TensorBuffers(tensor));
     } else {
@@ -135,11 +140,19 @@ struct CudaKernels {
   static const char* reduce_amax(const nc_launch* l) {
     return run<ReduceAmaxAction, kCastBlocks>(l);
   }
-  static const char* cast(const nc_launch* l) { return run<CastAction, kCastBlocks>(l); }
-  static const char* update(const nc_launch* l) { return run<UpdateAction, kUpdateBlocks>(l); }
+  static const char* cast(const nc_launch* l) {
+    return l->stochastic ? run<CastAction<Stochastic>, kCastBlocks>(l)
+                         : run<CastAction<Nearest>, kCastBlocks>(l);
+  }
+  static const char* update(const nc_launch* l) {
+    return l->stochastic ? run<UpdateAction<Stochastic>, kUpdateBlocks>(l)
+                         : run<UpdateAction<Nearest>, kUpdateBlocks>(l);
+  }
   static const char* update_amax(const nc_launch* l) {
     return run<UpdateAmaxAction, kUpdateBlocks>(l);
   }
+  static const char* start_history(const nc_launch* l) { return run_history<Sequence, true>(l); }
+  static const char* record_amax(const nc_launch* l) { return run_history<Sequence, false>(l); }
   static const char* derive_columnwise(const nc_launch* l) {
     return run<DeriveColumnwiseAction, kCastBlocks>(l);
   }

@@ -6,8 +6,7 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// The last tensor whose first tile is not above `tile`. An empty tensor owns no tile and is never
-// found, because the tensor after it starts at the same one.
+// The last tensor whose first tile is not above `tile`.
 NC_EVERYWHERE int64_t find_tensor(const nc_launch& launch, int64_t tile) {
   int64_t low = 0, high = launch.count - 1;
   while (low < high) {
@@ -27,7 +26,8 @@ NC_EVERYWHERE int64_t find_tensor(const nc_launch& launch, int64_t tile) {
 NC_EVERYWHERE Extent tile_origin(const nc_tensor& tensor, int64_t tile, int64_t tile_rows,
                                  int64_t tile_columns) {
   const uint32_t index = static_cast<uint32_t>(tile - tensor.first_tile);
-  const uint32_t tiles_per_row = static_cast<uint32_t>(ceil_div(tensor.columns, tile_columns));
+  const uint32_t tiles = static_cast<uint32_t>(ceil_div(tensor.columns, tile_columns));
+  const uint32_t tiles_per_row = tiles == 0 ? 1 : tiles;
   return {index / tiles_per_row * tile_rows, index % tiles_per_row * tile_columns};
 }
 

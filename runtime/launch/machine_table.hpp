@@ -14,11 +14,15 @@ constexpr nc_machine machine_table(int64_t tile_columns) {
   machine.cast = Kernels::cast;
   machine.dequantize_rowwise = Kernels::dequantize_rowwise;
   machine.dequantize_columnwise = Kernels::dequantize_columnwise;
-  if constexpr (Sequence::kTensorAmax) {
-    machine.reduce_amax = Kernels::reduce_amax;
+  if constexpr (Sequence::kTensorAmax) machine.reduce_amax = Kernels::reduce_amax;
+  if constexpr (Sequence::kTensorAmax && !Sequence::kDelayedAmax) {
     machine.update_amax = Kernels::update_amax;
   } else {
     machine.update = Kernels::update;
+  }
+  if constexpr (Sequence::kDelayedAmax) {
+    machine.start_history = Kernels::start_history;
+    machine.record_amax = Kernels::record_amax;
   }
   if constexpr (Sequence::kColumnwiseDerived)
     machine.derive_columnwise = Kernels::derive_columnwise;

@@ -5,7 +5,8 @@
 
 namespace narrowcast {
 
-// Fills first_tile of each tensor, in order. Returns the number of tiles of all.
+// Fills first_tile of each tensor, in order. An empty tensor has a tile too: a scale that spans the
+// tensor is stored even where a shard has no element of it. Returns the number of tiles of all.
 int64_t assign_tiles(nc_tensor* tensors, int64_t count, const nc_machine& machine);
 
 }  // namespace narrowcast

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/numeric/float_bits.hpp"
+#include "runtime/numeric/rounding.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -23,6 +24,13 @@ struct Int8 {
   NC_EVERYWHERE static constexpr uint32_t encode(float x) {
     const float clamped = at_least(at_most(x * kUnitsPerOne, 127.0f), -127.0f);
     return bits_of(clamped + 12582912.0f) & 0xff;
+  }
+
+  NC_EVERYWHERE static constexpr uint32_t encode(float x, uint32_t random_word) {
+    const float clamped = at_least(at_most(x * kUnitsPerOne, 127.0f), -127.0f);
+    const uint32_t rounded =
+        round_stochastically(float_of(magnitude_bits(clamped)), random_word);
+    return (clamped < 0 ? 0 - rounded : rounded) & 0xff;
   }
 };
 

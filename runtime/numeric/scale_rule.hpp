@@ -13,6 +13,10 @@ struct Scale {
   StoredType stored;
 };
 
+NC_EVERYWHERE constexpr Scale<float> f32_scale(float multiplier) {
+  return {multiplier, 1.0f / multiplier};
+}
+
 NC_EVERYWHERE constexpr Scale<uint8_t> e8m0_scale(uint32_t code) {
   return {E8M0::reciprocal(code), static_cast<uint8_t>(code)};
 }
@@ -29,8 +33,7 @@ struct Exact;
 template <class Element>
 struct Exact<F32, Element> {
   NC_EVERYWHERE constexpr Scale<float> operator()(float amax) const {
-    const float multiplier = exact_multiplier(amax, Element::kMax);
-    return {multiplier, 1.0f / multiplier};
+    return f32_scale(exact_multiplier(amax, Element::kMax));
   }
 };
 
@@ -40,9 +43,8 @@ struct Rceil;
 template <class Element>
 struct Rceil<F32, Element> {
   NC_EVERYWHERE constexpr Scale<float> operator()(float amax) const {
-    const float multiplier =
-        float_of(bits_of(exact_multiplier(amax, Element::kMax)) & kInfinityBits);
-    return {multiplier, 1.0f / multiplier};
+    const float exact = exact_multiplier(amax, Element::kMax);
+    return f32_scale(float_of(bits_of(exact) & kInfinityBits));
   }
 };
 

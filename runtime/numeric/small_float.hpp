@@ -5,6 +5,7 @@
 #pragma once
 
 #include "runtime/numeric/float_bits.hpp"
+#include "runtime/numeric/rounding.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -60,6 +61,19 @@ struct SmallFloat {
     const uint32_t sum =
         bits_of(float_of(magnitude) + float_of(binade + (static_cast<uint32_t>(kShift) << 23)));
     const uint32_t code = (sum + (binade >> kShift) + kExponentOffset) & kMagnitude;
+    const uint32_t sign = (bits >> (32 - kBits)) & kSignBit;
+    return (bits & kMagnitudeMask) > kInfinityBits ? kNanCode : sign | code;
+  }
+
+  // In units of the last place, a magnitude is a fixed-point number, whose integer part counts the
+  // codes of its binade: one more of them carries into the exponent by itself.
+  NC_EVERYWHERE static constexpr uint32_t encode(float x, uint32_t random_word) {
+    const uint32_t bits = bits_of(x);
+    const uint32_t magnitude = smaller(bits & kMagnitudeMask, bits_of(kMax));
+    const uint32_t binade = larger(magnitude, bits_of(kSmallestNormal)) & kInfinityBits;
+    const float units = float_of(magnitude) * float_of(((254u + kMantissa) << 23) - binade);
+    const uint32_t first = ((binade >> 23) + static_cast<uint32_t>(kBias - 128)) << kMantissa;
+    const uint32_t code = first + round_stochastically(units, random_word);
     const uint32_t sign = (bits >> (32 - kBits)) & kSignBit;
     return (bits & kMagnitudeMask) > kInfinityBits ? kNanCode : sign | code;
   }

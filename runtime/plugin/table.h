@@ -9,7 +9,7 @@
 #include "runtime/geometry/layout.h"
 
 #define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 1u
+#define NC_PLUGIN_VERSION 2u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
@@ -68,6 +68,16 @@ typedef struct nc_format {
   nc_cut cuts[NC_BUFFER_COUNT];
 } nc_format;
 
+#define NC_HISTORY_LENGTH 1024
+
+/* What delayed scaling keeps for a tensor: docs/numerics.md, "Delayed scaling". */
+typedef struct nc_history {
+  float present; /* the multiplier of encoding behind the present bytes */
+  float next;    /* the one that the next update encodes with */
+  float amax[NC_HISTORY_LENGTH]; /* of the tensor's last casts, the newest first; 0 where there was
+                                    none */
+} nc_history;
+
 /* One matrix of a launch. Pointers are to the memory of the machine that runs it; a NULL buffer is
  * not written. */
 typedef struct nc_tensor {
@@ -81,12 +91,18 @@ typedef struct nc_tensor {
                       goes; NULL otherwise */
   void* buffer[NC_BUFFER_COUNT];
   float* amax;         /* the tensor's stored amax, or NULL */
+  nc_history* history; /* of formats whose amax is delayed; else NULL */
+  /* Stochastic rounding: what the random word of an element is a function of. */
+  uint64_t seed;
+  uint64_t step;  /* outside an update; an update has nc_step.t */
+  uint64_t first; /* index of `value`'s first element in the whole tensor */
   int32_t value_dtype; /* nc_dtype */
   int32_t state_dtype; /* NC_F32 or NC_BF16 */
 } nc_tensor;
 
 /* What an update of one tensor needs anew each step: the constants of docs/numerics.md, "Adam". */
 typedef struct nc_step {
+  int64_t t;          /* the number of the update, from 1 */
   const void* grad;   /* NULL: no gradient, so nothing of the tensor changes */
   int32_t grad_dtype; /* nc_dtype */
   int32_t decoupled;  /* weight decay as in AdamW (1) or as an L2 term (0) */
@@ -113,7 +129,7 @@ typedef struct nc_launch {
   int64_t count;          /* tensors */
   int64_t tiles;          /* of all tensors */
   int32_t source_bf16;    /* round values to bf16 before the amax and the cast */
-  int32_t reserved;
+  int32_t stochastic;     /* codes are rounded stochastically, not to nearest */
   void* stream;                 /* cudaStream_t */
   nc_parallel_for parallel_for; /* CPU only; NULL: the calling thread does all */
 } nc_launch;
@@ -126,10 +142,17 @@ typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
   nc_function reduce_amax; /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of
                               value); NaN is dropped */
-  nc_function cast;        /* value -> buffers (and the tensor's amax) */
-  nc_function update;      /* Adam, then cast, in one pass; NULL where a scale spans the tensor */
+  nc_function cast;        /* value -> buffers (and the tensor's amax). With delayed amax: encoded
+                              with history->present, and the amax is left to the history */
+  nc_function update;      /* Adam, then cast, in one pass; NULL where the cast must wait for the
+                              amax. With delayed amax: encoded with history->next, and reduce_amax
+                              in the same pass; then `record_amax` */
   nc_function update_amax; /* Adam, and reduce_amax of the new master: the first of two passes; then
-                              `cast` */
+                              `cast`. NULL where `update` is not */
+  nc_function start_history; /* delayed amax: a history that begins with amax[i], from which both
+                                multipliers follow; then `cast` */
+  nc_function record_amax;   /* delayed amax, after an update: amax[i] enters the history, `next`
+                                becomes `present`, and a new `next` follows */
   nc_function derive_columnwise;  /* rowwise buffers -> columnwise buffers; NULL unless
                                      nc_format.columnwise_derived */
   nc_function dequantize_rowwise; /* buffers -> value, of value_dtype */

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "runtime/geometry/geometry.hpp"
+#include "runtime/numeric/rounding.hpp"
 #include "runtime/numeric/scale_rule.hpp"
 #include "runtime/plugin/table.h"
 
@@ -32,19 +33,23 @@ struct Buffers {
   ScaleBuffer<Stored, Format::kRowwise> rowwise_scale;
   DataBuffer<Element, Format::kColumnwise> columnwise_data;
   ScaleBuffer<Stored, Format::kColumnwise> columnwise_scale;
-  bool rowwise, columnwise;  // which usages are asked for
+  // Which usages are asked for: an empty matrix may have a scale, but no data.
+  bool rowwise, columnwise;
 
   NC_EVERYWHERE explicit Buffers(const nc_tensor& t)
       : rowwise_data{static_cast<uint8_t*>(t.buffer[NC_ROWWISE_DATA])},
         rowwise_scale{static_cast<Stored*>(t.buffer[NC_ROWWISE_SCALE])},
         columnwise_data{static_cast<uint8_t*>(t.buffer[NC_COLUMNWISE_DATA])},
         columnwise_scale{static_cast<Stored*>(t.buffer[NC_COLUMNWISE_SCALE])},
-        rowwise(t.buffer[NC_ROWWISE_DATA] != nullptr),
-        columnwise(t.buffer[NC_COLUMNWISE_DATA] != nullptr) {}
+        rowwise(t.buffer[NC_ROWWISE_SCALE] != nullptr),
+        columnwise(t.buffer[NC_COLUMNWISE_SCALE] != nullptr) {}
 };
 
+template <class Rounding = Nearest>
 struct Inputs {
-  float tensor_amax;  // of the whole tensor, all shards; 0 where no scale spans the tensor
+  float tensor_amax;     // of the whole tensor, all shards; 0 where no scale spans the tensor
+  float multiplier = 1;  // of encoding, where earlier steps have decided it
+  Rounding rounding{};
 };
 
 }  // namespace narrowcast::inline NC_VARIANT

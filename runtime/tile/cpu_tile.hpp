@@ -11,6 +11,7 @@
 
 #include "runtime/tile/buffers.hpp"
 #include "runtime/tile/cpu_amax.hpp"
+#include "runtime/tile/cpu_encode.hpp"
 #include "runtime/tile/pack.hpp"
 #include "runtime/tile/stream.hpp"
 
@@ -22,6 +23,7 @@ struct CpuTile {
   // 128 KiB of floats: it stays in the second-level cache.
   static constexpr int kColumns = 32768 / kTileRows;
   static constexpr int kWidestBlock = 128;
+  static_assert(kColumns <= kLongestRun);
 
   Extent matrix, origin;
   int rows, columns;  // of the tile, inside the matrix
@@ -60,33 +62,27 @@ struct CpuTile {
     alignas(64) Stored stored[kDown][kAcross];
   };
 
-  // Codes are made on the way to memory: values and scales are enough to know them.
-  template <class Element, int R, int C, class Stored>
+  // Codes are made on the way to memory: values, scales and the rounding are enough to know them.
+  template <class Element, int R, int C, class Stored, class Rounding>
   struct Codes {
     const CpuTile& tile;
     const Scales<R, C, Stored>& scales;
+    Rounding rounding;
 
     NC_MACHINE void row(int r, uint8_t* codes) const {
+      // Values first: one long loop of the many short ones of the blocks.
+      alignas(64) float scaled[kColumns];
       if constexpr (C == 1) {
-        encode_row(tile.x[r], scales.multiplier[r / R], tile.width, codes);
+        const float* multiplier = scales.multiplier[r / R];
+        for (int c = 0; c < tile.width; ++c) scaled[c] = tile.x[r][c] * multiplier[c];
       } else {
-        // A multiplier for each element makes one long loop of the many short ones.
-        alignas(64) float multiplier[kColumns];
         for (int b = 0; b * C < tile.width; ++b) {
-          for (int c = 0; c < C; ++c) multiplier[b * C + c] = scales.multiplier[r / R][b];
+          const float multiplier = scales.multiplier[r / R][b];
+          const int end = std::min((b + 1) * C, tile.width);
+          for (int c = b * C; c < end; ++c) scaled[c] = tile.x[r][c] * multiplier;
         }
-        encode_row(tile.x[r], multiplier, tile.width, codes);
       }
-    }
-
-   private:
-    NC_MACHINE static void encode_row(const float* __restrict x, const float* __restrict multiplier,
-                                      int width, uint8_t* __restrict codes) {
-      // Words first, bytes after: with lanes of one width, every operation is one instruction a
-      // vector.
-      alignas(64) uint32_t words[kColumns];
-      for (int c = 0; c < width; ++c) words[c] = Element::encode(x[c] * multiplier[c]);
-      for (int c = 0; c < width; ++c) codes[c] = static_cast<uint8_t>(words[c]);
+      encode_run<Element>(scaled, tile.width, rounding, tile.offset(r), codes);
     }
   };
 
@@ -136,19 +132,19 @@ struct CpuTile {
     return float_of(most);
   }
 
-  // One scale for the whole tile, made from the tensor's amax.
-  template <class Rule>
-  NC_MACHINE auto tensor_scale(const Rule& rule, float tensor_amax) const {
-    const auto scale = rule(tensor_amax);
-    Scales<kRows, kColumns, decltype(scale.stored)> scales;
+  // One scale for the whole tile.
+  template <class Stored>
+  NC_MACHINE auto tensor_scale(const Scale<Stored>& scale) const {
+    Scales<kRows, kColumns, Stored> scales;
     scales.multiplier[0][0] = scale.multiplier;
     scales.stored[0][0] = scale.stored;
     return scales;
   }
 
-  template <class Element, int R, int C, class Stored>
-  NC_MACHINE Codes<Element, R, C, Stored> encode(const Scales<R, C, Stored>& scales) const {
-    return {*this, scales};
+  template <class Element, int R, int C, class Stored, class Rounding>
+  NC_MACHINE Codes<Element, R, C, Stored, Rounding> encode(const Scales<R, C, Stored>& scales,
+                                                           const Rounding& rounding) const {
+    return {*this, scales, rounding};
   }
 
   template <class Buffer, class AnyCodes>

@@ -32,6 +32,36 @@ __device__ __forceinline__ uint32_t encode4<E5M2>(float a, float b, float c, flo
 }
 #endif
 
+// Four codes of consecutive elements; `offset`: of the first one in the matrix.
+template <class Element>
+__device__ __forceinline__ uint32_t encode4(const float (&scaled)[4], Nearest, int64_t) {
+  return encode4<Element>(scaled[0], scaled[1], scaled[2], scaled[3]);
+}
+
+// The four elements may lie in two groups of the whole tensor's.
+template <class Element>
+__device__ __forceinline__ uint32_t encode4(const float (&scaled)[4], const Stochastic& rounding,
+                                            int64_t offset) {
+  const uint64_t index = rounding.first + static_cast<uint64_t>(offset);
+  const int skipped = static_cast<int>(index % 4);
+  PhiloxWords random = rounding.words(index / 4);
+  if (skipped != 0) {
+    const PhiloxWords next = rounding.words(index / 4 + 1);
+    const PhiloxWords first = random;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int from = 0; from < 8; ++from) {
+        if (from == i + skipped) random.word[i] = from < 4 ? first.word[from] : next.word[from - 4];
+      }
+    }
+  }
+  uint32_t codes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes |= Element::encode(scaled[i], random.word[i]) << 8 * i;
+  return codes;
+}
+
 // Four codes of kBits, from one a byte to a dense string of 4 * kBits bits, and back.
 template <int kBits>
 __device__ __forceinline__ uint32_t pack4(uint32_t codes) {

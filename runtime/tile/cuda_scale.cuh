@@ -50,7 +50,7 @@ __device__ __forceinline__ void stage_scales(const Place& at,
 }
 
 template <Layout kLayout, int R, int C, class Place, class Stored>
-__device__ __forceinline__ void store_scales(const Place& at, Stored* target,
+__device__ __forceinline__ void store_block_scales(const Place& at, Stored* target,
                                              const CudaScales<R, C, Stored>& scales) {
   using Runs = ScaleRuns<kLayout, Place>;
   constexpr int kWord = Place::kFull ? Runs::kWord : 1;
@@ -82,6 +82,17 @@ __device__ __forceinline__ void store_scales(const Place& at, Stored* target,
   }
 }
 
+// The one scale of a tensor comes from the tile that every tensor has.
+template <Layout kLayout, int R, int C, class Place, class Stored>
+__device__ __forceinline__ void store_scales(const Place& at, Stored* target,
+                                             const CudaScales<R, C, Stored>& scales) {
+  if constexpr (!spans_tensor(kLayout)) {
+    store_block_scales<kLayout>(at, target, scales);
+  } else if (at.origin == Extent{0, 0} && threadIdx.x == 0) {
+    *target = scales.stored[0][0];
+  }
+}
+
 template <Layout kLayout, int R, int C, class Place, class Stored>
 __device__ __forceinline__ void load_scales(const Place& at, const Stored* source,
                                             CudaScales<R, C, Stored>& scales) {
@@ -92,8 +103,9 @@ __device__ __forceinline__ void load_scales(const Place& at, const Stored* sourc
     for (int across = 0; across < Shape::kAcross; ++across) {
       const int64_t row = at.row() + down * Shape::kRows,
                     column = at.column() + across * Shape::kColumns;
+      const bool stored = spans_tensor(kLayout) || at.inside(row, column);
       scales.stored[down][across] =
-          at.inside(row, column) ? source[scale_index(kLayout, at.matrix, row, column)] : Stored{};
+          stored ? source[scale_index(kLayout, at.matrix, row, column)] : Stored{};
     }
   }
 }

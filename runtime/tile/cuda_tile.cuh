@@ -12,8 +12,8 @@ namespace narrowcast::inline NC_VARIANT {
 template <int kWarps, bool kInside>
 struct CudaTile : CudaPlace<kWarps, kInside> {
   using Place = CudaPlace<kWarps, kInside>;
-  using Place::kColumns, Place::kFull, Place::kRows, Place::lane, Place::Place, Place::stage,
-      Place::warp;
+  using Place::kColumns, Place::kFull, Place::kRows, Place::lane, Place::matrix, Place::offset,
+      Place::Place, Place::stage, Place::warp;
 
   float x[kThreadRows][kThreadColumns];
 
@@ -52,14 +52,25 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
     return block_amax<kThreadRows, kColumns>().value[0][0];
   }
 
-  template <class Element, int R, int C, class Stored>
-  __device__ __forceinline__ CudaCodes encode(const CudaScales<R, C, Stored>& scales) const {
+  // One scale for the whole tile.
+  template <class Stored>
+  __device__ __forceinline__ auto tensor_scale(const Scale<Stored>& scale) const {
+    CudaScales<kRows, kColumns, Stored> scales;
+    scales.multiplier[0][0] = scale.multiplier;
+    scales.stored[0][0] = scale.stored;
+    return scales;
+  }
+
+  template <class Element, int R, int C, class Stored, class Rounding>
+  __device__ __forceinline__ CudaCodes encode(const CudaScales<R, C, Stored>& scales,
+                                              const Rounding& rounding) const {
     CudaCodes codes;
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) {
-      codes.row[r] = encode4<Element>(
-          x[r][0] * scales.multiplier_of(r, 0), x[r][1] * scales.multiplier_of(r, 1),
-          x[r][2] * scales.multiplier_of(r, 2), x[r][3] * scales.multiplier_of(r, 3));
+      float scaled[kThreadColumns];
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) scaled[c] = x[r][c] * scales.multiplier_of(r, c);
+      codes.row[r] = encode4<Element>(scaled, rounding, offset() + r * matrix.columns);
     }
     return codes;
   }

@@ -17,18 +17,21 @@ namespace {
 struct DeviceQuantized {
   std::vector<DeviceArray<uint8_t>> buffer;
   DeviceArray<float> amax{std::vector<float>{0}};
+  DeviceArray<nc_history> history;
 
-  explicit DeviceQuantized(const Quantized& host) {
+  explicit DeviceQuantized(const Quantized& host) : history(std::vector<nc_history>{host.history}) {
     for (const auto& bytes : host.buffer) buffer.emplace_back(bytes);
   }
   void connect(const nc_format& format, nc_tensor& tensor) {
     for (int b = 0; b < NC_BUFFER_COUNT; ++b) tensor.buffer[b] = buffer[b].get();
     tensor.amax = format.tensor_amax ? amax.get() : nullptr;
+    tensor.history = history.get();
   }
   Quantized download(const nc_format& format, Extent matrix) const {
     Quantized host(format, matrix);
     for (int b = 0; b < NC_BUFFER_COUNT; ++b) host.buffer[b] = buffer[b].download();
     host.amax = amax.download()[0];
+    host.history = history.download()[0];
     return host;
   }
 };
@@ -63,25 +66,41 @@ const char* run(nc_function function, nc_launch launch, const std::vector<nc_ten
   return fault;
 }
 
-const char* cuda_quantize(const nc_machine& machine, const nc_launch& launch,
-                          const std::vector<nc_tensor>& tensors) {
-  if (machine.reduce_amax != nullptr) {
-    if (const char* fault = run(machine.reduce_amax, launch, tensors)) return fault;
+const char* run(const std::vector<nc_function>& functions, const nc_launch& launch,
+                const std::vector<nc_tensor>& tensors, const std::vector<nc_step>& steps = {}) {
+  for (const nc_function function : functions) {
+    if (const char* fault = run(function, launch, tensors, steps)) return fault;
   }
-  return run(machine.cast, launch, tensors);
+  return nullptr;
 }
+
+// How an element's code is chosen among its neighbours, and from what value.
+struct Rounding {
+  bool source_bf16 = false;
+  bool stochastic = false;
+  uint64_t seed = 0, step = 0, first = 0;
+
+  void apply(nc_tensor& tensor, nc_launch& launch) const {
+    tensor.seed = seed;
+    tensor.step = step;
+    tensor.first = first;
+    launch.source_bf16 = source_bf16;
+    launch.stochastic = stochastic;
+  }
+};
 
 template <class Type>
 void expect_equal_casts(const nc_plugin& plugin, Extent matrix, const std::vector<Type>& values,
-                        nc_dtype dtype, bool source_bf16) {
+                        nc_dtype dtype, const Rounding& rounding) {
   const nc_format& format = *plugin.format;
   Quantized expected(format, matrix);
   nc_tensor tensor = tensor_of(matrix);
   tensor.value = const_cast<Type*>(values.data());
   tensor.value_dtype = dtype;
   expected.connect(format, tensor);
-  nc_launch launch = launch_of(*plugin.cpu, &tensor, 1, nullptr, &expected.amax);
-  launch.source_bf16 = source_bf16;
+  float amax = 0;
+  nc_launch launch = launch_of(*plugin.cpu, &tensor, 1, nullptr, &amax);
+  rounding.apply(tensor, launch);
   REQUIRE(quantize(*plugin.cpu, launch) == nullptr);
 
   DeviceQuantized device{Quantized(format, matrix)};
@@ -89,9 +108,10 @@ void expect_equal_casts(const nc_plugin& plugin, Extent matrix, const std::vecto
   std::vector<nc_tensor> tensors{tensor};
   tensors[0].value = device_values.get();
   device.connect(format, tensors[0]);
-  launch = launch_of(*plugin.cuda, tensors.data(), 1, nullptr, device.amax.get());
-  launch.source_bf16 = source_bf16;
-  REQUIRE(cuda_quantize(*plugin.cuda, launch, tensors) == nullptr);
+  const DeviceArray<float> device_amax(std::vector<float>{0});
+  launch = launch_of(*plugin.cuda, tensors.data(), 1, nullptr, device_amax.get());
+  rounding.apply(tensors[0], launch);
+  REQUIRE(run(quantizing(*plugin.cuda), launch, tensors) == nullptr);
   const Quantized actual = device.download(format, matrix);
   for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
     CAPTURE(b);
@@ -148,10 +168,10 @@ TEST_CASE("quantize: GPU bytes are CPU bytes") {
       for (const Kind kind : kKinds) {
         CAPTURE(static_cast<int>(kind));
         const std::vector<float> values = draw(kind, matrix.rows * matrix.columns, ++seed);
-        expect_equal_casts(*plugin, matrix, values, NC_F32, false);
-        expect_equal_casts(*plugin, matrix, values, NC_F32, true);
-        expect_equal_casts(*plugin, matrix, narrowed<Bf16>(values), NC_BF16, false);
-        expect_equal_casts(*plugin, matrix, narrowed<F16>(values), NC_F16, false);
+        expect_equal_casts(*plugin, matrix, values, NC_F32, {});
+        expect_equal_casts(*plugin, matrix, values, NC_F32, {.source_bf16 = true});
+        expect_equal_casts(*plugin, matrix, narrowed<Bf16>(values), NC_BF16, {});
+        expect_equal_casts(*plugin, matrix, narrowed<F16>(values), NC_F16, {});
       }
     }
   }
@@ -176,7 +196,7 @@ TEST_CASE("quantize: GPU bytes are CPU bytes, over 1e8 elements of every kind") 
   for (const nc_plugin* plugin : all_plugins()) {
     if (!ready(*plugin)) continue;
     CAPTURE(std::string(plugin->format->name));
-    expect_equal_casts(*plugin, kLarge, draw_runs(kLarge.rows * kLarge.columns, 7), NC_F32, false);
+    expect_equal_casts(*plugin, kLarge, draw_runs(kLarge.rows * kLarge.columns, 7), NC_F32, {});
   }
 }
 
@@ -247,13 +267,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Extent>& sh
     REQUIRE(update(*plugin.cpu, launch) == nullptr);
     const nc_launch device_launch =
         launch_of(*plugin.cuda, device_tensors.data(), launch.count, nullptr, device_amax.get());
-    if (plugin.cuda->update != nullptr) {
-      REQUIRE(run(plugin.cuda->update, device_launch, device_tensors, device_steps) == nullptr);
-    } else {
-      REQUIRE(run(plugin.cuda->update_amax, device_launch, device_tensors, device_steps) ==
-              nullptr);
-      REQUIRE(run(plugin.cuda->cast, device_launch, device_tensors, device_steps) == nullptr);
-    }
+    REQUIRE(run(updating(*plugin.cuda), device_launch, device_tensors, device_steps) == nullptr);
   }
   for (Case& c : cases) {
     CAPTURE(c.matrix.rows);

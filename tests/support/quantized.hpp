@@ -32,6 +32,7 @@ inline bool holds(const nc_format& format, Extent matrix) {
 struct Quantized {
   std::vector<uint8_t> buffer[NC_BUFFER_COUNT];
   float amax = 0;
+  nc_history history{.present = 1, .next = 1, .amax = {}};
 
   Quantized(const nc_format& format, Extent matrix) {
     for (int b = 0; b < NC_BUFFER_COUNT; ++b)
@@ -41,13 +42,15 @@ struct Quantized {
   void connect(const nc_format& format, nc_tensor& tensor) {
     for (int b = 0; b < NC_BUFFER_COUNT; ++b) tensor.buffer[b] = buffer[b].data();
     tensor.amax = format.tensor_amax ? &amax : nullptr;
+    tensor.history = &history;
   }
 
   bool operator==(const Quantized& other) const {
     for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
       if (buffer[b] != other.buffer[b]) return false;
     }
-    return std::memcmp(&amax, &other.amax, sizeof(amax)) == 0;
+    return std::memcmp(&amax, &other.amax, sizeof(amax)) == 0 &&
+           std::memcmp(&history, &other.history, sizeof(history)) == 0;
   }
 };
 
@@ -69,18 +72,32 @@ inline nc_launch launch_of(const nc_machine& machine, nc_tensor* tensors, int64_
   return launch;
 }
 
-// Both passes where the format has two. Returns the first failure, or nullptr.
-inline const char* quantize(const nc_machine& machine, const nc_launch& launch) {
-  if (machine.reduce_amax != nullptr) {
-    if (const char* fault = machine.reduce_amax(&launch)) return fault;
-  }
-  return machine.cast(&launch);
+// The functions that make bytes of values, in order, and those of an optimizer's step: what the
+// format does not need is not there.
+inline std::vector<nc_function> present(std::vector<nc_function> functions) {
+  std::erase(functions, nullptr);
+  return functions;
+}
+inline std::vector<nc_function> quantizing(const nc_machine& machine) {
+  return present({machine.reduce_amax, machine.start_history, machine.cast});
+}
+inline std::vector<nc_function> updating(const nc_machine& machine) {
+  if (machine.update == nullptr) return {machine.update_amax, machine.cast};
+  return present({machine.update, machine.record_amax});
 }
 
+// Returns the first failure, or nullptr.
+inline const char* run_all(const std::vector<nc_function>& functions, const nc_launch& launch) {
+  for (const nc_function function : functions) {
+    if (const char* fault = function(&launch)) return fault;
+  }
+  return nullptr;
+}
+inline const char* quantize(const nc_machine& machine, const nc_launch& launch) {
+  return run_all(quantizing(machine), launch);
+}
 inline const char* update(const nc_machine& machine, const nc_launch& launch) {
-  if (machine.update != nullptr) return machine.update(&launch);
-  if (const char* fault = machine.update_amax(&launch)) return fault;
-  return machine.cast(&launch);
+  return run_all(updating(machine), launch);
 }
 
 }  // namespace narrowcast::test
