@@ -23,9 +23,8 @@ std::string tensor_scale(const Plan& plan) {
 std::string scale_of(const Plan& plan, const nc_layout& layout, size_t indent) {
   const std::string amax = "x.template block_amax" + blocks(layout) + "()";
   return assignment("const auto scale",
-                    plan.spans_tensor
-                        ? "x.tensor_scale(" + tensor_scale(plan) + ")"
-                        : amax + ".map(" + plan.types.rule + level_above(plan) + ")",
+                    plan.spans_tensor ? "x.tensor_scale(" + tensor_scale(plan) + ")"
+                                      : amax + ".map(" + plan.types.rule + level_above(plan) + ")",
                     indent);
 }
 

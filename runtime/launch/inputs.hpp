@@ -12,8 +12,8 @@ template <class Rounding>
 NC_EVERYWHERE Rounding rounding_of(const nc_launch& launch, int64_t index,
                                    const nc_tensor& tensor) {
   if constexpr (std::is_same_v<Rounding, Stochastic>) {
-    const uint64_t step = launch.steps == nullptr ? tensor.step
-                                                  : static_cast<uint64_t>(launch.steps[index].t);
+    const uint64_t step =
+        launch.steps == nullptr ? tensor.step : static_cast<uint64_t>(launch.steps[index].t);
     return {tensor.seed, step, tensor.first};
   } else {
     return {};

@@ -28,8 +28,7 @@ struct Int8 {
 
   NC_EVERYWHERE static constexpr uint32_t encode(float x, uint32_t random_word) {
     const float clamped = at_least(at_most(x * kUnitsPerOne, 127.0f), -127.0f);
-    const uint32_t rounded =
-        round_stochastically(float_of(magnitude_bits(clamped)), random_word);
+    const uint32_t rounded = round_stochastically(float_of(magnitude_bits(clamped)), random_word);
     return (clamped < 0 ? 0 - rounded : rounded) & 0xff;
   }
 };

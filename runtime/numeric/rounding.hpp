@@ -1,6 +1,7 @@
 // The two roundings of a cast. Nearest is a property of each number type (`encode`); stochastic
 // adds a random word for each element, a function of seed, step and the element's index in the
-// whole tensor, so that tilings, shards and machines agree. docs/numerics.md, "Stochastic rounding".
+// whole tensor, so that tilings, shards and machines agree. docs/numerics.md, "Stochastic
+// rounding".
 #pragma once
 
 #include "runtime/numeric/philox.hpp"

@@ -13,6 +13,7 @@ double power(double beta, int64_t t) {
 
 nc_step make_step(const AdamOptions& options, int64_t t) {
   nc_step step{};
+  step.t = t;
   step.decoupled = options.decoupled;
   step.beta1 = static_cast<float>(options.beta1);
   step.beta2 = static_cast<float>(options.beta2);

@@ -72,8 +72,8 @@ typedef struct nc_format {
 
 /* What delayed scaling keeps for a tensor: docs/numerics.md, "Delayed scaling". */
 typedef struct nc_history {
-  float present; /* the multiplier of encoding behind the present bytes */
-  float next;    /* the one that the next update encodes with */
+  float present;                 /* the multiplier of encoding behind the present bytes */
+  float next;                    /* the one that the next update encodes with */
   float amax[NC_HISTORY_LENGTH]; /* of the tensor's last casts, the newest first; 0 where there was
                                     none */
 } nc_history;
@@ -94,8 +94,8 @@ typedef struct nc_tensor {
   nc_history* history; /* of formats whose amax is delayed; else NULL */
   /* Stochastic rounding: what the random word of an element is a function of. */
   uint64_t seed;
-  uint64_t step;  /* outside an update; an update has nc_step.t */
-  uint64_t first; /* index of `value`'s first element in the whole tensor */
+  uint64_t step;       /* outside an update; an update has nc_step.t */
+  uint64_t first;      /* index of `value`'s first element in the whole tensor */
   int32_t value_dtype; /* nc_dtype */
   int32_t state_dtype; /* NC_F32 or NC_BF16 */
 } nc_tensor;
@@ -125,11 +125,11 @@ typedef struct nc_launch {
   const nc_step* steps;     /* likewise, one a tensor; NULL outside an update */
   float* amax; /* likewise, one float a tensor: what reduce_amax and update_amax find, and cast
                   uses. NULL if not nc_format.tensor_amax */
-  const float* found_inf; /* likewise, or NULL: if not 0, nothing changes */
-  int64_t count;          /* tensors */
-  int64_t tiles;          /* of all tensors */
-  int32_t source_bf16;    /* round values to bf16 before the amax and the cast */
-  int32_t stochastic;     /* codes are rounded stochastically, not to nearest */
+  const float* found_inf;       /* likewise, or NULL: if not 0, nothing changes */
+  int64_t count;                /* tensors */
+  int64_t tiles;                /* of all tensors */
+  int32_t source_bf16;          /* round values to bf16 before the amax and the cast */
+  int32_t stochastic;           /* codes are rounded stochastically, not to nearest */
   void* stream;                 /* cudaStream_t */
   nc_parallel_for parallel_for; /* CPU only; NULL: the calling thread does all */
 } nc_launch;

@@ -25,9 +25,8 @@ NC_EVERYWHERE void encode_run(const float* __restrict scaled, int count, Nearest
 
 // `offset`: of the run's first element in the matrix.
 template <class Element>
-NC_EVERYWHERE void encode_run(const float* __restrict scaled, int count,
-                              const Stochastic& rounding, int64_t offset,
-                              uint8_t* __restrict codes) {
+NC_EVERYWHERE void encode_run(const float* __restrict scaled, int count, const Stochastic& rounding,
+                              int64_t offset, uint8_t* __restrict codes) {
   alignas(64) uint32_t random[kLongestRun + 4], words[kLongestRun];
   const uint64_t index = rounding.first + static_cast<uint64_t>(offset);
   const int skipped = static_cast<int>(index % 4);

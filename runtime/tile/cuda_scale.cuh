@@ -51,7 +51,7 @@ __device__ __forceinline__ void stage_scales(const Place& at,
 
 template <Layout kLayout, int R, int C, class Place, class Stored>
 __device__ __forceinline__ void store_block_scales(const Place& at, Stored* target,
-                                             const CudaScales<R, C, Stored>& scales) {
+                                                   const CudaScales<R, C, Stored>& scales) {
   using Runs = ScaleRuns<kLayout, Place>;
   constexpr int kWord = Place::kFull ? Runs::kWord : 1;
   constexpr int kWords = Runs::kRuns * (Runs::kRunLength / kWord);

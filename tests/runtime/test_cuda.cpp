@@ -170,6 +170,11 @@ TEST_CASE("quantize: GPU bytes are CPU bytes") {
         const std::vector<float> values = draw(kind, matrix.rows * matrix.columns, ++seed);
         expect_equal_casts(*plugin, matrix, values, NC_F32, {});
         expect_equal_casts(*plugin, matrix, values, NC_F32, {.source_bf16 = true});
+        for (const uint64_t first : {0, 64, 7}) {
+          const Rounding stochastic{
+              .stochastic = true, .seed = seed << 40, .step = seed << 30, .first = first};
+          expect_equal_casts(*plugin, matrix, values, NC_F32, stochastic);
+        }
         expect_equal_casts(*plugin, matrix, narrowed<Bf16>(values), NC_BF16, {});
         expect_equal_casts(*plugin, matrix, narrowed<F16>(values), NC_F16, {});
       }
@@ -202,7 +207,8 @@ TEST_CASE("quantize: GPU bytes are CPU bytes, over 1e8 elements of every kind") 
 
 template <class Grad, class State>
 void expect_equal_updates(const nc_plugin& plugin, const std::vector<Extent>& shapes,
-                          nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled) {
+                          nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled,
+                          bool stochastic = false) {
   const nc_format& format = *plugin.format;
   const AdamOptions options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
   struct Case {
@@ -238,6 +244,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Extent>& sh
     for (Case& c : cases) {
       nc_tensor tensor = tensor_of(c.matrix);
       tensor.state_dtype = state_dtype;
+      tensor.seed = static_cast<uint64_t>(tensors.size());
       nc_tensor device_tensor = tensor;
       tensor.value = c.master.data();
       tensor.exp_avg = c.exp_avg.data();
@@ -261,12 +268,13 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Extent>& sh
     }
     std::vector<float> amax(cases.size(), 0.0f);
     const DeviceArray<float> device_amax(amax);
-    const nc_launch launch =
-        launch_of(*plugin.cpu, tensors.data(), static_cast<int64_t>(tensors.size()), steps.data(),
-                  amax.data());
+    nc_launch launch = launch_of(*plugin.cpu, tensors.data(), static_cast<int64_t>(tensors.size()),
+                                 steps.data(), amax.data());
+    launch.stochastic = stochastic;
     REQUIRE(update(*plugin.cpu, launch) == nullptr);
-    const nc_launch device_launch =
+    nc_launch device_launch =
         launch_of(*plugin.cuda, device_tensors.data(), launch.count, nullptr, device_amax.get());
+    device_launch.stochastic = stochastic;
     REQUIRE(run(updating(*plugin.cuda), device_launch, device_tensors, device_steps) == nullptr);
   }
   for (Case& c : cases) {
@@ -289,6 +297,7 @@ TEST_CASE("fused Adam: GPU bytes are CPU bytes") {
       expect_equal_updates<Bf16, float>(*plugin, kShapes, NC_BF16, NC_F32, decoupled);
       expect_equal_updates<F16, float>(*plugin, kShapes, NC_F16, NC_F32, decoupled);
       expect_equal_updates<Bf16, Bf16>(*plugin, kShapes, NC_BF16, NC_BF16, decoupled);
+      expect_equal_updates<Bf16, float>(*plugin, kShapes, NC_BF16, NC_F32, decoupled, true);
     }
   }
 }
