@@ -212,8 +212,11 @@ TEST_CASE("reasons") {
         "columns.");
   CHECK(plan_of("fp8_e4m3").reasons.columnwise ==
         "Columnwise: the same scale, so the same codes, stored transposed.");
-  CHECK(plan_of("fp8_e4m3_delayed").reasons.first_pass.empty());
-  CHECK(!plan_of("fp8_e4m3").reasons.first_pass.empty());
+  CHECK(plan_of("fp8_block128").reasons.first_pass.empty());
+  CHECK(plan_of("fp8_e4m3")
+            .reasons.first_pass.ends_with("so a pass that finds it goes before this one."));
+  CHECK(plan_of("fp8_e4m3_delayed")
+            .reasons.first_pass.ends_with("so no pass needs to go before this one."));
 }
 
 }  // namespace

@@ -121,9 +121,16 @@ TEST_CASE("the cast says once what happens once") {
 
 TEST_CASE("a scale that spans the tensor is made from its amax") {
   const std::string text = emit_cast(plan_of("fp8_e4m3"));
-  CHECK(holds(text, "x.tensor_scale(Exact<F32, E4M3>{}, in.tensor_amax);"));
+  CHECK(holds(text, "x.tensor_scale(Exact<F32, E4M3>{}(in.tensor_amax));"));
   CHECK(holds(text, "load_scale<Tile::kRows, Tile::kColumns>"));
   CHECK(!holds(text, "block_amax"));
+}
+
+TEST_CASE("a delayed scale is made from the history's multiplier") {
+  const std::string text = emit_cast(plan_of("fp8_e4m3_delayed"));
+  CHECK(holds(text, "using Rule = Exact<F32, E4M3>;"));
+  CHECK(holds(text, "x.tensor_scale(f32_scale(in.multiplier));"));
+  CHECK(!holds(text, "tensor_amax"));
 }
 
 TEST_CASE("an integer element brings its header") {

@@ -122,6 +122,7 @@ TEST_CASE("columnwise derived from the rowwise bytes is what the cast writes") {
     derived.buffer[NC_ROWWISE_DATA] = expected.buffer[NC_ROWWISE_DATA];
     derived.buffer[NC_ROWWISE_SCALE] = expected.buffer[NC_ROWWISE_SCALE];
     derived.amax = expected.amax;
+    derived.history = expected.history;
     nc_tensor tensor = tensor_of(matrix);
     derived.connect(*plugin.format, tensor);
     const nc_launch launch = launch_of(*plugin.cpu, &tensor, 1);
