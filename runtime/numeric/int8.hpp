@@ -13,7 +13,7 @@ struct Int8 {
   static constexpr int kBits = 8;
   static constexpr int kMantissaBits = 6;
   static constexpr float kMax = 127.0f / kUnitsPerOne;
-  static constexpr int kMaxExponent = static_cast<int>(bits_of(kMax) >> 23) - 127;
+  static constexpr uint32_t kMaxExponent = (bits_of(kMax) >> 23) - 127;
 
   NC_EVERYWHERE static constexpr float decode(uint32_t code) {
     return static_cast<float>(static_cast<int8_t>(code)) * (1.0f / kUnitsPerOne);

@@ -73,10 +73,12 @@ struct Rceil<E8M0, Element> {
   }
 };
 
+// Unsigned, because ptxas 13.0 makes of a signed clamp to 0 and 254, and of the comparison with 254
+// behind it, one instruction (VIMNMX.RELU) with a wrong predicate.
 NC_EVERYWHERE constexpr Scale<uint8_t> e8m0_from_exponent(uint32_t exponent_field,
-                                                          int max_exponent) {
-  const int code = static_cast<int>(exponent_field) - max_exponent;
-  return e8m0_scale(code < 0 ? 0u : code > 254 ? 254u : static_cast<uint32_t>(code));
+                                                          uint32_t max_exponent) {
+  const uint32_t code = larger(exponent_field, max_exponent) - max_exponent;
+  return e8m0_scale(smaller(code, E8M0::kMaxCode));
 }
 
 template <class ScaleType, class Element>

@@ -36,7 +36,7 @@ struct SmallFloat {
   }
 
   static constexpr float kMax = decode_magnitude(kMaxCode);
-  static constexpr int kMaxExponent = static_cast<int>(bits_of(kMax) >> 23) - 127;
+  static constexpr uint32_t kMaxExponent = (bits_of(kMax) >> 23) - 127;
   static constexpr float kSmallestNormal = power_of_two(1 - kBias);
 
   NC_EVERYWHERE static constexpr float decode(uint32_t code) {
