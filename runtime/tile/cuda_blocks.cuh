@@ -1,5 +1,5 @@
-// What one thread of a CUDA tile knows of the tile's blocks: the values of those that its own
-// elements lie in.
+// What one thread of a CUDA tile knows of the tile's blocks, and which part of the work on them is
+// its own.
 //
 // A thread holds 8 rows x 4 columns, a warp 8 rows x 128 columns. A block at most that small has
 // several values in a thread; a larger one has one value in all threads that it covers.
@@ -13,49 +13,61 @@ inline constexpr int kThreadRows = 8, kThreadColumns = 4;
 inline constexpr int kWarpSize = 32;
 inline constexpr int kWarpColumns = kWarpSize * kThreadColumns;
 
-template <int R, int C, class Stored>
-struct CudaScales;
+constexpr int lesser(int a, int b) { return a < b ? a : b; }
 
 template <int R, int C>
 struct ThreadBlocks {
-  static constexpr int kRows = R < kThreadRows ? R : kThreadRows;  // of a block, in one thread
-  static constexpr int kColumns = C < kThreadColumns ? C : kThreadColumns;
+  static constexpr int kRows = lesser(R, kThreadRows);  // of a block, in one thread
+  static constexpr int kColumns = lesser(C, kThreadColumns);
   static constexpr int kDown = kThreadRows / kRows, kAcross = kThreadColumns / kColumns;
+  static constexpr int kLanes = C / kColumns, kWarps = R / kRows;  // that a block spans
+};
+
+// Threads that know the same blocks may share them out: the lanes that a block spans its kDown, the
+// warps its kAcross. Those that are left over repeat the work of a holder.
+template <int R, int C, int kHolderLanes, int kHolderWarps>
+struct Share {
+  using Blocks = ThreadBlocks<R, C>;
+  static constexpr int kBlockRows = R, kBlockColumns = C;
+  static constexpr int kDown = Blocks::kDown / kHolderLanes;
+  static constexpr int kAcross = Blocks::kAcross / kHolderWarps;
+  static constexpr int kLanesEach = Blocks::kLanes / kHolderLanes;
+  static constexpr int kWarpsEach = Blocks::kWarps / kHolderWarps;
+
+  // The first block of a thread's share, among those that it knows.
+  __device__ __forceinline__ static int down(int lane) {
+    return lane / kLanesEach % kHolderLanes * kDown;
+  }
+  __device__ __forceinline__ static int across(int warp) {
+    return warp / kWarpsEach % kHolderWarps * kAcross;
+  }
+  // Whether no thread before this one has the same share.
+  __device__ __forceinline__ static bool is_first(int lane, int warp) {
+    return lane % kLanesEach == 0 && warp % kWarpsEach == 0;
+  }
 };
 
 template <int R, int C>
-struct CudaBlocks {
-  using Shape = ThreadBlocks<R, C>;
-  float value[Shape::kDown][Shape::kAcross];
+using WholeShare = Share<R, C, 1, 1>;
+template <int R, int C>
+using EvenShare = Share<R, C, lesser(ThreadBlocks<R, C>::kLanes, ThreadBlocks<R, C>::kDown),
+                        lesser(ThreadBlocks<R, C>::kWarps, ThreadBlocks<R, C>::kAcross)>;
 
-  template <class Rule>
-  __device__ __forceinline__ auto map(const Rule& rule) const {
-    CudaScales<R, C, decltype(rule(0.0f).stored)> scales;
-#pragma unroll
-    for (int down = 0; down < Shape::kDown; ++down) {
-#pragma unroll
-      for (int across = 0; across < Shape::kAcross; ++across) {
-        const auto scale = rule(value[down][across]);
-        scales.multiplier[down][across] = scale.multiplier;
-        scales.stored[down][across] = scale.stored;
-      }
-    }
-    return scales;
-  }
-};
-
-template <int R, int C, class StoredType>
+// Multipliers of all blocks that a thread knows, stored scales of those in its share.
+template <class ShareOfBlocks, class StoredType>
 struct CudaScales {
+  using Share = ShareOfBlocks;
+  using Blocks = typename Share::Blocks;
   using Stored = StoredType;
-  using Shape = ThreadBlocks<R, C>;
-  float multiplier[Shape::kDown][Shape::kAcross];
-  Stored stored[Shape::kDown][Shape::kAcross];
+  float multiplier[Blocks::kDown][Blocks::kAcross];
+  Stored stored[Share::kDown][Share::kAcross];
 
   __device__ __forceinline__ float multiplier_of(int row, int column) const {
-    return multiplier[row / Shape::kRows][column / Shape::kColumns];
+    return multiplier[row / Blocks::kRows][column / Blocks::kColumns];
   }
   __device__ __forceinline__ Stored stored_of(int row, int column) const {
-    return stored[row / Shape::kRows][column / Shape::kColumns];
+    static_assert(Share::kDown == Blocks::kDown && Share::kAcross == Blocks::kAcross);
+    return stored[row / Blocks::kRows][column / Blocks::kColumns];
   }
 };
 

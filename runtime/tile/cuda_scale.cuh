@@ -29,29 +29,27 @@ struct ScaleRuns {
       std::gcd(kRunLength, static_cast<int>(kLayout.scale_pad_columns)), 16 / kLayout.scale_bytes);
 };
 
-// Each block's scale once, from the thread that holds the block's first element.
-template <int R, int C, class Place, class Stored>
+// Each block's scale once, from the first thread that holds it.
+template <class Share, class Place, class Stored>
 __device__ __forceinline__ void stage_scales(const Place& at,
-                                             const CudaScales<R, C, Stored>& scales) {
-  using Shape = ThreadBlocks<R, C>;
-  Stored* staged = reinterpret_cast<Stored*>(at.stage);
-  const int first_row = at.warp * kThreadRows, first_column = at.lane * kThreadColumns;
-  if (first_row % Shape::kRows != 0 || first_column % Shape::kColumns != 0) return;
-  if ((R > kThreadRows && first_row % R != 0) || (C > kThreadColumns && first_column % C != 0))
-    return;
+                                             const CudaScales<Share, Stored>& scales) {
+  if (!Share::is_first(at.lane, at.warp)) return;
+  constexpr int kPitch = Place::kColumns / Share::kBlockColumns;
+  const int first_row = at.warp * kThreadRows / Share::kBlockRows + Share::down(at.lane);
+  const int first_column = at.lane * kThreadColumns / Share::kBlockColumns + Share::across(at.warp);
+  Stored* staged = reinterpret_cast<Stored*>(at.stage) + first_row * kPitch + first_column;
 #pragma unroll
-  for (int down = 0; down < Shape::kDown; ++down) {
+  for (int down = 0; down < Share::kDown; ++down) {
 #pragma unroll
-    for (int across = 0; across < Shape::kAcross; ++across) {
-      const int block_row = first_row / R + down, block_column = first_column / C + across;
-      staged[block_row * (Place::kColumns / C) + block_column] = scales.stored[down][across];
-    }
+    for (int across = 0; across < Share::kAcross; ++across)
+      staged[down * kPitch + across] = scales.stored[down][across];
   }
 }
 
-template <Layout kLayout, int R, int C, class Place, class Stored>
+template <Layout kLayout, class Share, class Place, class Stored>
 __device__ __forceinline__ void store_block_scales(const Place& at, Stored* target,
-                                                   const CudaScales<R, C, Stored>& scales) {
+                                                   const CudaScales<Share, Stored>& scales) {
+  constexpr int R = Share::kBlockRows, C = Share::kBlockColumns;
   using Runs = ScaleRuns<kLayout, Place>;
   constexpr int kWord = Place::kFull ? Runs::kWord : 1;
   constexpr int kWords = Runs::kRuns * (Runs::kRunLength / kWord);
@@ -83,9 +81,9 @@ __device__ __forceinline__ void store_block_scales(const Place& at, Stored* targ
 }
 
 // The one scale of a tensor comes from the tile that every tensor has.
-template <Layout kLayout, int R, int C, class Place, class Stored>
+template <Layout kLayout, class Share, class Place, class Stored>
 __device__ __forceinline__ void store_scales(const Place& at, Stored* target,
-                                             const CudaScales<R, C, Stored>& scales) {
+                                             const CudaScales<Share, Stored>& scales) {
   if constexpr (!spans_tensor(kLayout)) {
     store_block_scales<kLayout>(at, target, scales);
   } else if (at.origin == Extent{0, 0} && threadIdx.x == 0) {
@@ -95,7 +93,7 @@ __device__ __forceinline__ void store_scales(const Place& at, Stored* target,
 
 template <Layout kLayout, int R, int C, class Place, class Stored>
 __device__ __forceinline__ void load_scales(const Place& at, const Stored* source,
-                                            CudaScales<R, C, Stored>& scales) {
+                                            CudaScales<WholeShare<R, C>, Stored>& scales) {
   using Shape = ThreadBlocks<R, C>;
 #pragma unroll
   for (int down = 0; down < Shape::kDown; ++down) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include "runtime/tile/buffers.hpp"
+#include "runtime/tile/cuda_amax.cuh"
 #include "runtime/tile/cuda_data.cuh"
+#include "runtime/tile/cuda_encode.cuh"
 #include "runtime/tile/cuda_scale.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -20,31 +22,18 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
   // The largest magnitude of each R x C block: in the thread, then across lanes, then across warps.
   // fmaxf drops NaN.
   template <int R, int C>
-  __device__ __forceinline__ CudaBlocks<R, C> block_amax() const {
-    using Shape = ThreadBlocks<R, C>;
-    CudaBlocks<R, C> amax;
+  __device__ __forceinline__ auto block_amax() const {
+    using Blocks = ThreadBlocks<R, C>;
+    float largest[Blocks::kDown][Blocks::kAcross] = {};
 #pragma unroll
-    for (int down = 0; down < Shape::kDown; ++down) {
+    for (int r = 0; r < kThreadRows; ++r) {
 #pragma unroll
-      for (int across = 0; across < Shape::kAcross; ++across) {
-        float largest = 0;
-#pragma unroll
-        for (int r = 0; r < Shape::kRows; ++r) {
-#pragma unroll
-          for (int c = 0; c < Shape::kColumns; ++c) {
-            largest =
-                fmaxf(largest, fabsf(x[down * Shape::kRows + r][across * Shape::kColumns + c]));
-          }
-        }
-#pragma unroll
-        for (int step = 1; step < C / kThreadColumns; step *= 2) {
-          largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-        }
-        amax.value[down][across] = largest;
+      for (int c = 0; c < kThreadColumns; ++c) {
+        float& of_block = largest[r / Blocks::kRows][c / Blocks::kColumns];
+        of_block = fmaxf(of_block, fabsf(x[r][c]));
       }
     }
-    if constexpr (R > kThreadRows) combine_warps<R / kThreadRows>(amax.value[0]);
-    return amax;
+    return CudaAmax<EvenShare<R, C>, Place>(*this, largest);
   }
 
   // The largest magnitude of this warp's rows, in all its lanes.
@@ -55,14 +44,14 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
   // One scale for the whole tile.
   template <class Stored>
   __device__ __forceinline__ auto tensor_scale(const Scale<Stored>& scale) const {
-    CudaScales<kRows, kColumns, Stored> scales;
+    CudaScales<WholeShare<kRows, kColumns>, Stored> scales;
     scales.multiplier[0][0] = scale.multiplier;
     scales.stored[0][0] = scale.stored;
     return scales;
   }
 
-  template <class Element, int R, int C, class Stored, class Rounding>
-  __device__ __forceinline__ CudaCodes encode(const CudaScales<R, C, Stored>& scales,
+  template <class Element, class Scales, class Rounding>
+  __device__ __forceinline__ CudaCodes encode(const Scales& scales,
                                               const Rounding& rounding) const {
     CudaCodes codes;
 #pragma unroll
@@ -76,9 +65,8 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
   }
 
   // value = decode(code) * decoder(stored scale)
-  template <class Element, class Decoder, int R, int C, class Stored>
-  __device__ __forceinline__ void decode(const CudaCodes& codes,
-                                         const CudaScales<R, C, Stored>& scales,
+  template <class Element, class Scales, class Decoder>
+  __device__ __forceinline__ void decode(const CudaCodes& codes, const Scales& scales,
                                          const Decoder& decoder) {
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) {
@@ -111,40 +99,17 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
     return codes;
   }
 
-  template <class Buffer, int R, int C, class Stored>
-  __device__ __forceinline__ void store_scale(const Buffer& buffer,
-                                              const CudaScales<R, C, Stored>& scales) const {
+  template <class Buffer, class Scales>
+  __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
     store_scales<Buffer::kLayout>(*this, buffer.scales, scales);
   }
 
   // The scales of R x C blocks, as stored.
   template <int R, int C, class Buffer>
   __device__ __forceinline__ auto load_scale(const Buffer& buffer) const {
-    CudaScales<R, C, typename Buffer::Stored> scales;
+    CudaScales<WholeShare<R, C>, typename Buffer::Stored> scales;
     load_scales<Buffer::kLayout>(*this, buffer.scales, scales);
     return scales;
-  }
-
- private:
-  // The maximum over each group of kGroup consecutive warps, for blocks taller than a warp.
-  template <int kGroup, int kAcross>
-  __device__ __forceinline__ void combine_warps(float (&value)[kAcross]) const {
-    float* staged = reinterpret_cast<float*>(stage);
-    __syncthreads();
-#pragma unroll
-    for (int across = 0; across < kAcross; ++across)
-      staged[(warp * kAcross + across) * kWarpSize + lane] = value[across];
-    __syncthreads();
-    const int first = warp / kGroup * kGroup;
-#pragma unroll
-    for (int across = 0; across < kAcross; ++across) {
-      float largest = 0;
-#pragma unroll
-      for (int w = 0; w < kGroup; ++w) {
-        largest = fmaxf(largest, staged[((first + w) * kAcross + across) * kWarpSize + lane]);
-      }
-      value[across] = largest;
-    }
   }
 };
 

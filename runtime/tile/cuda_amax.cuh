@@ -1,0 +1,131 @@
+// From the values in a thread to the amax of each block, and from there to its scale. The threads
+// that know the same blocks share them out: what is reduced ends at the thread that makes the
+// scale, and each multiplier goes back to all of them.
+#pragma once
+
+#include "runtime/tile/cuda_place.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// The maxima across kLanes lanes, of the rows in the lane's share. Each step halves the distance
+// between lanes, and the rows as well, as long as there are two: a lane keeps one half and sends
+// the other. A block in several lanes fills the columns of each.
+template <int kLanes, int kDown, int kAcross>
+__device__ __forceinline__ void reduce_lanes(int lane, float (&value)[kDown][kAcross]) {
+  static_assert(kLanes == 1 || kAcross == 1);
+  int count = kDown;
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    const bool upper = (lane & distance) != 0;
+    const bool halves = count > 1;
+    if (halves) count /= 2;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const float low = value[i][0], high = halves ? value[count + i][0] : low;
+      const float received = __shfl_xor_sync(~0u, upper ? low : high, distance);
+      value[i][0] = fmaxf(upper ? high : low, received);
+    }
+  }
+}
+
+// The maxima across groups of warps, of the columns in the thread's share.
+template <class Share, class Place, int kAcross>
+__device__ __forceinline__ void reduce_warps(const Place& at, const float (&value)[kAcross],
+                                             float (&largest)[Share::kAcross]) {
+  constexpr int kWarps = Share::Blocks::kWarps;
+  float* staged = reinterpret_cast<float*>(at.stage);
+  __syncthreads();
+#pragma unroll
+  for (int across = 0; across < kAcross; ++across)
+    staged[(at.warp * kAcross + across) * kWarpSize + at.lane] = value[across];
+  __syncthreads();
+  const int first = at.warp / kWarps * kWarps * kAcross + Share::across(at.warp);
+#pragma unroll
+  for (int across = 0; across < Share::kAcross; ++across) {
+    largest[across] = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      largest[across] =
+          fmaxf(largest[across], staged[(first + w * kAcross + across) * kWarpSize + at.lane]);
+    }
+  }
+}
+
+// The columns of all shares, after reduce_warps. They have the half of the stage that it leaves.
+template <class Share, class Place, int kAcross>
+__device__ __forceinline__ void gather_warps(const Place& at, const float (&mine)[Share::kAcross],
+                                             float (&all)[kAcross]) {
+  constexpr int kWarps = Share::Blocks::kWarps;
+  float* staged = reinterpret_cast<float*>(at.stage) + Place::kThreads * kAcross;
+  const int first = at.warp / kWarps * kAcross, own = first + Share::across(at.warp);
+#pragma unroll
+  for (int across = 0; across < Share::kAcross; ++across)
+    staged[(own + across) * kWarpSize + at.lane] = mine[across];
+  __syncthreads();
+#pragma unroll
+  for (int across = 0; across < kAcross; ++across)
+    all[across] = staged[(first + across) * kWarpSize + at.lane];
+}
+
+// The largest magnitudes of the blocks in a thread's share.
+template <class Share, class Place>
+struct CudaAmax {
+  using Blocks = typename Share::Blocks;
+  const Place& at;
+  float value[Share::kDown][Share::kAcross];
+
+  // `largest`: in the thread.
+  __device__ __forceinline__ CudaAmax(const Place& at,
+                                      float (&largest)[Blocks::kDown][Blocks::kAcross])
+      : at(at) {
+    reduce_lanes<Blocks::kLanes>(at.lane, largest);
+    if constexpr (Blocks::kWarps > 1) {
+      reduce_warps<Share>(at, largest[0], value[0]);
+    } else {
+#pragma unroll
+      for (int down = 0; down < Share::kDown; ++down) {
+#pragma unroll
+        for (int across = 0; across < Share::kAcross; ++across)
+          value[down][across] = largest[down][across];
+      }
+    }
+  }
+
+  template <class Rule>
+  __device__ __forceinline__ auto map(const Rule& rule) const {
+    CudaScales<Share, decltype(rule(0.0f).stored)> scales;
+    float multiplier[Share::kDown][Share::kAcross];
+#pragma unroll
+    for (int down = 0; down < Share::kDown; ++down) {
+#pragma unroll
+      for (int across = 0; across < Share::kAcross; ++across) {
+        const auto scale = rule(value[down][across]);
+        multiplier[down][across] = scale.multiplier;
+        scales.stored[down][across] = scale.stored;
+      }
+    }
+    gather(multiplier, scales.multiplier);
+    return scales;
+  }
+
+ private:
+  __device__ __forceinline__ void gather(const float (&mine)[Share::kDown][Share::kAcross],
+                                         float (&all)[Blocks::kDown][Blocks::kAcross]) const {
+    if constexpr (Share::kAcross < Blocks::kAcross) {
+      gather_warps<Share>(at, mine[0], all[0]);
+    } else {
+#pragma unroll
+      for (int down = 0; down < Blocks::kDown; ++down) {
+#pragma unroll
+        for (int across = 0; across < Blocks::kAcross; ++across) {
+          const float held = mine[down % Share::kDown][across];
+          const int holder = down / Share::kDown * Share::kLanesEach;
+          all[down][across] =
+              Share::kDown < Blocks::kDown ? __shfl_sync(~0u, held, holder, Blocks::kLanes) : held;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace narrowcast::inline NC_VARIANT
