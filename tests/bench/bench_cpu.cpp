@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/numeric/narrow.hpp"
@@ -13,6 +12,7 @@
 #include "runtime/optimizer/step.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
+#include "tests/support/threads.hpp"
 #include "tests/support/values.hpp"
 
 namespace narrowcast::test {
@@ -20,15 +20,6 @@ namespace {
 
 constexpr Extent kMatrix{4096, 16384};
 constexpr int kRepeats = 7;
-
-void on_all_threads(int64_t count, void (*body)(void*, int64_t, int64_t), void* context) {
-  const int64_t workers = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> threads;
-  for (int64_t w = 0; w < workers; ++w) {
-    threads.emplace_back([=] { body(context, count * w / workers, count * (w + 1) / workers); });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 // Seconds, the best of several: other work on the machine only ever adds.
 double best_of(const std::function<const char*()>& work) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,12 +20,26 @@ inline bool has_gpu() {
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
 }
 
+// Memory of the default stream's order, from a pool that gives nothing back: tests allocate often,
+// and cudaFree would wait for the device.
+inline void* allocate(size_t bytes) {
+  static const cudaMemPool_t kPool = [] {
+    cudaMemPool_t pool;
+    uint64_t keep = UINT64_MAX;
+    check(cudaDeviceGetDefaultMemPool(&pool, 0), "memory pool");
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "memory pool");
+    return pool;
+  }();
+  void* data = nullptr;
+  check(cudaMallocFromPoolAsync(&data, bytes, kPool, nullptr), "cudaMallocFromPoolAsync");
+  return data;
+}
+
 template <class Type>
 class DeviceArray {
  public:
   explicit DeviceArray(size_t count) : count_(count) {
-    if (count > 0)
-      check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(Type)), "cudaMalloc");
+    if (count > 0) data_ = static_cast<Type*>(allocate(count * sizeof(Type)));
   }
   explicit DeviceArray(const std::vector<Type>& host) : DeviceArray(host.size()) { upload(host); }
   DeviceArray(DeviceArray&& other) noexcept : data_(other.data_), count_(other.count_) {
@@ -32,7 +47,9 @@ class DeviceArray {
   }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data_); }
+  ~DeviceArray() {
+    if (data_ != nullptr) cudaFreeAsync(data_, nullptr);
+  }
 
   Type* get() const { return data_; }
   size_t size() const { return count_; }
