@@ -36,8 +36,11 @@ py::object owner_of(const py::object& local) {
 
 }  // namespace
 
-AdamTable::AdamTable(std::optional<Plugin> plugin, at::Device device)
-    : plugin_(std::move(plugin)), device_(device), machine_(machine_of(plugin_, device)) {}
+AdamTable::AdamTable(std::optional<Plugin> plugin, at::Device device, bool stochastic)
+    : plugin_(std::move(plugin)),
+      device_(device),
+      machine_(machine_of(plugin_, device)),
+      stochastic_(stochastic) {}
 
 AdamTable::Row& AdamTable::add(const py::object& parameter, const std::string& name, int64_t group,
                                const AdamState& state, int64_t rows, int64_t columns) {
@@ -68,11 +71,12 @@ AdamTable::Row& AdamTable::add(const py::object& parameter, const std::string& n
 }
 
 void AdamTable::add_quantized(const py::object& parameter, const std::string& name, int64_t group,
-                              const AdamState& state, const py::object& owner,
-                              const Matrix& matrix) {
-  const auto& [rows, columns, master, buffers, amax] = matrix;
+                              const AdamState& state, const py::object& owner, const Matrix& matrix,
+                              uint64_t seed, uint64_t first) {
+  const auto& [rows, columns, master, buffers, amax, history] = matrix;
   if (!master) value_error(name, " has no master");
   if (master->scalar_type() != at::kFloat) type_error(name, ": the master is not float32");
+  if (machine_.record_amax != nullptr && !history) value_error(name, " has no history");
   nc_tensor quantized{};
   describe_buffers(quantized, *plugin_, matrix, device_);
   void* value = checked_pointer(*master, rows * columns, device_, name + ": the master");
@@ -81,9 +85,13 @@ void AdamTable::add_quantized(const py::object& parameter, const std::string& na
   entry.value = value;
   entry.value_dtype = NC_F32;
   entry.amax = quantized.amax;
+  entry.history = quantized.history;
+  entry.seed = seed;
+  entry.first = first;
   row.owner = owner;
-  row.amax = amax;
   row.memory.emplace_back(*master, value);
+  if (amax) row.memory.emplace_back(*amax, entry.amax);
+  if (history) row.memory.emplace_back(*history, entry.history);
   for (int buffer = 0; buffer < NC_BUFFER_COUNT; ++buffer) {
     entry.buffer[buffer] = quantized.buffer[buffer];
     if (buffers[buffer]) row.memory.emplace_back(*buffers[buffer], quantized.buffer[buffer]);
@@ -147,6 +155,8 @@ void AdamTable::read_gradient(Row& row, nc_step& step, const at::Tensor& local,
   step.grad_dtype = dtype_number(gradient.scalar_type(), what);
   row.gradient = gradient.contiguous();
   step.grad = checked_pointer(row.gradient, elements, device_, what);
+  // An empty shard has no element to read, but takes part in what concerns the whole tensor.
+  if (elements == 0) step.grad = &row;
 }
 
 bool AdamTable::prepare(const std::vector<AdamOptions>& groups,

@@ -23,16 +23,18 @@ struct AdamState {
 };
 
 // A step: prepare() of every table (reads gradients, checks everything, changes nothing); update()
-// of every table; the caller's reduction of amaxes; cast() of the tables that need it; commit().
+// of every table; the caller's reduction of amaxes; finish() of the tables that have amaxes;
+// commit().
 class AdamTable {
  public:
-  // No plugin: parameters that no format stores.
-  AdamTable(std::optional<Plugin> plugin, at::Device device);
+  // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
+  AdamTable(std::optional<Plugin> plugin, at::Device device, bool stochastic);
 
   // `owner` is the object that holds the parameter's bytes: another one in its place means that the
-  // table is out of date.
+  // table is out of date. `seed`, `first`: of stochastic rounding, as in nc_tensor.
   void add_quantized(const py::object& parameter, const std::string& name, int64_t group,
-                     const AdamState& state, const py::object& owner, const Matrix& matrix);
+                     const AdamState& state, const py::object& owner, const Matrix& matrix,
+                     uint64_t seed, uint64_t first);
   // `master` is None for a float32 parameter, which is its own.
   void add_plain(const py::object& parameter, const std::string& name, int64_t group,
                  const AdamState& state, const std::optional<at::Tensor>& master);
@@ -42,7 +44,8 @@ class AdamTable {
   bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> inverse_scale);
   // `amax`: one float a parameter, for formats with a scale that spans the tensor.
   void update(const std::optional<at::Tensor>& amax, int64_t stream);
-  void cast(const std::optional<at::Tensor>& amax, int64_t stream);
+  // What waits for the amaxes of all shards: the cast, or the history's entry.
+  void finish(const at::Tensor& amax, int64_t stream);
   // Counts the step of every parameter that had a gradient.
   void commit();
 
@@ -58,7 +61,6 @@ class AdamTable {
     at::ScalarType dtype;  // of a plain parameter
     AdamState state;
     std::vector<std::pair<at::Tensor, void*>> memory;  // what the row keeps, and where it was
-    std::optional<at::Tensor> amax;                    // of a quantized tensor
     at::Tensor gradient;                               // of the step being prepared
   };
 
@@ -73,6 +75,7 @@ class AdamTable {
   std::optional<Plugin> plugin_;
   at::Device device_;
   const nc_machine& machine_;
+  bool stochastic_;
   std::vector<Row> rows_;
   std::vector<nc_tensor> tensors_;
   std::vector<nc_step> steps_;

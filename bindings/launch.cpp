@@ -47,6 +47,7 @@ void run(nc_function function, const char* what, const nc_machine& machine,
   }
   launch.amax = options.amax ? options.amax->data_ptr<float>() : nullptr;
   launch.source_bf16 = options.source_bf16;
+  launch.stochastic = options.stochastic;
   launch.stream = reinterpret_cast<void*>(
       options.stream);  // NOLINT(performance-no-int-to-ptr): so Python passes it
   launch.parallel_for = &parallel_for;

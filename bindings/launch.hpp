@@ -19,7 +19,8 @@ void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* co
 struct LaunchOptions {
   std::optional<at::Tensor> amax;  // one float a matrix
   bool source_bf16 = false;
-  int64_t stream = 0;  // cudaStream_t
+  bool stochastic = false;  // with seed, step and first of each matrix
+  int64_t stream = 0;       // cudaStream_t
 };
 
 // Runs `function` over the matrices. RuntimeError, naming `what`, if it fails.

@@ -29,6 +29,7 @@ void AdamTable::launch(nc_function function, const char* what,
   launch.steps = static_cast<const nc_step*>(device_steps_.data_ptr());
   launch.count = size();
   launch.tiles = tiles_;
+  launch.stochastic = stochastic_;
   launch.stream =
       reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr): so Python passes it
   launch.parallel_for = &parallel_for;
@@ -42,21 +43,17 @@ void AdamTable::update(const std::optional<at::Tensor>& amax, int64_t stream) {
   if (size() == 0) return;
   const c10::DeviceGuard guard(device_);
   upload();
-  launch(amax ? machine_.update_amax : machine_.update, "the update", amax, stream);
+  const bool one_pass = machine_.update != nullptr;
+  launch(one_pass ? machine_.update : machine_.update_amax, "the update", amax, stream);
 }
 
-void AdamTable::cast(const std::optional<at::Tensor>& amax, int64_t stream) {
+void AdamTable::finish(const at::Tensor& amax, int64_t stream) {
   if (size() == 0) return;
   const c10::DeviceGuard guard(device_);
-  launch(machine_.cast, "the cast", amax, stream);
-  if (!amax) return;
-  // A shard without rows has no tile that could store the amax, but it is asked for its tensor's
-  // like any other.
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (tensors_[i].rows * tensors_[i].columns == 0 && rows_[i].gradient.defined() &&
-        rows_[i].amax) {
-      rows_[i].amax->copy_(amax->narrow(0, static_cast<int64_t>(i), 1));
-    }
+  if (machine_.update == nullptr) {
+    launch(machine_.cast, "the cast", amax, stream);
+  } else if (machine_.record_amax != nullptr) {
+    launch(machine_.record_amax, "recording the amax", amax, stream);
   }
 }
 
@@ -83,12 +80,12 @@ void bind_optimizer(py::module_& module) {
             return AdamState{step, exp_avg, exp_avg_sq};
           }));
   py::class_<AdamTable>(module, "AdamTable")
-      .def(py::init<std::optional<Plugin>, at::Device>())
+      .def(py::init<std::optional<Plugin>, at::Device, bool>())
       .def("add_quantized", &AdamTable::add_quantized)
       .def("add_plain", &AdamTable::add_plain)
       .def("prepare", &AdamTable::prepare)
       .def("update", &AdamTable::update)
-      .def("cast", &AdamTable::cast)
+      .def("finish", &AdamTable::finish)
       .def("commit", &AdamTable::commit)
       .def("__len__", &AdamTable::size);
 }

@@ -9,6 +9,9 @@ namespace narrowcast {
 namespace {
 
 using Matrices = std::vector<Matrix>;
+// What the random words of a matrix are a function of: seed, step, and the index of its first
+// element in the whole tensor.
+using Draw = std::tuple<uint64_t, uint64_t, uint64_t>;
 
 // A kernel reads and writes what its function is about without asking; so what is missing is
 // refused here.
@@ -19,8 +22,14 @@ void check_values(const Matrices& matrices) {
 }
 
 void check_usage(const Matrices& matrices, int data, const char* usage) {
-  for (const auto& [rows, columns, value, buffers, amax] : matrices) {
+  for (const auto& [rows, columns, value, buffers, amax, history] : matrices) {
     if (!buffers[data] || !buffers[data + 1]) value_error("a matrix has no ", usage, " bytes");
+  }
+}
+
+void check_histories(const Matrices& matrices) {
+  for (const Matrix& matrix : matrices) {
+    if (!std::get<5>(matrix)) value_error("a matrix has no history, which delayed scaling needs");
   }
 }
 
@@ -52,15 +61,41 @@ void reduce_amax(const Plugin& plugin, const Matrices& matrices, const at::Tenso
       options);
 }
 
+void start_history(const Plugin& plugin, const Matrices& matrices, const at::Tensor& amax,
+                   int64_t stream) {
+  const at::Device device = amax.device();
+  const nc_machine& machine = plugin.machine(device);
+  if (machine.start_history == nullptr)
+    value_error("format ", plugin.format().name, " is not scaled by a history");
+  check_histories(matrices);
+  LaunchOptions options = with_amax(plugin, amax, matrices, device);
+  options.stream = stream;
+  run(machine.start_history, "starting a history", machine, describe(plugin, matrices, device),
+      device, options);
+}
+
 void cast(const Plugin& plugin, const Matrices& matrices, const std::optional<at::Tensor>& amax,
-          bool source_bf16, int64_t stream) {
+          bool source_bf16, const std::optional<std::vector<Draw>>& draws, int64_t stream) {
   const at::Device device = device_of(matrices);
   const nc_machine& machine = plugin.machine(device);
   check_values(matrices);
-  LaunchOptions options = with_amax(plugin, amax, matrices, device);
+  LaunchOptions options;
+  if (machine.start_history != nullptr) {
+    check_histories(matrices);
+  } else {
+    options = with_amax(plugin, amax, matrices, device);
+  }
   options.source_bf16 = source_bf16;
   options.stream = stream;
-  run(machine.cast, "the cast", machine, describe(plugin, matrices, device), device, options);
+  std::vector<nc_tensor> entries = describe(plugin, matrices, device);
+  if (draws) {
+    if (draws->size() != entries.size())
+      value_error(draws->size(), " draws for ", entries.size(), " matrices");
+    for (size_t i = 0; i < entries.size(); ++i)
+      std::tie(entries[i].seed, entries[i].step, entries[i].first) = (*draws)[i];
+    options.stochastic = true;
+  }
+  run(machine.cast, "the cast", machine, std::move(entries), device, options);
 }
 
 void derive_columnwise(const Plugin& plugin, const Matrices& matrices, int64_t stream) {
@@ -95,9 +130,12 @@ void dequantize(const Plugin& plugin, bool columnwise, const Matrices& matrices,
 void bind_quantize(py::module_& module) {
   module.def("reduce_amax", &reduce_amax,
              "amax[i] = max(amax[i], largest magnitude of matrix i's value)");
-  module.def(
-      "cast", &cast,
-      "value -> buffers (and stored amax) of each matrix; amax: one float a matrix, or None");
+  module.attr("HISTORY_FLOATS") = kHistoryFloats;
+  module.def("start_history", &start_history,
+             "begins the history of each matrix with its amax, for the cast that follows");
+  module.def("cast", &cast,
+             "value -> buffers (and stored amax) of each matrix; amax: one float a matrix, or None "
+             "where none is needed; draws: (seed, step, first) of each for stochastic rounding");
   module.def("derive_columnwise", &derive_columnwise, "rowwise buffers -> columnwise buffers");
   module.def("dequantize", &dequantize, "buffers of one usage -> value");
 }

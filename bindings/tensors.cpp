@@ -37,9 +37,22 @@ void* checked_pointer(const at::Tensor& tensor, int64_t elements, at::Device dev
   return tensor.data_ptr();
 }
 
+namespace {
+
+// The address of float32 numbers; nullptr where there are none.
+void* checked_floats(const std::optional<at::Tensor>& tensor, int64_t count, at::Device device,
+                     const char* what) {
+  if (!tensor) return nullptr;
+  if (tensor->scalar_type() != at::kFloat)
+    type_error(what, " is ", c10::toString(tensor->scalar_type()), ", not float32");
+  return checked_pointer(*tensor, count, device, what);
+}
+
+}  // namespace
+
 void describe_buffers(nc_tensor& entry, const Plugin& plugin, const Matrix& matrix,
                       at::Device device) {
-  const auto& [rows, columns, value, buffers, amax] = matrix;
+  const auto& [rows, columns, value, buffers, amax, history] = matrix;
   for (int buffer = 0; buffer < NC_BUFFER_COUNT; ++buffer) {
     entry.buffer[buffer] = nullptr;
     if (!buffers[buffer]) continue;
@@ -60,11 +73,9 @@ void describe_buffers(nc_tensor& entry, const Plugin& plugin, const Matrix& matr
                   " go together: one of them is missing");
     }
   }
-  entry.amax = nullptr;
-  if (!amax) return;
-  if (amax->scalar_type() != at::kFloat)
-    type_error("amax is ", c10::toString(amax->scalar_type()), ", not float32");
-  entry.amax = static_cast<float*>(checked_pointer(*amax, 1, device, "amax"));
+  entry.amax = static_cast<float*>(checked_floats(amax, 1, device, "amax"));
+  entry.history =
+      static_cast<nc_history*>(checked_floats(history, kHistoryFloats, device, "the history"));
 }
 
 std::vector<nc_tensor> describe(const Plugin& plugin, const std::vector<Matrix>& matrices,
@@ -85,7 +96,7 @@ std::vector<nc_tensor> describe(const Plugin& plugin, const std::vector<Matrix>&
 }
 
 at::Device device_of(const std::vector<Matrix>& matrices) {
-  for (const auto& [rows, columns, value, buffers, amax] : matrices) {
+  for (const auto& [rows, columns, value, buffers, amax, history] : matrices) {
     if (value) return value->device();
     for (const auto& buffer : buffers) {
       if (buffer) return buffer->device();

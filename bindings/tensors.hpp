@@ -13,11 +13,14 @@
 
 namespace narrowcast {
 
-// One matrix, as Python passes it: rows, columns, value, the four buffers, the stored amax. None
-// where absent.
-using Matrix =
-    std::tuple<int64_t, int64_t, std::optional<at::Tensor>,
-               std::array<std::optional<at::Tensor>, NC_BUFFER_COUNT>, std::optional<at::Tensor>>;
+// One matrix, as Python passes it: rows, columns, value, the four buffers, the stored amax, the
+// history of delayed scaling. None where absent.
+using Matrix = std::tuple<int64_t, int64_t, std::optional<at::Tensor>,
+                          std::array<std::optional<at::Tensor>, NC_BUFFER_COUNT>,
+                          std::optional<at::Tensor>, std::optional<at::Tensor>>;
+
+// A history's floats in a tensor: the multiplier of the present bytes, the next one, the amaxes.
+inline constexpr int64_t kHistoryFloats = sizeof(nc_history) / sizeof(float);
 
 // The dtype's number in the plugin's table. TypeError, with `what`, for others than float32,
 // bfloat16 and float16.
@@ -32,7 +35,7 @@ void* checked_pointer(const at::Tensor& tensor, int64_t elements, at::Device dev
 std::vector<nc_tensor> describe(const Plugin& plugin, const std::vector<Matrix>& matrices,
                                 at::Device device);
 
-// Fills buffers and amax of one entry.
+// Fills buffers, amax and history of one entry.
 void describe_buffers(nc_tensor& entry, const Plugin& plugin, const Matrix& matrix,
                       at::Device device);
 

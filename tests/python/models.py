@@ -9,8 +9,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
+from narrowcast import casting
+from narrowcast.casting import Saved
 
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
+WHOLE_STATE = ("step", "history")  # of the optimizer: the same on all ranks
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
@@ -144,8 +147,15 @@ def assert_same(got, expected, names=BUFFERS, what=""):
 
 
 def assert_quantized(got, value, what=""):
-    """A quantized tensor has the bytes of nc.quantize(value), in the usages that it has."""
+    """A quantized tensor has the bytes of nc.quantize(value), in the usages that it has; with
+    delayed scaling, those under the multiplier of its history.
+    """
     fresh = nc.quantize(value, got.format)
+    matrix = fresh._matrix
+    if matrix.history is not None:
+        matrix.history.copy_(got.history)
+        matrix.master, matrix.saved = value.reshape(matrix.rows, matrix.columns), Saved(None)
+        casting.cast_masters([matrix])
     present = [name for name in BUFFERS if getattr(got, name) is not None]
     assert "rowwise_data" in present or "columnwise_data" in present
     assert_same(got, fresh, present, what)

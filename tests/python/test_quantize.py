@@ -107,7 +107,9 @@ def test_special_values(format):
         (ValueError, "would make nothing", {"rowwise": False, "columnwise": False}),
         (ValueError, "'half'", {"source": "half"}),
         (ValueError, "'up'", {"rounding": "up"}),
-        (NotImplementedError, "stochastic", {"rounding": "stochastic"}),
+        (ValueError, "seed is from 0 to 2.64 - 1, not -1", {"seed": -1}),
+        (ValueError, "step .* not 18446744073709551616", {"step": 2**64}),
+        (TypeError, "offset is an int, not float", {"offset": 1.0}),
     ],
 )
 def test_refused(kind, words, options):

@@ -6,7 +6,7 @@ from torch import nn
 
 import narrowcast as nc
 from models import BUFFERS, assert_quantized, assert_same, same, unit
-from narrowcast import _C
+from narrowcast import _C, casting
 from narrowcast.gather import Gather, Weight
 from narrowcast.matrix import Matrix
 from narrowcast.tensor import QuantizedTensor
@@ -71,8 +71,8 @@ def gather(shards, weight, both, backward):
     assert len(set(addresses)) == len(own)
     for tensor in own:
         tensor.view(torch.uint8).fill_(0xA5)  # memory that FSDP2 has allocated anew
-    amax = None if matrix.amax is None else torch.empty(1)
-    whole = Matrix(matrix.format, matrix.rows, matrix.columns, buffers, amax)
+    spanning = [None if one is None else torch.empty_like(one) for one in matrix.spanning]
+    whole = Matrix(matrix.format, matrix.rows, matrix.columns, buffers, *spanning)
     one.fill(whole, slots, kind, shards[-1]._matrix)
     return QuantizedTensor(whole, weight.shape, weight.dtype)
 
@@ -108,9 +108,10 @@ def test_a_missing_usage_is_named(format, world):
             whole.dequantize(usage=absent)
 
 
-def table_of(format, tensors):
-    """The optimizer's table of some quantized tensors, and their states."""
-    table = _C.AdamTable(nc.format(format).plugin, torch.device("cpu"))
+def table_of(format, tensors, stochastic):
+    """The optimizer's table of the pieces of a quantized tensor, and their states."""
+    first = 0
+    table = _C.AdamTable(nc.format(format).plugin, torch.device("cpu"), stochastic)
     states = []
     for index, tensor in enumerate(tensors):
         tensor = tensor.detach()
@@ -119,14 +120,16 @@ def table_of(format, tensors):
         matrix = tensor._matrix
         moments = [torch.zeros(tensor.shape) for _ in range(2)]
         state = _C.AdamState(torch.zeros(()), *moments)
-        described = (matrix.rows, matrix.columns, matrix.master, matrix.buffers, matrix.amax)
-        table.add_quantized(tensor, f"shard {index}", 0, state, matrix, described)
+        described = casting.described(matrix, matrix.master)
+        table.add_quantized(tensor, f"shard {index}", 0, state, matrix, described, 7, first)
+        first += tensor.numel()
         states.append((tensor, *moments))
     return table, states
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize("world", WORLDS[1:])
-def test_a_step_on_shards_is_a_step_on_the_whole(format, world):
+def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
     """One table holds all ranks' shards; the reduction is a maximum over its rows."""
     spans = nc.format(format).tensor_amax
     options = [_C.AdamOptions(1e-2, 0.9, 0.95, 1e-8, 0.1, True)]
@@ -134,7 +137,8 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world):
         generator = torch.Generator().manual_seed(rows)
         value = torch.randn(rows, 96, generator=generator)
         whole, shards = convert(value, format), convert(value, format)
-        tables = [table_of(format, [whole]), table_of(format, shards_of(shards, world))]
+        pieces = [whole], shards_of(shards, world)
+        tables = [table_of(format, some, stochastic) for some in pieces]
         for _ in range(3):
             gradient = torch.randn(rows, 96, generator=generator)
             for table, states in tables:
@@ -147,10 +151,11 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world):
                 table.update(amaxes, 0)
                 if spans:
                     amaxes.fill_(amaxes.max())
-                    table.cast(amaxes, 0)
+                    table.finish(amaxes, 0)
                 table.commit()
         (full, *moments), pieces = tables[0][1][0], tables[1][1]
-        assert_quantized(full, full.master)
+        if not stochastic:
+            assert_quantized(full, full.master)
         begin = 0
         for tensor, *parts in pieces:
             end = begin + len(tensor)
@@ -161,6 +166,7 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world):
                 names = [name for name in BUFFERS if getattr(tensor, name) is not None]
                 assert_same(tensor, full[begin:end], names, (rows, begin))
             assert same(tensor.amax, full.amax)  # of an empty shard too
+            assert same(tensor._matrix.history, full._matrix.history)
             begin = end
 
 

@@ -5,7 +5,7 @@ formats need.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,8 @@ from narrowcast.registry import COLUMNWISE_DATA, COLUMNWISE_SCALE
 
 if TYPE_CHECKING:
     from narrowcast.matrix import Matrix
+
+NEWEST_AMAX = slice(2, 3)  # of a history
 
 _stale_marks = 0
 _last_reduction: dist.Work | None = None
@@ -35,9 +37,38 @@ def stream_of(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
-def cast_value(matrix: Matrix, value: torch.Tensor, source_bf16: bool = False) -> None:
-    """Makes the bytes of a matrix from a value, [rows, columns] of float32, bfloat16 or float16."""
-    batch = _Batch([matrix], [value.contiguous()], source_bf16)
+class Draw(NamedTuple):
+    """What the random words of stochastic rounding are a function of: docs/numerics.md, "Stochastic
+    rounding". `first`: the index of the matrix's first element in the whole tensor.
+    """
+
+    seed: int
+    step: int
+    first: int
+
+    def moved(self, elements: int) -> Draw:
+        """The draw of a matrix that begins so many elements later."""
+        return self._replace(first=(self.first + elements) % 2**64)
+
+
+class Saved(NamedTuple):
+    """The bytes to make are those of a saved state: with the rounding that the step before it used
+    (None: to nearest), and with the multiplier of its history, to which nothing is added.
+    """
+
+    draw: Draw | None
+
+    def moved(self, elements: int) -> Saved:
+        return self if self.draw is None else Saved(self.draw.moved(elements))
+
+
+def cast_value(
+    matrix: Matrix, value: torch.Tensor, source_bf16: bool = False, draw: Draw | None = None
+) -> None:
+    """Makes the bytes of a matrix from a value, [rows, columns] of float32, bfloat16 or float16.
+    With a draw, codes are rounded stochastically.
+    """
+    batch = _Batch([matrix], [value.contiguous()], source_bf16, [draw])
     batch.reduce_amax()
     batch.cast()
 
@@ -48,8 +79,10 @@ def cast_masters(matrices: list[Matrix], group: dist.ProcessGroup | None = None)
     """
     by_kind = defaultdict(list)
     for matrix in matrices:
-        by_kind[matrix.device, matrix.format, matrix.partial].append(matrix)
-    batches = [_Batch(same, [matrix.master for matrix in same]) for same in by_kind.values()]
+        again = matrix.saved is not None
+        stochastic = again and matrix.saved.draw is not None
+        by_kind[matrix.device, matrix.format, matrix.partial, again, stochastic].append(matrix)
+    batches = [_Batch.of_masters(same) for same in by_kind.values()]
     for batch in batches:
         batch.reduce_amax()
     spanning = [b.amaxes for b in batches if b.amaxes is not None and b.matrices[0].partial]
@@ -81,25 +114,37 @@ def derive_columnwise(matrix: Matrix) -> None:
             used = matrix.format.used_shape(COLUMNWISE_SCALE, matrix.rows, matrix.columns)
             if used != scale.shape:
                 scale.zero_()  # the padding: FSDP2 allocates the memory anew for each gather
-            described = [_described(matrix, None)]
-            _C.derive_columnwise(matrix.format.plugin, described, stream_of(data.device))
+            _C.derive_columnwise(
+                matrix.format.plugin, [described(matrix, None)], stream_of(data.device)
+            )
     matrix.filled.add("columnwise")
 
 
-def _described(matrix: Matrix, value: torch.Tensor | None) -> tuple:
-    return matrix.rows, matrix.columns, value, matrix.buffers, matrix.amax
+def described(matrix: Matrix, value: torch.Tensor | None) -> tuple:
+    """A matrix as the functions of _C take it."""
+    return matrix.rows, matrix.columns, value, matrix.buffers, matrix.amax, matrix.history
 
 
 class _Batch:
-    """Matrices of one format on one device, cast in one launch."""
+    """Matrices of one format on one device, cast in one launch. All or none have draws, and all or
+    none are those of a saved state.
+    """
 
-    def __init__(self, matrices, values, source_bf16=False):
+    def __init__(self, matrices, values, source_bf16, draws, again=False):
         self.matrices, self.source_bf16 = matrices, source_bf16
+        self.draws = None if draws[0] is None else draws
         self.format, self.device = matrices[0].format, matrices[0].device
-        self.described = [_described(*pair) for pair in zip(matrices, values, strict=True)]
+        self.described = [described(*pair) for pair in zip(matrices, values, strict=True)]
+        self.keeps_history = again and self.format.is_delayed
         self.amaxes = None
-        if self.format.tensor_amax:
+        if self.format.tensor_amax and not self.keeps_history:
             self.amaxes = torch.zeros(len(matrices), dtype=torch.float32, device=self.device)
+
+    @classmethod
+    def of_masters(cls, matrices) -> _Batch:
+        again = matrices[0].saved is not None
+        draws = [matrix.saved.draw if again else None for matrix in matrices]
+        return cls(matrices, [matrix.master for matrix in matrices], False, draws, again)
 
     def reduce_amax(self) -> None:
         if self.amaxes is not None and not self.amaxes.is_meta:
@@ -108,20 +153,15 @@ class _Batch:
 
     def cast(self) -> None:
         if self.device.type != "meta":
-            options = self.source_bf16, stream_of(self.device)
-            _C.cast(self.format.plugin, self.described, self.amaxes, *options)
-        for index, matrix in enumerate(self.matrices):
-            if matrix.rows * matrix.columns == 0:
-                self._settle_empty(matrix, index)
+            self._launch(self.format.plugin, stream_of(self.device))
+        for matrix in self.matrices:
+            if self.keeps_history:
+                matrix.amax.copy_(matrix.history[NEWEST_AMAX])
             matrix.filled = set(matrix.usages)
             matrix.stale = matrix.initializing = False
+            matrix.saved = None
 
-    def _settle_empty(self, matrix: Matrix, index: int) -> None:
-        """What a kernel, which has no element to visit, leaves undone: a whole tensor's scale is
-        that of zeros (1, or the least of e8m0), and an empty shard stores the amax of its tensor.
-        """
-        for buffer in matrix.buffers:
-            if buffer is not None and buffer.dim() == 1:
-                buffer.fill_(buffer.dtype == torch.float32)
-        if self.amaxes is not None:
-            matrix.amax.copy_(self.amaxes[index])
+    def _launch(self, plugin, stream) -> None:
+        if self.format.is_delayed and not self.keeps_history:
+            _C.start_history(plugin, self.described, self.amaxes, stream)
+        _C.cast(plugin, self.described, self.amaxes, self.source_bf16, self.draws, stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -23,6 +24,17 @@ def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
+
+
+def first_element(parameter: torch.Tensor) -> int:
+    """The row-major index of the local part's first element in the whole tensor, which is cut into
+    rows.
+    """
+    if not isinstance(parameter, DTensor):
+        return 0
+    where = parameter.device_mesh, parameter.placements
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, *where)
+    return offset[0] * parameter.shape[1:].numel()
 
 
 def shard_group(parameter: torch.Tensor):

@@ -32,7 +32,7 @@ def _run(format, usage, rows, columns, data, scale, amax, dtype):
     given = [None] * len(BUFFERS)
     for buffer, tensor in zip(buffers_of(usage), (data, scale), strict=True):
         given[buffer] = tensor
-    described = (rows, columns, value, tuple(given), amax)
+    described = (rows, columns, value, tuple(given), amax, None)
     stream = casting.stream_of(value.device)
     plugin = registry.format(format).plugin
     _C.dequantize(plugin, usage == "columnwise", [described], stream)

@@ -6,13 +6,16 @@ from itertools import zip_longest
 
 import torch
 
-from narrowcast import buffers, casting, errors, library
+from narrowcast import _C, buffers, casting, errors, library
 from narrowcast.box import Box, whole_box
 from narrowcast.registry import BUFFERS, USAGES, Format, buffers_of, other_usage
 
 # The float32 tensors that belong to a whole tensor, whatever part of it a matrix is, and their
-# shapes by format; None where it has none. They go wherever the bytes go.
-SPANNING = {"amax": lambda format: (1,) if format.tensor_amax else None}
+# lengths by format; 0 where it has none. They go wherever the bytes go.
+SPANNING = {
+    "amax": lambda format: int(format.tensor_amax),
+    "history": lambda format: _C.HISTORY_FLOATS if format.is_delayed else 0,
+}
 
 
 class Matrix:
@@ -21,7 +24,9 @@ class Matrix:
     rows, columns  of the matrix, whatever the tensor's rank
     buffers        rowwise data and scales, columnwise data and scales (shapes:
                    Format.buffer_shape); None where absent
-    amax           float32 (1,), in formats with a scale that spans the tensor (one of SPANNING)
+    amax           float32 (1,), in formats with a scale that spans the tensor
+    history        float32, of delayed scaling: the multiplier behind the present bytes, that of the
+                   next update, and the amaxes of the last casts, the newest first
     master         float32 (rows, columns), what the bytes are made from; None if it is not kept
     name           of the weight, for messages
     recompute      nc.convert's option
@@ -31,6 +36,7 @@ class Matrix:
     partial        it is part of a larger tensor, to which its amax belongs
     shards         into how many FSDP2 has cut it
     stale          the master has changed since the bytes were made
+    saved          a casting.Saved: the stale bytes are those of a saved state, not new ones
     initializing   a function of nn.init is at work on the master
     awaited        torch.compile looks at it, and a usage comes with a later gather
     plan           what FSDP2's hooks have worked out (narrowcast.fsdp)
@@ -38,7 +44,8 @@ class Matrix:
 
     __slots__ = (
         *("format", "rows", "columns", "buffers", *SPANNING, "master", "name", "recompute"),
-        *("filled", "used", "partial", "shards", "stale", "initializing", "awaited", "plan"),
+        *("filled", "used", "partial", "shards", "stale", "saved", "initializing", "awaited"),
+        "plan",
     )
 
     def __init__(self, format: Format, rows: int, columns: int, tensors, *spanning, master=None):
@@ -46,7 +53,7 @@ class Matrix:
         self.buffers, self.master = tuple(tensors), master
         for name, tensor in zip_longest(SPANNING, spanning):
             setattr(self, name, tensor)
-        self.name, self.recompute, self.plan = None, False, None
+        self.name, self.recompute, self.plan, self.saved = None, False, None, None
         self.filled = set(self.usages)
         self.used, self.partial, self.shards = rows, False, 1
         self.stale = self.initializing = self.awaited = False
@@ -59,12 +66,16 @@ class Matrix:
         matrix.
         """
         room = buffers.allocate(format, rows, columns, usages, device)
-        shapes = [shape_of(format) for shape_of in SPANNING.values()]
+        lengths = [length_of(format) for length_of in SPANNING.values()]
         spanning = [
-            None if shape is None else torch.zeros(shape, device=device) for shape in shapes
+            torch.zeros(length, dtype=torch.float32, device=device) if length else None
+            for length in lengths
         ]
         value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
-        return cls(format, rows, columns, room, *spanning, master=value)
+        matrix = cls(format, rows, columns, room, *spanning, master=value)
+        if matrix.history is not None:
+            matrix.history[:2] = 1.0  # the multipliers before any cast
+        return matrix
 
     @property
     def spanning(self) -> list[torch.Tensor | None]:
@@ -131,6 +142,7 @@ class Matrix:
         """Takes over what is known of the bytes."""
         self.filled, self.used, self.partial = set(source.filled), source.used, source.partial
         self.stale, self.initializing = source.stale, source.initializing
+        self.saved = source.saved
         return self
 
     def part(self, box: Box) -> Matrix:
@@ -221,6 +233,9 @@ class Matrix:
         if source.stale:
             self.mark_stale(box.row_end)
             self.initializing = source.initializing
+            if source.saved is not None:
+                rows = source_box.row - box.row
+                self.saved = source.saved.moved(rows * self.columns)
 
     def with_columnwise(self, box: Box) -> tuple[Matrix, Box]:
         """A copy of a box of rowwise bytes, with the columnwise ones that follow from them."""
@@ -284,7 +299,7 @@ class Matrix:
 
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""
-        self.stale = True
+        self.stale, self.saved = True, None
         self.used = max(self.used, end)
         casting.count_stale()
 

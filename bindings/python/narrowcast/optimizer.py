@@ -6,8 +6,8 @@ import torch
 
 from narrowcast import _C, dtensors
 from narrowcast.optimizer_state import load_state_dict, make_state
-from narrowcast.optimizer_tables import Tables
-from narrowcast.quantization import check_rounding
+from narrowcast.optimizer_tables import Entry, Tables
+from narrowcast.quantization import check_rounding, check_word
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -21,13 +21,20 @@ class FusedAdam(torch.optim.Optimizer):
     adamw         weight decay as in AdamW; False: an L2 term in the gradient
     state_dtype   of the moments: torch.float32 or torch.bfloat16
     rounding, seed
-                  "nearest"; stochastic rounding, which the seed is for, is not there yet
+                  of the quantized weights' codes: "nearest" or "stochastic", as in nc.quantize; the
+                  step is the number of the update, the seed is `seed` (0 to 2^64 - 1) plus the
+                  parameter's position among all parameters, groups one after another. They may
+                  differ by group and change between steps
     capturable    steps counted on the device, for CUDA graphs: not there yet
 
     Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
     weight, and the value of a bfloat16 or float16 one, are made from them. State exists from
     construction: master (absent for a plain float32 parameter, which is its own), exp_avg and
     exp_avg_sq, as DTensors where the parameter is one, and step, a 0-dim float32 tensor on the CPU.
+    In a format with delayed scaling also history, float32: the multiplier behind the present bytes,
+    that of the next update, and the last amaxes of the whole tensor, the newest first. A value that
+    is set by other means than step() or load_state_dict() is rounded to nearest, and begins a
+    history anew.
 
     With shards of a format whose scale spans the tensor, step() is collective: every rank of the
     shards' group must call it. grad_scale and found_inf, as torch.amp.GradScaler sets them, act as
@@ -52,14 +59,13 @@ class FusedAdam(torch.optim.Optimizer):
     ):
         if state_dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
-        check_rounding(rounding)
         if capturable:
             raise NotImplementedError(
                 "capturable=True is not there yet: steps are counted, and their constants "
                 "computed, on the CPU"
             )
         self.state_dtype = state_dtype
-        self._tables = None
+        self._tables = self._recipe = None
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
         super().__init__(params, defaults)
@@ -70,6 +76,7 @@ class FusedAdam(torch.optim.Optimizer):
         index = len(self.param_groups) - 1
         try:
             _options(self.param_groups[index], index)
+            _seed_of(self.param_groups[index], index)
             for position, parameter in enumerate(self.param_groups[index]["params"]):
                 self.state[parameter] = make_state(
                     parameter, self._name(index, position), self.state_dtype
@@ -101,7 +108,9 @@ class FusedAdam(torch.optim.Optimizer):
         if found_inf is not None and found_inf.item() != 0:
             return loss
         options = [_options(group, index) for index, group in enumerate(self.param_groups)]
-        if self._tables is None:
+        recipe = [_seed_of(group, index) for index, group in enumerate(self.param_groups)]
+        if self._tables is None or recipe != self._recipe:
+            self._recipe = recipe
             self._rebuild()
         self._tables.refresh()
         inverse_scale = None if grad_scale is None else 1.0 / float(grad_scale)
@@ -119,13 +128,18 @@ class FusedAdam(torch.optim.Optimizer):
         """Makes the tables anew, after construction and when memory has moved (a parameter put on
         another device, a shard that FSDP2 has padded again).
         """
-        self._tables = Tables(
-            [
-                (parameter, self.state[parameter], self._name(group, position), group)
-                for group, entry in enumerate(self.param_groups)
-                for position, parameter in enumerate(entry["params"])
-            ]
-        )
+        self._tables = Tables(self.entries())
+
+    def entries(self) -> list[Entry]:
+        """Every parameter with what its update needs, groups one after another."""
+        entries = []
+        for index, group in enumerate(self.param_groups):
+            seed = _seed_of(group, index)
+            for position, parameter in enumerate(group["params"]):
+                own = None if seed is None else (seed + len(entries)) % 2**64
+                name = self._name(index, position)
+                entries.append(Entry(parameter, self.state[parameter], name, index, own))
+        return entries
 
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, without a cast: masters and moments to the
@@ -141,6 +155,18 @@ class FusedAdam(torch.optim.Optimizer):
     def __setstate__(self, state):
         super().__setstate__(state)
         self._tables = None
+
+
+def _seed_of(group: dict, index: int) -> int | None:
+    """A group's base seed, None if it rounds to nearest. ValueError or TypeError if it makes no
+    sense.
+    """
+    try:
+        check_rounding(group["rounding"])
+        check_word("seed", group["seed"])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"group {index}: {error}") from None
+    return group["seed"] if group["rounding"] == "stochastic" else None
 
 
 def _options(group: dict, index: int) -> _C.AdamOptions:

@@ -9,15 +9,15 @@ from itertools import chain
 
 import torch
 
-from narrowcast import dtensors
+from narrowcast import casting, dtensors
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 
 
 def make_state(
     parameter: torch.Tensor, name: str, state_dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """step, exp_avg, exp_avg_sq, and master where the parameter is not its own. TypeError for a
-    dtype that Adam cannot update.
+    """step, exp_avg, exp_avg_sq; master where the parameter is not its own; history where scaling
+    is delayed. TypeError for a dtype that Adam cannot update.
     """
     local = dtensors.local_of(parameter)
     if parameter.dtype not in LOGICAL_DTYPES:
@@ -33,6 +33,8 @@ def make_state(
     if isinstance(local, QuantizedTensor):
         own_matrix(local)
         state["master"] = dtensors.like(parameter, local.master)
+        if local._matrix.history is not None:
+            state["history"] = local._matrix.history
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in ("exp_avg", "exp_avg_sq"):
@@ -63,15 +65,16 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     pairs = _matching(optimizer, state_dict)
     for (parameter, name), saved in pairs:
         _check(optimizer.state[parameter], saved, name)
-    with torch.no_grad():
-        for (parameter, _), saved in pairs:
-            for key, value in optimizer.state[parameter].items():
-                _copy(value, saved[key])
-            _settle(parameter, optimizer.state[parameter])
     for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         group.update(
             {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
         )
+    seeds = {entry.parameter: entry.seed for entry in optimizer.entries()}
+    with torch.no_grad():
+        for (parameter, _), saved in pairs:
+            for key, value in optimizer.state[parameter].items():
+                _copy(value, saved[key])
+            _settle(parameter, optimizer.state[parameter], seeds[parameter])
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
@@ -140,11 +143,17 @@ def _copy(value: torch.Tensor, saved) -> None:
         value.copy_(saved)
 
 
-def _settle(parameter: torch.Tensor, state: dict) -> None:
-    """What follows from a new master."""
+def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
+    """What follows from a loaded master: bytes as those of the step that saved it."""
     local = dtensors.local_of(parameter)
     master = dtensors.local_of(state["master"]) if "master" in state else None
     if isinstance(local, QuantizedTensor):
         local.write(master)
+        matrix, step = local._matrix, int(state["step"])
+        if matrix.history is not None:
+            matrix.history.copy_(state["history"])
+        stochastic = seed is not None and step > 0  # before the first step, all is to nearest
+        draw = casting.Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
+        matrix.saved = casting.Saved(draw)
     elif master is not None:
         local.copy_(master)

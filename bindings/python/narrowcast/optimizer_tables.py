@@ -5,7 +5,8 @@ reduced.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,49 +28,65 @@ class Launch:
     amaxes: torch.Tensor | None = None
 
 
-class Tables:
-    """Made from (parameter, state, name, index of its group) of every parameter of an optimizer."""
+class Entry(NamedTuple):
+    """A parameter of an optimizer. `seed`: of its stochastic rounding; None: to nearest."""
 
-    def __init__(self, entries):
+    parameter: torch.Tensor
+    state: dict[str, torch.Tensor]
+    name: str
+    group: int  # its index
+    seed: int | None
+
+
+class Tables:
+    """Made from all parameters of an optimizer."""
+
+    def __init__(self, entries: Iterable[Entry]):
         self._by_key: dict[tuple, Launch] = {}
         self._matrices: dict = {}  # by the process group of their shards, or None
         self._marks = -1
-        for parameter, state, name, index in entries:
-            moments = (dtensors.local_of(state[moment]) for moment in ("exp_avg", "exp_avg_sq"))
-            adam = _C.AdamState(state["step"], *moments)
-            if isinstance(dtensors.local_of(parameter), QuantizedTensor):
-                self._add_quantized(parameter, state, name, index, adam)
+        for entry in entries:
+            moments = (dtensors.local_of(entry.state[key]) for key in ("exp_avg", "exp_avg_sq"))
+            adam = _C.AdamState(entry.state["step"], *moments)
+            if isinstance(dtensors.local_of(entry.parameter), QuantizedTensor):
+                self._add_quantized(entry, adam)
             else:
-                self._add_plain(parameter, state, name, index, adam)
+                self._add_plain(entry, adam)
         self._launches = list(self._by_key.values())
         self._amaxes: list[torch.Tensor] = []  # all of a device
         self._reductions: list[tuple[torch.Tensor, Any]] = []  # a part of them, its process group
         for device in dict.fromkeys(launch.device for launch in self._launches if launch.spans):
             self._lay_out_amaxes(device)
 
-    def _add_plain(self, parameter, state, name, index, adam) -> None:
-        local = dtensors.local_of(parameter)
-        master = dtensors.local_of(state["master"]) if "master" in state else None
-        self._launch(local.device).table.add_plain(parameter, name, index, adam, master)
+    def _add_plain(self, entry: Entry, adam) -> None:
+        local = dtensors.local_of(entry.parameter)
+        master = dtensors.local_of(entry.state["master"]) if "master" in entry.state else None
+        table = self._launch(local.device).table
+        table.add_plain(entry.parameter, entry.name, entry.group, adam, master)
 
-    def _add_quantized(self, parameter, state, name, index, adam) -> None:
+    def _add_quantized(self, entry: Entry, adam) -> None:
+        parameter = entry.parameter
         local = dtensors.local_of(parameter)
         own_matrix(local)
         matrix = local._matrix
-        if matrix.master.data_ptr() != dtensors.local_of(state["master"]).data_ptr():
-            state["master"] = dtensors.like(parameter, local.master)  # FSDP2 has copied the shard
+        if matrix.master.data_ptr() != dtensors.local_of(entry.state["master"]).data_ptr():
+            entry.state["master"] = dtensors.like(parameter, local.master)  # FSDP2 copied the shard
+        if matrix.history is not None:
+            entry.state["history"] = matrix.history
         group = dtensors.shard_group(parameter)
         self._matrices.setdefault(group, []).append(matrix)
-        described = (matrix.rows, matrix.columns, matrix.master, matrix.buffers, matrix.amax)
-        launch = self._launch(matrix.device, matrix.format, group)
-        launch.table.add_quantized(parameter, name, index, adam, matrix, described)
+        stochastic = entry.seed is not None
+        table = self._launch(matrix.device, matrix.format, group, stochastic).table
+        place = (entry.seed, dtensors.first_element(parameter)) if stochastic else (0, 0)
+        described = casting.described(matrix, matrix.master)
+        table.add_quantized(parameter, entry.name, entry.group, adam, matrix, described, *place)
 
-    def _launch(self, device, format=None, group=None) -> Launch:
+    def _launch(self, device, format=None, group=None, stochastic=False) -> Launch:
         spans = format is not None and format.tensor_amax
         group = group if spans else None
-        key = (device, format, group)
+        key = (device, format, group, stochastic)
         if key not in self._by_key:
-            table = _C.AdamTable(None if format is None else format.plugin, device)
+            table = _C.AdamTable(None if format is None else format.plugin, device, stochastic)
             self._by_key[key] = Launch(table, device, spans, group)
         return self._by_key[key]
 
@@ -115,5 +132,5 @@ class Tables:
             casting.reduce_over([amaxes], group)
         for launch in self._launches:
             if launch.spans:
-                launch.table.cast(launch.amaxes, casting.stream_of(launch.device))
+                launch.table.finish(launch.amaxes, casting.stream_of(launch.device))
             launch.table.commit()

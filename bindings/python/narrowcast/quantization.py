@@ -32,12 +32,16 @@ def quantize(
               which usages are made; at least one. A derived columnwise may be asked for alone
     source    "master", or "bf16" to round the value to bfloat16 before its amax and its cast are
               taken
-    rounding  "nearest"; "stochastic" (with seed, step, and offset, the index of x's first element
-              in its whole tensor) is not there yet
+    rounding  "nearest" or "stochastic": then an element's code is the upper of its two neighbours
+              with the probability of its place between them, as a function of seed, step and the
+              element's row-major index in the whole tensor. Scales are never stochastic
+    seed, step, offset
+              of stochastic rounding, from 0 to 2^64 - 1; `offset`: the index of x's first element
+              in the whole tensor, so that a piece gets the codes that it has there
 
     Returns a tensor of x's shape and dtype that keeps no high-precision value. It is detached from
     x. Raises TypeError for another kind of x, ValueError for a wrong option or a shape that the
-    format cannot hold, NotImplementedError for stochastic rounding.
+    format cannot hold.
     """
     format = registry.format(format)
     check_value(x)
@@ -49,9 +53,12 @@ def quantize(
     if source not in ("master", "bf16"):
         raise ValueError(f'source is "master" or "bf16", not {source!r}')
     check_rounding(rounding)
+    for name, value in (("seed", seed), ("step", step), ("offset", offset)):
+        check_word(name, value)
+    draw = casting.Draw(seed, step, offset) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     matrix = Matrix.allocate(format, rows, columns, usages, x.device)
-    casting.cast_value(matrix, x.detach().reshape(rows, columns), source_bf16=source == "bf16")
+    casting.cast_value(matrix, x.detach().reshape(rows, columns), source == "bf16", draw)
     return QuantizedTensor(matrix, x.shape, x.dtype)
 
 
@@ -72,9 +79,14 @@ def check_value(x) -> None:
 
 
 def check_rounding(rounding: str) -> None:
-    if rounding == "stochastic":
-        raise NotImplementedError(
-            "stochastic rounding is not there yet: the kernels round to nearest only"
-        )
-    if rounding != "nearest":
+    """ValueError unless it is one of the two."""
+    if rounding not in ("nearest", "stochastic"):
         raise ValueError(f'rounding is "nearest" or "stochastic", not {rounding!r}')
+
+
+def check_word(name: str, value: int) -> None:
+    """TypeError or ValueError unless a value is an integer of 64 bits."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not {type(value).__name__}")
+    if not 0 <= value < 2**64:
+        raise ValueError(f"{name} is from 0 to 2^64 - 1, not {value}")

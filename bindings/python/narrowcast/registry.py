@@ -96,6 +96,11 @@ class Format:
         return "rowwise" if self.cuts[ROWWISE_DATA].gather == _GATHER_ALWAYS else "by pass"
 
     @property
+    def is_delayed(self) -> bool:
+        """Whether its scale follows from the amaxes of earlier casts."""
+        return self.amax == "delayed"
+
+    @property
     def path(self) -> str:
         """The file that the format was loaded from."""
         return self.plugin.path

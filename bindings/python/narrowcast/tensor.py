@@ -98,9 +98,20 @@ class QuantizedTensor(torch.Tensor):
         """float32 (1,): the largest magnitude of the whole tensor, in formats with a scale that
         spans it. None in others.
         """
-        if self._matrix.amax is not None:
+        return self._spanning("amax")
+
+    @property
+    def history(self) -> torch.Tensor | None:
+        """float32, in formats with delayed scaling: the multiplier of encoding behind the bytes,
+        that of the next optimizer step, and the amaxes of the whole tensor's last casts, the
+        newest first. None in others.
+        """
+        return self._spanning("history")
+
+    def _spanning(self, name: str) -> torch.Tensor | None:
+        if getattr(self._matrix, name) is not None:
             self._matrix.refresh()
-        return self._matrix.amax
+        return getattr(self._matrix, name)
 
     @property
     def master(self) -> torch.Tensor | None:

@@ -1,0 +1,139 @@
+"""Delayed scaling against the reference, step by step: docs/numerics.md, "Delayed scaling"."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+import reference
+import values
+from models import DEVICES
+from models import assert_same as assert_same_tensors
+from test_conformance import FORMATS, assert_same
+
+NAMES = [name for name in FORMATS if FORMATS[name].amax == "delayed"]
+pytestmark = pytest.mark.skipif(not NAMES, reason="no format has a delayed amax")
+ON_DEVICES = pytest.mark.parametrize("device", DEVICES)
+FORMAT_NAMES = pytest.mark.parametrize("name", NAMES)
+
+
+class Casts:
+    """A weight whose master is set before each step, and the reference's history of the same. The
+    step moves nothing: its learning rate is 0.
+    """
+
+    def __init__(self, name, x, device):
+        layer = nn.Linear(*x.shape[::-1], bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(x))
+        self.weight = nc.convert(layer.to(device), name).weight
+        self.optimizer = nc.FusedAdam([self.weight], lr=0.0, weight_decay=0.0)
+        self.truth = reference.Delayed(FORMATS[name])
+        self.expected = self.truth.cast(x)
+        self.check("at first")
+
+    def check(self, where):
+        assert_same(self.weight.detach(), self.expected, where)
+
+    def step(self, x=None, found_inf=False, gradient=0.0):
+        if x is not None:
+            self.optimizer.state[self.weight]["master"].copy_(torch.from_numpy(x))
+        self.weight.grad = torch.full_like(self.weight, gradient, dtype=torch.float32)
+        self.optimizer.found_inf = torch.tensor(float(found_inf), device=self.weight.device)
+        self.optimizer.step()
+        if not found_inf:
+            master = self.optimizer.state[self.weight]["master"].cpu().numpy()
+            self.expected = self.truth.cast(master)
+        self.check(f"step {len(self.truth.amaxes)}")
+
+
+def matrix(size, seed=0):
+    return values.random((4, 32), np.random.default_rng(seed)) * np.float32(size)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_quantize_has_no_history(name, device):
+    """nc.quantize casts with the tensor's own amax, whatever was cast before."""
+    for size in (1, 100, 0.01):
+        x = matrix(size)
+        truth = reference.quantize(x, FORMATS[name])
+        assert_same(nc.quantize(torch.from_numpy(x).to(device), name), truth, f"size {size}")
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [1, 2, 4, 8, 1e6],
+        [1, 0.1, 1e-6, 1e-30, 1e-42],
+        [0, 0, 3, 0, 2],
+        [1, 0, 0, 5],
+        [1e38, 1, 1e38],
+        [1e-44, 1],
+    ],
+    ids=["growing", "shrinking", "zeros first", "zeros", "huge", "tiny"],
+)
+def test_sizes(name, device, sizes):
+    casts = Casts(name, matrix(sizes[0]), device)
+    for t, size in enumerate(sizes[1:]):
+        casts.step(matrix(size, t))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_special_values(name, device):
+    """NaN counts for no amax. A master that overflows to infinity freezes the multiplier."""
+    casts = Casts(name, matrix(1), device)
+    x = matrix(2)
+    x[1, 3] = np.nan
+    casts.step(x)
+    x[1, 3] = np.float32(3e38)
+    group = casts.optimizer.param_groups[0]
+    group["lr"] = 3e38
+    casts.step(x, gradient=-1.0)
+    assert np.isinf(casts.optimizer.state[casts.weight]["master"].cpu().numpy()).any()
+    group["lr"] = 0.0
+    for t in range(3):
+        casts.optimizer.state[casts.weight]["exp_avg"].zero_()
+        casts.step(matrix(8, t))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("steps", [1, 2, 1024, 1025])
+def test_the_window(name, device, steps):
+    """The first amax is the largest; it is forgotten after 1024."""
+    casts = Casts(name, matrix(9), device)
+    x = matrix(1)
+    for _ in range(steps):
+        casts.step(x)
+    casts.step(x)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_skipped_step_records_nothing(name, device):
+    casts = Casts(name, matrix(1), device)
+    casts.step(matrix(2))
+    casts.step(found_inf=True)
+    casts.step(matrix(3))
+    casts.step(matrix(3))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_loaded_state_has_the_bytes_and_the_future_of_the_saved_one(name, device):
+    casts, other = Casts(name, matrix(1), device), Casts(name, matrix(7), device)
+    casts.step(matrix(5))
+    state = copy.deepcopy(casts.optimizer.state_dict())
+    other.optimizer.load_state_dict(state)
+    assert_same_tensors(other.weight.detach(), casts.weight.detach())
+    other.truth, other.expected = copy.deepcopy(casts.truth), casts.expected
+    for t, size in enumerate((0.5, 20, 1)):
+        casts.step(matrix(size, t))
+        other.step(matrix(size, t))
