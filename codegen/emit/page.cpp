@@ -59,6 +59,10 @@ std::string buffer_rows(const Plan& plan) {
     text += "\n";
   }
   if (plan.tensor_amax) text += "| `amax` | float32 | (1,) | 4 |\n";
+  if (plan.delayed_amax) {
+    text += "| `history` | float32 | (" + std::to_string(sizeof(nc_history) / sizeof(float)) +
+            ",) | " + std::to_string(sizeof(nc_history)) + " |\n";
+  }
   text.pop_back();
   return text;
 }

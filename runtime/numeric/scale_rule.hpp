@@ -3,6 +3,8 @@
 // formulas and the edge cases.
 #pragma once
 
+#include <type_traits>
+
 #include "runtime/numeric/scale_type.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -19,6 +21,16 @@ NC_EVERYWHERE constexpr Scale<float> f32_scale(float multiplier) {
 
 NC_EVERYWHERE constexpr Scale<uint8_t> e8m0_scale(uint32_t code) {
   return {E8M0::reciprocal(code), static_cast<uint8_t>(code)};
+}
+
+// The scale that a rule's multiplier belongs to.
+template <class ScaleType>
+NC_EVERYWHERE constexpr Scale<typename ScaleType::Stored> scale_of(float multiplier) {
+  if constexpr (std::is_same_v<ScaleType, E8M0>) {
+    return e8m0_scale(E8M0::kMaxCode - (bits_of(multiplier) >> 23));
+  } else {
+    return f32_scale(multiplier);
+  }
 }
 
 // The multiplier that brings amax to max. An amax of 0 or infinity gives no ratio, and keeps the

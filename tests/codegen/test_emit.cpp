@@ -129,7 +129,7 @@ TEST_CASE("a scale that spans the tensor is made from its amax") {
 TEST_CASE("a delayed scale is made from the history's multiplier") {
   const std::string text = emit_cast(plan_of("fp8_e4m3_delayed"));
   CHECK(holds(text, "using Rule = Exact<F32, E4M3>;"));
-  CHECK(holds(text, "x.tensor_scale(f32_scale(in.multiplier));"));
+  CHECK(holds(text, "x.tensor_scale(scale_of<ScaleType>(in.multiplier));"));
   CHECK(!holds(text, "tensor_amax"));
 }
 
@@ -143,6 +143,8 @@ TEST_CASE("the page shows facts, shapes, phases and a picture") {
   CHECK(holds(page, "| row step | 16 |"));
   CHECK(holds(page, "| `columnwise_data` | uint8 | (520, 150) | 78000 |"));
   CHECK(holds(page, "| `amax` | float32 | (1,) | 4 |"));
+  CHECK(!holds(page, "`history`"));
+  CHECK(holds(emit_page(plan_of("fp8_e4m3_delayed")), "| `history` | float32 | (1026,) | 4104 |"));
   CHECK(holds(page, "](layout.svg)"));
   CHECK(holds(page, "| forward | rowwise | 4.03125 | 78627 |"));
   const std::string by_pass = emit_page(plan_of("mxfp8_e4m3"));

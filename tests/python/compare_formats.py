@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import torch
+from torch import nn
 
 import narrowcast as nc
 import reference
@@ -16,6 +17,7 @@ import values
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
 # Ragged against every block and tile; some hold one usage alone of a packed format.
 SHAPES = ((1, 1), (36, 52), (130, 260), (257, 132), (4, 1200), (300, 4), (0, 8))
+STEPPED = ((36, 52), (300, 4))  # whole bytes in both usages
 KINDS = ("random", "points", "thresholds_1x16", "underflowing", "random_bits")
 SPECIAL = ("nans_beside_infinities", "zeros", "subnormal", "largest")
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -50,6 +52,28 @@ def differences(fmt, x, device):
             yield "columnwise derived"
 
 
+def differences_of_steps(fmt, x, device):
+    """What differs after a step of the optimizer, which rounds stochastically."""
+    layer = nn.Linear(*x.shape[::-1], bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(x))
+    weight = nc.convert(layer.to(device), fmt.name).weight
+    optimizer = nc.FusedAdam([weight], lr=1e-2, rounding="stochastic", seed=3)
+    delayed = reference.Delayed(fmt) if fmt.amax == "delayed" else None
+    if delayed:
+        delayed.cast(x)
+    for t in (1, 2, 3):
+        weight.grad = torch.from_numpy(x * np.float32(t)).to(device)
+        optimizer.step()
+        master = optimizer.state[weight]["master"].cpu().numpy()
+        options = {"rounding": "stochastic", "seed": 3, "step": t}
+        truth = delayed.cast(master, **options) if delayed else None
+        truth = truth or reference.quantize(master, fmt, **options)
+        for name in BUFFERS:
+            if not same(getattr(weight.detach(), name), getattr(truth, name)):
+                yield f"{name} after step {t}"
+
+
 def main(plugins, *specs):
     nc.load(plugins)
     faults = 0
@@ -59,8 +83,11 @@ def main(plugins, *specs):
             for kind in (*KINDS, SPECIAL[i % len(SPECIAL)]) if 0 not in shape else ("zeros",):
                 x = (values.FINITE | values.SPECIAL)[kind](shape, rng)
                 for device in DEVICES:
-                    for what in differences(fmt, x, device):
-                        faults += 1
+                    found = [*differences(fmt, x, device)]
+                    if kind == "random" and shape in STEPPED:
+                        found += differences_of_steps(fmt, x, device)
+                    faults += len(found)
+                    for what in found:
                         print(f"{fmt.name} {shape} {kind} {device}: {what} differs")
     print(f"{len(specs)} formats, {faults} differences")
     return 1 if faults else 0

@@ -39,7 +39,9 @@ def test_layout(format, dtype, state_dtype):
     for p in model.parameters():
         state = optimizer.state[p]
         own = isinstance(p, nc.QuantizedTensor) or dtype != torch.float32
-        assert set(state) == {"step", "exp_avg", "exp_avg_sq"} | ({"master"} if own else set())
+        history = {"history"} if getattr(p, "history", None) is not None else set()
+        master = {"master"} if own else set()
+        assert set(state) == {"step", "exp_avg", "exp_avg_sq"} | master | history
         assert state["step"].shape == ()
         assert (state["step"].dtype, state["step"].device.type) == (torch.float32, "cpu")
         for moment in ("exp_avg", "exp_avg_sq"):

@@ -20,6 +20,12 @@ struct Encoded {
   NC_EVERYWHERE uint64_t operator()(float x) const { return Element::encode(x); }
 };
 
+template <class Element>
+struct Drawn {
+  uint32_t random_word;
+  NC_EVERYWHERE uint64_t operator()(float x) const { return Element::encode(x, random_word); }
+};
+
 template <class Rule>
 struct Scaled {
   Rule rule;
@@ -49,6 +55,16 @@ struct Narrowed {
 // the step that a float lies on, and `equal(name, function, definition, samples)` for one that has
 // the value of another at each float; `samples` are patterns at which that is most in doubt.
 
+// Of stochastic rounding: the least and the largest, some between, and low bits that must not
+// count.
+inline constexpr uint32_t kRandomWords[] = {0xff, 0x100, 0x5a5a5a5a, 0xffffffff};
+
+inline std::string drawn(const std::string& name, uint32_t random_word) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "encode %s, drawing %08x", name.c_str(), random_word);
+  return text;
+}
+
 template <class Element, class Visitor>
 void visit_e8m0(Visitor& visitor, const std::string& name, double max, int mantissa_bits) {
   const int exponent = std::ilogb(max);
@@ -69,8 +85,19 @@ void visit_f32(Visitor& visitor, const std::string& name, double max) {
 template <class Element, class Visitor>
 void visit_float(Visitor& visitor, const std::string& name, const Type& type) {
   visitor.steps("encode " + name, Encoded<Element>{}, encoding(type));
+  for (const uint32_t word : kRandomWords) {
+    visitor.steps(drawn(name, word), Drawn<Element>{word}, stochastic_encoding(type, word));
+  }
   visit_e8m0<Element>(visitor, name, type.max(), type.mantissa_bits);
   visit_f32<Element>(visitor, name, type.max());
+}
+
+template <class Element, class Visitor>
+void visit_int8(Visitor& visitor, const std::string& name, double unit) {
+  visitor.steps("encode " + name, Encoded<Element>{}, encoding_of_int8(unit));
+  for (const uint32_t word : kRandomWords) {
+    visitor.steps(drawn(name, word), Drawn<Element>{word}, stochastic_encoding_of_int8(unit, word));
+  }
 }
 
 template <class Visitor>
@@ -80,9 +107,9 @@ void visit_claims(Visitor& visitor) {
   visit_float<E2M1>(visitor, "e2m1", kE2M1);
   visit_float<E2M3>(visitor, "e2m3", kE2M3);
   visit_float<E3M2>(visitor, "e3m2", kE3M2);
-  visitor.steps("encode int8", Encoded<Integer8>{}, encoding_of_int8(1));
+  visit_int8<Integer8>(visitor, "int8", 1);
   visit_f32<Integer8>(visitor, "int8", 127);
-  visitor.steps("encode int8 / 64", Encoded<MxInteger8>{}, encoding_of_int8(1.0 / 64));
+  visit_int8<MxInteger8>(visitor, "int8 / 64", 1.0 / 64);
   visit_e8m0<MxInteger8>(visitor, "int8 / 64", 127.0 / 64, 6);
   visitor.steps("narrow to bf16", Narrowed<Bf16>{kBf16.nan_code}, narrowing(kBf16));
   visitor.steps("narrow to fp16", Narrowed<F16>{kF16.nan_code}, narrowing(kF16));

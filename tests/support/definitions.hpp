@@ -1,5 +1,6 @@
-// The definitions of docs/numerics.md, sections "Number types" and "Amax and scales", as steps: in
-// double precision, where every product below is exact, and never through the library's own text.
+// The definitions of docs/numerics.md, sections "Number types", "Amax and scales" and "Stochastic
+// rounding", as steps: in double precision, where every product below is exact, and never through
+// the library's own text.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +48,20 @@ inline Steps encoding(const Type& type) {
   return with_signs(magnitudes, type.nan_code, [=](uint64_t code) { return code | sign; });
 }
 
+// How far it is from a value to the next where stochastic rounding, for one random word, begins to
+// take the next: "Stochastic rounding".
+inline double share_of(uint32_t random_word) { return (random_word >> 8) * 0x1p-24; }
+
+inline Steps stochastic_encoding(const Type& type, uint32_t random_word) {
+  const Steps magnitudes = steps_of(count_to(type.last), [&](size_t code, double x) {
+    const double above = type.value(static_cast<uint32_t>(code)),
+                 below = type.value(static_cast<uint32_t>(code) - 1);
+    return x >= above || x > below + share_of(random_word) * (above - below);
+  });
+  const uint64_t sign = uint64_t{1} << (type.bits() - 1);
+  return with_signs(magnitudes, type.nan_code, [=](uint64_t code) { return code | sign; });
+}
+
 // As `encoding`, but what rounds beyond the last code is the infinity after it: bf16 and fp16.
 inline Steps narrowing(const Type& type) {
   Type extended = type;
@@ -59,6 +74,14 @@ inline Steps encoding_of_int8(double unit) {
   const Steps magnitudes = steps_of(count_to(127), [&](size_t n, double x) {
     const double middle = (static_cast<double>(n) - 0.5) * unit;
     return n % 2 == 0 ? x >= middle : x > middle;
+  });
+  return with_signs(magnitudes, 127, [](uint64_t n) { return (256 - n) & 0xff; });
+}
+
+inline Steps stochastic_encoding_of_int8(double unit, uint32_t random_word) {
+  const Steps magnitudes = steps_of(count_to(127), [&](size_t n, double x) {
+    const double above = static_cast<double>(n);
+    return x >= above * unit || x > (above - 1 + share_of(random_word)) * unit;
   });
   return with_signs(magnitudes, 127, [](uint64_t n) { return (256 - n) & 0xff; });
 }

@@ -26,7 +26,8 @@ class Matrix:
                    Format.buffer_shape); None where absent
     amax           float32 (1,), in formats with a scale that spans the tensor
     history        float32, of delayed scaling: the multiplier behind the present bytes, that of the
-                   next update, and the amaxes of the last casts, the newest first
+                   next update, and the amaxes of the last casts, the newest first; zeros until a
+                   new master's bytes are made
     master         float32 (rows, columns), what the bytes are made from; None if it is not kept
     name           of the weight, for messages
     recompute      nc.convert's option
@@ -223,7 +224,6 @@ class Matrix:
             # One of them may be a whole buffer, with its padding.
             used = buffers.corner(map(min, target.shape, origin.shape))
             target[used] = origin[used]
-        self.copy_spanning(source)
         if self.master is not None:
             box.of(self.master).copy_(source.high_precision(source_box))
         self.filled = set(self.usages)
@@ -236,6 +236,7 @@ class Matrix:
             if source.saved is not None:
                 rows = source_box.row - box.row
                 self.saved = source.saved.moved(rows * self.columns)
+        self.copy_spanning(source)
 
     def with_columnwise(self, box: Box) -> tuple[Matrix, Box]:
         """A copy of a box of rowwise bytes, with the columnwise ones that follow from them."""
@@ -300,6 +301,8 @@ class Matrix:
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""
         self.stale, self.saved = True, None
+        if self.history is not None:
+            self.history.zero_()  # a saved state says so too, even if no bytes are made before
         self.used = max(self.used, end)
         casting.count_stale()
 

@@ -144,14 +144,17 @@ def _copy(value: torch.Tensor, saved) -> None:
 
 
 def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
-    """What follows from a loaded master: bytes as those of the step that saved it."""
+    """What follows from a loaded state: bytes as those of the step before it was saved."""
     local = dtensors.local_of(parameter)
     master = dtensors.local_of(state["master"]) if "master" in state else None
     if isinstance(local, QuantizedTensor):
+        history = state["history"].clone() if "history" in state else None
         local.write(master)
         matrix, step = local._matrix, int(state["step"])
-        if matrix.history is not None:
-            matrix.history.copy_(state["history"])
+        if history is not None:
+            if history[0] == 0:  # saved after a write, before its cast
+                return
+            matrix.history.copy_(history)
         stochastic = seed is not None and step > 0  # before the first step, all is to nearest
         draw = casting.Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
         matrix.saved = casting.Saved(draw)
