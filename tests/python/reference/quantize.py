@@ -71,7 +71,9 @@ def quantize(
             stored, encode, _ = block_scales(amax, fmt, tensor)
         else:
             encode = np.full((1, 1), tensor_multiplier, np.float32)
-            stored = 254 - (encode.view(np.uint32) >> 23) if fmt.scale == "e8m0" else 1 / encode
+            stored = 1 / encode
+            if fmt.scale == "e8m0":
+                stored = (254 - (encode.view(np.uint32) >> 23)).astype(np.uint8)
         with np.errstate(all="ignore"):
             y = x * spread(encode, usage.block, x.shape)
         if rounding == "stochastic":
