@@ -127,9 +127,16 @@ inline Steps even_e8m0(int max_exponent, int mantissa_bits) {
   }));
 }
 
+// The fp32 number nearest to x. C++ leaves open what the conversion of a number beyond all floats
+// gives, and compilers differ in it.
+NC_EVERYWHERE float rounded(double x) {
+  constexpr double kBeyond = 0x1.ffffffp127;  // the middle between the largest float and 2^128
+  return x >= kBeyond ? float_of(kInfinityBits) : static_cast<float>(x);
+}
+
 // One division in double precision and one narrowing give the correctly rounded fp32 quotient: 53
 // bits are more than twice 24.
-NC_EVERYWHERE float quotient(double a, double b) { return static_cast<float>(a / b); }
+NC_EVERYWHERE float quotient(double a, double b) { return rounded(a / b); }
 
 // E and S of the exact rule, of the amax that a float alone makes.
 struct ExactF32 {
@@ -163,7 +170,7 @@ inline Steps rceil_f32(double max) {
 // The e4m3 scales of blocks under a tensor amax. Products of two floats are exact in double
 // precision, and one conversion rounds them.
 inline Steps nearest_even_e4m3(float tensor_amax) {
-  const auto product = [](double a, double b) { return double{static_cast<float>(a * b)}; };
+  const auto product = [](double a, double b) { return double{rounded(a * b)}; };
   const double ratio = std::min(double{quotient(2688, tensor_amax)}, double{kFloatMax});
   const double encode = tensor_amax == 0 || ratio == 0 ? 1 : ratio;
   const double decode = quotient(1, encode);
