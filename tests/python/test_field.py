@@ -220,7 +220,7 @@ def test_no_32_bit_product_of_rows_and_columns(format):
     assert part.storage_offset() == middle * columns + columns // 2
     assert part.shape == (middle, columns // 2)
     for buffer in (0, 2):
-        (first, count), (second, width) = f.stored_box(buffer, part._box)
+        (first, count), (second, width) = f.stored_box(buffer, part._view.box)
         assert min(first, count, second, width) > 0
         assert count * width * 8 == middle * (columns // 2) * f.rowwise.element_bits
         stored = f.buffer_shape(buffer, rows, columns)

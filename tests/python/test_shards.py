@@ -115,7 +115,7 @@ def table_of(format, tensors, stochastic):
     states = []
     for index, tensor in enumerate(tensors):
         tensor = tensor.detach()
-        if not tensor.is_whole:
+        if not tensor._view.is_whole:
             tensor = tensor.clone()
         matrix = tensor._matrix
         moments = [torch.zeros(tensor.shape) for _ in range(2)]

@@ -130,7 +130,7 @@ def _empty_like(
     """A tensor with the weight's value as its master and bytes that are still to be made."""
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
-    # FSDP2's own shards have no derived columnwise: see Matrix.zeros.
+    # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
     rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
     matrix = Matrix.allocate(format, rows, columns, usages, local.device)

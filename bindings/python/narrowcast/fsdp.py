@@ -82,8 +82,8 @@ class Plan:
 
 
 def pre_all_gather(tensor):
-    """The payloads of a shard, and what goes from here to post_all_gather on this rank. It may run
-    without a post: it changes nothing.
+    """The payloads of a shard, and what goes from here to gathered() and fill_again() on this rank.
+    It may run without them: it changes nothing.
     """
     shard = tensor._matrix
     if shard.plan is None:
@@ -96,23 +96,24 @@ def pre_all_gather(tensor):
         return plan.gather.pack(shard, kind), (plan, kind, shard)
 
 
-def post_all_gather(slots, metadata, param_dtype, out):
-    """The whole weight, over the slots; the same one again, filled anew, if it is given."""
-    from narrowcast.tensor import QuantizedTensor
-
+def gathered(slots, metadata) -> tuple[Matrix, torch.Size, list[torch.Tensor]]:
+    """The whole weight, over the slots: its matrix, its shape, and its memory besides the slots."""
     plan, kind, shard = metadata
     with torch.no_grad():
-        if out is not None:
-            # The bytes are those that autograd has seen before, so no version counter may move.
-            with torch.autograd._unsafe_preserve_version_counter(tuple(plan.own)):
-                plan.gather.fill(out._matrix, slots, kind, shard)
-            return None
         buffers, plan.own = plan.gather.room(slots)
         spanning = [None if one is None else torch.empty_like(one) for one in shard.spanning]
         whole = Matrix(shard.format, plan.shape[:-1].numel(), shard.columns, buffers, *spanning)
         whole.inherit(shard)
         plan.gather.fill(whole, slots, kind, shard)
-        return QuantizedTensor(whole, plan.shape, param_dtype), plan.own
+        return whole, plan.shape, plan.own
+
+
+def fill_again(whole: Matrix, slots, metadata) -> None:
+    """Makes the bytes of an earlier gather's weight from those that have arrived in its slots."""
+    plan, kind, shard = metadata
+    # The bytes are those that autograd has seen before, so no version counter may move.
+    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(plan.own)):
+        plan.gather.fill(whole, slots, kind, shard)
 
 
 def _matrix_of(parameter) -> Matrix | None:

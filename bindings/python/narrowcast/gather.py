@@ -12,6 +12,7 @@ import math
 
 import torch
 
+from narrowcast import spanning
 from narrowcast.buffers import corner
 from narrowcast.matrix import Matrix
 from narrowcast.registry import BUFFERS, USAGES, Format, buffers_of
@@ -175,7 +176,7 @@ class Gather:
                     self._unpack(
                         whole.buffers[segment.buffer], segment.of(payloads), segment.buffer
                     )
-        whole.copy_spanning(shard)
+        spanning.copy(whole, shard)
         whole.filled = set(self.carried[kind])
 
     def _unpack(self, target: torch.Tensor, pieces: torch.Tensor, buffer: int) -> None:

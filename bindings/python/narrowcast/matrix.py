@@ -6,16 +6,10 @@ from itertools import zip_longest
 
 import torch
 
-from narrowcast import _C, buffers, casting, errors, library
+from narrowcast import buffers, casting, errors, library, spanning
 from narrowcast.box import Box, whole_box
 from narrowcast.registry import BUFFERS, USAGES, Format, buffers_of, other_usage
-
-# The float32 tensors that belong to a whole tensor, whatever part of it a matrix is, and their
-# lengths by format; 0 where it has none. They go wherever the bytes go.
-SPANNING = {
-    "amax": lambda format: int(format.tensor_amax),
-    "history": lambda format: _C.HISTORY_FLOATS if format.is_delayed else 0,
-}
+from narrowcast.spanning import SPANNING
 
 
 class Matrix:
@@ -67,16 +61,9 @@ class Matrix:
         matrix.
         """
         room = buffers.allocate(format, rows, columns, usages, device)
-        lengths = [length_of(format) for length_of in SPANNING.values()]
-        spanning = [
-            torch.zeros(length, dtype=torch.float32, device=device) if length else None
-            for length in lengths
-        ]
+        beside = spanning.allocate(format, device)
         value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
-        matrix = cls(format, rows, columns, room, *spanning, master=value)
-        if matrix.history is not None:
-            matrix.history[:2] = 1.0  # the multipliers before any cast
-        return matrix
+        return cls(format, rows, columns, room, *beside, master=value)
 
     @property
     def spanning(self) -> list[torch.Tensor | None]:
@@ -146,54 +133,12 @@ class Matrix:
         self.saved = source.saved
         return self
 
-    def part(self, box: Box) -> Matrix:
-        """A copy of a box, as a matrix of its own."""
-        if box == self.whole:
-            return self.map(torch.clone)
-        part = Matrix.allocate(
-            *(self.format, *box.shape, self.usages, self.device), master=self.master is not None
-        ).inherit(self)
-        part.copy_box(part.whole, self, box)
-        part.partial = True
-        return part
-
-    def zeros(self, rows: int, columns: int, device) -> Matrix:
-        """A matrix of zeros in this one's format, usages and options.
-
-        FSDP2 begins a shard with it. So a derived columnwise is left out, because that of a shard
-        is never gathered; and where this is the whole tensor and the new one has the size of its
-        shards, what spans the tensor is taken over.
-        """
-        derived = self.format.columnwise_derived and "rowwise" in self.usages
-        usages = ["rowwise"] if derived else self.usages
-        master = self.master is not None
-        zeros = Matrix.allocate(self.format, rows, columns, usages, device, master=master)
-        zeros.inherit(self)
-        buffers.fill_with_zeros(self.format, rows, columns, zeros.buffers)
-        if master:
-            zeros.master.zero_()
-        zeros.used, zeros.partial = 0, self.partial
-        if self.shards > 1 and rows == -(-self.rows // self.shards):
-            zeros.partial = True
-            zeros.copy_spanning(self)
-        return zeros
-
     # ---- boxes ----
 
     @property
     def step(self) -> tuple[int, int]:
         """The rows and the columns at whose multiples it can be cut."""
         return self.format.step(self.usages)
-
-    def check_cut(self, box: Box) -> None:
-        """ValueError unless a box begins and ends where the matrix can be cut."""
-        row_step, column_step = self.step
-        for row in (box.row, box.row_end):
-            if row % row_step != 0 and row < min(self.used, self.rows):
-                raise errors.cannot_cut(self, "row", row)
-        for column in (box.column, box.column_end):
-            if column % column_step != 0 and column < self.columns:
-                raise errors.cannot_cut(self, "column", column)
 
     def piece(self, buffer: int, box: Box) -> torch.Tensor:
         """The entries of a box: a view that writes through; of the whole with the padding."""
@@ -213,9 +158,9 @@ class Matrix:
         used = self.format.used_shape(buffer, *box.shape)
         return buffers.padded(self.piece(buffer, box), shape, used)
 
-    def copy_box(self, box: Box, source: Matrix, source_box: Box) -> None:
-        """Copies a box of a matrix of the same format, byte for byte, in the usages that both have,
-        and the master, if this one has it.
+    def copy_entries(self, box: Box, source: Matrix, source_box: Box) -> None:
+        """Copies a box of another matrix's buffers, in the usages that both have: all but the
+        scales that span the tensor.
         """
         for buffer, cut in enumerate(self.format.cuts):
             if self.buffers[buffer] is None or source.buffers[buffer] is None or cut.dimension < 0:
@@ -224,53 +169,6 @@ class Matrix:
             # One of them may be a whole buffer, with its padding.
             used = buffers.corner(map(min, target.shape, origin.shape))
             target[used] = origin[used]
-        if self.master is not None:
-            box.of(self.master).copy_(source.high_precision(source_box))
-        self.filled = set(self.usages)
-        self.used = max(self.used, box.row_end)
-        part_of_source = box.rows < source.used or box.columns < source.columns
-        self.partial = self.partial or source.partial or part_of_source
-        if source.stale:
-            self.mark_stale(box.row_end)
-            self.initializing = source.initializing
-            if source.saved is not None:
-                rows = source_box.row - box.row
-                self.saved = source.saved.moved(rows * self.columns)
-        self.copy_spanning(source)
-
-    def with_columnwise(self, box: Box) -> tuple[Matrix, Box]:
-        """A copy of a box of rowwise bytes, with the columnwise ones that follow from them."""
-        room = Matrix.allocate(self.format, *box.shape, USAGES, self.device)
-        room.copy_box(room.whole, self, box)
-        casting.derive_columnwise(room)
-        return room.inherit(self), room.whole
-
-    @property
-    def tensor_scale(self) -> torch.Tensor | None:
-        """What the one scale of the whole tensor is, or comes from; None in formats without."""
-        for tensor, cut in zip(self.buffers, self.format.cuts, strict=True):
-            if cut.dimension < 0 and tensor is not None:
-                return tensor
-        return self.amax
-
-    def has_scale_of(self, other: Matrix) -> bool:
-        """Whether one scale of the whole tensor decodes both; yes in formats without."""
-        mine, theirs = self.tensor_scale, other.tensor_scale
-        return mine is None or mine.is_meta or torch.equal(mine, theirs.to(mine.device))
-
-    def is_used_beside(self, box: Box) -> bool:
-        """Whether a scale of the whole tensor belongs to more rows and columns than a box."""
-        rest = box.row > 0 or box.row_end < self.used or box.columns < self.columns
-        return self.format.tensor_amax and rest and not box.is_empty
-
-    def copy_spanning(self, source: Matrix) -> None:
-        """Copies what spans the tensor, per-tensor scales among it."""
-        for target, origin in zip(self.spanning, source.spanning, strict=True):
-            if target is not None:
-                target.copy_(origin)
-        for target, origin, cut in zip(self.buffers, source.buffers, self.format.cuts, strict=True):
-            if cut.dimension < 0 and target is not None and origin is not None:
-                target.copy_(origin)
 
     # ---- values ----
 
@@ -294,7 +192,8 @@ class Matrix:
         elif not self.format.tensor_amax:  # a box is of whole blocks, each with its own scales
             part = Matrix.allocate(self.format, *box.shape, self.usages, self.device)
             casting.cast_value(part, value)
-            self.copy_box(box, part, part.whole)
+            self.copy_entries(box, part, part.whole)
+            self.filled, self.used = set(self.usages), max(self.used, box.row_end)
         else:
             raise errors.cannot_write(self, box)
 

@@ -31,7 +31,7 @@ def make_state(
         )
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if isinstance(local, QuantizedTensor):
-        own_matrix(local)
+        make_updatable(local)
         state["master"] = dtensors.like(parameter, local.master)
         if local._matrix.history is not None:
             state["history"] = local._matrix.history
@@ -44,7 +44,7 @@ def make_state(
     return state
 
 
-def own_matrix(local: QuantizedTensor) -> None:
+def make_updatable(local: QuantizedTensor) -> None:
     """Sees to it that a parameter is a whole matrix of its own, with a master. Kernels write whole
     buffers; the shard of a rank with fewer rows than the others is a view of a padded one.
     """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowcast import _C, casting, dtensors
-from narrowcast.optimizer_state import own_matrix
+from narrowcast.optimizer_state import make_updatable
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -67,7 +67,7 @@ class Tables:
     def _add_quantized(self, entry: Entry, adam) -> None:
         parameter = entry.parameter
         local = dtensors.local_of(parameter)
-        own_matrix(local)
+        make_updatable(local)
         matrix = local._matrix
         if matrix.master.data_ptr() != dtensors.local_of(entry.state["master"]).data_ptr():
             entry.state["master"] = dtensors.like(parameter, local.master)  # FSDP2 copied the shard

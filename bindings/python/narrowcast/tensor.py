@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast import dispatch, fsdp, registry
-from narrowcast.box import Box, matrix_shape, strides
-from narrowcast.matrix import SPANNING, Matrix
+from narrowcast import dispatch, fsdp, parts, registry
+from narrowcast.box import Box, strides
+from narrowcast.matrix import Matrix
+from narrowcast.view import View, whole_of
 
 LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_PARTS = (
-    *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
-    *(*SPANNING, "master"),
-)
 
 
 class QuantizedTensor(torch.Tensor):
@@ -24,9 +21,8 @@ class QuantizedTensor(torch.Tensor):
     writes through.
     """
 
-    # A box of _matrix, perhaps with rows and columns exchanged. In slots, never in __dict__, which
-    # torch copies and pickles in ways of its own.
-    __slots__ = ("_box", "_exchanged", "_matrix")
+    # Not in __dict__, which torch copies and pickles in ways of its own.
+    __slots__ = ("_view",)
 
     @staticmethod
     def __new__(
@@ -37,14 +33,14 @@ class QuantizedTensor(torch.Tensor):
         box: Box | None = None,
         exchanged: bool = False,
     ):
-        box = matrix.whole if box is None else box
+        view = whole_of(matrix) if box is None else View(matrix, box, exchanged)
         tensor = torch.Tensor._make_wrapper_subclass(
             *(cls, shape, strides(shape, exchanged, matrix.columns)),
-            storage_offset=box.row * matrix.columns + box.column,
+            storage_offset=view.first,
             dtype=dtype,
             device=matrix.device,
         )
-        tensor._matrix, tensor._box, tensor._exchanged = matrix, box, exchanged
+        tensor._view = view
         return tensor
 
     def __init__(self, *args, **kwargs):
@@ -63,42 +59,31 @@ class QuantizedTensor(torch.Tensor):
 
         The buffer itself, or a copy if this is a view whose bytes do not lie together.
         """
-        return self._buffer("rowwise", 0)
+        return self._view.buffer("rowwise", 0)
 
     @property
     def rowwise_scale_inv(self) -> torch.Tensor | None:
         """uint8 or float32: the rowwise scales with their zero padding; (1,) where one scale spans
         the tensor. None where absent.
         """
-        return self._buffer("rowwise", 1)
+        return self._view.buffer("rowwise", 1)
 
     @property
     def columnwise_data(self) -> torch.Tensor | None:
         """uint8, two-dimensional: the columnwise codes. None where absent."""
-        return self._buffer("columnwise", 0)
+        return self._view.buffer("columnwise", 0)
 
     @property
     def columnwise_scale_inv(self) -> torch.Tensor | None:
         """uint8 or float32: the columnwise scales, as rowwise_scale_inv."""
-        return self._buffer("columnwise", 1)
-
-    def _buffer(self, usage: str, index: int) -> torch.Tensor | None:
-        usage = self.own_usage(usage)
-        if usage not in self._matrix.filled:
-            return None
-        self._matrix.require(usage)
-        return self._matrix.canonical(registry.buffers_of(usage)[index], self._box)
-
-    def own_usage(self, usage: str) -> str:
-        """What the matrix calls a usage of this tensor, and the other way round."""
-        return registry.other_usage(usage) if self._exchanged else usage
+        return self._view.buffer("columnwise", 1)
 
     @property
     def amax(self) -> torch.Tensor | None:
         """float32 (1,): the largest magnitude of the whole tensor, in formats with a scale that
         spans it. None in others.
         """
-        return self._spanning("amax")
+        return self._view.spanning("amax")
 
     @property
     def history(self) -> torch.Tensor | None:
@@ -106,26 +91,15 @@ class QuantizedTensor(torch.Tensor):
         that of the next optimizer step, and the amaxes of the whole tensor's last casts, the
         newest first. None in others.
         """
-        return self._spanning("history")
-
-    def _spanning(self, name: str) -> torch.Tensor | None:
-        if getattr(self._matrix, name) is not None:
-            self._matrix.refresh()
-        return getattr(self._matrix, name)
+        return self._view.spanning("history")
 
     @property
     def master(self) -> torch.Tensor | None:
         """float32, of this shape: the value that the bytes are made from, which the optimizer
         owns. None if it is not kept.
         """
-        if self._matrix.master is None:
-            return None
-        master = self._oriented(self._box.of(self._matrix.master))
-        return master if master.shape == self.shape else master.view(self.shape)
-
-    def _oriented(self, value: torch.Tensor) -> torch.Tensor:
-        """A value between the orientation of this tensor and that of its matrix."""
-        return value.t() if self._exchanged else value
+        master = self._view.master
+        return master if master is None or master.shape == self.shape else master.view(self.shape)
 
     def dequantize(
         self, dtype: torch.dtype = torch.float32, usage: str = "rowwise"
@@ -144,10 +118,10 @@ class QuantizedTensor(torch.Tensor):
         """Whether this is view(-1) of a matrix: it keeps the matrix's geometry, and serves views
         back, copies and storage queries alone.
         """
-        return self.dim() == 1 and not self._exchanged and self._box.rows != 1
+        return self.dim() == 1 and not self._view.exchanged and self._view.box.rows != 1
 
     def __repr__(self, *, tensor_contents=None) -> str:
-        usages = " and ".join(sorted(map(self.own_usage, self._matrix.filled), reverse=True))
+        usages = " and ".join(sorted(map(self._view.own_usage, self._matrix.filled), reverse=True))
         grad = ", requires_grad=True" if self.requires_grad else ""
         return (
             f"QuantizedTensor({self.format.name}, {usages}, shape={tuple(self.shape)}, "
@@ -156,54 +130,36 @@ class QuantizedTensor(torch.Tensor):
 
     # ---- for the rest of narrowcast ----
 
+    @property
+    def _matrix(self) -> Matrix:
+        return self._view.matrix
+
     def describe(self) -> str:
         """For messages."""
         return self._matrix.describe()
 
     def decode(self, dtype: torch.dtype, usage: str = "rowwise") -> torch.Tensor:
         """dequantize() outside autograd."""
-        value = self._matrix.dequantize(self._box, dtype, self.own_usage(usage))
-        value = self._oriented(value)
+        value = self._view.decode(dtype, usage)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
-    def alias(self, shape=None) -> QuantizedTensor:
-        """The same bytes, perhaps under another shape."""
-        shape = self.shape if shape is None else shape
-        return QuantizedTensor(self._matrix, shape, self.dtype, self._box, self._exchanged)
+    def alias(self) -> QuantizedTensor:
+        """The same view of the same bytes."""
+        matrix, *place = self._view
+        return QuantizedTensor(matrix, self.shape, self.dtype, *place)
 
     def with_matrix(self, matrix: Matrix, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(matrix, self.shape, dtype or self.dtype)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of its matrix, and no transposed view of it."""
-        return self._box == self._matrix.whole and not self._exchanged
-
-    def placed(self, exchanged: bool = False) -> tuple[Matrix, Box]:
-        """A matrix and the box of it that this tensor is, or is when exchanged: a copy where its
-        own matrix has the other orientation.
-        """
-        if self._exchanged == exchanged:
-            return self._matrix, self._box
-        copy = self._matrix.part(self._box).exchanged()
-        return copy, copy.whole
-
-    def own_matrix(self) -> Matrix:
-        """A copy of the bytes, as a matrix of their own and in the orientation of this tensor."""
-        own = self._matrix.part(self._box)
-        return own.exchanged() if self._exchanged else own
-
     def detach_from_whole(self) -> None:
         """Sees to it that this is a whole matrix of its own, no view."""
-        if not self.is_whole:
-            self._matrix = self.own_matrix()
-            self._box, self._exchanged = self._matrix.whole, False
+        if not self._view.is_whole:
+            self._view = whole_of(self._view.own_matrix())
 
     def write(self, value: torch.Tensor) -> None:
         """Sets the value, of this shape; see Matrix.write."""
-        matrix_like = self._box.shape[::-1] if self._exchanged else self._box.shape
-        self._matrix.write(self._box, self._oriented(value.reshape(matrix_like)))
+        self._view.write(value)
 
     # ---- torch's protocols ----
 
@@ -219,32 +175,18 @@ class QuantizedTensor(torch.Tensor):
         """0: the bytes have no one address."""
         return 0
 
-    def _parts(self) -> tuple:
-        matrix = self._matrix
-        tensors = [getattr(self, name) for name in _PARTS]
-        partial = matrix.partial or not self.is_whole
-        return (
-            *(self.format.name, tuple(self.shape), self.dtype, tensors),
-            *(matrix.name, matrix.recompute, partial),
-        )
-
     def __tensor_flatten__(self):
-        format, _, dtype, tensors, *options = self._parts()
-        present = [name for name, tensor in zip(_PARTS, tensors, strict=True) if tensor is not None]
-        awaited = self._matrix.filled != set(self._matrix.usages)
-        return present, (awaited, format, dtype, *options)
+        return parts.flatten(self)
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        awaited, format, dtype, *options = context
-        tensors = [inner.get(name) for name in _PARTS]
-        tensor = rebuild(format, tuple(outer_size), dtype, tensors, *options)
-        tensor._matrix.awaited = awaited
-        return tensor
+        shape = tuple(map(int, outer_size))  # perhaps symbols, but a weight's shape is a fact
+        matrix, dtype = parts.unflatten(inner, context, shape)
+        return QuantizedTensor(matrix, shape, dtype)
 
     def __reduce_ex__(self, protocol):
         is_parameter = isinstance(self, torch.nn.Parameter)
-        return rebuild, (*self._parts(), self.requires_grad, is_parameter)
+        return rebuild, (*parts.parts_of(self), self.requires_grad, is_parameter)
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
@@ -269,7 +211,10 @@ class QuantizedTensor(torch.Tensor):
         return fsdp.pre_all_gather(self)
 
     def fsdp_post_all_gather(self, all_gather_outputs, metadata, param_dtype, *, out=None):
-        return fsdp.post_all_gather(all_gather_outputs, metadata, param_dtype, out)
+        if out is not None:
+            return fsdp.fill_again(out._matrix, all_gather_outputs, metadata)
+        matrix, shape, own = fsdp.gathered(all_gather_outputs, metadata)
+        return QuantizedTensor(matrix, shape, param_dtype), own
 
 
 class _Dequantize(torch.autograd.Function):
@@ -293,15 +238,8 @@ def rebuild(
     requires_grad: bool = False,
     is_parameter: bool = False,
 ) -> QuantizedTensor:
-    """A QuantizedTensor from its parts, as pickling and __tensor_unflatten__ have them."""
-    shape = tuple(map(int, shape))  # torch.compile may have symbols: a weight's shape is a fact
-    count = len(registry.BUFFERS)
-    buffers, spanning, master = tensors[:count], tensors[count:-1], tensors[-1]
-    rows, columns = matrix_shape(shape)
-    if master is not None:
-        master = master.reshape(rows, columns).contiguous()
-    matrix = Matrix(registry.format(format), rows, columns, buffers, *spanning, master=master)
-    matrix.name, matrix.recompute, matrix.partial = name, recompute, partial
+    """A QuantizedTensor from its parts, as pickling has them."""
+    matrix = parts.matrix_of(format, shape, tensors, name, recompute, partial)
     tensor = QuantizedTensor(matrix, shape, dtype)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor
 

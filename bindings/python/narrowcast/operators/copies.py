@@ -6,11 +6,13 @@ import math
 
 import torch
 
+from narrowcast import spanning
 from narrowcast.box import matrix_shape
 from narrowcast.dispatch import implements
 from narrowcast.matrix import Matrix
 from narrowcast.operators import table
 from narrowcast.operators.common import bound, refuse
+from narrowcast.pieces import copy_box, with_columnwise, zeros_like
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 
 
@@ -21,7 +23,7 @@ def _new_zeros(func, args, kwargs):
     device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
     if dtype not in LOGICAL_DTYPES:
         return torch.zeros(size, dtype=dtype, device=device)
-    return QuantizedTensor(tensor._matrix.zeros(*matrix_shape(size), device), size, dtype)
+    return QuantizedTensor(zeros_like(tensor._matrix, *matrix_shape(size), device), size, dtype)
 
 
 @implements(*table.NEW_EMPTY.operators)
@@ -31,13 +33,13 @@ def _empty(func, args, kwargs):
     size = tuple(values.get("size", tensor.shape))
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
-        rows, columns = tensor._box.shape
+        rows, columns = tensor._view.box.shape
     elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
         rows, columns = 0, matrix.columns
     device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
     if dtype not in LOGICAL_DTYPES:
         return torch.empty(size, dtype=dtype, device=device)
-    usages = [tensor.own_usage(usage) for usage in matrix.usages]
+    usages = [tensor._view.own_usage(usage) for usage in matrix.usages]
     master = matrix.master is not None
     empty = Matrix.allocate(matrix.format, rows, columns, usages, device, master=master)
     empty.inherit(matrix)
@@ -55,7 +57,7 @@ def _plain_like(func, args, kwargs):
 
 @implements(*table.CLONE.operators)
 def _clone(func, args, kwargs):
-    return args[0].with_matrix(args[0].own_matrix())
+    return args[0].with_matrix(args[0]._view.own_matrix())
 
 
 @implements(*table.TO.operators)
@@ -66,18 +68,18 @@ def _to_copy(func, args, kwargs):
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
     device = values["device"] or tensor.device
     if device == tensor.device:
-        return tensor.with_matrix(tensor.own_matrix(), dtype)
+        return tensor.with_matrix(tensor._view.own_matrix(), dtype)
 
     def move(buffer):
         return buffer.to(device, non_blocking=values["non_blocking"])
 
-    matrix = tensor._matrix if tensor.is_whole else tensor.own_matrix()
+    matrix = tensor._matrix if tensor._view.is_whole else tensor._view.own_matrix()
     return tensor.with_matrix(matrix.map(move), dtype)
 
 
 @implements(*table.PIN.operators)
 def _pin_memory(func, args, kwargs):
-    return args[0].with_matrix(args[0].own_matrix().map(torch.Tensor.pin_memory))
+    return args[0].with_matrix(args[0]._view.own_matrix().map(torch.Tensor.pin_memory))
 
 
 @implements(*table.COPY.operators)
@@ -99,35 +101,36 @@ def _alike(target: QuantizedTensor, source: QuantizedTensor) -> bool:
     return (
         target.shape == source.shape
         and target.is_flat == source.is_flat
-        and (not target.is_flat or target._box.shape == source._box.shape)
+        and (not target.is_flat or target._view.box.shape == source._view.box.shape)
     )
 
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
-    matrix = target._matrix
-    origin, box = source.placed(target._exchanged)
+    matrix, target_box, exchanged = target._view
+    origin, box = source._view.placed(exchanged)
     if matrix.master is None:
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(matrix.usages) - origin.filled
-    if matrix.is_used_beside(target._box) and (
-        matrix.master is not None or not matrix.has_scale_of(origin)
+    if spanning.is_used_beside(matrix, target_box) and (
+        matrix.master is not None or not spanning.have_one_scale(matrix, origin)
     ):
         # Bytes under another scale of the tensor would change what lies beside them.
-        matrix.write(target._box, origin.high_precision(box))
+        matrix.write(target_box, origin.high_precision(box))
         return
     if missing and origin.master is not None:
-        matrix.write(target._box, box.of(origin.master))
+        matrix.write(target_box, box.of(origin.master))
         return
     if missing == {"columnwise"} and matrix.format.columnwise_derived:
-        origin, box = origin.with_columnwise(box)
+        origin = with_columnwise(origin, box)
+        box = origin.whole
     elif missing:
         raise ValueError(
             f"{target.describe()}: copy_ from a tensor without {' and '.join(sorted(missing))} "
             "bytes, which do not follow from those it has. Quantize the source with both usages, "
             "or copy a plain tensor"
         )
-    matrix.copy_box(target._box, origin, box)
+    copy_box(matrix, target_box, origin, box)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast import errors
+from narrowcast import errors, spanning
 from narrowcast.box import Box, matrix_shape
 from narrowcast.dispatch import implements
 from narrowcast.matrix import Matrix
 from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat
+from narrowcast.pieces import copy_box
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor
 
@@ -49,7 +50,7 @@ def _boxes(func, pieces, dim: int, like: torch.Tensor) -> list[Box]:
 
 
 def _joined(func, pieces, boxes: list[Box], like: torch.Tensor) -> QuantizedTensor:
-    sources = [one.placed() for one in pieces]
+    sources = [one._view.placed() for one in pieces]
     for matrix, _ in sources:
         matrix.refresh()
     filled = set.intersection(*(matrix.filled for matrix, _ in sources))
@@ -64,7 +65,7 @@ def _joined(func, pieces, boxes: list[Box], like: torch.Tensor) -> QuantizedTens
         _check_begin(joined, index, box)
         _check_scale(func, pieces[0], index, sources)
     for box, (matrix, piece) in zip(boxes, sources, strict=True):
-        joined.copy_box(box, matrix, piece)
+        copy_box(joined, box, matrix, piece)
     return QuantizedTensor(joined, like.shape, like.dtype)
 
 
@@ -80,11 +81,11 @@ def _check_begin(joined: Matrix, index: int, box: Box) -> None:
 def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
     """Refused unless pieces have one tensor-wide scale, as one tensor has."""
     one, other = sources[0][0], sources[index][0]
-    if not one.has_scale_of(other):
+    if not spanning.have_one_scale(one, other):
         refuse(
             first,
             func,
             "needs pieces with one tensor-wide scale: that of piece 0 comes from "
-            f"{one.tensor_scale.item():g}, that of piece {index} from "
-            f"{other.tensor_scale.item():g}. Join the plain tensors that dequantize() makes",
+            f"{spanning.scale_of(one).item():g}, that of piece {index} from "
+            f"{spanning.scale_of(other).item():g}. Join the plain tensors that dequantize() makes",
         )

@@ -11,6 +11,7 @@ from narrowcast import box
 from narrowcast.dispatch import implements
 from narrowcast.operators import rules, table
 from narrowcast.operators.common import refuse, refuse_flat
+from narrowcast.pieces import check_cut
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -28,9 +29,8 @@ def view(func, args, kwargs):
     tensor, *rest = args
     matrix = tensor._matrix
     plain = torch.empty(matrix.rows * matrix.columns, dtype=tensor.dtype, device="meta")
-    strides = box.strides(tensor.shape, tensor._exchanged, matrix.columns)
-    first = tensor._box.row * matrix.columns + tensor._box.column
-    views = func(plain.as_strided(tensor.shape, strides, first), *rest, **kwargs)
+    strides = box.strides(tensor.shape, tensor._view.exchanged, matrix.columns)
+    views = func(plain.as_strided(tensor.shape, strides, tensor._view.first), *rest, **kwargs)
     return tree_map_only(torch.Tensor, lambda like: _taken(func, tensor, like), views)
 
 
@@ -51,7 +51,7 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     if exchanged:
         rules.transposition(matrix.format).require(tensor, func)
     if not taken.is_empty:
-        matrix.check_cut(taken)
+        check_cut(matrix, taken)
     return QuantizedTensor(matrix, shape, tensor.dtype, taken, exchanged)
 
 

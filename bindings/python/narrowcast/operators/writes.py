@@ -23,7 +23,7 @@ def _fill(func, args, kwargs):
     refuse_flat(tensor, func)
     if tensor.master is not None:
         func(tensor.master, *rest, **kwargs)
-        tensor._matrix.mark_stale(tensor._box.row_end)
+        tensor._matrix.mark_stale(tensor._view.box.row_end)
         tensor._matrix.initializing = True
         return tensor
     value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
@@ -38,5 +38,5 @@ def _go_on_filling(func, args, kwargs):
     if not isinstance(tensor, QuantizedTensor) or not tensor._matrix.initializing:
         return arithmetic.run(func, args, kwargs)
     func(tensor.master, *rest, **kwargs)
-    tensor._matrix.mark_stale(tensor._box.row_end)
+    tensor._matrix.mark_stale(tensor._view.box.row_end)
     return tensor
