@@ -60,8 +60,7 @@ AdamTable::Row& AdamTable::add(const py::object& parameter, const std::string& n
   entry.exp_avg = checked_pointer(state.exp_avg, rows * columns, device_, name + ": state exp_avg");
   entry.exp_avg_sq =
       checked_pointer(state.exp_avg_sq, rows * columns, device_, name + ": state exp_avg_sq");
-  if (state.step.scalar_type() != at::kFloat) type_error(name, ": state step is not float32");
-  checked_pointer(state.step, 1, at::kCPU, name + ": state step");
+  checked_floats(state.step, 1, at::kCPU, name + ": state step");
   row.memory = {{state.exp_avg, entry.exp_avg}, {state.exp_avg_sq, entry.exp_avg_sq}};
   tensors_.push_back(entry);
   rows_.push_back(std::move(row));
@@ -75,11 +74,10 @@ void AdamTable::add_quantized(const py::object& parameter, const std::string& na
                               uint64_t seed, uint64_t first) {
   const auto& [rows, columns, master, buffers, amax, history] = matrix;
   if (!master) value_error(name, " has no master");
-  if (master->scalar_type() != at::kFloat) type_error(name, ": the master is not float32");
   if (machine_.record_amax != nullptr && !history) value_error(name, " has no history");
   nc_tensor quantized{};
   describe_buffers(quantized, *plugin_, matrix, device_);
-  void* value = checked_pointer(*master, rows * columns, device_, name + ": the master");
+  void* value = checked_floats(*master, rows * columns, device_, name + ": the master");
   Row& row = add(parameter, name, group, state, rows, columns);
   nc_tensor& entry = tensors_.back();
   entry.value = value;
@@ -108,8 +106,7 @@ void AdamTable::add_plain(const py::object& parameter, const std::string& name, 
     value_error(name, " is ", c10::toString(local.scalar_type()), " and has no master");
   }
   void* memory = checked_pointer(local, elements, device_, name);
-  void* value =
-      master ? checked_pointer(*master, elements, device_, name + ": the master") : memory;
+  void* value = master ? checked_floats(*master, elements, device_, name + ": the master") : memory;
   Row& row = add(parameter, name, group, state, 1, elements);
   nc_tensor& entry = tensors_.back();
   entry.value = value;

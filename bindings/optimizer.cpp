@@ -33,8 +33,7 @@ void AdamTable::launch(nc_function function, const char* what,
   launch.stream =
       reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr): so Python passes it
   launch.parallel_for = &parallel_for;
-  if (amax)
-    launch.amax = static_cast<float*>(checked_pointer(*amax, size(), device_, "the amaxes"));
+  if (amax) launch.amax = checked_floats(*amax, size(), device_, "the tensor of amaxes");
   const py::gil_scoped_release release;
   check_launch(function(&launch), what);
 }

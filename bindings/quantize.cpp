@@ -40,9 +40,7 @@ LaunchOptions with_amax(const Plugin& plugin, const std::optional<at::Tensor>& a
   if (!amax)
     value_error("format ", plugin.format().name,
                 " has a scale that spans the tensor: its amax is needed");
-  if (amax->scalar_type() != at::kFloat)
-    type_error("the amaxes are ", c10::toString(amax->scalar_type()), ", not float32");
-  checked_pointer(*amax, static_cast<int64_t>(matrices.size()), device, "the amaxes");
+  checked_floats(*amax, static_cast<int64_t>(matrices.size()), device, "the tensor of amaxes");
   options.amax = amax;
   return options;
 }

@@ -37,18 +37,12 @@ void* checked_pointer(const at::Tensor& tensor, int64_t elements, at::Device dev
   return tensor.data_ptr();
 }
 
-namespace {
-
-// The address of float32 numbers; nullptr where there are none.
-void* checked_floats(const std::optional<at::Tensor>& tensor, int64_t count, at::Device device,
-                     const char* what) {
-  if (!tensor) return nullptr;
-  if (tensor->scalar_type() != at::kFloat)
-    type_error(what, " is ", c10::toString(tensor->scalar_type()), ", not float32");
-  return checked_pointer(*tensor, count, device, what);
+float* checked_floats(const at::Tensor& tensor, int64_t count, at::Device device,
+                      const std::string& what) {
+  if (tensor.scalar_type() != at::kFloat)
+    type_error(what, " is ", c10::toString(tensor.scalar_type()), ", not float32");
+  return static_cast<float*>(checked_pointer(tensor, count, device, what));
 }
-
-}  // namespace
 
 void describe_buffers(nc_tensor& entry, const Plugin& plugin, const Matrix& matrix,
                       at::Device device) {
@@ -73,9 +67,12 @@ void describe_buffers(nc_tensor& entry, const Plugin& plugin, const Matrix& matr
                   " go together: one of them is missing");
     }
   }
-  entry.amax = static_cast<float*>(checked_floats(amax, 1, device, "amax"));
-  entry.history =
-      static_cast<nc_history*>(checked_floats(history, kHistoryFloats, device, "the history"));
+  entry.amax = amax ? checked_floats(*amax, 1, device, "amax") : nullptr;
+  entry.history = nullptr;
+  if (history) {
+    float* numbers = checked_floats(*history, kHistoryFloats, device, "the history");
+    entry.history = reinterpret_cast<nc_history*>(numbers);
+  }
 }
 
 std::vector<nc_tensor> describe(const Plugin& plugin, const std::vector<Matrix>& matrices,

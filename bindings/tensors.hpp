@@ -31,7 +31,11 @@ int32_t dtype_number(at::ScalarType dtype, const std::string& what);
 void* checked_pointer(const at::Tensor& tensor, int64_t elements, at::Device device,
                       const std::string& what);
 
-// The checked table of a launch. `format` names the format in errors.
+// The same for numbers that must be float32.
+float* checked_floats(const at::Tensor& tensor, int64_t count, at::Device device,
+                      const std::string& what);
+
+// The checked table of a launch.
 std::vector<nc_tensor> describe(const Plugin& plugin, const std::vector<Matrix>& matrices,
                                 at::Device device);
 
