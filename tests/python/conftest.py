@@ -3,6 +3,7 @@
 import pytest
 
 from models import DEVICES, STORAGES
+from narrowcast import toolchain
 
 
 def pytest_generate_tests(metafunc):
@@ -16,3 +17,12 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(params=DEVICES)
 def device(request):
     return request.param
+
+
+@pytest.fixture
+def generator():
+    """The path of the code generator, which an installed package may lack."""
+    try:
+        return toolchain.generator()
+    except toolchain.BuildError as error:
+        pytest.skip(str(error))

@@ -13,6 +13,8 @@ import narrowcast as nc
 from narrowcast import toolchain
 from narrowcast.cli import main
 
+pytestmark = pytest.mark.usefixtures("generator")
+
 ROOT = Path(__file__).parents[2]
 NAME = "fine_fp8"
 SPEC = {
@@ -31,14 +33,6 @@ CAST = (
     "import sys, torch, narrowcast as nc; q = nc.quantize(torch.ones(4, 8) * 15.75, sys.argv[1]); "
 )
 SHOW = CAST + "print(q.rowwise_scale_inv.tolist(), nc.format(sys.argv[1]).path)"
-
-
-@pytest.fixture(autouse=True)
-def generator():
-    try:
-        return toolchain.generator()
-    except toolchain.BuildError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

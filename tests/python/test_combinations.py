@@ -11,11 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 import drawn_specs
-from narrowcast import toolchain
 
 COUNT = int(os.environ.get("NARROWCAST_DRAWN", "12"))
 SEED = int(os.environ.get("NARROWCAST_SEED", "1"))
@@ -25,14 +23,6 @@ def run(*command):
     return subprocess.run(
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-
-
-@pytest.fixture
-def generator():
-    try:
-        return toolchain.generator()
-    except toolchain.BuildError as error:
-        pytest.skip(str(error))
 
 
 def write(spec, folder):

@@ -25,8 +25,27 @@ def checkpoint_inside(model, reentrant):
         block.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=reentrant)
 
 
-def gradients(model):
-    return [p.grad.full_tensor() for p in model.parameters() if p.grad is not None]
+def gradients(parameters):
+    return [p.grad.full_tensor() for p in parameters]
+
+
+def assert_equal_gradients(parameters, expected):
+    for a, b in zip(gradients(parameters), gradients(expected), strict=True):
+        assert same(a, b)
+
+
+def sharded(model):
+    """The parameters that gradients come to: a module that is not resharded holds others."""
+    return list(model.parameters())
+
+
+def assert_equal_step(models, parameters, step, device):
+    """The same loss and gradients, to the bit, of a forward and a backward."""
+    losses = [loss_of(m, step, device) for m in models]
+    assert same(*losses)
+    for loss in losses:
+        loss.backward()
+    assert_equal_gradients(*parameters)
 
 
 def compare_checkpointed(mesh, format, reentrant, inside, recompute):
@@ -43,8 +62,7 @@ def compare_checkpointed(mesh, format, reentrant, inside, recompute):
         x.requires_grad_()
         F.mse_loss(model(x), y).backward()
         loss_of(reference, step, device).backward()
-        for a, b in zip(gradients(model), gradients(reference), strict=True):
-            assert same(a, b)
+        assert_equal_gradients(model.parameters(), reference.parameters())
 
 
 CHECKPOINTS = [(reentrant, inside) for reentrant in (True, False) for inside in (True, False)]
@@ -78,14 +96,10 @@ def keep_after_backward(mesh, format, recompute):
     device = mesh.device_type
     model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=True)
     reference = shard(build(format, device), mesh, reshard_after_forward=True)
+    parameters = sharded(model), sharded(reference)
     model.set_reshard_after_backward(False)
     for step in range(2):
-        loss, expected = (loss_of(m, step, device) for m in (model, reference))
-        assert same(loss, expected)
-        loss.backward()
-        expected.backward()
-        for a, b in zip(gradients(model), gradients(reference), strict=False):
-            assert same(a, b)
+        assert_equal_step((model, reference), parameters, step, device)
 
 
 def unshard_first(mesh, format, recompute):
@@ -93,15 +107,11 @@ def unshard_first(mesh, format, recompute):
     device = mesh.device_type
     model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=False)
     reference = shard(build(format, device), mesh, reshard_after_forward=False)
+    parameters = sharded(model), sharded(reference)
     for step in range(2):
         for module in (model, *model.blocks):
             module.unshard()
-        loss, expected = (loss_of(m, step, device) for m in (model, reference))
-        assert same(loss, expected)
-        loss.backward()
-        expected.backward()
-        for a, b in zip(gradients(model), gradients(reference), strict=True):
-            assert same(a, b)
+        assert_equal_step((model, reference), parameters, step, device)
 
 
 def change_resharding(mesh, format, recompute):
@@ -109,13 +119,9 @@ def change_resharding(mesh, format, recompute):
     device = mesh.device_type
     model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=True)
     reference = shard(build(format, device), mesh, reshard_after_forward=True)
+    parameters = sharded(model), sharded(reference)
     for step in range(2):
-        losses = [loss_of(m, step, device) for m in (model, reference)]
-        assert same(*losses)
-        for loss in losses:
-            loss.backward()
-        for a, b in zip(gradients(model), gradients(reference), strict=True):
-            assert same(a, b)
+        assert_equal_step((model, reference), parameters, step, device)
         model.set_reshard_after_forward(False)
 
 
@@ -162,8 +168,7 @@ def evaluate_between(mesh, format):
     loss_of(model, 1, device)
     first.backward()
     loss_of(reference, 0, device).backward()
-    for a, b in zip(gradients(model), gradients(reference), strict=True):
-        assert same(a, b)
+    assert_equal_gradients(model.parameters(), reference.parameters())
 
 
 def test_forwards_without_a_backward(format):
@@ -178,8 +183,7 @@ def evaluate_in_inference_mode(mesh, format):
         for m in (model, reference):
             m.zero_grad()
             loss_of(m, step, device).backward()
-        for a, b in zip(gradients(model), gradients(reference), strict=True):
-            assert same(a, b)
+        assert_equal_gradients(model.parameters(), reference.parameters())
         with torch.inference_mode():
             inferred = loss_of(model, 8, device).item()
         with torch.no_grad():
