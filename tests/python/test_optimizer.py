@@ -62,6 +62,22 @@ def test_a_step_makes_the_bytes_of_the_new_masters(device, dtype):
             assert same(p.detach(), state["master"].bfloat16())
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_dtype_decides_nothing(default):
+    found = []
+    for dtype in (torch.float32, default):
+        model = model_of()
+        give_gradients(model)
+        torch.set_default_dtype(dtype)
+        try:
+            optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+            optimizer.step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(snapshot(model, optimizer))
+    assert all(same(a, b) for a, b in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("adamw", [True, False])
 def test_against_torch(adamw):
     """100 steps, within the distance that docs/numerics.md states."""

@@ -95,7 +95,8 @@ class Tables:
         parameters.
         """
         spanning = [one for one in self._launches if one.spans and one.device == device]
-        amaxes = torch.zeros(sum(len(one.table) for one in spanning), device=device)
+        count = sum(len(one.table) for one in spanning)
+        amaxes = torch.zeros(count, dtype=torch.float32, device=device)
         end = 0
         for group in self._matrices:
             begin = end
