@@ -77,6 +77,7 @@ EXAMPLES = {
     table.TRANSPOSE: lambda q, u: q.t(),
     table.NO_BOX: lambda q, u: q.expand(2, 3 * u, 2 * u),
     table.JOIN: lambda q, u: torch.cat([q[:u], q[2 * u :]]),
+    table.REARRANGE: lambda q, u: q.flip(0),
     table.NEW_ZEROS: lambda q, u: q.new_zeros(u, u),
     table.NEW_EMPTY: lambda q, u: torch.empty_like(q).copy_(q),
     table.PLAIN_LIKE: lambda q, u: torch.zeros_like(q),
@@ -93,6 +94,8 @@ EXAMPLES = {
     table.ARITHMETIC: lambda q, u: torch._foreach_lerp_([q.clone()], [torch.ones_like(q)], 0.5),
     table.SET: lambda q, u: q.clone().set_(torch.ones(3)),
     table.STORAGE: lambda q, u: q.untyped_storage() and q,
+    table.SHARED: lambda q, u: torch.tensor(q.clone().share_memory_().is_shared()),
+    table.NO_MEMORY: lambda q, u: torch.tensor(q.tolist()),
     table.IS_PINNED: lambda q, u: torch.tensor(q.is_pinned()),
     table.RECORD_STREAM: lambda q, u: q,  # test_field.py, where a GPU is
     table.EQUAL: lambda q, u: torch.tensor(torch.equal(q, q.clone()) and not torch.equal(q, q[:u])),
@@ -120,3 +123,70 @@ def test_cells(format, row):
         got = got.dequantize()
     assert torch.equal(got, expected)
     assert torch.equal(q.dequantize(), before)
+
+
+# Shape and copy operations of which torch would make a plain tensor, and functions that would read
+# the memory that a wrapper has not: apply_ ends the process, and a DLPack capsule points nowhere.
+REFUSED = {
+    "cat with plain": lambda q: torch.cat([q, torch.ones(1, 64)]),
+    "cat with another format": lambda q: torch.cat([q, other_format(q)]),
+    "stack with plain": lambda q: torch.stack([torch.ones(64, 64), q]),
+    "stack of columns": lambda q: torch.stack([q, q], dim=1),
+    "index": lambda q: q[[0, 1]],
+    "mask": lambda q: q[torch.ones(64, 64, dtype=torch.bool)],
+    "repeat": lambda q: q.tile(2, 1),
+    "unsqueeze_": lambda q: q.unsqueeze_(0),
+    "numpy": lambda q: q.numpy(),
+    "apply_": lambda q: q.apply_(abs),
+    "map_": lambda q: torch.ones(64, 64).map_(q, max),
+    "dlpack": torch.from_dlpack,
+}
+
+
+def other_format(q):
+    return nc.quantize(torch.ones(64, 64), next(f for f in nc.formats() if f != q.format.name))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nothing_is_decoded_silently(name):
+    q = nc.quantize(torch.ones(64, 64), nc.formats()[0])
+    with pytest.raises(
+        NotImplementedError, match=f"64x64 matrix in {q.format.name}: .*dequantize|view"
+    ):
+        REFUSED[name](q)
+
+
+def test_stack(format):
+    """cat along a new first dimension."""
+    u = unit(format)
+    q = nc.quantize(torch.randn(2 * u, u, generator=torch.Generator().manual_seed(0)), format)
+    stacked = torch.stack([q, q])
+    assert isinstance(stacked, nc.QuantizedTensor)
+    assert stacked.shape == (2, 2 * u, u)
+    assert torch.equal(stacked.dequantize(), torch.stack([q.dequantize(), q.dequantize()]))
+
+
+def test_a_shape_that_does_not_fit():
+    q = nc.quantize(torch.ones(64, 64), nc.formats()[0])
+    with pytest.raises(ValueError, match=r"copy_ of a tensor of shape \(3, 2\) into .*\(64, 64\)"):
+        q.copy_(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("master", [False, True])
+def test_a_saved_flat_view_keeps_its_matrix(format, master):
+    q = nc.quantize(torch.randn(64, 32, generator=torch.Generator().manual_seed(0)), format)
+    if master:
+        linear = nn.Linear(32, 64, bias=False)
+        q = nc.convert(linear, format).weight.detach()
+    flat = q.view(-1)
+    inner, context = flat.__tensor_flatten__()
+    tensors = {name: getattr(flat, name) for name in inner}
+    unflattened = type(q).__tensor_unflatten__(tensors, context, flat.shape, flat.stride())
+    for same in pickle.loads(pickle.dumps(flat)), unflattened:
+        assert same.shape == flat.shape
+        assert same.is_flat
+        assert torch.equal(same.view(64, 32).dequantize(), q.dequantize())
+        assert torch.equal(
+            same.view(64, 32).dequantize(usage="columnwise"), q.dequantize(usage="columnwise")
+        )
+        assert not master or torch.equal(same.view(64, 32).master, q.master)

@@ -95,6 +95,13 @@ def freed(matrix) -> ValueError:
     )
 
 
+def has_no_memory(matrix, name: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{matrix.describe()}: {name} reads the memory of values, and this tensor keeps codes and "
+        f"scales in several buffers. Use dequantize(), and {name} of the plain tensor that it makes"
+    )
+
+
 def replaces_quantized(matrix) -> TypeError:
     return TypeError(
         f"{matrix.describe()}: module.float(), .half(), .bfloat16() and .double() would put a "

@@ -43,6 +43,28 @@ def _to_plain(func, args, kwargs):
     return func(tensor.dequantize(torch.float32), *rest, **kwargs)
 
 
+@handles(
+    *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__),
+    *(torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_),
+)
+def _needs_memory(func, args, kwargs):
+    """Functions that would read a tensor's memory: a wrapper has none."""
+    tensor = next(one for one in args if isinstance(one, QuantizedTensor))
+    raise errors.has_no_memory(tensor._matrix, func.__name__)
+
+
+@handles(torch.Tensor.share_memory_)
+def _share_memory(func, args, kwargs):
+    for tensor in args[0]._matrix.tensors:
+        tensor.share_memory_()
+    return args[0]
+
+
+@handles(torch.Tensor.is_shared)
+def _is_shared(func, args, kwargs):
+    return all(tensor.is_shared() for tensor in args[0]._matrix.tensors)
+
+
 @handles(torch._has_compatible_shallow_copy_type)
 def _replace(func, args, kwargs):
     """nn.Module asks this before it puts a converted tensor in a parameter's place."""

@@ -18,12 +18,14 @@ TENSORS = (
 
 def parts_of(tensor) -> tuple:
     """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
-    absent), name, recompute, partial.
+    absent), name, recompute, partial, and the rows
+    and columns that a flat view keeps.
     """
     matrix, tensors = tensor._matrix, [getattr(tensor, name) for name in TENSORS]
     partial = matrix.partial or not tensor._view.is_whole
     facts = matrix.format.name, tuple(tensor.shape), tensor.dtype
-    return *facts, tensors, matrix.name, matrix.recompute, partial
+    flattened = tensor._view.box.shape if tensor.is_flat else None
+    return *facts, tensors, matrix.name, matrix.recompute, partial, flattened
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
@@ -49,11 +51,12 @@ def matrix_of(
     name: str | None,
     recompute: bool,
     partial: bool,
+    flattened: tuple[int, int] | None,
 ) -> Matrix:
     """The matrix of a tensor's parts."""
     count = len(registry.BUFFERS)
     buffers, spanning, master = tensors[:count], tensors[count:-1], tensors[-1]
-    rows, columns = matrix_shape(shape)
+    rows, columns = flattened or matrix_shape(shape)
     if master is not None:
         master = master.reshape(rows, columns).contiguous()
     matrix = Matrix(registry.format(format), rows, columns, buffers, *spanning, master=master)

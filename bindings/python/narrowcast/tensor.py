@@ -235,11 +235,12 @@ def rebuild(
     name: str | None,
     recompute: bool,
     partial: bool,
+    flattened: tuple[int, int] | None,
     requires_grad: bool = False,
     is_parameter: bool = False,
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them."""
-    matrix = parts.matrix_of(format, shape, tensors, name, recompute, partial)
+    matrix = parts.matrix_of(format, shape, tensors, name, recompute, partial, flattened)
     tensor = QuantizedTensor(matrix, shape, dtype)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor
 

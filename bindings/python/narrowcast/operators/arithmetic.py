@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_any, tree_map_only
 
 from narrowcast.dispatch import implements
+from narrowcast.operators import table
 from narrowcast.operators.common import first_quantized, refuse
 from narrowcast.tensor import QuantizedTensor
 
@@ -15,6 +16,12 @@ from narrowcast.tensor import QuantizedTensor
 @implements(None)
 def run(func, args, kwargs):
     """Runs an operator on decoded values, unless it writes to a QuantizedTensor or is a view."""
+    if torch.Tag.inplace_view in func.tags:
+        return refuse(
+            first_quantized((args, kwargs)),
+            func,
+            "would give this very tensor another shape. Use the operation that returns a view",
+        )
     if func._schema.is_mutable and _writes_quantized(func._schema, args, kwargs):
         return refuse(
             first_quantized((args, kwargs)),
@@ -31,6 +38,16 @@ def run(func, args, kwargs):
             "tensor that it makes",
         )
     return func(*_decoded(args), **_decoded(kwargs))
+
+
+@implements(*table.REARRANGE.operators)
+def _rearrange(func, args, kwargs):
+    return refuse(
+        first_quantized((args, kwargs)),
+        func,
+        "would take rows or columns in another order, or more than once, so their blocks would be "
+        "others. Use dequantize() and the plain tensor that it makes, or slices and cat",
+    )
 
 
 def _decoded(values):

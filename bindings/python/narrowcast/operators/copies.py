@@ -134,5 +134,11 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
-    value = value.to(target.device).expand(target.shape)
+    try:
+        value = value.to(target.device).expand(target.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{target.describe()}: copy_ of a tensor of shape {tuple(value.shape)} into one of "
+            f"shape {tuple(target.shape)}: the shapes must be equal, or broadcast to the target's"
+        ) from None
     target.write(value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32))

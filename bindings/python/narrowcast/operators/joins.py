@@ -8,21 +8,33 @@ from narrowcast import errors, spanning
 from narrowcast.box import Box, matrix_shape
 from narrowcast.dispatch import implements
 from narrowcast.matrix import Matrix
-from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat
 from narrowcast.pieces import copy_box
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor
 
+_WAY = "Join the plain tensors that dequantize() makes"
 
-@implements(*table.JOIN.operators)
+
+aten = torch.ops.aten
+
+
+@implements(aten.stack.default)
+def _stack(func, args, kwargs):
+    """cat along a dimension that is new."""
+    values = bound(func, args, kwargs)
+    dim = values["dim"] % (values["tensors"][0].dim() + 1)
+    return torch.cat([one.unsqueeze(dim) for one in values["tensors"]], dim)
+
+
+@implements(aten.cat.default)
 def _cat(func, args, kwargs):
-    """With a plain tensor or another format among them, it is arithmetic."""
     values = bound(func, args, kwargs)
     tensors, first = values["tensors"], first_quantized(values["tensors"])
-    if not all(isinstance(one, QuantizedTensor) and one.format is first.format for one in tensors):
-        return arithmetic.run(func, args, kwargs)
-    for one in tensors:
+    for index, one in enumerate(tensors):
+        other = one.format.name if isinstance(one, QuantizedTensor) else "plain"
+        if other != first.format.name:
+            refuse(first, func, f"needs pieces of one format, and piece {index} is {other}. {_WAY}")
         refuse_flat(one, func)
     plain = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in tensors]
     like = torch.cat(plain, values["dim"])
@@ -87,5 +99,5 @@ def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
             func,
             "needs pieces with one tensor-wide scale: that of piece 0 comes from "
             f"{spanning.scale_of(one).item():g}, that of piece {index} from "
-            f"{spanning.scale_of(other).item():g}. Join the plain tensors that dequantize() makes",
+            f"{spanning.scale_of(other).item():g}. {_WAY}",
         )

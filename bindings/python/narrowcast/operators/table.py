@@ -71,7 +71,14 @@ NO_BOX = _row(
 
 # ---- new tensors and copies ----
 
-JOIN = _row("cat of quantized tensors", rules.join, aten.cat.default)
+JOIN = _row("cat, stack", rules.join, aten.cat.default, aten.stack.default)
+REARRANGE = _row(
+    "repeat, flip, rot90, roll, index_select, w[list], gather, take, masked_select",
+    always("error", "rows or columns in another order, or again, would be other blocks"),
+    *(aten.repeat.default, aten.flip.default, aten.roll.default, aten.index_select.default),
+    *(aten.index.Tensor, aten.gather.default, aten.take.default, aten.masked_select.default),
+    aten.rot90.default,
+)
 NEW_ZEROS = _row("new_zeros", rules.make, aten.new_zeros.default)
 NEW_EMPTY = _row(
     "new_empty, empty_like, to_empty",
@@ -143,6 +150,11 @@ SET = _row(
 STORAGE = _row(
     "untyped_storage, data_ptr",
     always("identity", "the storage of the first buffer, which FSDP2 compares; the address 0"),
+)
+SHARED = _row("share_memory_, is_shared", always("exact", "of every buffer"))
+NO_MEMORY = _row(
+    "numpy, tolist, __dlpack__, apply_, map_",
+    always("error", "no memory holds the values, only their codes"),
 )
 IS_PINNED = _row("is_pinned", always("exact", "whether all buffers are"), aten.is_pinned.default)
 RECORD_STREAM = _row(
