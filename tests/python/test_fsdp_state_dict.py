@@ -4,12 +4,15 @@ import io
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
+    get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
+    set_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
 
@@ -100,6 +103,29 @@ def test_sharded_state_dicts(format, device, world, cpu_offload):
 @pytest.mark.parametrize("world", [1, 2])
 def test_full_state_dicts(format, device, world):
     ranks.run(world, device, move, format, True, False)
+
+
+def checkpoint(mesh, format, folder):
+    """dcp.load writes into the weights' own state dict, and set_state_dict copies that onto them,
+    after the optimizer's: a copy onto itself, which must not undo what the optimizer restored.
+    """
+    device = mesh.device_type
+    model, optimizer = trained(mesh, format)
+    dcp.save(dict(zip("mo", get_state_dict(model, optimizer), strict=True)), checkpoint_id=folder)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    states = dict(zip("mo", get_state_dict(other, other_optimizer), strict=True))
+    dcp.load(states, checkpoint_id=folder)
+    set_state_dict(
+        other, other_optimizer, model_state_dict=states["m"], optim_state_dict=states["o"]
+    )
+    with torch.no_grad():
+        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
+    assert_equal_state(model, optimizer, other, other_optimizer)
+    go_on([(model, optimizer), (other, other_optimizer)], device)
+
+
+def test_checkpoints(format, device, tmp_path):
+    ranks.run(2, device, checkpoint, format, str(tmp_path))
 
 
 def broadcast(mesh, format):
