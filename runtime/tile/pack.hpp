@@ -1,6 +1,7 @@
 // Codes of fewer than eight bits, packed along a run: a little-endian bit string. Runs start at a
 // whole byte, and hold whole groups (2 codes of 4 bits, 4 codes of 6 bits) unless the matrix ends
-// there, which `holds` makes impossible.
+// there, which `holds` makes impossible. An empty run has perhaps no memory, which memcpy may not
+// be given.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ template <int kBits>
 NC_EVERYWHERE void pack(const uint8_t* __restrict codes, int count, uint8_t* __restrict bytes) {
   static_assert(kBits == 4 || kBits == 6 || kBits == 8);
   if constexpr (kBits == 8) {
-    std::memcpy(bytes, codes, static_cast<size_t>(count));
+    if (count > 0) std::memcpy(bytes, codes, static_cast<size_t>(count));
   } else if constexpr (kBits == 4) {
     for (int i = 0; i < count / 2; ++i)
       bytes[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
@@ -32,7 +33,7 @@ template <int kBits>
 NC_EVERYWHERE void unpack(const uint8_t* __restrict bytes, int count, uint8_t* __restrict codes) {
   static_assert(kBits == 4 || kBits == 6 || kBits == 8);
   if constexpr (kBits == 8) {
-    std::memcpy(codes, bytes, static_cast<size_t>(count));
+    if (count > 0) std::memcpy(codes, bytes, static_cast<size_t>(count));
   } else if constexpr (kBits == 4) {
     for (int i = 0; i < count / 2; ++i) {
       codes[2 * i] = bytes[i] & 15;

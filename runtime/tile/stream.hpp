@@ -25,7 +25,7 @@ NC_MACHINE void stream_bytes(const uint8_t* source, int count, uint8_t* target) 
     }
   }
 #endif
-  std::memcpy(target + done, source + done, static_cast<size_t>(count - done));
+  if (done < count) std::memcpy(target + done, source + done, static_cast<size_t>(count - done));
 }
 
 NC_MACHINE void finish_streams() {

@@ -128,6 +128,46 @@ def test_checkpoints(format, device, tmp_path):
     ranks.run(2, device, checkpoint, format, str(tmp_path))
 
 
+def full_values(mesh, format):
+    """set_state_dict loads the optimizer first; the plain values that it then copies into the
+    weights are those of the masters, and change nothing.
+    """
+    device = mesh.device_type
+    options = StateDictOptions(full_state_dict=True)
+    model, optimizer = trained(mesh, format)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    weights, state = get_state_dict(model, optimizer, options=options)
+    states = {"model_state_dict": weights, "optim_state_dict": state}
+    set_state_dict(other, other_optimizer, **states, options=options)
+    with torch.no_grad():
+        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
+    assert_equal_state(model, optimizer, other, other_optimizer)
+    go_on([(model, optimizer), (other, other_optimizer)], device)
+
+
+def test_full_values_after_the_optimizer(format, device):
+    ranks.run(2, device, full_values, format)
+
+
+def one_shard_changed(mesh, format):
+    """Where one rank alone sets another value after a load, all ranks make new bytes."""
+    device = mesh.device_type
+    _, optimizer = trained(mesh, format)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    other_optimizer.load_state_dict(optimizer.state_dict())
+    local = other.blocks[0].up.weight.to_local()
+    if mesh.get_rank() == 1:
+        with torch.no_grad():
+            local.copy_(torch.full_like(local.master, 7.0))
+    with torch.no_grad():
+        loss_of(other, 9, device)
+    assert local.amax is None or local.amax.tolist() == [7.0]
+
+
+def test_one_shard_changed_after_a_load(format, device):
+    ranks.run(2, device, one_shard_changed, format)
+
+
 def broadcast(mesh, format):
     """Only the first rank has the full state dict."""
     device = mesh.device_type

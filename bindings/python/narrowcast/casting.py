@@ -77,6 +77,7 @@ def cast_masters(matrices: list[Matrix], group: dist.ProcessGroup | None = None)
     """Makes the bytes of matrices from their masters. The amaxes of all those that are parts of
     larger tensors are reduced over `group`, at once.
     """
+    _agree_on_saved([m for m in matrices if m.partial and m.format.tensor_amax], group)
     by_kind = defaultdict(list)
     for matrix in matrices:
         again = matrix.saved is not None
@@ -90,6 +91,20 @@ def cast_masters(matrices: list[Matrix], group: dist.ProcessGroup | None = None)
         reduce_over(spanning, group)
     for batch in batches:
         batch.cast()
+
+
+def _agree_on_saved(shards: list[Matrix], group: dist.ProcessGroup | None) -> None:
+    """The bytes of a tensor are those of a saved state only if all of its shards are: otherwise the
+    ranks would reduce different amaxes.
+    """
+    if group is None or not shards:
+        return
+    changed = [float(shard.saved is None) for shard in shards]
+    on_any = torch.tensor(changed, dtype=torch.float32, device=shards[0].device)
+    reduce_over([on_any], group)
+    for shard, is_new in zip(shards, on_any.tolist(), strict=True):
+        if is_new:
+            shard.saved = None
 
 
 def reduce_over(amaxes: list[torch.Tensor], group: dist.ProcessGroup) -> None:

@@ -181,8 +181,11 @@ class Matrix:
 
     def write(self, box: Box, value: torch.Tensor) -> None:
         """Sets a box to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
-        that is set and the bytes become stale; without, they are made at once.
+        that is set and the bytes become stale; without, they are made at once. The value that a
+        saved state has just brought changes nothing: its bytes may be others than a new value's.
         """
+        if self.saved is not None and _same_bits(box.of(self.master), value):
+            return
         if self.master is not None:
             box.of(self.master).copy_(value)
             self.mark_stale(box.row_end)
@@ -233,3 +236,9 @@ class Matrix:
         return library.dequantize(
             self.format.name, usage, *box.shape, data, scale, self.amax, dtype
         )
+
+
+def _same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
+    other = other.to(value.device, torch.float32)
+    return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))

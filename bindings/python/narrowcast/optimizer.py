@@ -166,7 +166,7 @@ def _seed_of(group: dict, index: int) -> int | None:
         check_word("seed", group["seed"])
     except (TypeError, ValueError) as error:
         raise type(error)(f"group {index}: {error}") from None
-    return group["seed"] if group["rounding"] == "stochastic" else None
+    return int(group["seed"]) if group["rounding"] == "stochastic" else None
 
 
 def _options(group: dict, index: int) -> _C.AdamOptions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import torch
 
 from narrowcast import casting, registry
@@ -55,7 +57,7 @@ def quantize(
     check_rounding(rounding)
     for name, value in (("seed", seed), ("step", step), ("offset", offset)):
         check_word(name, value)
-    draw = casting.Draw(seed, step, offset) if rounding == "stochastic" else None
+    draw = casting.Draw(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     matrix = Matrix.allocate(format, rows, columns, usages, x.device)
     casting.cast_value(matrix, x.detach().reshape(rows, columns), source == "bf16", draw)
@@ -85,8 +87,8 @@ def check_rounding(rounding: str) -> None:
 
 
 def check_word(name: str, value: int) -> None:
-    """TypeError or ValueError unless a value is an integer of 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    """TypeError or ValueError unless a value is an integer of 64 bits, Python's or numpy's."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is an int, not {type(value).__name__}")
     if not 0 <= value < 2**64:
         raise ValueError(f"{name} is from 0 to 2^64 - 1, not {value}")
