@@ -53,7 +53,7 @@ def defined_specs(count, rng):
         spec = _spec(f"drawn_{i}", rng, element, scale, rule, blocks)
         if two_levels:
             spec["tensor_scale"] = {"type": "f32"}
-        if i % 14 == 9:  # of those that span the tensor every other one
+        if spans_tensor and i % 14 == 9:  # every other one of them
             spec["quantize"]["amax"] = "delayed"
         yield spec
 
