@@ -1,4 +1,4 @@
-// Codes of a run of scaled values, one a byte.
+// Codes of a run of values, each with its multiplier, one a byte.
 #pragma once
 
 #include "runtime/machine.hpp"
@@ -16,17 +16,18 @@ NC_EVERYWHERE void bytes_of_words(const uint32_t* __restrict words, int count,
 }
 
 template <class Element>
-NC_EVERYWHERE void encode_run(const float* __restrict scaled, int count, Nearest, int64_t,
-                              uint8_t* __restrict codes) {
+NC_EVERYWHERE void encode_run(const float* __restrict x, const float* __restrict multiplier,
+                              int count, Nearest, int64_t, uint8_t* __restrict codes) {
   alignas(64) uint32_t words[kLongestRun];
-  for (int i = 0; i < count; ++i) words[i] = Element::encode(scaled[i]);
+  for (int i = 0; i < count; ++i) words[i] = Element::encode(x[i] * multiplier[i]);
   bytes_of_words(words, count, codes);
 }
 
 // `offset`: of the run's first element in the matrix.
 template <class Element>
-NC_EVERYWHERE void encode_run(const float* __restrict scaled, int count, const Stochastic& rounding,
-                              int64_t offset, uint8_t* __restrict codes) {
+NC_EVERYWHERE void encode_run(const float* __restrict x, const float* __restrict multiplier,
+                              int count, const Stochastic& rounding, int64_t offset,
+                              uint8_t* __restrict codes) {
   alignas(64) uint32_t random[kLongestRun + 4], words[kLongestRun];
   const uint64_t index = rounding.first + static_cast<uint64_t>(offset);
   const int skipped = static_cast<int>(index % 4);
@@ -34,7 +35,8 @@ NC_EVERYWHERE void encode_run(const float* __restrict scaled, int count, const S
     const PhiloxWords four = rounding.words(index / 4 + static_cast<uint64_t>(i / 4));
     for (int j = 0; j < 4; ++j) random[i + j] = four.word[j];
   }
-  for (int i = 0; i < count; ++i) words[i] = Element::encode(scaled[i], random[skipped + i]);
+  for (int i = 0; i < count; ++i)
+    words[i] = Element::encode(x[i] * multiplier[i], random[skipped + i]);
   bytes_of_words(words, count, codes);
 }
 

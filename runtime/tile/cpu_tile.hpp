@@ -70,19 +70,22 @@ struct CpuTile {
     Rounding rounding;
 
     NC_MACHINE void row(int r, uint8_t* codes) const {
-      // Values first: one long loop of the many short ones of the blocks.
-      alignas(64) float scaled[kColumns];
       if constexpr (C == 1) {
-        const float* multiplier = scales.multiplier[r / R];
-        for (int c = 0; c < tile.width; ++c) scaled[c] = tile.x[r][c] * multiplier[c];
+        encode_with(r, scales.multiplier[r / R], codes);
       } else {
+        // A multiplier for each element makes one long loop of the many short ones.
+        alignas(64) float multiplier[kColumns];
         for (int b = 0; b * C < tile.width; ++b) {
-          const float multiplier = scales.multiplier[r / R][b];
-          const int end = std::min((b + 1) * C, tile.width);
-          for (int c = b * C; c < end; ++c) scaled[c] = tile.x[r][c] * multiplier;
+          for (int c = 0; c < C; ++c) multiplier[b * C + c] = scales.multiplier[r / R][b];
         }
+        encode_with(r, multiplier, codes);
       }
-      encode_run<Element>(scaled, tile.width, rounding, tile.offset(r), codes);
+    }
+
+   private:
+    NC_MACHINE void encode_with(int r, const float* multiplier, uint8_t* codes) const {
+      const int width = std::min(tile.width, kColumns);  // a bound that the compiler can see
+      encode_run<Element>(tile.x[r], multiplier, width, rounding, tile.offset(r), codes);
     }
   };
 
