@@ -74,6 +74,18 @@ def go_on(pairs, device):
     assert_equal(pairs[0][0], pairs[1][0])
 
 
+def assert_loaded(saved, loaded, device):
+    """A model and its optimizer are what was saved: in losses, weights and state, and in what
+    follows from them.
+    """
+    (model, optimizer), (other, other_optimizer) = saved, loaded
+    with torch.no_grad():
+        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
+    assert_equal(model, other)
+    assert_equal_state(model, optimizer, other, other_optimizer)
+    go_on([saved, loaded], device)
+
+
 def move(mesh, format, full, cpu_offload, rounding="stochastic"):
     """From one model and optimizer into others that have seen other data."""
     device = mesh.device_type
@@ -86,11 +98,7 @@ def move(mesh, format, full, cpu_offload, rounding="stochastic"):
     set_optimizer_state_dict(
         other, other_optimizer, state, options=StateDictOptions(full_state_dict=full)
     )
-    with torch.no_grad():
-        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
-    assert_equal(model, other)
-    assert_equal_state(model, optimizer, other, other_optimizer)
-    go_on([(model, optimizer), (other, other_optimizer)], device)
+    assert_loaded((model, optimizer), (other, other_optimizer), device)
 
 
 @pytest.mark.parametrize("cpu_offload", [False, True])
@@ -118,10 +126,7 @@ def checkpoint(mesh, format, folder):
     set_state_dict(
         other, other_optimizer, model_state_dict=states["m"], optim_state_dict=states["o"]
     )
-    with torch.no_grad():
-        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
-    assert_equal_state(model, optimizer, other, other_optimizer)
-    go_on([(model, optimizer), (other, other_optimizer)], device)
+    assert_loaded((model, optimizer), (other, other_optimizer), device)
 
 
 def test_checkpoints(format, device, tmp_path):
@@ -139,10 +144,7 @@ def full_values(mesh, format):
     weights, state = get_state_dict(model, optimizer, options=options)
     states = {"model_state_dict": weights, "optim_state_dict": state}
     set_state_dict(other, other_optimizer, **states, options=options)
-    with torch.no_grad():
-        assert same(loss_of(model, 9, device), loss_of(other, 9, device))
-    assert_equal_state(model, optimizer, other, other_optimizer)
-    go_on([(model, optimizer), (other, other_optimizer)], device)
+    assert_loaded((model, optimizer), (other, other_optimizer), device)
 
 
 def test_full_values_after_the_optimizer(format, device):

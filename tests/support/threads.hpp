@@ -8,6 +8,8 @@
 
 namespace narrowcast::test {
 
+inline constexpr int64_t kLeastElements = 1 << 16;  // that are worth a thread
+
 // Runs body(begin, end) over ranges that cover [0, count), none shorter than `least` if there are
 // several.
 template <class Body>

@@ -18,8 +18,7 @@ TENSORS = (
 
 def parts_of(tensor) -> tuple:
     """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
-    absent), name, recompute, partial, and the rows
-    and columns that a flat view keeps.
+    absent), name, recompute, partial, and the rows and columns that a flat view keeps.
     """
     matrix, tensors = tensor._matrix, [getattr(tensor, name) for name in TENSORS]
     partial = matrix.partial or not tensor._view.is_whole

@@ -13,10 +13,8 @@ from narrowcast.pieces import copy_box
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor
 
-_WAY = "Join the plain tensors that dequantize() makes"
-
-
 aten = torch.ops.aten
+_WAY = "Join the plain tensors that dequantize() makes"
 
 
 @implements(aten.stack.default)

@@ -1,0 +1,136 @@
+// The law, between the machines: for every format, masters, moments and bytes after updates on the
+// GPU are the CPU's.
+#include <doctest/doctest.h>
+
+#include "runtime/optimizer/step.hpp"
+#include "tests/support/cuda_quantized.hpp"
+#include "tests/support/large_values.hpp"
+#include "tests/support/plugins.hpp"
+
+namespace narrowcast::test {
+namespace {
+
+// Masters, moments and gradients, drawn once for all formats.
+struct Drawn {
+  Extent matrix;
+  std::vector<float> master, exp_avg, exp_avg_sq, grad;
+
+  Drawn(Extent matrix, uint64_t seed) : matrix(matrix) {
+    const int64_t n = matrix.rows * matrix.columns;
+    const Kind kind = kKinds[seed % 5];
+    master = draw_runs(n, 4 * seed);
+    exp_avg = draw_on_threads(Kind::kOrdinary, n, 4 * seed + 1);
+    exp_avg_sq = draw_on_threads(Kind::kOrdinary, n, 4 * seed + 2);
+    for (float& square : exp_avg_sq) square *= square;
+    grad = draw_on_threads(kind == Kind::kBits ? kind : Kind::kOrdinary, n, 4 * seed + 3);
+  }
+};
+
+template <class Grad, class State>
+void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all,
+                          nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled,
+                          bool stochastic = false) {
+  const nc_format& format = *plugin.format;
+  const AdamOptions options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
+  struct Case {
+    Extent matrix;
+    std::vector<float> master;
+    std::vector<State> exp_avg, exp_avg_sq;
+    std::vector<Grad> grad;
+    Quantized quantized;
+    DeviceArray<float> device_master{master};
+    DeviceArray<State> device_exp_avg{exp_avg}, device_exp_avg_sq{exp_avg_sq};
+    DeviceArray<Grad> device_grad{grad};
+    DeviceQuantized device{quantized};
+
+    Case(const nc_format& format, const Drawn& drawn)
+        : matrix(drawn.matrix),
+          master(drawn.master),
+          exp_avg(narrowed<State>(drawn.exp_avg)),
+          exp_avg_sq(narrowed<State>(drawn.exp_avg_sq)),
+          grad(narrowed<Grad>(drawn.grad)),
+          quantized(format, matrix) {}
+  };
+  std::vector<Case> cases;
+  for (const Drawn& drawn : all) {
+    if (holds(format, drawn.matrix)) cases.emplace_back(format, drawn);
+  }
+  for (int64_t t = 1; t <= 3; ++t) {
+    std::vector<nc_tensor> tensors, device_tensors;
+    std::vector<nc_step> steps, device_steps;
+    for (Case& c : cases) {
+      nc_tensor tensor = tensor_of(c.matrix);
+      tensor.state_dtype = state_dtype;
+      tensor.seed = static_cast<uint64_t>(tensors.size());
+      nc_tensor device_tensor = tensor;
+      tensor.value = c.master.data();
+      tensor.exp_avg = c.exp_avg.data();
+      tensor.exp_avg_sq = c.exp_avg_sq.data();
+      c.quantized.connect(format, tensor);
+      device_tensor.value = c.device_master.get();
+      device_tensor.exp_avg = c.device_exp_avg.get();
+      device_tensor.exp_avg_sq = c.device_exp_avg_sq.get();
+      c.device.connect(format, device_tensor);
+      nc_step step = make_step(options, t);
+      step.grad_dtype = grad_dtype;
+      step.scaled = t == 2;
+      step.grad_multiplier = 1.0f / 3.0f;
+      const bool without = t == 3 && steps.size() % 3 == 0;  // some parameters have no gradient
+      step.grad = without ? nullptr : c.grad.data();
+      steps.push_back(step);
+      step.grad = without ? nullptr : c.device_grad.get();
+      device_steps.push_back(step);
+      tensors.push_back(tensor);
+      device_tensors.push_back(device_tensor);
+    }
+    std::vector<float> amax(cases.size(), 0.0f);
+    const DeviceArray<float> device_amax(amax);
+    nc_launch launch = launch_of(*plugin.cpu, tensors.data(), static_cast<int64_t>(tensors.size()),
+                                 steps.data(), amax.data());
+    launch.stochastic = stochastic;
+    launch.parallel_for = on_all_threads;
+    REQUIRE(update(*plugin.cpu, launch) == nullptr);
+    nc_launch device_launch =
+        launch_of(*plugin.cuda, device_tensors.data(), launch.count, nullptr, device_amax.get());
+    device_launch.stochastic = stochastic;
+    REQUIRE(run(updating(*plugin.cuda), device_launch, device_tensors, device_steps) == nullptr);
+  }
+  for (Case& c : cases) {
+    CAPTURE(c.matrix.rows);
+    CAPTURE(c.matrix.columns);
+    CHECK(same(c.master, c.device_master.download()));
+    CHECK(same(c.exp_avg, c.device_exp_avg.download()));
+    CHECK(same(c.exp_avg_sq, c.device_exp_avg_sq.download()));
+    CHECK(c.quantized == c.device.download(format, c.matrix));
+  }
+}
+
+TEST_CASE("fused Adam: GPU bytes are CPU bytes") {
+  if (!has_gpu()) return;
+  std::vector<Drawn> drawn;
+  for (const Extent matrix : kShapes) drawn.emplace_back(matrix, 25 + drawn.size());
+  for (const nc_plugin* plugin : all_plugins()) {
+    if (!ready(*plugin)) continue;
+    CAPTURE(std::string(plugin->format->name));
+    expect_equal_updates<float, float>(*plugin, drawn, NC_F32, NC_F32, true);
+    expect_equal_updates<float, float>(*plugin, drawn, NC_F32, NC_F32, false);
+    expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true);
+    expect_equal_updates<F16, float>(*plugin, drawn, NC_F16, NC_F32, false);
+    expect_equal_updates<Bf16, Bf16>(*plugin, drawn, NC_BF16, NC_BF16, true);
+    expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true, true);
+  }
+}
+
+TEST_CASE("fused Adam: GPU bytes are CPU bytes, over 1e8 elements of every kind") {
+  if (!has_gpu()) return;
+  std::vector<Drawn> drawn;
+  drawn.emplace_back(kLarge, 25);
+  for (const nc_plugin* plugin : all_plugins()) {
+    if (!ready(*plugin)) continue;
+    CAPTURE(std::string(plugin->format->name));
+    expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true);
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::test
