@@ -4,13 +4,23 @@
 include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
 
 # The global property NARROWCAST_FORMATS lists the targets of all formats: format_<format>, so that no name meets that of another target.
+# The sources are those of runtime/plugin for every format; which one they are compiled for, the name and the folder of headers say.
 function(narrowcast_add_format directory)
   get_filename_component(format ${directory} NAME)
   set(plugin format_${format})
-  add_library(${plugin} MODULE ${directory}/plugin.cpp)
+  add_library(${plugin}_options INTERFACE)
+  target_link_libraries(${plugin}_options INTERFACE narrowcast_options)
+  target_include_directories(${plugin}_options INTERFACE ${directory})
+  target_compile_definitions(${plugin}_options INTERFACE NC_FORMAT=${format})
+
+  set(sources ${PROJECT_SOURCE_DIR}/runtime/plugin)
+  add_library(${plugin} MODULE ${sources}/plugin.cpp)
   set_target_properties(${plugin} PROPERTIES PREFIX "" OUTPUT_NAME ${format} LIBRARY_OUTPUT_DIRECTORY ${NARROWCAST_PLUGIN_DIR})
-  target_link_libraries(${plugin} PRIVATE narrowcast_options narrowcast_plugin)
-  narrowcast_add_variants(${plugin} ${plugin} ${directory}/kernels.cpp ${directory}/kernels.cu)
+  target_link_libraries(${plugin} PRIVATE ${plugin}_options narrowcast_plugin)
+  narrowcast_add_variants(${plugin} ${plugin} ${sources}/cpu_machine.cpp ${sources}/cuda_machine.cu ${plugin}_options)
+  if(NARROWCAST_WITH_CUDA)
+    narrowcast_find_cuda_runtime(${plugin} ../..)
+  endif()
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_FORMATS ${plugin})
 
   add_executable(golden_${format} EXCLUDE_FROM_ALL ${directory}/test.cpp)

@@ -24,8 +24,12 @@ else()
   set(NARROWCAST_WITH_CUDA ${NARROWCAST_CUDA})
 endif()
 if(NARROWCAST_WITH_CUDA)
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
+  if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+    if(NARROWCAST_EVERY_GPU)
+      # The last is kept as PTX too, from which drivers compile for what comes after it.
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 100-real 120)
+    endif()
   endif()
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 20)
@@ -34,7 +38,7 @@ if(NARROWCAST_WITH_CUDA)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
 endif()
@@ -84,6 +88,7 @@ target_compile_options(
     -fno-trapping-math>
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false
     --expt-relaxed-constexpr
+    -Xfatbin=-compress-all # a fifth of the bytes, of which a wheel has some for each architecture
     -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
 if(NARROWCAST_WERROR)
   target_compile_options(narrowcast_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>

@@ -69,41 +69,18 @@ std::string comment(std::string_view text, size_t indent) {
   return result;
 }
 
-std::string assignment(std::string_view head, std::string_view value, size_t indent) {
-  std::string line = std::string(head) + " = " + std::string(value) + ";";
-  if (fits(line, indent)) return line;
-  return std::string(head) + " =\n    " + std::string(value) + ";";
-}
-
-std::string short_function(std::string_view head, std::string_view body, size_t indent) {
-  std::string line = std::string(head) + " { " + std::string(body) + " }";
-  if (fits(line, indent)) return line;
-  return std::string(head) + " {\n  " + std::string(body) + "\n}";
-}
-
-std::string string_member(std::string_view field, std::string_view text, size_t indent) {
-  const std::string head = "." + std::string(field) + " =";
+std::string with_string(const StringPlace& place, std::string_view text, size_t indent) {
   const std::string literal = escaped(text);
-  std::string line = head + " \"" + literal + "\",";
+  const std::string line = place.before + " \"" + literal + "\"" + place.after;
   if (fits(line, indent)) return line;
-  const size_t quotes_and_comma = 3;
-  std::string result = head;
-  for (const std::string_view piece :
-       pieces_of(literal, kLineWidth - indent - 4 - quotes_and_comma)) {
-    result.append("\n    \"").append(piece).append("\"");
+  const size_t quotes = 2;
+  const size_t room = kLineWidth - indent - place.hang - quotes - place.after.size();
+  std::string result = place.before;
+  for (const std::string_view piece : pieces_of(literal, std::min(room, place.most))) {
+    result.append("\n").append(place.hang, ' ');
+    result.append("\"").append(piece).append("\"");
   }
-  return result + ",";
-}
-
-std::string string_constant(std::string_view head, std::string_view text, size_t piece,
-                            size_t indent) {
-  std::string line = std::string(head) + " = \"" + std::string(text) + "\";";
-  if (fits(line, indent)) return line;
-  std::string result = std::string(head) + " =";
-  for (; !text.empty(); text.remove_prefix(std::min(piece, text.size()))) {
-    result.append("\n    \"").append(text.substr(0, piece)).append("\"");
-  }
-  return result + ";";
+  return result + place.after;
 }
 
 }  // namespace narrowcast::codegen

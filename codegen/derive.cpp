@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codegen/gathers.hpp"
 #include "codegen/origin.hpp"
 #include "codegen/phases.hpp"
 #include "codegen/reasons.hpp"
+#include "codegen/rules.hpp"
 #include "codegen/type_names.hpp"
 #include "runtime/geometry/geometry.hpp"
 
@@ -17,23 +19,6 @@ namespace {
 constexpr int64_t kFullSpeedRunBytes = 32;
 constexpr int64_t kSmallestTileRows = 32;
 
-int32_t bits_of(Element element) {
-  switch (element) {
-    case Element::kE2M1:
-      return 4;
-    case Element::kE2M3:
-    case Element::kE3M2:
-      return 6;
-    case Element::kE4M3:
-    case Element::kE5M2:
-    case Element::kInt8:
-      return 8;
-  }
-  return 0;
-}
-
-int32_t bytes_of(ScaleType scale) { return scale == ScaleType::kF32 ? 4 : 1; }
-
 Layout layout_of(const Format& format, const Usage& usage) {
   const bool dense = format.packing.value == Packing::kDense;
   Layout layout{};
@@ -41,8 +26,8 @@ Layout layout_of(const Format& format, const Usage& usage) {
   layout.block_columns = usage.block.value.columns;
   layout.transposed = usage.transposed.value;
   layout.scale_transposed = usage.scale_transposed.value;
-  layout.element_bits = dense ? bits_of(format.element.value) : 8;
-  layout.scale_bytes = bytes_of(format.scale.value);
+  layout.element_bits = dense ? row_of(format.element.value).bits : 8;
+  layout.scale_bytes = row_of(format.scale.value).bytes;
   if (usage.block.value.spans_tensor()) return layout;
   layout.scale_per_rows = usage.scale_per.value.rows;
   layout.scale_per_columns = usage.scale_per.value.columns;
@@ -50,45 +35,6 @@ Layout layout_of(const Format& format, const Usage& usage) {
   layout.scale_pad_columns = usage.scale_pad.value.columns;
   return layout;
 }
-
-// ---- cuts ----
-
-// Transposed data are cut inside their stored rows, where a byte may hold several rows of the
-// matrix.
-nc_cut data_cut(const Layout& layout, nc_buffer buffer, nc_gather gather) {
-  const int64_t rows = layout.transposed ? elements_per_group(layout) : 1;
-  const int64_t entries = layout.transposed ? rows * layout.element_bits / 8 : 1;
-  return {buffer, layout.transposed, rows, entries, 1, {1, 1}, gather, 0};
-}
-
-nc_cut scale_cut(const Layout& layout, nc_buffer buffer, nc_gather gather) {
-  // The one scale of a tensor is not cut, and travels beside the data, not in them.
-  if (spans_tensor(layout)) return {buffer, -1, 1, 1, 1, {1, 1}, NC_GATHER_NEVER, 0};
-  const int64_t pad = layout.scale_transposed ? layout.scale_pad_columns : layout.scale_pad_rows;
-  const Extent repeat = exchanged(
-      {layout.block_rows / layout.scale_per_rows, layout.block_columns / layout.scale_per_columns},
-      layout.scale_transposed);
-  return {buffer,
-          layout.scale_transposed,
-          layout.scale_per_rows,
-          1,
-          pad,
-          {repeat.rows, repeat.columns},
-          gather,
-          0};
-}
-
-std::array<nc_cut, NC_BUFFER_COUNT> cuts_of(const Plan& plan) {
-  const bool by_pass = plan.gather == Gather::kByPass;
-  const nc_gather rowwise = by_pass ? NC_GATHER_FORWARD : NC_GATHER_ALWAYS;
-  const nc_gather columnwise = by_pass ? NC_GATHER_BACKWARD : NC_GATHER_NEVER;
-  return {data_cut(plan.rowwise, NC_ROWWISE_DATA, rowwise),
-          scale_cut(plan.rowwise, NC_ROWWISE_SCALE, rowwise),
-          data_cut(plan.columnwise, NC_COLUMNWISE_DATA, columnwise),
-          scale_cut(plan.columnwise, NC_COLUMNWISE_SCALE, columnwise)};
-}
-
-// ---- sizes ----
 
 std::string text_of(Extent shape) {
   return "(" + std::to_string(shape.rows) + ", " + std::to_string(shape.columns) + ")";
@@ -105,10 +51,9 @@ BufferShape data_buffer(const Layout& layout, Extent matrix) {
 }
 
 // A scale that spans the tensor is a tensor of one dimension.
-BufferShape scale_buffer(const Layout& layout, Extent matrix) {
+BufferShape scale_buffer(const Plan& plan, const Layout& layout, Extent matrix) {
   const Extent shape = scale_shape(layout, matrix);
-  return {layout.scale_bytes == 4 ? "float32" : "uint8",
-          spans_tensor(layout) ? "(1,)" : text_of(shape),
+  return {plan.scale_dtype, spans_tensor(layout) ? "(1,)" : text_of(shape),
           shape.rows * shape.columns * layout.scale_bytes};
 }
 
@@ -116,8 +61,8 @@ Example example_of(const Plan& plan) {
   constexpr Extent kMatrix{300, 520};
   return {kMatrix.rows,
           kMatrix.columns,
-          {data_buffer(plan.rowwise, kMatrix), scale_buffer(plan.rowwise, kMatrix),
-           data_buffer(plan.columnwise, kMatrix), scale_buffer(plan.columnwise, kMatrix)}};
+          {data_buffer(plan.rowwise, kMatrix), scale_buffer(plan, plan.rowwise, kMatrix),
+           data_buffer(plan.columnwise, kMatrix), scale_buffer(plan, plan.columnwise, kMatrix)}};
 }
 
 int64_t tile_rows(const Plan& plan) {
@@ -150,7 +95,8 @@ Plan derive(const Format& format) {
   plan.rule = format.rule.value;
   plan.amax = format.amax.value;
 
-  plan.code_bits = bits_of(format.element.value);
+  plan.code_bits = row_of(plan.element).bits;
+  plan.scale_dtype = row_of(plan.scale).dtype;
   plan.rowwise = layout_of(format, format.rowwise);
   plan.columnwise = layout_of(format, format.columnwise);
   plan.two_levels = plan.tensor_scale != TensorScale::kNone;
@@ -162,7 +108,6 @@ Plan derive(const Format& format) {
   // Equal blocks have equal amaxes, so equal scales and codes: the second usage holds nothing new.
   plan.columnwise_derived = format.rowwise.block.value == format.columnwise.block.value;
   plan.gather = plan.columnwise_derived ? Gather::kRowwise : Gather::kByPass;
-  plan.cuts = cuts_of(plan);
 
   const Extent rowwise_step = cut_step(plan.rowwise), columnwise_step = cut_step(plan.columnwise);
   plan.row_step = std::lcm(rowwise_step.rows, columnwise_step.rows);
@@ -180,6 +125,8 @@ Plan derive(const Format& format) {
   plan.example = example_of(plan);
   plan.phases = phases_of(plan);
   plan.reasons = reasons_of(plan);
+  plan.gathers = gathers_of(plan);
+  plan.rules = rules_of(plan);
   return plan;
 }
 

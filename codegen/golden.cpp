@@ -80,7 +80,7 @@ struct UsageBytes {
 };
 
 UsageBytes cast(const Plan& plan, const Layout& layout, const Input& input) {
-  const GoldenElement element = golden_element(plan);
+  const ElementType& element = type_of(plan.element, plan.scale);
   const Extent data = data_shape(layout, input.extent), scales = scale_extent(layout, input.extent);
   UsageBytes bytes;
   bytes.data.resize(static_cast<size_t>(data.rows * data.columns));

@@ -2,26 +2,26 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "codegen/plan.hpp"
 
 namespace narrowcast::codegen {
-
-// An element type as values instead of templates.
-struct GoldenElement {
-  uint32_t (*encode)(float);
-  float (*decode)(uint32_t);
-  float max;
-  int max_exponent, mantissa_bits;
-};
-GoldenElement golden_element(const Plan& plan);
 
 struct GoldenScale {
   float multiplier;  // of encoding
   uint32_t stored;   // a byte, or the bits of an fp32 scale
 };
 
-// tensor_amax is read only by rules of two levels.
+// A rule for a type of scale. Where there is none here, the rule is not defined.
+struct GoldenRule {
+  ScaleRule rule;
+  ScaleType scale;
+  // tensor_amax is read only by rules of two levels.
+  GoldenScale (*scale_of)(const ElementType& element, float amax, float tensor_amax);
+};
+std::span<const GoldenRule> golden_rules();
+
 GoldenScale golden_scale(const Plan& plan, float amax, float tensor_amax);
 
 // The multiplier of decoding.

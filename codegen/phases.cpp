@@ -43,7 +43,7 @@ std::vector<Phase> phases_of(const Plan& plan) {
   const Payload rowwise = payload_of(plan.rowwise, matrix);
   if (plan.gather == Gather::kRowwise) {
     return {phase(kForward, "rowwise", rowwise),
-            phase(kBackward, "rowwise; columnwise is derived after arrival", rowwise),
+            phase(kBackward, "rowwise; columnwise has the same values", rowwise),
             phase(kAgain, "rowwise, as any backward", rowwise),
             phase(kUnsharded, "rowwise in the forward, nothing in the backward", rowwise)};
   }

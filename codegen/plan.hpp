@@ -29,7 +29,7 @@ struct TypeNames {
 
 // One buffer of a matrix of a given shape, as a tensor library sees it.
 struct BufferShape {
-  std::string type;   // "uint8" or "float32"
+  std::string type;   // "uint8", or that of scales
   std::string shape;  // "(300, 520)"
   int64_t bytes;
 };
@@ -46,6 +46,29 @@ struct Phase {
   std::string gathers;      // which usage, and when
   double bits_per_element;  // of one such gather
   int64_t example_bytes;    // of the example, before its rows are rounded up to equal shards
+};
+
+// A buffer as a gather carries it.
+struct Carried {
+  nc_buffer buffer;
+  bool scales;
+  bool along_columns;                 // a rank has columns of what is stored, not rows
+  int64_t equal_rows, equal_columns;  // neighbours of which one travels, as they are stored
+  bool repeats;                       // there are such
+  std::string reason;
+};
+
+// The gather that serves a phase, or every one.
+struct GatherOfPhase {
+  std::string name;  // "forward", "backward", "both"; or "always"
+  std::string reason;
+  std::vector<Carried> carried;  // in the order of the wire
+};
+
+// What an operation does with a tensor.
+struct OperationRule {
+  bool exact;        // or an error
+  std::string text;  // under which condition, or for which reason
 };
 
 // Why the plan is as it is, in sentences for comments and pages.
@@ -77,6 +100,7 @@ struct Plan {
 
   TypeNames types;
   int32_t code_bits;  // of an element; fewer than the layouts' element_bits where it has a byte
+  std::string scale_dtype;  // of a stored scale, in torch
   nc_layout rowwise, columnwise;
   bool two_levels;          // a tensor scale stands above the block scales
   bool spans_tensor;        // the one scale of a usage is that of the tensor
@@ -84,7 +108,6 @@ struct Plan {
   bool delayed_amax;        // the scale comes from the amaxes of earlier steps
   bool columnwise_derived;  // columnwise is a rearrangement of the rowwise bytes
   Gather gather;
-  std::array<nc_cut, NC_BUFFER_COUNT> cuts;  // in the order of nc_buffer
 
   int64_t row_step;        // rows at whose multiples both usages can be cut
   int64_t shard_row_step;  // the same for what a shard keeps: columnwise only where it is quantized
@@ -97,6 +120,8 @@ struct Plan {
   Example example;
   std::vector<Phase> phases;
   Reasons reasons;
+  std::vector<GatherOfPhase> gathers;
+  std::array<OperationRule, NC_OPERATION_COUNT> rules;  // in the order of nc_operation
 };
 
 }  // namespace narrowcast::codegen

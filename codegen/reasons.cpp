@@ -53,8 +53,8 @@ std::string first_pass(const Plan& plan) {
 std::string gather(const Plan& plan) {
   if (plan.columnwise_derived) {
     return "Both usages have the same blocks, so columnwise is a rearrangement of the rowwise "
-           "bytes: every gather carries "
-           "rowwise, and columnwise is derived after arrival.";
+           "bytes, with the same values: every gather carries rowwise, and products of both passes "
+           "decode it.";
   }
   return "The usages have different blocks, so neither can be made from the other: the forward "
          "gathers rowwise, the backward "

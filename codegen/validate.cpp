@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 
+#include "codegen/golden_scale.hpp"
 #include "codegen/text_rules.hpp"
 
 namespace narrowcast::codegen {
@@ -39,7 +40,7 @@ void block_fits_a_tile(const Format& format, Diagnostics& diagnostics) {
 // room of its codes.
 void block_outnumbers_scale_bytes(const Format& format, Diagnostics& diagnostics) {
   if (!known(format.scale)) return;
-  const int64_t bytes = format.scale.value == ScaleType::kF32 ? 4 : 1;
+  const int64_t bytes = row_of(format.scale.value).bytes;
   for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
     const Field<Block>& block = usage->block;
     if (!known(block) || block.value.spans_tensor()) continue;
@@ -116,24 +117,13 @@ void delayed_amax_needs_a_tensor_block(const Format& format, Diagnostics& diagno
 
 // ---- scales ----
 
-// Where docs/numerics.md, "Amax and scales", defines a rule.
-struct DefinedRule {
-  ScaleRule rule;
-  ScaleType scale;
-};
-constexpr DefinedRule kDefinedRules[] = {
-    {ScaleRule::kExact, ScaleType::kF32},  {ScaleRule::kRceil, ScaleType::kF32},
-    {ScaleRule::kRceil, ScaleType::kE8M0}, {ScaleRule::kFloor, ScaleType::kE8M0},
-    {ScaleRule::kEven, ScaleType::kE8M0},  {ScaleRule::kNearestEven, ScaleType::kE4M3},
-};
-
 void scale_rule_is_defined_for_scale_type(const Format& format, Diagnostics& diagnostics) {
   if (!known(format.rule, format.scale)) return;
   std::vector<std::string_view> defined;
-  for (const DefinedRule& pair : kDefinedRules) {
-    if (pair.scale != format.scale.value) continue;
-    if (pair.rule == format.rule.value) return;
-    defined.push_back(word_of(pair.rule));
+  for (const GoldenRule& golden : golden_rules()) {
+    if (golden.scale != format.scale.value) continue;
+    if (golden.rule == format.rule.value) return;
+    defined.push_back(word_of(golden.rule));
   }
   const std::string scale = in_quotes(word_of(format.scale.value));
   diagnostics.add(format.rule.at,

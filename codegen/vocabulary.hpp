@@ -3,18 +3,25 @@
 // here.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "runtime/numeric/number_types.hpp"
+
 namespace narrowcast::codegen {
 
-enum class Element { kE4M3, kE5M2, kE2M1, kE2M3, kE3M2, kInt8 };
+// Of number types and rules, a value a row of runtime/numeric/number_types.hpp: kE4M3 for E4M3.
+#define NC_VALUE(word, Type, ...) k##Type,
+enum class Element { NC_ELEMENT_TYPES(NC_VALUE) };
+enum class ScaleType { NC_SCALE_TYPES(NC_VALUE) };
+enum class ScaleRule { NC_SCALE_RULES(NC_VALUE) };
+#undef NC_VALUE
+
 enum class Packing { kDense, kByte };
-enum class ScaleType { kE8M0, kE4M3, kF32 };
 enum class TensorScale { kNone, kF32 };  // kNone has no word: the key is left out
 enum class Amax { kCurrent, kDelayed };
-enum class ScaleRule { kExact, kNearestEven, kFloor, kEven, kRceil };
 
 template <class Value>
 struct Word {
@@ -22,19 +29,23 @@ struct Word {
   Value value;
 };
 
-inline constexpr Word<Element> kElements[] = {{"e4m3", Element::kE4M3}, {"e5m2", Element::kE5M2},
-                                              {"e2m1", Element::kE2M1}, {"e2m3", Element::kE2M3},
-                                              {"e3m2", Element::kE3M2}, {"int8", Element::kInt8}};
+// The words of rows, in their order.
+template <class Value, size_t kCount>
+constexpr std::array<Word<Value>, kCount> words_of_rows(const std::string_view (&texts)[kCount]) {
+  std::array<Word<Value>, kCount> words{};
+  for (size_t row = 0; row < kCount; ++row) words[row] = {texts[row], static_cast<Value>(row)};
+  return words;
+}
+
+#define NC_TEXT(word, ...) #word,
+inline constexpr auto kElements = words_of_rows<Element>({NC_ELEMENT_TYPES(NC_TEXT)});
+inline constexpr auto kScaleTypes = words_of_rows<ScaleType>({NC_SCALE_TYPES(NC_TEXT)});
+inline constexpr auto kScaleRules = words_of_rows<ScaleRule>({NC_SCALE_RULES(NC_TEXT)});
+#undef NC_TEXT
+
 inline constexpr Word<Packing> kPackings[] = {{"dense", Packing::kDense}, {"byte", Packing::kByte}};
-inline constexpr Word<ScaleType> kScaleTypes[] = {
-    {"e8m0", ScaleType::kE8M0}, {"e4m3", ScaleType::kE4M3}, {"f32", ScaleType::kF32}};
 inline constexpr Word<TensorScale> kTensorScales[] = {{"f32", TensorScale::kF32}};
 inline constexpr Word<Amax> kAmaxes[] = {{"current", Amax::kCurrent}, {"delayed", Amax::kDelayed}};
-inline constexpr Word<ScaleRule> kScaleRules[] = {{"exact", ScaleRule::kExact},
-                                                  {"nearest_even", ScaleRule::kNearestEven},
-                                                  {"floor", ScaleRule::kFloor},
-                                                  {"even", ScaleRule::kEven},
-                                                  {"rceil", ScaleRule::kRceil}};
 
 // The vocabulary of a type of value.
 constexpr std::span<const Word<Element>> words(Element) { return kElements; }
@@ -51,6 +62,17 @@ constexpr std::string_view word_of(Value value) {
     if (word.value == value) return word.text;
   }
   return {};
+}
+
+constexpr const ElementRow& row_of(Element element) {
+  return kElementRows[static_cast<size_t>(element)];
+}
+constexpr const ScaleRow& row_of(ScaleType scale) { return kScaleRows[static_cast<size_t>(scale)]; }
+
+// What the word of an element means beside a scale.
+constexpr const ElementType& type_of(Element element, ScaleType scale) {
+  const ElementRow& row = row_of(element);
+  return row_of(scale).power_of_two ? row.beside_power_of_two : row.plain;
 }
 
 // All spellings of a vocabulary, in its order.

@@ -17,32 +17,22 @@ std::string level_above(const Plan& plan) { return plan.two_levels ? "{in.tensor
 
 // The scale of a whole tensor: from its amax, or what earlier steps have decided.
 std::string tensor_scale(const Plan& plan) {
-  return plan.delayed_amax ? "scale_of<ScaleType>(in.multiplier)"
-                           : plan.types.rule + "{}(in.tensor_amax)";
+  return plan.delayed_amax ? "scale_of<ScaleType>(in.multiplier)" : "Rule{}(in.tensor_amax)";
 }
 
-std::string scale_of(const Plan& plan, const nc_layout& layout, size_t indent) {
-  const std::string amax = "x.template block_amax" + blocks(layout) + "()";
-  return assignment("const auto scale",
-                    plan.spans_tensor ? "x.tensor_scale(" + tensor_scale(plan) + ")"
-                                      : amax + ".map(" + plan.types.rule + level_above(plan) + ")",
-                    indent);
+std::string scale_of(const Plan& plan, const nc_layout& layout) {
+  if (plan.spans_tensor) return "x.tensor_scale(" + tensor_scale(plan) + ")";
+  return "x.template block_amax" + blocks(layout) + "().map(Rule" + level_above(plan) + ")";
 }
 
 // The name of the inputs, left out where nothing reads them.
 std::string inputs(bool read) { return read ? "const Inputs<>& in" : "const Inputs<>&"; }
 
-// What delayed scaling makes of the amaxes of earlier steps.
-std::string history_rule(const Plan& plan) {
-  if (!plan.delayed_amax) return {};
-  return "using Rule = " + plan.types.rule + ";  // from the largest amax of the history";
-}
-
 // One scale and one encoding for both usages.
 std::string cast_once(const Printer& printer, const Plan& plan) {
   return printer.fill(R"text(
     $rowwise_reason$
-    $scale_of$
+    const auto scale = $scale_of$;
     const auto codes = x.template encode<$element$>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);
@@ -55,7 +45,7 @@ std::string cast_once(const Printer& printer, const Plan& plan) {
     }
   )text",
                       {{"rowwise_reason", comment(plan.reasons.rowwise, 4)},
-                       {"scale_of", scale_of(plan, plan.rowwise, 4)},
+                       {"scale_of", scale_of(plan, plan.rowwise)},
                        {"columnwise_reason", comment(plan.reasons.columnwise, 4)}});
 }
 
@@ -64,21 +54,21 @@ std::string cast_twice(const Printer& printer, const Plan& plan) {
   return printer.fill(R"text(
     $rowwise_reason$
     if (out.rowwise) {
-      $rowwise_scale$
+      const auto scale = $rowwise_scale$;
       x.store(out.rowwise_data, x.template encode<$element$>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     $columnwise_reason$
     if (out.columnwise) {
-      $columnwise_scale$
+      const auto scale = $columnwise_scale$;
       x.store(out.columnwise_data, x.template encode<$element$>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }
   )text",
                       {{"rowwise_reason", comment(plan.reasons.rowwise, 4)},
-                       {"rowwise_scale", scale_of(plan, plan.rowwise, 6)},
+                       {"rowwise_scale", scale_of(plan, plan.rowwise)},
                        {"columnwise_reason", comment(plan.reasons.columnwise, 4)},
-                       {"columnwise_scale", scale_of(plan, plan.columnwise, 6)}});
+                       {"columnwise_scale", scale_of(plan, plan.columnwise)}});
 }
 
 std::string derive_columnwise(const Printer& printer, const Plan& plan) {
@@ -127,7 +117,7 @@ std::string emit_cast(const Plan& plan) {
 
     struct Sequence : Format {
       using TensorBuffers = Buffers<Format>;
-      $history_rule$
+      using Rule = $rule$;  // from $amax$ to the scale
 
       $first_pass$
       template <class Tile, class Rounding>
@@ -144,7 +134,7 @@ std::string emit_cast(const Plan& plan) {
     }  // namespace narrowcast::$name$::inline NC_VARIANT
   )text",
       {{"first_pass", comment(plan.reasons.first_pass, 2)},
-       {"history_rule", history_rule(plan)},
+       {"amax", plan.delayed_amax ? "the largest amax of the history" : "the amax"},
        {"cast", plan.columnwise_derived ? cast_once(printer, plan) : cast_twice(printer, plan)},
        {"derive_columnwise", derive_columnwise(printer, plan)},
        {"decode_rowwise", decode(printer, plan, plan.rowwise, "rowwise")},

@@ -5,10 +5,10 @@
 namespace narrowcast::codegen {
 namespace {
 
-constexpr Emitter kEmitters[] = {
-    {"format.hpp", emit_format},       {"cast.hpp", emit_cast},         {"views.hpp", emit_views},
-    {"kernels.cpp", emit_kernels_cpp}, {"kernels.cu", emit_kernels_cu}, {"plugin.cpp", emit_plugin},
-    {"test.cpp", emit_test},           {"layout.svg", emit_picture},    {"page.md", emit_page}};
+constexpr Emitter kEmitters[] = {{"format.hpp", emit_format}, {"cast.hpp", emit_cast},
+                                 {"gather.hpp", emit_gather}, {"facts.hpp", emit_facts},
+                                 {"test.cpp", emit_test},     {"layout.svg", emit_picture},
+                                 {"page.md", emit_page}};
 
 }  // namespace
 

@@ -11,15 +11,13 @@
 
 namespace narrowcast::codegen {
 
-std::string emit_format(const Plan& plan);       // format.hpp
-std::string emit_cast(const Plan& plan);         // cast.hpp
-std::string emit_views(const Plan& plan);        // views.hpp
-std::string emit_kernels_cpp(const Plan& plan);  // kernels.cpp
-std::string emit_kernels_cu(const Plan& plan);   // kernels.cu
-std::string emit_plugin(const Plan& plan);       // plugin.cpp
-std::string emit_test(const Plan& plan);         // test.cpp
-std::string emit_picture(const Plan& plan);      // layout.svg
-std::string emit_page(const Plan& plan);         // page.md
+std::string emit_format(const Plan& plan);   // format.hpp
+std::string emit_cast(const Plan& plan);     // cast.hpp
+std::string emit_gather(const Plan& plan);   // gather.hpp
+std::string emit_facts(const Plan& plan);    // facts.hpp
+std::string emit_test(const Plan& plan);     // test.cpp
+std::string emit_picture(const Plan& plan);  // layout.svg
+std::string emit_page(const Plan& plan);     // page.md
 
 struct Emitter {
   std::string_view file;

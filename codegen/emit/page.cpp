@@ -81,6 +81,18 @@ std::string phase_rows(const Plan& plan) {
   return text;
 }
 
+std::string rule_rows(const Plan& plan) {
+  constexpr const char* kOperations[NC_OPERATION_COUNT] = {"a cut", "the transpose", "a join",
+                                                           "values into a part", "a new tensor"};
+  std::string text;
+  for (size_t i = 0; i < NC_OPERATION_COUNT; ++i) {
+    const OperationRule& rule = plan.rules[i];
+    text += std::string(i == 0 ? "" : "\n") + "| " + kOperations[i] + " | **" +
+            (rule.exact ? "exact" : "error") + "**: " + rule.text + " |";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string emit_page(const Plan& plan) {
@@ -112,6 +124,12 @@ std::string emit_page(const Plan& plan) {
     - Row step $row_step$. $row_step_reason$
     - Row step of a shard $shard_row_step$. $shard_row_step_reason$
 
+    ## What operations do with it
+
+    | operation | outcome |
+    |---|---|
+    $rules$
+
     ## What FSDP2 gathers
 
     $gather_reason$
@@ -139,6 +157,7 @@ std::string emit_page(const Plan& plan) {
                  {"row_step_reason", plan.reasons.row_step},
                  {"shard_row_step", std::to_string(plan.shard_row_step)},
                  {"shard_row_step_reason", plan.reasons.shard_row_step},
+                 {"rules", rule_rows(plan)},
                  {"gather_reason", plan.reasons.gather},
                  {"phases", phase_rows(plan)},
                  {"optimizer_reason", plan.reasons.optimizer_passes},

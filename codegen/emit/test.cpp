@@ -17,7 +17,8 @@ std::string constants(const GoldenBytes& golden, const std::string& prefix) {
   std::string text;
   for (size_t i = 0; i < NC_BUFFER_COUNT; ++i) {
     const std::string head = "constexpr char " + prefix + kBufferNames[i] + "[]";
-    text += string_constant(head, hexadecimal(golden.buffers[i]), kDigitsALine, 0) + "\n";
+    const StringPlace place{.before = head + " =", .after = ";", .most = kDigitsALine};
+    text += with_string(place, hexadecimal(golden.buffers[i]), 0) + "\n";
   }
   return text;
 }

@@ -9,11 +9,12 @@ namespace narrowcast::fp8_block128::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Rceil<F32, E4M3>;  // from the amax to the scale
 
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for each 128x128 block.
-    const auto scale = x.template block_amax<128, 128>().map(Rceil<F32, E4M3>{});
+    const auto scale = x.template block_amax<128, 128>().map(Rule{});
     const auto codes = x.template encode<E4M3>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);

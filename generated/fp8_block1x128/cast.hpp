@@ -9,18 +9,19 @@ namespace narrowcast::fp8_block1x128::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Rceil<F32, E4M3>;  // from the amax to the scale
 
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // Rowwise: one scale for each 1x128 block.
     if (out.rowwise) {
-      const auto scale = x.template block_amax<1, 128>().map(Rceil<F32, E4M3>{});
+      const auto scale = x.template block_amax<1, 128>().map(Rule{});
       x.store(out.rowwise_data, x.template encode<E4M3>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     // Columnwise: one scale for each 128x1 block; other groups than rowwise, so quantized again.
     if (out.columnwise) {
-      const auto scale = x.template block_amax<128, 1>().map(Rceil<F32, E4M3>{});
+      const auto scale = x.template block_amax<128, 1>().map(Rule{});
       x.store(out.columnwise_data, x.template encode<E4M3>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }

@@ -9,7 +9,7 @@ namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
-  using Rule = Exact<F32, E4M3>;  // from the largest amax of the history
+  using Rule = Exact<F32, E4M3>;  // from the largest amax of the history to the scale
 
   // The scale comes from the amaxes of earlier steps, so no pass needs to go before this one.
   template <class Tile, class Rounding>

@@ -9,13 +9,14 @@ namespace narrowcast::fp8_e5m2::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Exact<F32, E5M2>;  // from the amax to the scale
 
   // The scale comes from the amax of the whole tensor, so a pass that finds it goes before this
   // one.
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for the tensor.
-    const auto scale = x.tensor_scale(Exact<F32, E5M2>{}(in.tensor_amax));
+    const auto scale = x.tensor_scale(Rule{}(in.tensor_amax));
     const auto codes = x.template encode<E5M2>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);

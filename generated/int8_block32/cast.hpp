@@ -9,11 +9,12 @@ namespace narrowcast::int8_block32::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Exact<F32, Integer8>;  // from the amax to the scale
 
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for each 32x32 block.
-    const auto scale = x.template block_amax<32, 32>().map(Exact<F32, Integer8>{});
+    const auto scale = x.template block_amax<32, 32>().map(Rule{});
     const auto codes = x.template encode<Integer8>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);

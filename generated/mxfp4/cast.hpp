@@ -9,18 +9,19 @@ namespace narrowcast::mxfp4::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Even<E8M0, E2M1>;  // from the amax to the scale
 
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // Rowwise: one scale for each 1x32 block.
     if (out.rowwise) {
-      const auto scale = x.template block_amax<1, 32>().map(Even<E8M0, E2M1>{});
+      const auto scale = x.template block_amax<1, 32>().map(Rule{});
       x.store(out.rowwise_data, x.template encode<E2M1>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     // Columnwise: one scale for each 32x1 block; other groups than rowwise, so quantized again.
     if (out.columnwise) {
-      const auto scale = x.template block_amax<32, 1>().map(Even<E8M0, E2M1>{});
+      const auto scale = x.template block_amax<32, 1>().map(Rule{});
       x.store(out.columnwise_data, x.template encode<E2M1>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }

@@ -9,11 +9,12 @@ namespace narrowcast::mxfp8_2d::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = Rceil<E8M0, E4M3>;  // from the amax to the scale
 
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for each 32x32 block.
-    const auto scale = x.template block_amax<32, 32>().map(Rceil<E8M0, E4M3>{});
+    const auto scale = x.template block_amax<32, 32>().map(Rule{});
     const auto codes = x.template encode<E4M3>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);

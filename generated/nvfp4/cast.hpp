@@ -9,14 +9,14 @@ namespace narrowcast::nvfp4::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = NearestEven<E4M3Scale, E2M1>;  // from the amax to the scale
 
   // The tensor scale comes from the amax of the whole tensor, so a pass that finds it goes before
   // this one.
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for each 16x16 block.
-    const auto scale =
-        x.template block_amax<16, 16>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
+    const auto scale = x.template block_amax<16, 16>().map(Rule{in.tensor_amax});
     const auto codes = x.template encode<E2M1>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);

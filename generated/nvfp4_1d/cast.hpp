@@ -9,6 +9,7 @@ namespace narrowcast::nvfp4_1d::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
+  using Rule = NearestEven<E4M3Scale, E2M1>;  // from the amax to the scale
 
   // The tensor scale comes from the amax of the whole tensor, so a pass that finds it goes before
   // this one.
@@ -16,15 +17,13 @@ struct Sequence : Format {
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // Rowwise: one scale for each 1x16 block.
     if (out.rowwise) {
-      const auto scale =
-          x.template block_amax<1, 16>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
+      const auto scale = x.template block_amax<1, 16>().map(Rule{in.tensor_amax});
       x.store(out.rowwise_data, x.template encode<E2M1>(scale, in.rounding));
       x.store_scale(out.rowwise_scale, scale);
     }
     // Columnwise: one scale for each 16x1 block; other groups than rowwise, so quantized again.
     if (out.columnwise) {
-      const auto scale =
-          x.template block_amax<16, 1>().map(NearestEven<E4M3Scale, E2M1>{in.tensor_amax});
+      const auto scale = x.template block_amax<16, 1>().map(Rule{in.tensor_amax});
       x.store(out.columnwise_data, x.template encode<E2M1>(scale, in.rounding));
       x.store_scale(out.columnwise_scale, scale);
     }

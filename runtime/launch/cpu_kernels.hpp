@@ -101,9 +101,15 @@ struct CpuKernels {
     return launch.steps != nullptr && launch.steps[index].grad == nullptr;
   }
 
+  static bool is_skipped(const nc_launch& launch, int64_t index) {
+    return launch.amax != nullptr && launch.amax[index] < 0;
+  }
+
   template <class Rounding>
   static void cast_tile(const nc_launch& launch, Place& at, bool update) {
-    const auto in = cast_inputs<Sequence, Rounding>(launch, at.index, at.tensor, update);
+    const nc_step* step = launch.steps == nullptr ? nullptr : &launch.steps[at.index];
+    const float amax = Sequence::kTensorAmax && !update ? launch.amax[at.index] : 0.0f;
+    const auto in = cast_inputs<Sequence, Rounding>(at.tensor, step, amax, update);
     if (stores_amax<Sequence>(at.tensor, at.tile.origin)) *at.tensor.amax = in.tensor_amax;
     Sequence::cast(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
   }
@@ -117,7 +123,7 @@ struct CpuKernels {
   template <class Rounding>
   static void cast_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number);
-    if (without_gradient(launch, at.index)) return;
+    if (without_gradient(launch, at.index) || is_skipped(launch, at.index)) return;
     load_value(at.tile, at.tensor, launch.source_bf16);
     cast_tile<Rounding>(launch, at, /*update=*/false);
   }

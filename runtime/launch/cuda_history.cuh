@@ -1,7 +1,7 @@
 // The histories of delayed scaling on the GPU: a thread block a tensor, a thread an amax.
 #pragma once
 
-#include "runtime/launch/cuda_launch.cuh"
+#include "runtime/launch/cuda_entry.cuh"
 #include "runtime/numeric/delayed.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -10,13 +10,12 @@ namespace narrowcast::inline NC_VARIANT {
 // itself.
 template <class Sequence, bool kStart>
 __global__ void __launch_bounds__(NC_HISTORY_LENGTH)
-    history_kernel(const __grid_constant__ nc_launch launch) {
-  if (launch.found_inf != nullptr && *launch.found_inf != 0) return;
-  if (launch.steps != nullptr && launch.steps[blockIdx.x].grad == nullptr) return;
-  const nc_tensor& tensor = launch.tensors[blockIdx.x];
-  const float amax = launch.amax[blockIdx.x];
+    history_kernel(const __grid_constant__ CudaLaunch launch) {
+  __shared__ CudaEntry entry;
+  if (!load_entry</*kOfTile=*/false>(launch, entry) || entry.amax < 0) return;
+  const float amax = entry.amax;
   const int place = static_cast<int>(threadIdx.x);
-  nc_history& history = *tensor.history;
+  nc_history& history = *entry.tensor.history;
   const float mine = place == 0 ? amax : kStart ? 0.0f : history.amax[place - 1];
   // Magnitudes order like their bits. The barrier also keeps every read above every write.
   __shared__ unsigned largest;
@@ -31,16 +30,12 @@ __global__ void __launch_bounds__(NC_HISTORY_LENGTH)
   history.present = kStart ? Rule{}(amax).multiplier : history.next;
   history.next =
       kStart ? history.present : next_multiplier<Rule>(float_of(largest), history.present);
-  if (tensor.amax != nullptr) *tensor.amax = amax;
+  if (entry.tensor.amax != nullptr) *entry.tensor.amax = amax;
 }
 
 template <class Sequence, bool kStart>
 const char* run_history(const nc_launch* launch) {
-  if (launch->count == 0) return nullptr;
-  history_kernel<Sequence, kStart><<<static_cast<unsigned>(launch->count), NC_HISTORY_LENGTH, 0,
-                                     static_cast<cudaStream_t>(launch->stream)>>>(*launch);
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return launch_blocks<history_kernel<Sequence, kStart>>(launch, launch->count, NC_HISTORY_LENGTH);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -1,6 +1,7 @@
-// One thread block a tile, one launch for all tensors.
+// What a kernel is launched with: a launch, and its tables where they are the host's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "runtime/machine.hpp"
@@ -8,15 +9,36 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <void (*kKernel)(const nc_launch)>
-const char* launch_tiles(const nc_launch* launch, int threads) {
-  if (launch->tiles == 0) return nullptr;
-  if (launch->tiles > INT32_MAX)
+// The tables are used if launch.host_tables is set.
+struct CudaLaunch {
+  nc_launch launch;
+  nc_tensor tensors[NC_PARAMETER_TENSORS];
+  nc_step steps[NC_PARAMETER_TENSORS];
+};
+static_assert(sizeof(CudaLaunch) <= 4096);
+
+template <void (*kKernel)(const CudaLaunch)>
+const char* launch_blocks(const nc_launch* launch, int64_t blocks, int threads) {
+  if (blocks == 0) return nullptr;
+  if (blocks > INT32_MAX)
     return "the launch has more tiles than a CUDA grid can hold (2^31 - 1): split it";
-  kKernel<<<static_cast<unsigned>(launch->tiles), threads, 0,
-            static_cast<cudaStream_t>(launch->stream)>>>(*launch);
+  CudaLaunch parameters{*launch, {}, {}};
+  if (launch->host_tables) {
+    if (launch->count > NC_PARAMETER_TENSORS)
+      return "the launch has more tensors than fit among a kernel's parameters: put its tables "
+             "into the GPU's memory";
+    std::copy_n(launch->tensors, launch->count, parameters.tensors);
+    if (launch->steps != nullptr) std::copy_n(launch->steps, launch->count, parameters.steps);
+  }
+  kKernel<<<static_cast<unsigned>(blocks), threads, 0, static_cast<cudaStream_t>(launch->stream)>>>(
+      parameters);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <void (*kKernel)(const CudaLaunch)>
+const char* launch_tiles(const nc_launch* launch, int threads) {
+  return launch_blocks<kKernel>(launch, launch->tiles, threads);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -3,6 +3,7 @@
 
 #include "runtime/launch/dtype.hpp"
 #include "runtime/optimizer/adam.hpp"
+#include "runtime/tile/cuda_memory.cuh"
 #include "runtime/tile/cuda_tile.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -15,7 +16,7 @@ struct alignas(sizeof(Type) * kThreadColumns) Four {
 
 template <class Type, class Place>
 __device__ __forceinline__ Four<Type> load_four(const Place& place, const Type* base, int row) {
-  const Type* source = base + place.offset() + row * place.matrix.columns;
+  const Type* source = in_global_memory(base) + place.offset() + row * place.matrix.columns;
   if constexpr (Place::kFull) return *reinterpret_cast<const Four<Type>*>(source);
   Four<Type> four{};
 #pragma unroll
@@ -28,7 +29,7 @@ __device__ __forceinline__ Four<Type> load_four(const Place& place, const Type* 
 template <class Type, class Place>
 __device__ __forceinline__ void store_four(const Place& place, Type* base, int row,
                                            const Four<Type>& four) {
-  Type* target = base + place.offset() + row * place.matrix.columns;
+  Type* target = in_global_memory(base) + place.offset() + row * place.matrix.columns;
   if constexpr (Place::kFull) {
     *reinterpret_cast<Four<Type>*>(target) = four;
   } else {

@@ -6,18 +6,24 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// The last tensor whose first tile is not above `tile`.
-NC_EVERYWHERE int64_t find_tensor(const nc_launch& launch, int64_t tile) {
-  int64_t low = 0, high = launch.count - 1;
+// The last of `count` items, each with a run of tiles of its own, whose first tile is not above
+// `tile`.
+template <class Item>
+NC_EVERYWHERE int64_t find_by_tile(const Item* items, int64_t count, int64_t tile) {
+  int64_t low = 0, high = count - 1;
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
-    if (launch.tensors[middle].first_tile <= tile) {
+    if (items[middle].first_tile <= tile) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
   return low;
+}
+
+NC_EVERYWHERE int64_t find_tensor(const nc_launch& launch, int64_t tile) {
+  return find_by_tile(launch.tensors, launch.count, tile);
 }
 
 // First element of a tile: tiles of a tensor are numbered along its rows. In 32 bits, because a

@@ -9,12 +9,10 @@
 namespace narrowcast::inline NC_VARIANT {
 
 template <class Rounding>
-NC_EVERYWHERE Rounding rounding_of(const nc_launch& launch, int64_t index,
-                                   const nc_tensor& tensor) {
+NC_EVERYWHERE Rounding rounding_of(const nc_tensor& tensor, const nc_step* step) {
   if constexpr (std::is_same_v<Rounding, Stochastic>) {
-    const uint64_t step =
-        launch.steps == nullptr ? tensor.step : static_cast<uint64_t>(launch.steps[index].t);
-    return {tensor.seed, step, tensor.first};
+    const uint64_t number = step == nullptr ? tensor.step : static_cast<uint64_t>(step->t);
+    return {tensor.seed, number, tensor.first};
   } else {
     return {};
   }
@@ -37,12 +35,13 @@ NC_EVERYWHERE float multiplier_of(const nc_tensor& tensor, bool update) {
   return 1.0f;
 }
 
+// `step`: NULL outside an update; `amax`: the launch's, of this tensor.
 template <class Sequence, class Rounding>
-NC_EVERYWHERE Inputs<Rounding> cast_inputs(const nc_launch& launch, int64_t index,
-                                           const nc_tensor& tensor, bool update) {
-  const bool amax = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
-  return {amax ? launch.amax[index] : 0.0f, multiplier_of<Sequence>(tensor, update),
-          rounding_of<Rounding>(launch, index, tensor)};
+NC_EVERYWHERE Inputs<Rounding> cast_inputs(const nc_tensor& tensor, const nc_step* step, float amax,
+                                           bool update) {
+  const bool needs_amax = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
+  return {needs_amax ? amax : 0.0f, multiplier_of<Sequence>(tensor, update),
+          rounding_of<Rounding>(tensor, step)};
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -7,13 +7,16 @@
 namespace narrowcast::inline NC_VARIANT {
 
 template <class Sequence, class Kernels>
-constexpr nc_machine machine_table(int64_t tile_columns) {
+constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pack,
+                                   nc_transfer_function unpack) {
   nc_machine machine{};
   machine.tile_rows = Sequence::kTileRows;
   machine.tile_columns = tile_columns;
   machine.cast = Kernels::cast;
   machine.dequantize_rowwise = Kernels::dequantize_rowwise;
   machine.dequantize_columnwise = Kernels::dequantize_columnwise;
+  machine.pack = pack;
+  machine.unpack = unpack;
   if constexpr (Sequence::kTensorAmax) machine.reduce_amax = Kernels::reduce_amax;
   if constexpr (Sequence::kTensorAmax && !Sequence::kDelayedAmax) {
     machine.update_amax = Kernels::update_amax;

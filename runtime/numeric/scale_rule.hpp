@@ -3,34 +3,14 @@
 // formulas and the edge cases.
 #pragma once
 
-#include <type_traits>
-
 #include "runtime/numeric/scale_type.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <class StoredType>
-struct Scale {
-  float multiplier;
-  StoredType stored;
-};
-
-NC_EVERYWHERE constexpr Scale<float> f32_scale(float multiplier) {
-  return {multiplier, 1.0f / multiplier};
-}
-
-NC_EVERYWHERE constexpr Scale<uint8_t> e8m0_scale(uint32_t code) {
-  return {E8M0::reciprocal(code), static_cast<uint8_t>(code)};
-}
-
 // The scale that a rule's multiplier belongs to.
 template <class ScaleType>
 NC_EVERYWHERE constexpr Scale<typename ScaleType::Stored> scale_of(float multiplier) {
-  if constexpr (std::is_same_v<ScaleType, E8M0>) {
-    return e8m0_scale(E8M0::kMaxCode - (bits_of(multiplier) >> 23));
-  } else {
-    return f32_scale(multiplier);
-  }
+  return ScaleType::of(multiplier);
 }
 
 // The multiplier that brings amax to max. An amax of 0 or infinity gives no ratio, and keeps the
@@ -45,7 +25,7 @@ struct Exact;
 template <class Element>
 struct Exact<F32, Element> {
   NC_EVERYWHERE constexpr Scale<float> operator()(float amax) const {
-    return f32_scale(exact_multiplier(amax, Element::kMax));
+    return F32::of(exact_multiplier(amax, Element::kMax));
   }
 };
 
@@ -56,7 +36,7 @@ template <class Element>
 struct Rceil<F32, Element> {
   NC_EVERYWHERE constexpr Scale<float> operator()(float amax) const {
     const float exact = exact_multiplier(amax, Element::kMax);
-    return f32_scale(float_of(bits_of(exact) & kInfinityBits));
+    return F32::of(float_of(bits_of(exact) & kInfinityBits));
   }
 };
 
@@ -81,7 +61,7 @@ struct Rceil<E8M0, Element> {
     const uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffff;
     const uint32_t above = mantissa > (exponent == 0 ? 0x400000u : 0u) ? 1 : 0;
     const uint32_t code = exponent + above;
-    return e8m0_scale(code < E8M0::kMaxCode ? code : E8M0::kMaxCode);
+    return E8M0::of_code(code < E8M0::kMaxCode ? code : E8M0::kMaxCode);
   }
 };
 
@@ -90,7 +70,7 @@ struct Rceil<E8M0, Element> {
 NC_EVERYWHERE constexpr Scale<uint8_t> e8m0_from_exponent(uint32_t exponent_field,
                                                           uint32_t max_exponent) {
   const uint32_t code = larger(exponent_field, max_exponent) - max_exponent;
-  return e8m0_scale(smaller(code, E8M0::kMaxCode));
+  return E8M0::of_code(smaller(code, E8M0::kMaxCode));
 }
 
 template <class ScaleType, class Element>

@@ -13,7 +13,7 @@ const nc_machine* variant(const char*) { return nullptr; }
 const PluginTable& table() {
   static constexpr nc_format kNoFormat{};
   static const PluginTable kTable(kNoFormat, &baseline::cpu_machine(), NC_AVX_MACHINES,
-                                  NC_CUDA_MACHINE, variant);
+                                  NC_CUDA_MACHINE, variant, nullptr);
   return kTable;
 }
 

@@ -1,7 +1,6 @@
 // Adam for unquantized parameters on the GPU.
-#include "runtime/launch/cuda_launch.cuh"
+#include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/cuda_rows.cuh"
-#include "runtime/launch/find_tensor.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 namespace {
@@ -37,13 +36,12 @@ __device__ __forceinline__ void update_element(const nc_tensor& tensor, const nc
 }
 
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(const __grid_constant__ nc_launch launch) {
+    update_kernel(const __grid_constant__ CudaLaunch launch) {
   __shared__ CudaShared<kWarps> shared;
-  if (launch.found_inf != nullptr && *launch.found_inf != 0) return;
-  const int64_t index = find_tensor(launch, blockIdx.x);
-  const nc_tensor tensor = launch.tensors[index];
-  const nc_step& step = launch.steps[index];
-  if (step.grad == nullptr) return;
+  __shared__ CudaEntry entry;
+  if (!load_entry</*kOfTile=*/true>(launch, entry)) return;
+  const nc_tensor& tensor = entry.tensor;
+  const nc_step& step = entry.step;
   const int64_t first = (blockIdx.x - tensor.first_tile) * kRun;
   const uint64_t low_bits =
       reinterpret_cast<uint64_t>(tensor.value) | reinterpret_cast<uint64_t>(tensor.exp_avg) |

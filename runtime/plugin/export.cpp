@@ -1,6 +1,9 @@
 #include "runtime/plugin/export.hpp"
 
 #include <cstring>
+#include <iterator>
+
+#include "runtime/plugin/structs.hpp"
 
 namespace narrowcast {
 namespace {
@@ -24,7 +27,8 @@ bool runs_avx512() { return false; }
 
 PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
                          const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
-                         const nc_machine* (*variant)(const char* name)) {
+                         const nc_machine* (*variant)(const char* name),
+                         decltype(nc_plugin::route) route) {
   int count = 0;
   const auto add = [&](const char* name, const nc_machine* machine, bool runs) {
     if (machine == nullptr || !runs) return;
@@ -38,12 +42,15 @@ PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
       .magic = NC_PLUGIN_MAGIC,
       .version = NC_PLUGIN_VERSION,
       .size = sizeof(nc_plugin),
-      .reserved = 0,
+      .struct_count = std::size(kStructs),
+      .structs = kStructs,
+      .digest = kStructsDigest,
       .format = &format,
       .cpu = machines_[count - 1],
       .cuda = cuda,
       .cpu_variants = names_,
       .cpu_variant = variant,
+      .route = route,
   };
 }
 

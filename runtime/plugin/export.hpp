@@ -1,11 +1,10 @@
-// What a generated plugin.cpp needs to export its table: the machines that were compiled in, and
-// the choice among them.
+// What exports a table of functions: the machines that were compiled in, and the choice among them.
 #pragma once
 
 #include "runtime/plugin/table.h"
 
-// Declares, in a format's namespace, the machines that its kernel files define. NC_WITH_AVX and
-// NC_WITH_CUDA come from the build.
+// Declares, in a format's namespace, the machines that the sources of each machine define.
+// NC_WITH_AVX and NC_WITH_CUDA come from the build.
 #define NC_DECLARE_MACHINES         \
   namespace baseline {              \
   const nc_machine& cpu_machine();  \
@@ -41,7 +40,7 @@ class PluginTable {
  public:
   PluginTable(const nc_format& format, const nc_machine* baseline, const nc_machine* avx2,
               const nc_machine* avx512, const nc_machine* cuda,
-              const nc_machine* (*variant)(const char* name));
+              const nc_machine* (*variant)(const char* name), decltype(nc_plugin::route) route);
   const nc_plugin* get() const { return &plugin_; }
   // The variant of that name, or nullptr if it is unknown or this processor cannot run it.
   const nc_machine* variant(const char* name) const;

@@ -2,10 +2,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <mutex>
+#include <span>
 
 #include "runtime/plugin/elf.hpp"
+#include "runtime/plugin/structs.hpp"
 
 namespace narrowcast {
 namespace {
@@ -31,15 +34,42 @@ const LoadedPlugin* find(const Registry& all, std::string_view format) {
   throw PluginError("plugin '" + path + "' " + reason);
 }
 
-// What a table must say of itself before a field behind its size is read.
+// The structs that a plugin's compiler did not lay out as this library's did, in words.
+std::string other_structs(const nc_plugin& table) {
+  std::string names;
+  const auto add = [&](const std::string& name) { names += (names.empty() ? "" : ", ") + name; };
+  const std::span theirs(table.structs, table.structs == nullptr ? 0 : table.struct_count);
+  for (const nc_struct& own : kStructs) {
+    const auto same_name = [&](const nc_struct& one) {
+      return one.name == std::string_view(own.name);
+    };
+    const auto other = std::find_if(theirs.begin(), theirs.end(), same_name);
+    if (other == theirs.end()) {
+      add(own.name + std::string(" (not there)"));
+    } else if (other->size != own.size) {
+      add(own.name + std::string(" (") + std::to_string(other->size) + " bytes, not " +
+          std::to_string(own.size) + ")");
+    } else if (other->digest != own.digest) {
+      add(own.name + std::string(" (other fields)"));
+    }
+  }
+  return names.empty() ? "structs that this library does not know" : names;
+}
+
+// What a table must say of itself before a field behind its digest is read.
 const nc_plugin& checked(const std::string& path, const nc_plugin* table) {
   if (table == nullptr || table->magic != NC_PLUGIN_MAGIC)
     refuse(path, "is not a narrowcast plugin: its table is not marked as one");
-  if (table->version != NC_PLUGIN_VERSION || table->size != sizeof(nc_plugin)) {
-    refuse(path, "was built for plugin version " + std::to_string(table->version) + " (" +
-                     std::to_string(table->size) + " bytes), and this library reads version " +
-                     std::to_string(NC_PLUGIN_VERSION) + " (" + std::to_string(sizeof(nc_plugin)) +
-                     " bytes): build it again with `narrowcast build`");
+  const std::string remedy = ": build it again with `narrowcast build`";
+  if (table->version != NC_PLUGIN_VERSION) {
+    refuse(path, "was built for plugin version " + std::to_string(table->version) +
+                     ", and this library reads version " + std::to_string(NC_PLUGIN_VERSION) +
+                     remedy);
+  }
+  if (table->size != sizeof(nc_plugin) || table->digest != kStructsDigest) {
+    refuse(path, "was built from another text of plugin version " +
+                     std::to_string(NC_PLUGIN_VERSION) + ", with other " + other_structs(*table) +
+                     remedy);
   }
   if (table->format == nullptr || table->format->name == nullptr || table->cpu == nullptr) {
     refuse(path, "is broken: its table names no format, or has no CPU functions");

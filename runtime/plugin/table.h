@@ -1,6 +1,7 @@
 /* What a format's plugin exports: its facts, and its functions for each machine. Plain C, so that a
    plugin and the library that loads it need not come from one compiler. A change here is a new
-   NC_PLUGIN_VERSION. */
+   NC_PLUGIN_VERSION, and runtime/plugin/structs.hpp proves that both sides were built from the same
+   text. Structs have no padding. */
 #ifndef NARROWCAST_RUNTIME_PLUGIN_TABLE_H_
 #define NARROWCAST_RUNTIME_PLUGIN_TABLE_H_
 
@@ -9,7 +10,7 @@
 #include "runtime/geometry/layout.h"
 
 #define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 2u
+#define NC_PLUGIN_VERSION 3u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
@@ -23,28 +24,21 @@ typedef enum nc_buffer {
   NC_BUFFER_COUNT = 4
 } nc_buffer;
 
-/* Which all-gather carries a buffer. */
-typedef enum nc_gather {
-  NC_GATHER_NEVER = 0,   /* derived after arrival */
-  NC_GATHER_FORWARD = 1, /* the forward's gather, when each pass gathers its own usage */
-  NC_GATHER_BACKWARD = 2,
-  NC_GATHER_ALWAYS = 3 /* both passes gather the same bytes */
-} nc_gather;
+/* What is done with a tensor and depends on its format. */
+typedef enum nc_operation {
+  NC_CUT = 0,        /* a part of it, over the same bytes */
+  NC_TRANSPOSE = 1,  /* rows and columns exchanged, over the same bytes */
+  NC_JOIN = 2,       /* one of several */
+  NC_WRITE_PART = 3, /* values into a part of it */
+  NC_MAKE = 4,       /* a new one of a given shape */
+  NC_OPERATION_COUNT = 5
+} nc_operation;
 
-/* How a cut of the matrix's rows lies in one buffer: `rows` rows of the matrix are `entries`
-   entries (bytes of data, or scales) along `dimension` of the stored buffer, which is padded to
-   multiples of `pad`. */
-typedef struct nc_cut {
-  int32_t buffer;    /* nc_buffer */
-  int32_t dimension; /* 0 or 1; -1: one scale for the tensor, in every piece */
-  int64_t rows;      /* a cut at a multiple of this leaves every byte whole */
-  int64_t entries;   /* entries to `rows` rows */
-  int64_t pad;       /* the stored dimension is padded to a multiple of this */
-  int64_t
-      repeat[2];  /* along each stored dimension, equal neighbours of which the wire carries one */
-  int32_t gather; /* nc_gather */
+typedef struct nc_rule {
+  int32_t exact; /* 1: exact on the bytes; 0: an error */
   int32_t reserved;
-} nc_cut;
+  const char* text; /* under which condition, or for which reason */
+} nc_rule;
 
 /* The facts of a format, as derived from its spec. */
 typedef struct nc_format {
@@ -53,7 +47,8 @@ typedef struct nc_format {
   const char* reference;
   const char* element;      /* "e4m3", ... */
   const char* packing;      /* "dense" or "byte" */
-  const char* scale;        /* "e8m0", "e4m3" or "f32" */
+  const char* scale;        /* "e8m0", "e4m3", "f32", ... */
+  const char* scale_dtype;  /* of a stored scale, as torch names it: "uint8", "float32", ... */
   const char* tensor_scale; /* "f32", or NULL in a one-level format */
   const char* scale_rule;   /* "rceil", ... */
   const char* amax;         /* "current" or "delayed" */
@@ -65,7 +60,7 @@ typedef struct nc_format {
   int64_t shard_row_step;  /* the same for the buffers that a shard keeps */
   double bits_per_element; /* one usage as stored, without padding */
   double wire_bits_per_element; /* the same, without repetition */
-  nc_cut cuts[NC_BUFFER_COUNT];
+  nc_rule rules[NC_OPERATION_COUNT];
 } nc_format;
 
 #define NC_HISTORY_LENGTH 1024
@@ -120,23 +115,81 @@ typedef void (*nc_parallel_for)(int64_t count,
                                 void (*body)(void* context, int64_t begin, int64_t end),
                                 void* context);
 
+/* Tensors that a kernel can take among its parameters, of which every GPU passes 4 KB. */
+#define NC_PARAMETER_TENSORS 16
+
 typedef struct nc_launch {
-  const nc_tensor* tensors; /* in the machine's memory */
+  const nc_tensor* tensors; /* in the machine's memory, but see host_tables */
   const nc_step* steps;     /* likewise, one a tensor; NULL outside an update */
-  float* amax; /* likewise, one float a tensor: what reduce_amax and update_amax find, and cast
-                  uses. NULL if not nc_format.tensor_amax */
-  const float* found_inf;       /* likewise, or NULL: if not 0, nothing changes */
-  int64_t count;                /* tensors */
-  int64_t tiles;                /* of all tensors */
-  int32_t source_bf16;          /* round values to bf16 before the amax and the cast */
-  int32_t stochastic;           /* codes are rounded stochastically, not to nearest */
+  float*
+      amax; /* in the machine's memory, one float a tensor: what reduce_amax and update_amax find,
+               and cast uses. NULL if not nc_format.tensor_amax, unless to skip tensors: where it
+               is negative, cast, start_history and record_amax change nothing of the tensor */
+  const float* found_inf; /* likewise, or NULL: if not 0, nothing changes */
+  int64_t count;          /* tensors */
+  int64_t tiles;          /* of all tensors */
+  int32_t source_bf16;    /* round values to bf16 before the amax and the cast */
+  int32_t stochastic;     /* codes are rounded stochastically, not to nearest */
+  int32_t host_tables;    /* GPU only: `tensors` and `steps` are in the host's memory, are read
+                             before the function returns, and have NC_PARAMETER_TENSORS
+                             entries at most */
+  int32_t reserved;
   void* stream;                 /* cudaStream_t */
   nc_parallel_for parallel_for; /* CPU only; NULL: the calling thread does all */
 } nc_launch;
 
+/* Which passes an all-gather serves, and so which usages it carries. In a format whose columnwise
+   is derived, every gather carries rowwise alone. */
+typedef enum nc_phase { NC_FORWARD = 0, NC_BACKWARD = 1, NC_BOTH = 2 } nc_phase;
+
+#define NC_MAX_PAYLOADS 3
+
+/* A buffer's place in each rank's payload: bytes begin to end hold it as a shard of shard_rows rows
+   has it, without padding, and one of each run of equal neighbours. */
+typedef struct nc_segment {
+  int32_t buffer;  /* nc_buffer */
+  int32_t payload; /* which of the route's */
+  int64_t begin, end;
+  int32_t in_place;  /* what arrives in the payload's slot, from `begin` on, is the whole buffer:
+                        nothing is unpacked */
+  int32_t as_stored; /* the buffer of a shard of shard_rows rows is its payload, byte for byte: it
+                        can be sent itself */
+} nc_segment;
+
+/* What a gather carries of a weight. Every rank computes the same. */
+typedef struct nc_route {
+  int64_t rows, columns; /* of the whole matrix */
+  int64_t shard_rows;    /* of the first rank's shard; the last ones may have fewer, or none */
+  int64_t world;         /* ranks */
+  int32_t phase;         /* nc_phase */
+  int32_t payloads;
+  int32_t segments;
+  int32_t reserved;
+  int64_t payload_bytes[NC_MAX_PAYLOADS]; /* of each rank */
+  nc_segment segment[NC_BUFFER_COUNT];
+} nc_route;
+
+/* One weight of a transfer. Pointers are to the memory of the machine that runs it. */
+typedef struct nc_shipment {
+  nc_route route;
+  int64_t own_rows;               /* pack: of this rank's shard */
+  void* buffer[NC_BUFFER_COUNT];  /* pack: the shard's, read; unpack: the whole matrix's, written.
+                                     Those of the route's segments; unpack: that are not in place */
+  void* payload[NC_MAX_PAYLOADS]; /* pack: this rank's, or NULL where nothing is to be packed;
+                                     unpack: those of all ranks, one after the other */
+} nc_shipment;
+
+typedef struct nc_transfer {
+  const nc_shipment* shipments; /* in host memory, whichever the machine; read before the return */
+  int64_t count;
+  void* stream;                 /* cudaStream_t */
+  nc_parallel_for parallel_for; /* CPU only; NULL: the calling thread does all */
+} nc_transfer;
+
 /* Each function returns NULL, or a sentence that says what failed; the string lives as long as the
    plugin. A function that a format does not need is NULL. */
 typedef const char* (*nc_function)(const nc_launch* launch);
+typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
 
 typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
@@ -157,13 +210,26 @@ typedef struct nc_machine {
                                      nc_format.columnwise_derived */
   nc_function dequantize_rowwise; /* buffers -> value, of value_dtype */
   nc_function dequantize_columnwise;
+  nc_transfer_function pack;   /* shards' buffers -> this rank's payloads, every byte of them */
+  nc_transfer_function unpack; /* the payloads of all ranks -> the whole matrices' buffers, every
+                                  byte of them: padding is written as zeros */
 } nc_machine;
+
+/* How the compiler of a plugin lays out a struct of this file. */
+typedef struct nc_struct {
+  const char* name;
+  uint64_t size;
+  uint64_t digest; /* of the names, places and sizes of its fields */
+} nc_struct;
 
 typedef struct nc_plugin {
   uint32_t magic;   /* NC_PLUGIN_MAGIC */
   uint32_t version; /* NC_PLUGIN_VERSION */
-  uint32_t size;    /* sizeof(nc_plugin) of the plugin's compiler */
-  uint32_t reserved;
+  /* Of every version from 3 on: what tells whether the rest can be read. */
+  uint32_t size; /* sizeof(nc_plugin) */
+  uint32_t struct_count;
+  const nc_struct* structs; /* all of this file */
+  uint64_t digest;          /* of all of them */
   const nc_format* format;
   const nc_machine* cpu;  /* the fastest variant for this processor */
   const nc_machine* cuda; /* NULL if the plugin was built without CUDA */
@@ -171,6 +237,11 @@ typedef struct nc_plugin {
       cpu_variants; /* names of all CPU variants that this processor runs, NULL at the end */
   const nc_machine* (*cpu_variant)(
       const char* name); /* one of them, for tests; NULL for another name */
+  /* What the gather of a phase (nc_phase) carries. `alone`: 1 if the weight is gathered for this
+     phase alone; 0 if for the forward and the backward in turn, whose payloads then have the size
+     of the larger. */
+  void (*route)(int32_t phase, int32_t alone, int64_t rows, int64_t columns, int64_t shard_rows,
+                int64_t world, nc_route* out);
 } nc_plugin;
 
 /* The one exported function: `const nc_plugin* narrowcast_plugin(void)`. */

@@ -65,10 +65,6 @@ struct CudaScales {
   __device__ __forceinline__ float multiplier_of(int row, int column) const {
     return multiplier[row / Blocks::kRows][column / Blocks::kColumns];
   }
-  __device__ __forceinline__ Stored stored_of(int row, int column) const {
-    static_assert(Share::kDown == Blocks::kDown && Share::kAcross == Blocks::kAcross);
-    return stored[row / Blocks::kRows][column / Blocks::kColumns];
-  }
 };
 
 // Four codes a row, one a byte, the first in the low byte.

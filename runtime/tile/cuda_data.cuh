@@ -1,4 +1,4 @@
-// Codes between registers and the data buffers, as stored rows or, exchanged, as stored columns.
+// Codes from registers to the data buffers, as stored rows or, exchanged, as stored columns.
 #pragma once
 
 #include "runtime/tile/cuda_codes.cuh"
@@ -126,57 +126,6 @@ __device__ __forceinline__ void store_exchanged_bytes(const Place& at, uint8_t* 
       if (at.inside(at.row() + b * 8 / kBits, at.column() + c))
         target[b] = static_cast<uint8_t>(columns[c] >> 8 * b);
     }
-  }
-}
-
-template <Layout kLayout, class Place>
-__device__ __forceinline__ void load_rows(const Place& at, const uint8_t* bytes, CudaCodes& codes) {
-  constexpr int kBits = kLayout.element_bits;
-  const int64_t pitch = data_row_bytes(kLayout, at.matrix);
-  const uint8_t* source = bytes + element_position(kLayout, at.matrix, at.row(), at.column()).byte;
-#pragma unroll
-  for (int r = 0; r < kThreadRows; ++r, source += pitch) {
-    uint32_t packed = 0;
-    if constexpr (Place::kFull && kBits == 8) {
-      packed = *reinterpret_cast<const uint32_t*>(source);
-    } else if constexpr (Place::kFull && kBits == 4) {
-      packed = *reinterpret_cast<const uint16_t*>(source);
-    } else {
-#pragma unroll
-      for (int b = 0; b < kBits / 2; ++b) {
-        if (at.inside(at.row() + r, at.column() + b * 8 / kBits))
-          packed |= static_cast<uint32_t>(source[b]) << 8 * b;
-      }
-    }
-    codes.row[r] = unpack4<kBits>(packed);
-  }
-}
-
-template <Layout kLayout, class Place>
-__device__ __forceinline__ void load_exchanged(const Place& at, const uint8_t* bytes,
-                                               CudaCodes& codes) {
-  constexpr int kBits = kLayout.element_bits;
-  uint32_t low[4], high[4];
-#pragma unroll
-  for (int c = 0; c < kThreadColumns; ++c) {
-    const uint8_t* source =
-        bytes + element_position(kLayout, at.matrix, at.row(), at.column() + c).byte;
-    uint64_t packed = 0;
-#pragma unroll
-    for (int b = 0; b < kBits; ++b) {
-      if (at.inside(at.row() + b * 8 / kBits, at.column() + c))
-        packed |= static_cast<uint64_t>(source[b]) << 8 * b;
-    }
-    constexpr uint32_t kHalf = static_cast<uint32_t>((uint64_t{1} << 4 * kBits) - 1);
-    low[c] = unpack4<kBits>(static_cast<uint32_t>(packed) & kHalf);
-    high[c] = unpack4<kBits>(static_cast<uint32_t>(packed >> 4 * kBits) & kHalf);
-  }
-  exchange4x4(low[0], low[1], low[2], low[3]);
-  exchange4x4(high[0], high[1], high[2], high[3]);
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    codes.row[r] = low[r];
-    codes.row[r + 4] = high[r];
   }
 }
 

@@ -1,4 +1,4 @@
-// Scales between registers and the scale buffers. A scale may be stored more often than once a
+// Scales from registers to the scale buffers. A scale may be stored more often than once a
 // block, and exchanged, so the tile's scales meet in shared memory, and are written from there as
 // runs of the stored matrix.
 #pragma once
@@ -46,17 +46,13 @@ __device__ __forceinline__ void stage_scales(const Place& at,
   }
 }
 
-template <Layout kLayout, class Share, class Place, class Stored>
-__device__ __forceinline__ void store_block_scales(const Place& at, Stored* target,
-                                                   const CudaScales<Share, Stored>& scales) {
-  constexpr int R = Share::kBlockRows, C = Share::kBlockColumns;
+// From shared memory, where the tile's R x C blocks have one scale each, to the stored matrix.
+template <Layout kLayout, int R, int C, class Place, class Stored>
+__device__ __forceinline__ void store_staged_scales(const Place& at, Stored* target,
+                                                    const Stored* staged) {
   using Runs = ScaleRuns<kLayout, Place>;
   constexpr int kWord = Place::kFull ? Runs::kWord : 1;
   constexpr int kWords = Runs::kRuns * (Runs::kRunLength / kWord);
-  const Stored* staged = reinterpret_cast<const Stored*>(at.stage);
-  __syncthreads();
-  stage_scales(at, scales);
-  __syncthreads();
   const int64_t pitch = scale_shape(kLayout, at.matrix).columns;
   const Extent first = scale_position(kLayout, at.origin.rows, at.origin.columns);
   Stored* corner = target + first.rows * pitch + first.columns;
@@ -80,6 +76,16 @@ __device__ __forceinline__ void store_block_scales(const Place& at, Stored* targ
   }
 }
 
+template <Layout kLayout, class Share, class Place, class Stored>
+__device__ __forceinline__ void store_block_scales(const Place& at, Stored* target,
+                                                   const CudaScales<Share, Stored>& scales) {
+  __syncthreads();
+  stage_scales(at, scales);
+  __syncthreads();
+  store_staged_scales<kLayout, Share::kBlockRows, Share::kBlockColumns>(
+      at, target, reinterpret_cast<const Stored*>(at.stage));
+}
+
 // The one scale of a tensor comes from the tile that every tensor has.
 template <Layout kLayout, class Share, class Place, class Stored>
 __device__ __forceinline__ void store_scales(const Place& at, Stored* target,
@@ -88,23 +94,6 @@ __device__ __forceinline__ void store_scales(const Place& at, Stored* target,
     store_block_scales<kLayout>(at, target, scales);
   } else if (at.origin == Extent{0, 0} && threadIdx.x == 0) {
     *target = scales.stored[0][0];
-  }
-}
-
-template <Layout kLayout, int R, int C, class Place, class Stored>
-__device__ __forceinline__ void load_scales(const Place& at, const Stored* source,
-                                            CudaScales<WholeShare<R, C>, Stored>& scales) {
-  using Shape = ThreadBlocks<R, C>;
-#pragma unroll
-  for (int down = 0; down < Shape::kDown; ++down) {
-#pragma unroll
-    for (int across = 0; across < Shape::kAcross; ++across) {
-      const int64_t row = at.row() + down * Shape::kRows,
-                    column = at.column() + across * Shape::kColumns;
-      const bool stored = spans_tensor(kLayout) || at.inside(row, column);
-      scales.stored[down][across] =
-          stored ? source[scale_index(kLayout, at.matrix, row, column)] : Stored{};
-    }
   }
 }
 

@@ -1,6 +1,6 @@
-// The tile of the GPU: a thread block's piece of the matrix in registers, and the operations that
-// the generated sequences are written in. kWarps warps hold 8 * kWarps rows x 128 columns, 8 rows x
-// 4 columns a thread. What lies outside the matrix is zero and is never written.
+// The tile of the GPU's casts: a thread block's piece of the matrix in registers, and the
+// operations that the generated sequences make codes with. kWarps warps hold 8 * kWarps rows x 128
+// columns, 8 rows x 4 columns a thread. What lies outside the matrix is zero and is never written.
 #pragma once
 
 #include "runtime/tile/buffers.hpp"
@@ -64,19 +64,6 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
     return codes;
   }
 
-  // value = decode(code) * decoder(stored scale)
-  template <class Element, class Scales, class Decoder>
-  __device__ __forceinline__ void decode(const CudaCodes& codes, const Scales& scales,
-                                         const Decoder& decoder) {
-#pragma unroll
-    for (int r = 0; r < kThreadRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kThreadColumns; ++c) {
-        x[r][c] = Element::decode(codes.row[r] >> 8 * c & 0xff) * decoder(scales.stored_of(r, c));
-      }
-    }
-  }
-
   template <class Buffer>
   __device__ __forceinline__ void store(const Buffer& data, const CudaCodes& codes) const {
     if constexpr (!Buffer::kLayout.transposed) {
@@ -88,28 +75,9 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
     }
   }
 
-  template <class Buffer>
-  __device__ __forceinline__ CudaCodes load_codes(const Buffer& data) const {
-    CudaCodes codes;
-    if constexpr (Buffer::kLayout.transposed) {
-      load_exchanged<Buffer::kLayout>(*this, data.bytes, codes);
-    } else {
-      load_rows<Buffer::kLayout>(*this, data.bytes, codes);
-    }
-    return codes;
-  }
-
   template <class Buffer, class Scales>
   __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
     store_scales<Buffer::kLayout>(*this, buffer.scales, scales);
-  }
-
-  // The scales of R x C blocks, as stored.
-  template <int R, int C, class Buffer>
-  __device__ __forceinline__ auto load_scale(const Buffer& buffer) const {
-    CudaScales<WholeShare<R, C>, typename Buffer::Stored> scales;
-    load_scales<Buffer::kLayout>(*this, buffer.scales, scales);
-    return scales;
   }
 };
 

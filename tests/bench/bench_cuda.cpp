@@ -24,6 +24,8 @@ constexpr int kLayers = 4, kRepeats = 30;
 constexpr Extent kLayer[] = {{4096, 4096},  {1024, 4096},  {1024, 4096}, {4096, 4096},
                              {14336, 4096}, {14336, 4096}, {4096, 14336}};
 
+constexpr Extent kSingle[] = {{1024, 4096}, {4096, 4096}, {14336, 4096}};
+
 using Work = std::function<const char*(cudaStream_t)>;
 
 void must(const char* fault) {
@@ -91,6 +93,7 @@ class Model {
         exp_avgs_.push_back(filled(pool, n));
         exp_avg_sqs_.push_back(filled(squares, n));
         grads_.push_back(filled(grads, n));
+        decoded_.push_back(filled(grads, n));
         parameters_ += static_cast<int64_t>(n);
       }
     }
@@ -124,14 +127,22 @@ class Model {
 
   // The gradients serve as a bf16 source of casts.
   std::vector<nc_tensor> bf16_tensors(std::vector<nc_tensor> tensors) const {
-    for (size_t i = 0; i < count(); ++i) {
-      tensors[i].value = grads_[i].get();
+    return with_values(std::move(tensors), grads_);
+  }
+  std::vector<nc_tensor> decoded_tensors(std::vector<nc_tensor> tensors) const {
+    return with_values(std::move(tensors), decoded_);
+  }
+
+ private:
+  static std::vector<nc_tensor> with_values(std::vector<nc_tensor> tensors,
+                                            const std::vector<DeviceArray<Bf16>>& values) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].value = values[i].get();
       tensors[i].value_dtype = NC_BF16;
     }
     return tensors;
   }
 
- private:
   template <class Type>
   static DeviceArray<Type> filled(const std::vector<Type>& pool, size_t n) {
     DeviceArray<Type> array(n);
@@ -144,7 +155,7 @@ class Model {
 
   std::vector<Extent> matrices_;
   std::vector<DeviceArray<float>> masters_, exp_avgs_, exp_avg_sqs_;
-  std::vector<DeviceArray<Bf16>> grads_;
+  std::vector<DeviceArray<Bf16>> grads_, decoded_;
   int64_t parameters_ = 0;
 };
 
@@ -156,8 +167,9 @@ class Bench {
     copy_ = copy_rate();
     std::printf("copy %.0f GB/s (read plus written), %.0fM parameters\n", copy_ / 1e9,
                 model_.parameters() / 1e6);
-    std::printf("%-42s %9s %17s %8s %8s %8s\n", "", "ms", "10 to 90 %", "B/param", "of copy",
+    std::printf("%-48s %9s %17s %8s %8s %8s\n", "", "ms", "10 to 90 %", "B/param", "of copy",
                 "kernels");
+    for (const Extent matrix : kSingle) report_single_copy(matrix);
   }
 
   void run(const nc_plugin& plugin) {
@@ -178,11 +190,13 @@ class Bench {
     const DeviceArray<nc_history> histories(
         std::vector<nc_history>(tensors.size(), nc_history{.present = 1, .next = 1, .amax = {}}));
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i].history = histories.get() + i;
-    const DeviceArray<float> amax(tensors.size());
+    const DeviceArray<float> amax(std::vector<float>(tensors.size(), 0.0f));
     const DeviceArray<nc_step> steps(model_.steps());
     nc_launch launch = launch_of(machine, tensors.data(), static_cast<int64_t>(tensors.size()),
                                  nullptr, amax.get());
-    const DeviceArray<nc_tensor> table(tensors), bf16_table(model_.bf16_tensors(tensors));
+    const std::vector<nc_tensor> decoded = model_.decoded_tensors(tensors);
+    const DeviceArray<nc_tensor> table(tensors), bf16_table(model_.bf16_tensors(tensors)),
+        decoded_table(decoded);
     const auto on = [&](nc_function function, const DeviceArray<nc_tensor>& t, bool with_steps) {
       return [&, function, with_steps](cudaStream_t stream) {
         nc_launch l = launch;
@@ -218,6 +232,16 @@ class Bench {
     }
     report(name + ": dequantize rowwise to fp32", 4 + written / 2,
            on(machine.dequantize_rowwise, table, false));
+    report(name + ": dequantize rowwise to bf16", 2 + written / 2,
+           on(machine.dequantize_rowwise, decoded_table, false));
+    report(name + ": dequantize columnwise to bf16", 2 + written / 2,
+           on(machine.dequantize_columnwise, decoded_table, false));
+    for (const Extent matrix : kSingle) {
+      report_single(name + ": rowwise to bf16", matrix, 2 + written / 2, machine,
+                    machine.dequantize_rowwise, decoded);
+      report_single(name + ": columnwise to bf16", matrix, 2 + written / 2, machine,
+                    machine.dequantize_columnwise, decoded);
+    }
   }
 
   void finish() { std::printf("copy again %.0f GB/s\n", copy_rate() / 1e9); }
@@ -236,10 +260,52 @@ class Bench {
   }
 
   void report(const std::string& name, double bytes_per_parameter, const Work& work) {
+    report(name, bytes_per_parameter, static_cast<double>(model_.parameters()), work);
+  }
+
+  // What a launch alone costs: copies that move the bytes of an 8-bit weight's decoding to bf16.
+  void report_single_copy(Extent matrix) {
+    const size_t parameters = static_cast<size_t>(matrix.rows * matrix.columns);
+    const size_t bytes = parameters * 3 / 2;
+    const size_t count = std::min<size_t>(8, kCopyBytes / bytes);
+    const Work work = [&](cudaStream_t stream) -> const char* {
+      for (size_t i = 0; i < count; ++i) {
+        check(cudaMemcpyAsync(target_.get() + i * bytes, source_.get() + i * bytes, bytes,
+                              cudaMemcpyDeviceToDevice, stream),
+              "copy");
+      }
+      return nullptr;
+    };
+    report("copy [" + std::to_string(matrix.rows) + " x " + std::to_string(matrix.columns) + "]", 3,
+           static_cast<double>(parameters * count), work);
+  }
+
+  // A launch a weight, of all weights of a shape in turn, so that the cache holds none of them.
+  void report_single(const std::string& name, Extent matrix, double bytes_per_parameter,
+                     const nc_machine& machine, nc_function function,
+                     std::vector<nc_tensor> tensors) {
+    std::erase_if(tensors, [&](const nc_tensor& tensor) {
+      return Extent{tensor.rows, tensor.columns} != matrix;
+    });
+    const Work work = [&](cudaStream_t stream) -> const char* {
+      for (nc_tensor& tensor : tensors) {
+        nc_launch launch = launch_of(machine, &tensor, 1);
+        launch.host_tables = true;
+        launch.stream = stream;
+        if (const char* fault = function(&launch)) return fault;
+      }
+      return nullptr;
+    };
+    const int64_t parameters = matrix.rows * matrix.columns * static_cast<int64_t>(tensors.size());
+    report(name + " [" + std::to_string(matrix.rows) + " x " + std::to_string(matrix.columns) + "]",
+           bytes_per_parameter, static_cast<double>(parameters), work);
+  }
+
+  void report(const std::string& name, double bytes_per_parameter, double parameters,
+              const Work& work) {
     const Time time = measure(stream_, work);
-    const double rate =
-        bytes_per_parameter * static_cast<double>(model_.parameters()) / time.median * 1e3;
-    std::printf("%-42s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d\n", name.c_str(), time.median, time.low,
+    const double rate = bytes_per_parameter * parameters / time.median * 1e3;
+    std::printf("%-48s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d\n", name.c_str(), time.median, time.low,
                 time.high, bytes_per_parameter, 100 * rate / copy_, kernels_of(stream_, work));
     std::fflush(stdout);
   }

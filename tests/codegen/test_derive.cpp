@@ -88,62 +88,91 @@ TEST_CASE("facts") {
   CHECK(std::size(kFacts) == good_specs().size());
 }
 
-struct Cuts {
+struct Carries {
   const char* name;
-  nc_cut cut[NC_BUFFER_COUNT];
+  const char* phase;
+  std::vector<Carried> carried;
 };
 
-// A format of each kind: buffer, dimension, rows, entries, pad, repeat, gather.
-constexpr Cuts kCuts[] = {
+Carried of_data(nc_buffer buffer, bool along_columns) {
+  return {buffer, false, along_columns, 1, 1, false, {}};
+}
+Carried of_scales(nc_buffer buffer, bool along_columns, Extent equal = {1, 1}) {
+  return {buffer, true, along_columns, equal.rows, equal.columns, equal.rows * equal.columns > 1,
+          {}};
+}
+
+// A format of each kind.
+const Carries kCarries[] = {
     {"mxfp8_e4m3",
-     {{NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_FORWARD, 0},
-      {NC_ROWWISE_SCALE, 0, 1, 1, 128, {1, 1}, NC_GATHER_FORWARD, 0},
-      {NC_COLUMNWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_BACKWARD, 0},
-      {NC_COLUMNWISE_SCALE, 0, 32, 1, 4, {1, 1}, NC_GATHER_BACKWARD, 0}}},
+     "forward",
+     {of_data(NC_ROWWISE_DATA, false), of_scales(NC_ROWWISE_SCALE, false)}},
+    {"mxfp8_e4m3",
+     "backward",
+     {of_data(NC_COLUMNWISE_DATA, false), of_scales(NC_COLUMNWISE_SCALE, false)}},
     {"mxfp8_2d",
-     {{NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_ALWAYS, 0},
-      {NC_ROWWISE_SCALE, 0, 1, 1, 128, {32, 1}, NC_GATHER_ALWAYS, 0},
-      {NC_COLUMNWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_NEVER, 0},
-      {NC_COLUMNWISE_SCALE, 0, 32, 1, 4, {1, 32}, NC_GATHER_NEVER, 0}}},
+     "always",
+     {of_data(NC_ROWWISE_DATA, false), of_scales(NC_ROWWISE_SCALE, false, {32, 1})}},
     {"nvfp4",
-     {{NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_ALWAYS, 0},
-      {NC_ROWWISE_SCALE, 0, 1, 1, 128, {16, 1}, NC_GATHER_ALWAYS, 0},
-      {NC_COLUMNWISE_DATA, 1, 2, 1, 1, {1, 1}, NC_GATHER_NEVER, 0},
-      {NC_COLUMNWISE_SCALE, 1, 16, 1, 4, {16, 1}, NC_GATHER_NEVER, 0}}},
+     "always",
+     {of_data(NC_ROWWISE_DATA, false), of_scales(NC_ROWWISE_SCALE, false, {16, 1})}},
     {"mxfp6_e2m3",
-     {{NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_FORWARD, 0},
-      {NC_ROWWISE_SCALE, 0, 1, 1, 128, {1, 1}, NC_GATHER_FORWARD, 0},
-      {NC_COLUMNWISE_DATA, 1, 4, 3, 1, {1, 1}, NC_GATHER_BACKWARD, 0},
-      {NC_COLUMNWISE_SCALE, 1, 32, 1, 4, {1, 1}, NC_GATHER_BACKWARD, 0}}},
+     "backward",
+     {of_data(NC_COLUMNWISE_DATA, true), of_scales(NC_COLUMNWISE_SCALE, true)}},
     {"fp8_block1x128",
-     {{NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_FORWARD, 0},
-      {NC_ROWWISE_SCALE, 1, 1, 1, 4, {1, 1}, NC_GATHER_FORWARD, 0},
-      {NC_COLUMNWISE_DATA, 1, 1, 1, 1, {1, 1}, NC_GATHER_BACKWARD, 0},
-      {NC_COLUMNWISE_SCALE, 0, 128, 1, 1, {1, 1}, NC_GATHER_BACKWARD, 0}}},
-    {"fp8_e4m3",
-     {{NC_ROWWISE_DATA, 0, 1, 1, 1, {1, 1}, NC_GATHER_ALWAYS, 0},
-      {NC_ROWWISE_SCALE, -1, 1, 1, 1, {1, 1}, NC_GATHER_NEVER, 0},
-      {NC_COLUMNWISE_DATA, 1, 1, 1, 1, {1, 1}, NC_GATHER_NEVER, 0},
-      {NC_COLUMNWISE_SCALE, -1, 1, 1, 1, {1, 1}, NC_GATHER_NEVER, 0}}},
+     "both",
+     {of_data(NC_ROWWISE_DATA, false), of_data(NC_COLUMNWISE_DATA, true),
+      of_scales(NC_ROWWISE_SCALE, true), of_scales(NC_COLUMNWISE_SCALE, false)}},
+    {"fp8_e4m3", "always", {of_data(NC_ROWWISE_DATA, false)}},
 };
 
-TEST_CASE("cuts") {
-  for (const Cuts& row : kCuts) {
+TEST_CASE("gathers") {
+  for (const Carries& row : kCarries) {
+    CAPTURE(std::string(row.name));
+    CAPTURE(std::string(row.phase));
     const Plan plan = plan_of(row.name);
-    for (size_t i = 0; i < NC_BUFFER_COUNT; ++i) {
-      CAPTURE(std::string(row.name));
+    CHECK(plan.gathers.size() == (plan.columnwise_derived ? 1 : 3));
+    const auto gather =
+        std::find_if(plan.gathers.begin(), plan.gathers.end(),
+                     [&](const GatherOfPhase& one) { return one.name == row.phase; });
+    REQUIRE(gather != plan.gathers.end());
+    REQUIRE(gather->carried.size() == row.carried.size());
+    for (size_t i = 0; i < row.carried.size(); ++i) {
+      const Carried &carried = gather->carried[i], &expected = row.carried[i];
       CAPTURE(i);
-      const nc_cut &cut = plan.cuts[i], &expected = row.cut[i];
-      CHECK(cut.buffer == expected.buffer);
-      CHECK(cut.dimension == expected.dimension);
-      CHECK(cut.rows == expected.rows);
-      CHECK(cut.entries == expected.entries);
-      CHECK(cut.pad == expected.pad);
-      CHECK(cut.repeat[0] == expected.repeat[0]);
-      CHECK(cut.repeat[1] == expected.repeat[1]);
-      CHECK(cut.gather == expected.gather);
+      CHECK(carried.buffer == expected.buffer);
+      CHECK(carried.scales == expected.scales);
+      CHECK(carried.along_columns == expected.along_columns);
+      CHECK(carried.equal_rows == expected.equal_rows);
+      CHECK(carried.equal_columns == expected.equal_columns);
+      CHECK(carried.repeats == expected.repeats);
     }
   }
+}
+
+TEST_CASE("rules") {
+  const auto check = [](const char* name, nc_operation operation, bool exact, const char* text) {
+    CAPTURE(std::string(name));
+    const Plan plan = plan_of(name);
+    CHECK(plan.rules[operation].exact == exact);
+    CHECK(plan.rules[operation].text == text);
+  };
+  check("mxfp4", NC_CUT, true, "cuts at multiples of 32 rows, 32 columns");
+  check("fp8_e5m2", NC_CUT, true, "cuts anywhere");
+  check("nvfp4", NC_TRANSPOSE, true, "the usages change places, over the same buffers");
+  check("mxfp8_2d", NC_TRANSPOSE, false,
+        "its columnwise bytes are not stored as the rowwise bytes of the transposed matrix");
+  check("nvfp4_1d", NC_TRANSPOSE, false,
+        "its columnwise bytes are quantized in blocks of their own, so the transposed matrix "
+        "would have other values");
+  check("fp8_e4m3", NC_JOIN, true, "joints anywhere, and pieces of one tensor-wide scale");
+  check("int8_block32", NC_JOIN, true, "joints at multiples of 32 rows, 32 columns");
+  check("nvfp4", NC_WRITE_PART, false,
+        "without a master, for a scale spans the whole tensor; with one: exact, through it");
+  check("mxint8", NC_WRITE_PART, true,
+        "the bytes of the value quantized alone, which has blocks of its own");
+  check("mxfp6_e3m2", NC_MAKE, true, "columns in multiples of 4 and rows in multiples of 4");
+  check("mxfp8_e4m3", NC_MAKE, true, "any shape");
 }
 
 // Whether a cut above `row` divides a block or a byte: looked up element by element.

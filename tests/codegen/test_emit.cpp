@@ -116,12 +116,12 @@ TEST_CASE("the cast says once what happens once") {
   };
   CHECK(count(derived, "block_amax") == 1);
   CHECK(count(quantized, "block_amax") == 2);
-  CHECK(count(emit_cast(plan_of("nvfp4_1d")), "NearestEven<E4M3Scale, E2M1>{in.tensor_amax}") == 2);
+  CHECK(count(emit_cast(plan_of("nvfp4_1d")), "map(Rule{in.tensor_amax})") == 2);
 }
 
 TEST_CASE("a scale that spans the tensor is made from its amax") {
   const std::string text = emit_cast(plan_of("fp8_e4m3"));
-  CHECK(holds(text, "x.tensor_scale(Exact<F32, E4M3>{}(in.tensor_amax));"));
+  CHECK(holds(text, "x.tensor_scale(Rule{}(in.tensor_amax));"));
   CHECK(holds(text, "load_scale<Tile::kRows, Tile::kColumns>"));
   CHECK(!holds(text, "block_amax"));
 }
@@ -131,6 +131,29 @@ TEST_CASE("a delayed scale is made from the history's multiplier") {
   CHECK(holds(text, "using Rule = Exact<F32, E4M3>;"));
   CHECK(holds(text, "x.tensor_scale(scale_of<ScaleType>(in.multiplier));"));
   CHECK(!holds(text, "tensor_amax"));
+}
+
+TEST_CASE("the gather has a sequence for each phase, or one for all") {
+  const std::string derived = emit_gather(plan_of("nvfp4"));
+  CHECK(holds(derived, "static void always"));
+  CHECK(!holds(derived, "COLUMNWISE"));
+  CHECK(holds(derived, "carry(scales(NC_ROWWISE_SCALE, kRowwise, Along::kRows, {16, 1}));"));
+  CHECK(holds(derived, "one of the 16x1 that are stored, without the padding to 128x4."));
+  const std::string by_pass = emit_gather(plan_of("mxfp4"));
+  for (const char* phase : {"forward", "backward", "both"})
+    CHECK(holds(by_pass, std::string("static void ") + phase + "(const Carry& carry) {"));
+  CHECK(holds(by_pass, "carry(data(NC_COLUMNWISE_DATA, kColumnwise, Along::kColumns));"));
+  const std::string spanning = emit_gather(plan_of("fp8_e4m3"));
+  CHECK(!holds(spanning, "carry(scales("));
+  CHECK(holds(spanning, "Every rank has the scale,"));
+}
+
+TEST_CASE("the table's facts hold the rules, which the page prints") {
+  const Plan plan = plan_of("nvfp4");
+  const std::string facts = emit_facts(plan), page = emit_page(plan);
+  CHECK(holds(facts, "{1, 0, \"cuts at multiples of 16 rows, 16 columns\"},"));
+  CHECK(holds(page, "| a cut | **exact**: cuts at multiples of 16 rows, 16 columns |"));
+  CHECK(holds(page, "| values into a part | **error**: without a master, "));
 }
 
 TEST_CASE("an integer element brings its header") {

@@ -108,7 +108,7 @@ TEST_CASE("the golden input meets the corners of the number line") {
 // How many elements of the golden input lie exactly between two codes, under the scale of their
 // rowwise block.
 int ties(const Plan& plan) {
-  const GoldenElement element = golden_element(plan);
+  const ElementType& element = type_of(plan.element, plan.scale);
   const golden::Matrix& matrix = golden::kMatrices[0];
   int count = 0;
   for (int64_t row = 0; row < matrix.rows; ++row) {

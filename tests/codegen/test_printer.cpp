@@ -67,23 +67,22 @@ TEST_CASE("comments are filled to the line width") {
         "// word word word word word");
 }
 
-TEST_CASE("statements break where they do not fit") {
-  const std::string fits(89, 'v'), too_long(90, 'v');
-  CHECK(assignment("int x", fits, 2) == "int x = " + fits + ";");
-  CHECK(assignment("int x", too_long, 2) == "int x =\n    " + too_long + ";");
-  CHECK(short_function("int f()", "return 1;", 0) == "int f() { return 1; }");
-  CHECK(short_function("int f()", too_long, 0) == "int f() {\n  " + too_long + "\n}");
+std::string member(const std::string& text) {
+  return with_string({.before = ".a =", .after = ","}, text, 4);
 }
 
 TEST_CASE("texts become literals") {
-  CHECK(string_member("a", "say \"\\\"", 4) == ".a = \"say \\\"\\\\\\\"\",");
+  CHECK(member("say \"\\\"") == ".a = \"say \\\"\\\\\\\"\",");
   const std::string word(80, 'w');
-  CHECK(string_member("a", word + " " + word, 4) ==
-        ".a =\n    \"" + word + " \"\n    \"" + word + "\",");
-  CHECK(string_constant("char a[]", "1234", 2, 0) == "char a[] = \"1234\";");
+  CHECK(member(word + " " + word) == ".a =\n    \"" + word + " \"\n    \"" + word + "\",");
+  const StringPlace constant{.before = "char a[] =", .after = ";", .most = 92};
+  CHECK(with_string(constant, "1234", 0) == "char a[] = \"1234\";");
   const std::string digits(92, '0');
-  CHECK(string_constant("char a[]", digits + "1", 92, 0) ==
-        "char a[] =\n    \"" + digits + "\"\n    \"1\";");
+  CHECK(with_string(constant, digits + "1", 0) == "char a[] =\n    \"" + digits + "\"\n    \"1\";");
+  const StringPlace list{.before = "{1,", .after = "},", .hang = 1};
+  CHECK(with_string(list, "text", 4) == "{1, \"text\"},");
+  const std::string fits(91, 'x');
+  CHECK(with_string(list, fits, 4) == "{1,\n \"" + fits + "\"},");
 }
 
 // What a compiler reads from adjacent literals. An escape must end in the literal that it began in.
@@ -103,12 +102,12 @@ std::string value_of(const std::string& code) {
 TEST_CASE("a literal reads back as its text, and is never cut inside a character") {
   for (size_t length = 70; length < 100; ++length) {
     const std::string text = std::string(length, 'x') + "\"\\\xc3\xa9\\\"" + std::string(140, 'y');
-    const std::string member = string_member("a", text, 4);
-    CAPTURE(member);
-    CHECK(value_of(member) == text);
-    CHECK(member.find("\xc3\"") == std::string::npos);
-    for (size_t begin = 0, end = 0; begin < member.size(); begin = end + 1) {
-      end = std::min(member.find('\n', begin), member.size());
+    const std::string code = member(text);
+    CAPTURE(code);
+    CHECK(value_of(code) == text);
+    CHECK(code.find("\xc3\"") == std::string::npos);
+    for (size_t begin = 0, end = 0; begin < code.size(); begin = end + 1) {
+      end = std::min(code.find('\n', begin), code.size());
       CHECK(4 + end - begin <= kLineWidth + 1);  // the two bytes of an accent take one column
     }
   }

@@ -5,18 +5,17 @@
 #include <cmath>
 #include <vector>
 
-#include "runtime/numeric/int8.hpp"
 #include "runtime/numeric/narrow.hpp"
-#include "runtime/numeric/scale_rule.hpp"
+#include "runtime/numeric/number_types.hpp"
 #include "tests/support/definitions.hpp"
 
 namespace narrowcast::test {
 namespace {
 
 // Every code decodes to what its sign, exponent and mantissa spell, and encodes back. Codes beyond
-// the last finite one are NaN, but for the one that `infinity` names.
+// the last finite one are NaN, but for an infinity.
 template <class Element>
-void check_codes(const Type& type, uint32_t infinity = 0) {
+void check_codes(const Type& type) {
   const uint32_t sign = 1u << (type.bits() - 1);
   REQUIRE(Element::kBits == type.bits());
   for (uint32_t magnitude = 0; magnitude < sign; ++magnitude) {
@@ -28,7 +27,7 @@ void check_codes(const Type& type, uint32_t infinity = 0) {
       CHECK(std::signbit(minus));
       CHECK(Element::encode(plus) == magnitude);
       CHECK(Element::encode(minus) == (magnitude | sign));
-    } else if (magnitude == infinity) {
+    } else if (type.infinity && magnitude == type.last + 1) {
       CHECK(plus == INFINITY);
       CHECK(minus == -INFINITY);
     } else {
@@ -42,12 +41,21 @@ void check_codes(const Type& type, uint32_t infinity = 0) {
   CHECK(Element::encode(-NAN) == type.nan_code);
 }
 
-TEST_CASE("every code of the floating-point elements, both ways") {
-  check_codes<E4M3>(kE4M3);
-  check_codes<E5M2>(kE5M2, 0x7c);
-  check_codes<E2M1>(kE2M1);
-  check_codes<E2M3>(kE2M3);
-  check_codes<E3M2>(kE3M2);
+template <class Element>
+void check_codes(const Integers& type) {
+  for (int n = -128; n <= 127; ++n) {
+    const uint32_t code = static_cast<uint8_t>(n);
+    CHECK(Element::decode(code) == n * type.unit);
+    CHECK(Element::encode(Element::decode(code)) == (n == -128 ? 0x81 : code));  // never written
+  }
+}
+
+TEST_CASE("every code of the elements, both ways") {
+#define NC_CHECK(word, Plain, BesidePowerOfTwo, header) \
+  check_codes<Plain>(k##Plain);                         \
+  check_codes<BesidePowerOfTwo>(k##BesidePowerOfTwo);
+  NC_ELEMENT_TYPES(NC_CHECK)
+#undef NC_CHECK
 }
 
 TEST_CASE("the table of number types") {
@@ -63,30 +71,32 @@ TEST_CASE("the table of number types") {
   row(kE3M2, 28, 0.25, 0.0625);
 }
 
-template <class Element>
-void check_int8(double unit) {
-  for (int n = -128; n <= 127; ++n) {
-    const uint32_t code = static_cast<uint8_t>(n);
-    CHECK(Element::decode(code) == n * unit);
-    CHECK(Element::encode(Element::decode(code)) == (n == -128 ? 0x81 : code));  // never written
-  }
-}
-
-TEST_CASE("every code of int8, both ways, in both units") {
-  check_int8<Integer8>(1.0);
-  check_int8<MxInteger8>(1.0 / 64);
-}
-
-TEST_CASE("every code of the scale types") {
+void check_scales(E8M0) {
   for (int code = 0; code <= 254; ++code) {
     const uint32_t c = static_cast<uint32_t>(code);
     CHECK(E8M0::decode(c) == std::ldexp(1.0f, code - 127));
     CHECK(E8M0::reciprocal(c) == std::ldexp(1.0f, 127 - code));
   }
   CHECK(std::isnan(E8M0::decode(255)));
+}
+
+void check_scales(E4M3Scale) {
   for (uint32_t code = 0; code <= 0x7e; ++code) CHECK(E4M3Scale::decode(code) == kE4M3.value(code));
   CHECK(std::isnan(E4M3Scale::decode(0x7f)));
+}
+
+void check_scales(F32) {
   for (const float stored : {1.0f, 0x1p-149f, kFloatMax}) CHECK(F32::decode(stored) == stored);
+}
+
+TEST_CASE("every code of the scale types") {
+#define NC_CHECK(word, Type, dtype) check_scales(Type{});
+  NC_SCALE_TYPES(NC_CHECK)
+#undef NC_CHECK
+}
+
+TEST_CASE("a stored scale is as wide as what torch calls it") {
+  for (const ScaleRow& row : kScaleRows) CHECK(row.bytes == (row.dtype == "float32" ? 4 : 1));
 }
 
 TEST_CASE("bf16 and fp16 widen exactly and narrow to the nearest") {

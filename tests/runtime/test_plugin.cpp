@@ -68,10 +68,17 @@ TEST_CASE("a plugin that was cut short, anywhere") {
 }
 
 TEST_CASE(
-    "a shared library that is no plugin, an old one, a broken one, and a second of the same name") {
+    "a shared library that is no plugin, an old one, one of another text, a broken one, and a "
+    "second of the same name") {
   CHECK(contains(refusal(NARROWCAST_TEST_FOREIGN), "does not export narrowcast_plugin()"));
   CHECK(contains(refusal(NARROWCAST_TEST_UNMARKED), "its table is not marked as one"));
   CHECK(contains(refusal(NARROWCAST_TEST_OLD), "was built for plugin version 0"));
+  const std::string changed = refusal(NARROWCAST_TEST_CHANGED);
+  CHECK(
+      contains(changed, "was built from another text of plugin version 3, with other nc_tensor (" +
+                            std::to_string(sizeof(nc_tensor) + 8) + " bytes, not " +
+                            std::to_string(sizeof(nc_tensor)) +
+                            "), nc_step (other fields), nc_route (not there): "));
   CHECK(contains(refusal(NARROWCAST_TEST_BROKEN), "names no format"));
   const auto copy = temporary("copy.so");
   std::filesystem::copy_file(loaded_plugins().front().path, copy,

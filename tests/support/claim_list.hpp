@@ -4,10 +4,10 @@
 
 #include <cstdio>
 #include <string>
+#include <type_traits>
 
-#include "runtime/numeric/int8.hpp"
 #include "runtime/numeric/narrow.hpp"
-#include "runtime/numeric/scale_rule.hpp"
+#include "runtime/numeric/number_types.hpp"
 #include "tests/support/definitions.hpp"
 
 namespace narrowcast::test {
@@ -82,35 +82,32 @@ void visit_f32(Visitor& visitor, const std::string& name, double max) {
                 {0, finite, kInfinityBits, kInfinityBits + 1, kSign, kSign | finite});
 }
 
-template <class Element, class Visitor>
-void visit_float(Visitor& visitor, const std::string& name, const Type& type) {
-  visitor.steps("encode " + name, Encoded<Element>{}, encoding(type));
+template <class Element, class Visitor, class Definition>
+void visit_codes(Visitor& visitor, const std::string& name, const Definition& definition) {
+  visitor.steps("encode " + name, Encoded<Element>{}, encoding(definition));
   for (const uint32_t word : kRandomWords) {
-    visitor.steps(drawn(name, word), Drawn<Element>{word}, stochastic_encoding(type, word));
+    visitor.steps(drawn(name, word), Drawn<Element>{word}, stochastic_encoding(definition, word));
   }
-  visit_e8m0<Element>(visitor, name, type.max(), type.mantissa_bits);
-  visit_f32<Element>(visitor, name, type.max());
 }
 
-template <class Element, class Visitor>
-void visit_int8(Visitor& visitor, const std::string& name, double unit) {
-  visitor.steps("encode " + name, Encoded<Element>{}, encoding_of_int8(unit));
-  for (const uint32_t word : kRandomWords) {
-    visitor.steps(drawn(name, word), Drawn<Element>{word}, stochastic_encoding_of_int8(unit, word));
+// An element as it is beside an fp32 scale, and beside one that is a power of two.
+template <class Plain, class Binary, class Visitor, class PlainDefinition, class BinaryDefinition>
+void visit_element(Visitor& visitor, const std::string& word, const PlainDefinition& plain,
+                   const BinaryDefinition& binary) {
+  visit_codes<Plain>(visitor, word, plain);
+  visit_f32<Plain>(visitor, word, plain.max());
+  if constexpr (!std::is_same_v<Plain, Binary>) {
+    visit_codes<Binary>(visitor, word + " beside e8m0", binary);
   }
+  visit_e8m0<Binary>(visitor, word, binary.max(), binary.mantissa_bits);
 }
 
 template <class Visitor>
 void visit_claims(Visitor& visitor) {
-  visit_float<E4M3>(visitor, "e4m3", kE4M3);
-  visit_float<E5M2>(visitor, "e5m2", kE5M2);
-  visit_float<E2M1>(visitor, "e2m1", kE2M1);
-  visit_float<E2M3>(visitor, "e2m3", kE2M3);
-  visit_float<E3M2>(visitor, "e3m2", kE3M2);
-  visit_int8<Integer8>(visitor, "int8", 1);
-  visit_f32<Integer8>(visitor, "int8", 127);
-  visit_int8<MxInteger8>(visitor, "int8 / 64", 1.0 / 64);
-  visit_e8m0<MxInteger8>(visitor, "int8 / 64", 127.0 / 64, 6);
+#define NC_VISIT(word, Plain, Binary, header) \
+  visit_element<Plain, Binary>(visitor, #word, k##Plain, k##Binary);
+  NC_ELEMENT_TYPES(NC_VISIT)
+#undef NC_VISIT
   visitor.steps("narrow to bf16", Narrowed<Bf16>{kBf16.nan_code}, narrowing(kBf16));
   visitor.steps("narrow to fp16", Narrowed<F16>{kF16.nan_code}, narrowing(kF16));
   for (const float amax : {0.0f, 1e-40f, 1e-36f, 0.02f, 6.0f, 2688.0f, kFloatMax, INFINITY}) {

@@ -9,10 +9,13 @@
 
 namespace narrowcast::test {
 
-// What a number type is; `last` is the largest finite positive code.
+// Each type of runtime/numeric/number_types.hpp has a definition here, named k and its C++ name.
+
+// A type of sign, exponent and mantissa; `last` is the largest finite positive code.
 struct Type {
   int exponent_bits, mantissa_bits, bias;
   uint32_t last, nan_code;
+  bool infinity = false;  // as the code after `last`
 
   int bits() const { return 1 + exponent_bits + mantissa_bits; }
   // The value of a positive code, as sign, exponent and mantissa spell it.
@@ -24,12 +27,22 @@ struct Type {
   double max() const { return value(last); }
 };
 inline constexpr Type kE4M3{4, 3, 7, 0x7e, 0x7f};
-inline constexpr Type kE5M2{5, 2, 15, 0x7b, 0x7f};
+inline constexpr Type kE5M2{5, 2, 15, 0x7b, 0x7f, true};
 inline constexpr Type kE2M1{2, 1, 1, 0x7, 0x7};
 inline constexpr Type kE2M3{2, 3, 1, 0x1f, 0x1f};
 inline constexpr Type kE3M2{3, 2, 3, 0x1f, 0x1f};
-inline constexpr Type kBf16{8, 7, 127, 0x7f7f, 0x7fc0};
-inline constexpr Type kF16{5, 10, 15, 0x7bff, 0x7e00};
+inline constexpr Type kBf16{8, 7, 127, 0x7f7f, 0x7fc0, true};
+inline constexpr Type kF16{5, 10, 15, 0x7bff, 0x7e00, true};
+
+// n units for n from -127 to 127, in two's complement.
+struct Integers {
+  double unit;
+  int mantissa_bits = 6;
+
+  double max() const { return 127 * unit; }
+};
+inline constexpr Integers kInteger8{1};
+inline constexpr Integers kMxInteger8{1.0 / 64};
 
 inline std::vector<uint64_t> count_to(uint64_t last) {
   std::vector<uint64_t> values;
@@ -69,19 +82,18 @@ inline Steps narrowing(const Type& type) {
   return encoding(extended);
 }
 
-// Integers of the unit, in two's complement, symmetric.
-inline Steps encoding_of_int8(double unit) {
+inline Steps encoding(const Integers& type) {
   const Steps magnitudes = steps_of(count_to(127), [&](size_t n, double x) {
-    const double middle = (static_cast<double>(n) - 0.5) * unit;
+    const double middle = (static_cast<double>(n) - 0.5) * type.unit;
     return n % 2 == 0 ? x >= middle : x > middle;
   });
   return with_signs(magnitudes, 127, [](uint64_t n) { return (256 - n) & 0xff; });
 }
 
-inline Steps stochastic_encoding_of_int8(double unit, uint32_t random_word) {
+inline Steps stochastic_encoding(const Integers& type, uint32_t random_word) {
   const Steps magnitudes = steps_of(count_to(127), [&](size_t n, double x) {
     const double above = static_cast<double>(n);
-    return x >= above * unit || x > (above - 1 + share_of(random_word)) * unit;
+    return x >= above * type.unit || x > (above - 1 + share_of(random_word)) * type.unit;
   });
   return with_signs(magnitudes, 127, [](uint64_t n) { return (256 - n) & 0xff; });
 }

@@ -1,0 +1,93 @@
+// facts.hpp: what the C table of the format's plugin says of it.
+#include <sstream>
+
+#include "codegen/cpp_text.hpp"
+#include "codegen/emit/emit.hpp"
+
+namespace narrowcast::codegen {
+namespace {
+
+// A double as a literal that reads back as the same bits.
+std::string literal(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+std::string quoted_or_null(std::string_view word) {
+  return word.empty() ? "nullptr" : '"' + std::string(word) + '"';
+}
+
+std::string member(const std::string& field, const std::string& text) {
+  return with_string({.before = "." + field + " =", .after = ","}, text, 4);
+}
+
+std::string rules(const Plan& plan) {
+  std::string text;
+  for (const OperationRule& rule : plan.rules) {
+    const StringPlace place{.before = rule.exact ? "{1, 0," : "{0, 0,", .after = "},", .hang = 1};
+    text += with_string(place, rule.text, 12) + "\n";
+  }
+  text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::string emit_facts(const Plan& plan) {
+  Printer printer = cpp_file(plan, "What the table of the plugin " + plan.name + " says of it.");
+  printer.print(
+      R"text(
+    #pragma once
+
+    #include "generated/$name$/format.hpp"
+    #include "runtime/plugin/table.h"
+
+    namespace narrowcast::$name$ {
+
+    inline constexpr nc_format kFacts = {
+        .name = "$name$",
+        $summary$
+        $reference$
+        .element = "$element_word$",
+        .packing = "$packing_word$",
+        .scale = "$scale_word$",
+        .scale_dtype = "$scale_dtype$",
+        .tensor_scale = $tensor_scale$,
+        .scale_rule = "$rule_word$",
+        .amax = "$amax_word$",
+        .rowwise = Format::kRowwise,
+        .columnwise = Format::kColumnwise,
+        .columnwise_derived = Format::kColumnwiseDerived,
+        .tensor_amax = Format::kTensorAmax,
+        .row_step = $row_step$,
+        .shard_row_step = $shard_row_step$,
+        .bits_per_element = $bits_per_element$,
+        .wire_bits_per_element = $wire_bits_per_element$,
+        .rules =
+            {
+                $rules$
+            },
+    };
+
+    }  // namespace narrowcast::$name$
+  )text",
+      {{"summary", member("summary", plan.summary)},
+       {"reference", member("reference", plan.reference)},
+       {"element_word", std::string(word_of(plan.element))},
+       {"packing_word", std::string(word_of(plan.packing))},
+       {"scale_word", std::string(word_of(plan.scale))},
+       {"scale_dtype", plan.scale_dtype},
+       {"tensor_scale", quoted_or_null(word_of(plan.tensor_scale))},
+       {"rule_word", std::string(word_of(plan.rule))},
+       {"amax_word", std::string(word_of(plan.amax))},
+       {"row_step", std::to_string(plan.row_step)},
+       {"shard_row_step", std::to_string(plan.shard_row_step)},
+       {"bits_per_element", literal(plan.bits_per_element)},
+       {"wire_bits_per_element", literal(plan.wire_bits_per_element)},
+       {"rules", rules(plan)}});
+  return printer.text();
+}
+
+}  // namespace narrowcast::codegen

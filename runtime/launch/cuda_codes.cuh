@@ -1,0 +1,142 @@
+// Decoding, and deriving a usage from the other, on the GPU: kernels of their own, because what a
+// cast holds in a thread, and how many threads it leaves room for, would keep memory half idle
+// here.
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/launch/cuda_entry.cuh"
+#include "runtime/launch/cuda_full.cuh"
+#include "runtime/launch/dtype.hpp"
+#include "runtime/launch/find_tensor.hpp"
+#include "runtime/tile/cuda_code_tile.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// Threads that a multiprocessor holds: of the processors for data centers more than of the others.
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1100))
+inline constexpr int kResidentThreads = 2048;
+#else
+inline constexpr int kResidentThreads = 1536;
+#endif
+
+template <Layout kLayout, class Tile>
+constexpr int stage_bytes() {
+  return kLayout.transposed ? CodeStage<kLayout, Tile>::kBytes : 1;
+}
+
+// Of all scales that may meet there.
+template <Layout kLayout, class Tile>
+constexpr int scale_stage_bytes() {
+  if constexpr (scales_meet<kLayout>()) {
+    using Runs = ScaleRuns<kLayout, Tile>;
+    return Runs::kRuns * Runs::kRunLength * kLayout.scale_bytes;
+  } else {
+    return 1;
+  }
+}
+
+// Calls action(tile) for the block's tile: a full one, or one that checks every byte.
+template <class Sequence, template <bool> class Tile, class Action>
+__device__ __forceinline__ void with_code_tile(const nc_tensor& tensor, uint8_t* stage,
+                                               uint8_t* scale_stage, const Action& action) {
+  constexpr int kRows = Tile<true>::kRows, kColumns = Tile<true>::kColumns;
+  const Extent matrix{tensor.rows, tensor.columns};
+  const Extent origin = tile_origin(tensor, blockIdx.x, kRows, kColumns);
+  if (is_full<Sequence>(tensor, nullptr, origin, kRows, kColumns)) {
+    action(Tile<true>(matrix, origin, stage, scale_stage));
+  } else {
+    action(Tile<false>(matrix, origin, stage, scale_stage));
+  }
+}
+
+// ---- decoding: a thread writes 16 bytes of each of its rows ----
+
+template <class Sequence, bool kColumnwise>
+struct Decoding {
+  static constexpr Layout kLayout = kColumnwise ? Sequence::kColumnwise : Sequence::kRowwise;
+  static constexpr int kElements = 32;  // of a thread
+  template <class Type>
+  struct Of {
+    static constexpr int kAcross = 16 / sizeof(Type);
+    template <bool kInside>
+    using Tile = CodeTile<Sequence::kTileRows, kElements / kAcross, kAcross, kInside>;
+  };
+  using Narrowest = typename Of<float>::template Tile<true>;  // has the most columns of threads
+  static constexpr int kThreads = Narrowest::kThreads;
+  static constexpr int kBlocks = kResidentThreads / kThreads;
+  static constexpr int kStageBytes = stage_bytes<kLayout, Narrowest>();
+  static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest>();
+};
+
+template <class Sequence, bool kColumnwise>
+__global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
+                                  Decoding<Sequence, kColumnwise>::kBlocks)
+    decoding_kernel(const __grid_constant__ CudaLaunch launch) {
+  using Decoding = Decoding<Sequence, kColumnwise>;
+  alignas(16) __shared__ uint8_t stage[Decoding::kStageBytes];
+  alignas(16) __shared__ uint8_t scale_stage[Decoding::kScaleStageBytes];
+  __shared__ CudaEntry entry;
+  if (!load_entry</*kOfTile=*/true>(launch, entry)) return;
+  const nc_tensor& tensor = entry.tensor;
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+    with_code_tile<Sequence, Decoding::template Of<Type>::template Tile>(
+        tensor, stage, scale_stage, [&](auto tile) {
+          const Inputs<> in{tensor.amax == nullptr ? 0.0f : *tensor.amax};
+          const typename Sequence::TensorBuffers from(tensor);
+          if constexpr (kColumnwise) {
+            Sequence::decode_columnwise(tile, in, from);
+          } else {
+            Sequence::decode_rowwise(tile, in, from);
+          }
+          tile.template store_value<Type>(tensor.value);
+        });
+  });
+}
+
+template <class Sequence, bool kColumnwise>
+const char* run_decoding(const nc_launch* launch) {
+  return launch_tiles<decoding_kernel<Sequence, kColumnwise>>(
+      launch, Decoding<Sequence, kColumnwise>::kThreads);
+}
+
+// ---- derivation: a thread has 8 x 8 codes, as many in a row as in a column ----
+
+template <class Sequence>
+struct Derivation {
+  template <bool kInside>
+  using Tile = CodeTile<Sequence::kTileRows, 8, 8, kInside>;
+  static constexpr Layout kLayout = Sequence::kColumnwise;
+  static constexpr int kThreads = Tile<true>::kThreads;
+  static constexpr int kBlocks = 1024 / kThreads;  // a thread needs registers for its codes
+  // Codes pass through the stage, and then the scales of the tile's blocks.
+  static constexpr int kScaleBytes =
+      spans_tensor(kLayout)
+          ? 1
+          : static_cast<int>(Tile<true>::kRows / kLayout.block_rows *
+                             (Tile<true>::kColumns / kLayout.block_columns) * kLayout.scale_bytes);
+  static constexpr int kScaleStageBytes = scale_stage_bytes<Sequence::kRowwise, Tile<true>>();
+  static constexpr int kStageBytes = std::max(stage_bytes<kLayout, Tile<true>>(), kScaleBytes);
+};
+
+template <class Sequence>
+__global__ void __launch_bounds__(Derivation<Sequence>::kThreads, Derivation<Sequence>::kBlocks)
+    derivation_kernel(const __grid_constant__ CudaLaunch launch) {
+  using Derivation = Derivation<Sequence>;
+  alignas(16) __shared__ uint8_t stage[Derivation::kStageBytes];
+  alignas(16) __shared__ uint8_t scale_stage[Derivation::kScaleStageBytes];
+  __shared__ CudaEntry entry;
+  if (!load_entry</*kOfTile=*/true>(launch, entry)) return;
+  with_code_tile<Sequence, Derivation::template Tile>(
+      entry.tensor, stage, scale_stage, [&](auto tile) {
+        Sequence::derive_columnwise(tile, typename Sequence::TensorBuffers(entry.tensor));
+      });
+}
+
+template <class Sequence>
+const char* run_derivation(const nc_launch* launch) {
+  return launch_tiles<derivation_kernel<Sequence>>(launch, Derivation<Sequence>::kThreads);
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,23 @@
+// Whether a tile can be read and written in whole words.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::inline NC_VARIANT {
+
+template <class Sequence>
+__device__ __forceinline__ bool is_full(const nc_tensor& t, const void* grad, Extent origin,
+                                        int rows, int columns) {
+  constexpr bool kTransposed = Sequence::kRowwise.transposed || Sequence::kColumnwise.transposed;
+  const uint64_t low_bits =
+      reinterpret_cast<uint64_t>(t.value) | reinterpret_cast<uint64_t>(t.exp_avg) |
+      reinterpret_cast<uint64_t>(t.exp_avg_sq) | reinterpret_cast<uint64_t>(grad) |
+      reinterpret_cast<uint64_t>(t.buffer[0]) | reinterpret_cast<uint64_t>(t.buffer[1]) |
+      reinterpret_cast<uint64_t>(t.buffer[2]) | reinterpret_cast<uint64_t>(t.buffer[3]) |
+      static_cast<uint64_t>(t.columns) | (kTransposed ? static_cast<uint64_t>(t.rows) : 0);
+  return low_bits % 16 == 0 && origin.rows + rows <= t.rows &&
+         origin.columns + columns <= t.columns;
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,130 @@
+// Stored scales between the threads of a CodePlace and a scale buffer.
+#pragma once
+
+#include <numeric>
+
+#include "runtime/tile/cuda_code_place.cuh"
+#include "runtime/tile/cuda_scale.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// Scales that lie beside each other are read as one word, where the matrix lets it.
+template <Layout kLayout, class Place, int R, int C, class Stored>
+__device__ __forceinline__ void load_code_scales(const Place& at, const Stored* source,
+                                                 PlacedScales<Place, R, C, Stored>& scales) {
+  using Scales = PlacedScales<Place, R, C, Stored>;
+  constexpr bool kTransposed = kLayout.scale_transposed;
+  constexpr int kStep = kTransposed ? R : C;
+  constexpr int64_t kPer = kTransposed ? kLayout.scale_per_rows : kLayout.scale_per_columns;
+  constexpr int kRun = kTransposed ? Scales::kDown : Scales::kAcross;
+  constexpr int kWord = Place::kFull && kStep == kPer
+                            ? std::gcd(std::gcd(kRun, static_cast<int>(kLayout.scale_pad_columns)),
+                                       16 / kLayout.scale_bytes)
+                            : 1;
+  constexpr int kWordDown = kTransposed ? kWord : 1, kWordAcross = kTransposed ? 1 : kWord;
+#pragma unroll
+  for (int down = 0; down < Scales::kDown; down += kWordDown) {
+#pragma unroll
+    for (int across = 0; across < Scales::kAcross; across += kWordAcross) {
+      const int64_t row = at.row() + down * Scales::kRows;
+      const int64_t column = at.column() + across * Scales::kColumns;
+      ScaleWord<Stored, kWord> word{};
+      if (spans_tensor(kLayout) || at.inside(row, column)) {
+        word = *reinterpret_cast<const ScaleWord<Stored, kWord>*>(
+            source + scale_index(kLayout, at.matrix, row, column));
+      }
+#pragma unroll
+      for (int i = 0; i < kWord; ++i)
+        scales.stored[down + (kTransposed ? i : 0)][across + (kTransposed ? 0 : i)] = word.scale[i];
+    }
+  }
+}
+
+// Where a thread's columns have a scale each in as many stored rows, a load of its own for each of
+// them would touch a line of memory for a byte. So threads bring the tile's runs of scales, which
+// wait in registers until codes have arrived too, and then meet in shared memory.
+template <Layout kLayout>
+constexpr bool scales_meet() {
+  return kLayout.scale_transposed && !spans_tensor(kLayout) && kLayout.block_columns < 4;
+}
+
+template <Layout kLayout, class Place, int R, int C, class Stored>
+struct MeetingScales {
+  using Runs = ScaleRuns<kLayout, Place>;
+  using Word = ScaleWord<Stored, Runs::kWord>;
+  using Settled = PlacedScales<Place, R, C, Stored>;
+  static constexpr int kWordsOfRun = Runs::kRunLength / Runs::kWord;
+  static constexpr int kWords = Runs::kRuns * kWordsOfRun;
+  static constexpr int kOfThread = (kWords + Place::kThreads - 1) / Place::kThreads;
+  Word word[kOfThread];
+
+  __device__ __forceinline__ void load(const Place& at, const Stored* source) {
+    const int64_t pitch = scale_shape(kLayout, at.matrix).columns;
+    const Extent first = scale_position(kLayout, at.origin.rows, at.origin.columns);
+    const Stored* corner = source + first.rows * pitch + first.columns;
+#pragma unroll
+    for (int i = 0; i < kOfThread; ++i) {
+      const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+      if (kWords % Place::kThreads != 0 && index >= kWords) break;
+      const Stored* run = corner + index / kWordsOfRun * pitch;
+      word[i] = reinterpret_cast<const Word*>(run)[index % kWordsOfRun];
+    }
+  }
+
+  __device__ __forceinline__ Settled settle(const Place& at, uint8_t* stage) const {
+    const Stored* staged = reinterpret_cast<const Stored*>(stage);
+#pragma unroll
+    for (int i = 0; i < kOfThread; ++i) {
+      const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+      if (kWords % Place::kThreads != 0 && index >= kWords) break;
+      reinterpret_cast<Word*>(stage)[index] = word[i];
+    }
+    __syncthreads();
+    Settled scales;
+#pragma unroll
+    for (int down = 0; down < Settled::kDown; ++down) {
+#pragma unroll
+      for (int across = 0; across < Settled::kAcross; ++across) {
+        const int row = at.row_group * Place::kDown + down * Settled::kRows;
+        const int column = at.column_group * Place::kAcross + across * Settled::kColumns;
+        scales.stored[down][across] =
+            staged[column / Runs::kPerColumns * Runs::kRunLength + row / Runs::kPerRows];
+      }
+    }
+    return scales;
+  }
+};
+
+// Each block's scale once, from the thread that holds its first element.
+template <class Place, int R, int C, class Stored>
+__device__ __forceinline__ void stage_code_scales(const Place& at,
+                                                  const PlacedScales<Place, R, C, Stored>& scales,
+                                                  Stored* staged) {
+  using Scales = PlacedScales<Place, R, C, Stored>;
+  const int row = at.row_group * Place::kDown, column = at.column_group * Place::kAcross;
+  if (row % R != 0 || column % C != 0) return;
+  constexpr int kPitch = Place::kColumns / C;
+#pragma unroll
+  for (int down = 0; down < Scales::kDown; ++down) {
+#pragma unroll
+    for (int across = 0; across < Scales::kAcross; ++across)
+      staged[(row / R + down) * kPitch + column / C + across] = scales.stored[down][across];
+  }
+}
+
+template <Layout kLayout, class Place, int R, int C, class Stored>
+__device__ __forceinline__ void store_code_scales(const Place& at, Stored* target,
+                                                  const PlacedScales<Place, R, C, Stored>& scales,
+                                                  uint8_t* stage) {
+  if constexpr (!spans_tensor(kLayout)) {
+    Stored* staged = reinterpret_cast<Stored*>(stage);
+    __syncthreads();
+    stage_code_scales(at, scales, staged);
+    __syncthreads();
+    store_staged_scales<kLayout, R, C>(at, target, staged);
+  } else if (at.origin == Extent{0, 0} && threadIdx.x == 0) {
+    *target = scales.stored[0][0];
+  }
+}
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,152 @@
+// The tile of the GPU where codes are there already: the operations that the generated sequences
+// decode with, and derive one usage from the other with.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "runtime/numeric/narrow.hpp"
+#include "runtime/tile/buffers.hpp"
+#include "runtime/tile/cuda_code_columns.cuh"
+#include "runtime/tile/cuda_code_rows.cuh"
+#include "runtime/tile/cuda_code_scales.cuh"
+#include "runtime/tile/cuda_decode.cuh"
+#include "runtime/tile/cuda_memory.cuh"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// Two values that are products: the GPU's products that are NaN are all 0x7fffffff, which the
+// hardware narrows to a NaN.
+template <class Type>
+__device__ __forceinline__ uint32_t narrow_pair(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t narrow_pair<Bf16>(float low, float high) {
+  return __builtin_bit_cast(
+      uint32_t, static_cast<__nv_bfloat162_raw>(__float22bfloat162_rn(make_float2(low, high))));
+}
+template <>
+__device__ __forceinline__ uint32_t narrow_pair<F16>(float low, float high) {
+  return __builtin_bit_cast(uint32_t,
+                            static_cast<__half2_raw>(__float22half2_rn(make_float2(low, high))));
+}
+
+template <int kTileRows, int kRowsOfThread, int kColumnsOfThread, bool kInside>
+struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside> {
+  using Place = CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>;
+  using Codes = PlacedCodes<Place>;
+  using Place::kAcross, Place::kColumns, Place::kDown, Place::kFull, Place::kRows;
+
+  uint8_t* stage;        // serves one exchange between threads after the other
+  uint8_t* scale_stage;  // where scales meet
+  float x[kDown][kAcross];
+
+  __device__ __forceinline__ CodeTile(Extent matrix, Extent origin, uint8_t* stage,
+                                      uint8_t* scale_stage)
+      : Place(matrix, origin), stage(stage), scale_stage(scale_stage) {}
+
+  template <int R, int C, class Buffer>
+  __device__ __forceinline__ auto load_scale(const Buffer& buffer) const {
+    using Stored = typename Buffer::Stored;
+    if constexpr (kFull && scales_meet<Buffer::kLayout>()) {
+      MeetingScales<Buffer::kLayout, Place, R, C, Stored> scales;
+      scales.load(*this, in_global_memory(buffer.scales));
+      return scales;
+    } else {
+      PlacedScales<Place, R, C, Stored> scales;
+      load_code_scales<Buffer::kLayout, Place, R, C>(*this, in_global_memory(buffer.scales),
+                                                     scales);
+      return scales;
+    }
+  }
+
+  template <class Buffer, class Scales>
+  __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
+    store_code_scales<Buffer::kLayout, Place>(*this, in_global_memory(buffer.scales),
+                                              settled(scales), stage);
+  }
+
+  template <class Buffer>
+  __device__ __forceinline__ Codes load_codes(const Buffer& data) const {
+    Codes codes;
+    if constexpr (Buffer::kLayout.transposed) {
+      load_code_columns<Buffer::kLayout, Place>(*this, in_global_memory(data.bytes), stage, codes);
+    } else {
+      load_code_rows<Buffer::kLayout, Place>(*this, in_global_memory(data.bytes), codes);
+    }
+    return codes;
+  }
+
+  template <class Buffer>
+  __device__ __forceinline__ void store(const Buffer& data, const Codes& codes) const {
+    if constexpr (Buffer::kLayout.transposed) {
+      store_code_columns<Buffer::kLayout, Place>(*this, in_global_memory(data.bytes), stage, codes);
+    } else {
+      store_code_rows<Buffer::kLayout, Place>(*this, in_global_memory(data.bytes), codes);
+    }
+  }
+
+  // value = decode(code) * decoder(stored scale)
+  template <class Element, class Scales, class Decoder>
+  __device__ __forceinline__ void decode(const Codes& codes, const Scales& loaded,
+                                         const Decoder& decoder) {
+    const auto scales = settled(loaded);
+    using Settled = std::remove_const_t<decltype(scales)>;
+    float multiplier[Settled::kDown][Settled::kAcross];
+#pragma unroll
+    for (int down = 0; down < Settled::kDown; ++down) {
+#pragma unroll
+      for (int across = 0; across < Settled::kAcross; ++across)
+        multiplier[down][across] = decoder(scales.stored[down][across]);
+    }
+#pragma unroll
+    for (int r = 0; r < kDown; ++r) {
+#pragma unroll
+      for (int c = 0; c < kAcross; ++c) {
+        if (c % 4 == 0) decode4<Element>(codes.row[r][c / 4], four(r, c));
+        x[r][c] *= multiplier[r / Settled::kRows][c / Settled::kColumns];
+      }
+    }
+  }
+
+  template <class Type>
+  __device__ __forceinline__ void store_value(void* value) const {
+    Type* target = in_global_memory(static_cast<Type*>(value)) +
+                   this->row() * this->matrix.columns + this->column();
+#pragma unroll
+    for (int r = 0; r < kDown; ++r, target += this->matrix.columns) {
+      if constexpr (!kFull) {
+#pragma unroll
+        for (int c = 0; c < kAcross; ++c) {
+          if (this->inside(this->row() + r, this->column() + c)) target[c] = narrow<Type>(x[r][c]);
+        }
+      } else {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (sizeof(Type) == 4) {
+            word[i] = bits_of(x[r][i]);
+          } else {
+            word[i] = narrow_pair<Type>(x[r][2 * i], x[r][2 * i + 1]);
+          }
+        }
+        store_16_bytes(target, word);
+      }
+    }
+  }
+
+ private:
+  template <int R, int C, class Stored>
+  __device__ __forceinline__ static PlacedScales<Place, R, C, Stored> settled(
+      const PlacedScales<Place, R, C, Stored>& scales) {
+    return scales;
+  }
+  template <Layout kLayout, int R, int C, class Stored>
+  __device__ __forceinline__ PlacedScales<Place, R, C, Stored> settled(
+      const MeetingScales<kLayout, Place, R, C, Stored>& scales) const {
+    return scales.settle(*this, scale_stage);
+  }
+  __device__ __forceinline__ float (&four(int r, int c))[4] {
+    return *reinterpret_cast<float(*)[4]>(&x[r][c]);
+  }
+};
+
+}  // namespace narrowcast::inline NC_VARIANT
