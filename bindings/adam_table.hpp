@@ -8,19 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "bindings/tensors.hpp"
+#include "bindings/bytes.hpp"
 #include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
-
-namespace py = pybind11;
-
-// The state of one parameter.
-struct AdamState {
-  at::Tensor step;     // 0-dim float32 on the CPU
-  at::Tensor exp_avg;  // float32 or bfloat16, contiguous
-  at::Tensor exp_avg_sq;
-};
 
 // A step: prepare() of every table (reads gradients, checks everything, changes nothing); update()
 // of every table; the caller's reduction of amaxes; finish() of the tables that have amaxes;
@@ -28,55 +19,67 @@ struct AdamState {
 class AdamTable {
  public:
   // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
-  AdamTable(std::optional<Plugin> plugin, at::Device device, bool stochastic);
+  AdamTable(const Plugin* plugin, at::Device device, bool stochastic);
 
-  // `owner` is the object that holds the parameter's bytes: another one in its place means that the
-  // table is out of date. `seed`, `first`: of stochastic rounding, as in nc_tensor.
-  void add_quantized(const py::object& parameter, const std::string& name, int64_t group,
-                     const AdamState& state, const py::object& owner, const Matrix& matrix,
-                     uint64_t seed, uint64_t first);
-  // `master` is None for a float32 parameter, which is its own.
-  void add_plain(const py::object& parameter, const std::string& name, int64_t group,
-                 const AdamState& state, const std::optional<at::Tensor>& master);
+  // Adds a parameter with the optimizer's state of it: a dict with step, exp_avg, exp_avg_sq and,
+  // where the parameter is not its own master, master; a quantized one has history, too, if its
+  // scaling is delayed. Tensors may be DTensors. `seed`, `first`: of stochastic rounding, as in
+  // nc_tensor.
+  void add(const py::object& parameter, const std::string& name, int64_t group,
+           const py::dict& state, uint64_t seed, uint64_t first);
 
-  // False if a parameter's memory is no longer what the table says. `inverse_scale` is 1 /
-  // grad_scale.
+  // False if the parameters' memory or state are no longer what the table was made from.
+  // `inverse_scale` is 1 / grad_scale.
   bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> inverse_scale);
   // `amax`: one float a parameter, for formats with a scale that spans the tensor.
-  void update(const std::optional<at::Tensor>& amax, int64_t stream);
+  void update(const std::optional<at::Tensor>& amax);
   // What waits for the amaxes of all shards: the cast, or the history's entry.
-  void finish(const at::Tensor& amax, int64_t stream);
+  void finish(const at::Tensor& amax);
   // Counts the step of every parameter that had a gradient.
   void commit();
 
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
 
  private:
-  struct Row {
+  struct Memory {
+    at::Tensor tensor;
+    const void* address;  // where it was
+    int64_t elements;     // and what it was
+    at::ScalarType dtype;
+  };
+  static Memory remembered(const at::Tensor& tensor, const void* address);
+  struct StateItem {
+    py::object key, value;  // of the state
+  };
+  struct Parameter {
     py::object parameter;
-    py::object owner;  // None for a plain parameter
+    bool sharded;     // a DTensor
+    py::object held;  // the Bytes of a quantized parameter; None for others
+    at::ScalarType dtype;
     std::string name;
     int64_t group;
-    bool sharded;          // a DTensor
-    at::ScalarType dtype;  // of a plain parameter
-    AdamState state;
-    std::vector<std::pair<at::Tensor, void*>> memory;  // what the row keeps, and where it was
-    at::Tensor gradient;                               // of the step being prepared
+    py::dict state;
+    std::vector<StateItem> entries;
+    std::vector<Memory> memory;
+    float* step;
+    at::Tensor gradient;  // of the step being prepared
   };
 
-  Row& add(const py::object& parameter, const std::string& name, int64_t group,
-           const AdamState& state, int64_t rows, int64_t columns);
-  bool is_current(const Row& row, const nc_tensor& entry, const py::object& local) const;
-  void read_gradient(Row& row, nc_step& step, const at::Tensor& local, int64_t elements) const;
-  void launch(nc_function function, const char* what, const std::optional<at::Tensor>& amax,
-              int64_t stream);
+  // The entry of the state by this name, as a plain tensor. ValueError if there is none.
+  at::Tensor take(Parameter& row, const char* key);
+  void add_quantized(Parameter& row, nc_tensor& entry, const Bytes& bytes, at::IntArrayRef shape);
+  void add_plain(Parameter& row, nc_tensor& entry, const at::Tensor& local);
+  bool is_current(const Parameter& row, const nc_tensor& entry, const py::object& local) const;
+  void read_gradient(Parameter& row, nc_step& step, const at::Tensor& local,
+                     int64_t elements) const;
+  void launch(nc_function function, const char* what, const std::optional<at::Tensor>& amax);
   void upload();
 
-  std::optional<Plugin> plugin_;
+  const Plugin* plugin_;
   at::Device device_;
   const nc_machine& machine_;
   bool stochastic_;
-  std::vector<Row> rows_;
+  std::vector<Parameter> rows_;
   std::vector<nc_tensor> tensors_;
   std::vector<nc_step> steps_;
   int64_t tiles_ = 0;

@@ -1,5 +1,5 @@
-// Errors that reach Python as ValueError, TypeError or NotImplementedError, with a message put
-// together from its parts.
+// Errors that reach Python as ValueError, TypeError or NotImplementedError. A message is put
+// together from its parts when the error happens, and only then.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -28,6 +28,7 @@ template <class... Parts>
 
 template <class... Parts>
 [[noreturn]] void not_implemented(const Parts&... parts) {
+  const pybind11::gil_scoped_acquire python;
   PyErr_SetString(PyExc_NotImplementedError, text(parts...).c_str());
   throw pybind11::error_already_set();
 }

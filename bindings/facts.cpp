@@ -1,4 +1,5 @@
 // The loaded formats: their facts, and the shapes of their buffers.
+#include "bindings/bytes.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/module.hpp"
 #include "bindings/plugin.hpp"
@@ -17,6 +18,17 @@ const nc_machine& Plugin::machine(at::Device device) const {
                     "): build narrowcast where nvcc is, or move the tensor to the CPU");
   }
   return *table->cuda;
+}
+
+void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns) {
+  const nc_layout& layout = plugin.layout(2 * usage);
+  if (holds(layout, {rows, columns})) return;
+  const char* what = layout.transposed ? "rows" : "columns";
+  value_error("format ", plugin.format().name, " cannot hold a ", rows, "x", columns, " matrix ",
+              kUsageNames[usage], ": its ", what, " are packed ", layout.element_bits,
+              " bits each, so their number must be a multiple of ", elements_per_group(layout),
+              ", not ", layout.transposed ? rows : columns,
+              ". Pad the matrix, or ask for the other usage alone");
 }
 
 namespace {
@@ -40,14 +52,11 @@ py::dict usage_facts(const nc_layout& layout) {
   return facts;
 }
 
-py::dict cut_facts(const nc_cut& cut) {
-  py::dict facts;
-  facts["dimension"] = cut.dimension;
-  facts["rows"] = cut.rows;
-  facts["entries"] = cut.entries;
-  facts["repeat"] = py::make_tuple(cut.repeat[0], cut.repeat[1]);
-  facts["gather"] = cut.gather;
-  return facts;
+py::list rule_facts(const nc_format& format) {
+  py::list rules;
+  for (const nc_rule& rule : format.rules)
+    rules.append(py::make_tuple(rule.exact ? "exact" : "error", rule.text));
+  return rules;
 }
 
 py::dict format_facts(const Plugin& plugin) {
@@ -59,6 +68,7 @@ py::dict format_facts(const Plugin& plugin) {
   facts["element"] = format.element;
   facts["packing"] = format.packing;
   facts["scale"] = format.scale;
+  facts["scale_dtype"] = format.scale_dtype;
   facts["tensor_scale"] = format.tensor_scale;  // None from a null pointer
   facts["scale_rule"] = format.scale_rule;
   facts["amax"] = format.amax;
@@ -72,9 +82,7 @@ py::dict format_facts(const Plugin& plugin) {
   facts["mirrored"] = mirrored(format.rowwise, format.columnwise);
   facts["bits_per_element"] = format.bits_per_element;
   facts["wire_bits_per_element"] = format.wire_bits_per_element;
-  py::list cuts;
-  for (const nc_cut& cut : format.cuts) cuts.append(cut_facts(cut));
-  facts["cuts"] = py::tuple(cuts);
+  facts["rules"] = py::tuple(rule_facts(format));
   facts["cuda"] = plugin.table->cuda != nullptr;
   return facts;
 }
@@ -84,22 +92,21 @@ void check_buffer(int buffer) {
     value_error("there is no buffer ", buffer, ": 0 to 3");
 }
 
-// The shape of a buffer as a tensor: two-dimensional, but (1,) for the one scale of a whole tensor.
-py::tuple buffer_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
-  check_buffer(buffer);
-  if (!is_data(buffer) && spans_tensor(plugin.layout(buffer))) return py::make_tuple(1);
-  const Extent shape = stored_shape(plugin, buffer, {rows, columns});
+// A buffer's shape as a tensor: two-dimensional, but (1,) for the one scale of a whole tensor.
+py::tuple shape_of(const Plugin& plugin, int buffer, Extent shape) {
+  if (spans_tensor(plugin, buffer)) return py::make_tuple(1);
   return py::make_tuple(shape.rows, shape.columns);
 }
 
-// The part of a buffer that is no padding.
-py::tuple used_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
+py::tuple buffer_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
   check_buffer(buffer);
-  const nc_layout& layout = plugin.layout(buffer);
-  if (!is_data(buffer) && spans_tensor(layout)) return py::make_tuple(1);
-  const Extent matrix{rows, columns};
-  const Extent shape = is_data(buffer) ? data_shape(layout, matrix) : scale_extent(layout, matrix);
-  return py::make_tuple(shape.rows, shape.columns);
+  return shape_of(plugin, buffer, stored_shape(plugin, buffer, {rows, columns}));
+}
+
+// The part of a buffer that is no padding.
+py::tuple used_part(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
+  check_buffer(buffer);
+  return shape_of(plugin, buffer, used_shape(plugin, buffer, {rows, columns}));
 }
 
 // Where a box of a matrix lies in a buffer: the first entry and their number along each dimension.
@@ -110,27 +117,8 @@ py::tuple stored_box(const Plugin& plugin, int buffer, int64_t row, int64_t rows
   const Box box{{row, column}, {row + rows, column + columns}};
   const auto& [begin, end] = is_data(buffer) ? data_box(layout, box) : scale_box(layout, box);
   const auto along_rows = py::make_tuple(begin.rows, end.rows - begin.rows);
-  if (!is_data(buffer) && spans_tensor(layout)) return py::make_tuple(along_rows);
+  if (spans_tensor(plugin, buffer)) return py::make_tuple(along_rows);
   return py::make_tuple(along_rows, py::make_tuple(begin.columns, end.columns - begin.columns));
-}
-
-void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
-  const nc_layout& layout =
-      usage == "rowwise" ? plugin.format().rowwise : plugin.format().columnwise;
-  if (holds(layout, {rows, columns})) return;
-  const char* what = layout.transposed ? "rows" : "columns";
-  value_error("format ", plugin.format().name, " cannot hold a ", rows, "x", columns, " matrix ",
-              usage, ": its ", what, " are packed ", layout.element_bits,
-              " bits each, so their number must be a multiple of ", elements_per_group(layout),
-              ", not ", layout.transposed ? rows : columns,
-              ". Pad the matrix, or ask for the other usage alone");
-}
-
-std::vector<Plugin> all_plugins() {
-  std::vector<Plugin> plugins;
-  for (const LoadedPlugin& loaded : loaded_plugins())
-    plugins.push_back({loaded.table, loaded.path});
-  return plugins;
 }
 
 }  // namespace
@@ -141,13 +129,15 @@ void bind_facts(py::module_& module) {
       .def_property_readonly("path", [](const Plugin& plugin) { return plugin.path; })
       .def("facts", &format_facts)
       .def("buffer_shape", &buffer_shape)
-      .def("used_shape", &used_shape)
+      .def("used_shape", &used_part)
       .def("stored_box", &stored_box)
-      .def("check_holds", &check_holds);
+      .def("check_holds",
+           [](const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
+             check_holds(plugin, usage_of(usage), rows, columns);
+           });
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });
-  module.def("loaded_plugins", &all_plugins);
 }
 
 }  // namespace narrowcast

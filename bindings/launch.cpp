@@ -3,9 +3,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/csrc/utils/pybind.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "bindings/errors.hpp"
@@ -18,7 +20,7 @@ at::Tensor to_device(const void* host, int64_t bytes, at::Device device) {
   // is done.
   at::Tensor staging =
       at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.is_cuda()));
-  std::memcpy(staging.data_ptr(), host, static_cast<size_t>(bytes));
+  std::memcpy(staging.mutable_data_ptr(), host, static_cast<size_t>(bytes));
   return device.is_cuda() ? staging.to(device, /*non_blocking=*/true) : staging;
 }
 
@@ -26,32 +28,37 @@ void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* co
   at::parallel_for(0, count, 1, [=](int64_t begin, int64_t end) { body(context, begin, end); });
 }
 
+void* stream_of(at::Device device) {
+  if (!device.is_cuda()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+
 void check_launch(const char* failure, const char* what) {
   if (failure != nullptr) throw std::runtime_error(text(what, " failed: ", failure));
 }
 
-void run(nc_function function, const char* what, const nc_machine& machine,
-         std::vector<nc_tensor> matrices, at::Device device, const LaunchOptions& options) {
+void run(nc_function function, const char* what, const nc_machine& machine, nc_tensor* matrices,
+         int64_t count, at::Device device, const LaunchOptions& options) {
   nc_launch launch{};
-  launch.count = static_cast<int64_t>(matrices.size());
-  launch.tiles = assign_tiles(matrices.data(), launch.count, machine);
+  launch.count = count;
+  launch.tiles = assign_tiles(matrices, count, machine);
   if (launch.tiles == 0) return;
   const c10::DeviceGuard guard(device);
   at::Tensor table;
-  if (device.is_cuda()) {
-    table =
-        to_device(matrices.data(), launch.count * static_cast<int64_t>(sizeof(nc_tensor)), device);
-    launch.tensors = static_cast<const nc_tensor*>(table.data_ptr());
-  } else {
-    launch.tensors = matrices.data();
+  launch.tensors = matrices;
+  launch.host_tables = count <= NC_PARAMETER_TENSORS;
+  if (device.is_cuda() && !launch.host_tables) {
+    table = to_device(matrices, count * static_cast<int64_t>(sizeof(nc_tensor)), device);
+    launch.tensors = static_cast<const nc_tensor*>(table.const_data_ptr());
   }
-  launch.amax = options.amax ? options.amax->data_ptr<float>() : nullptr;
+  launch.amax = options.amax;
+  launch.found_inf = options.skip;
   launch.source_bf16 = options.source_bf16;
   launch.stochastic = options.stochastic;
-  launch.stream = reinterpret_cast<void*>(
-      options.stream);  // NOLINT(performance-no-int-to-ptr): so Python passes it
+  launch.stream = stream_of(device);
   launch.parallel_for = &parallel_for;
-  pybind11::gil_scoped_release release;
+  std::optional<pybind11::gil_scoped_release> release;
+  if (PyGILState_Check()) release.emplace();
   check_launch(function(&launch), what);
 }
 

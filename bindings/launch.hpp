@@ -1,10 +1,9 @@
-// One function of a plugin over many matrices, on the CPU or on a GPU.
+// One function of a plugin over some matrices, on the CPU or on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
-#include <vector>
 
 #include "runtime/plugin/table.h"
 
@@ -16,16 +15,20 @@ at::Tensor to_device(const void* host, int64_t bytes, at::Device device);
 // torch's threads, which honour torch.set_num_threads().
 void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* context);
 
+// The current stream of a GPU (cudaStream_t); null on the CPU.
+void* stream_of(at::Device device);
+
 struct LaunchOptions {
-  std::optional<at::Tensor> amax;  // one float a matrix
+  float* amax = nullptr;        // one float a matrix
+  const float* skip = nullptr;  // if not 0, nothing happens
   bool source_bf16 = false;
   bool stochastic = false;  // with seed, step and first of each matrix
-  int64_t stream = 0;       // cudaStream_t
 };
 
-// Runs `function` over the matrices. RuntimeError, naming `what`, if it fails.
-void run(nc_function function, const char* what, const nc_machine& machine,
-         std::vector<nc_tensor> matrices, at::Device device, const LaunchOptions& options);
+// Runs `function` over the matrices, whose first_tile it fills in. RuntimeError, naming `what`, if
+// it fails.
+void run(nc_function function, const char* what, const nc_machine& machine, nc_tensor* matrices,
+         int64_t count, at::Device device, const LaunchOptions& options);
 
 // The last step of every launch: RuntimeError with the plugin's own sentence.
 void check_launch(const char* failure, const char* what);

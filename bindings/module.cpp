@@ -2,8 +2,12 @@
 
 PYBIND11_MODULE(_C, module) {
   module.doc() =
-      "Formats, casts and updates of narrowcast's C++ side. Private: use the package `narrowcast`.";
+      "Formats, casts, gathers, products and updates of narrowcast's C++ side. Private: use the "
+      "package `narrowcast`.";
   narrowcast::bind_facts(module);
+  narrowcast::bind_bytes(module);
   narrowcast::bind_quantize(module);
+  narrowcast::bind_gather(module);
+  narrowcast::bind_linear(module);
   narrowcast::bind_optimizer(module);
 }

@@ -8,7 +8,10 @@ namespace narrowcast {
 namespace py = pybind11;
 
 void bind_facts(py::module_& module);
+void bind_bytes(py::module_& module);
 void bind_quantize(py::module_& module);
+void bind_gather(py::module_& module);
+void bind_linear(py::module_& module);
 void bind_optimizer(py::module_& module);
 
 }  // namespace narrowcast

@@ -3,63 +3,69 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/adam_table.hpp"
-#include "bindings/errors.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
+#include "bindings/tensors.hpp"
 #include "runtime/launch/plan.hpp"
 
 namespace narrowcast {
 
 // The tables of the machine that runs the launch. The tensors' changes seldom, the steps' every
-// time.
+// time. A few rows travel with the launch itself.
 void AdamTable::upload() {
   if (!device_tensors_.defined()) {
     tiles_ = assign_tiles(tensors_.data(), size(), machine_);
     device_tensors_ =
         to_device(tensors_.data(), size() * static_cast<int64_t>(sizeof(nc_tensor)), device_);
   }
-  device_steps_ = to_device(steps_.data(), size() * static_cast<int64_t>(sizeof(nc_step)), device_);
+  if (size() > NC_PARAMETER_TENSORS)
+    device_steps_ =
+        to_device(steps_.data(), size() * static_cast<int64_t>(sizeof(nc_step)), device_);
 }
 
 void AdamTable::launch(nc_function function, const char* what,
-                       const std::optional<at::Tensor>& amax, int64_t stream) {
+                       const std::optional<at::Tensor>& amax) {
   if (tiles_ == 0) return;
   nc_launch launch{};
-  launch.tensors = static_cast<const nc_tensor*>(device_tensors_.data_ptr());
-  launch.steps = static_cast<const nc_step*>(device_steps_.data_ptr());
+  launch.host_tables = size() <= NC_PARAMETER_TENSORS;
+  launch.tensors = launch.host_tables
+                       ? tensors_.data()
+                       : static_cast<const nc_tensor*>(device_tensors_.const_data_ptr());
+  launch.steps = launch.host_tables ? steps_.data()
+                                    : static_cast<const nc_step*>(device_steps_.const_data_ptr());
   launch.count = size();
   launch.tiles = tiles_;
   launch.stochastic = stochastic_;
-  launch.stream =
-      reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr): so Python passes it
+  launch.stream = stream_of(device_);
   launch.parallel_for = &parallel_for;
-  if (amax) launch.amax = checked_floats(*amax, size(), device_, "the tensor of amaxes");
+  if (amax)
+    launch.amax = static_cast<float*>(
+        checked_address(*amax, at::kFloat, size(), device_, "the tensor of amaxes"));
   const py::gil_scoped_release release;
   check_launch(function(&launch), what);
 }
 
-void AdamTable::update(const std::optional<at::Tensor>& amax, int64_t stream) {
+void AdamTable::update(const std::optional<at::Tensor>& amax) {
   if (size() == 0) return;
   const c10::DeviceGuard guard(device_);
   upload();
-  const bool one_pass = machine_.update != nullptr;
-  launch(one_pass ? machine_.update : machine_.update_amax, "the update", amax, stream);
+  launch(machine_.update != nullptr ? machine_.update : machine_.update_amax, "the update", amax);
 }
 
-void AdamTable::finish(const at::Tensor& amax, int64_t stream) {
+void AdamTable::finish(const at::Tensor& amax) {
   if (size() == 0) return;
   const c10::DeviceGuard guard(device_);
   if (machine_.update == nullptr) {
-    launch(machine_.cast, "the cast", amax, stream);
+    launch(machine_.cast, "the cast", amax);
   } else if (machine_.record_amax != nullptr) {
-    launch(machine_.record_amax, "recording the amax", amax, stream);
+    launch(machine_.record_amax, "recording the amax", amax);
   }
 }
 
 void AdamTable::commit() {
-  for (Row& row : rows_) {
+  for (Parameter& row : rows_) {
     if (!row.gradient.defined()) continue;
-    *row.state.step.mutable_data_ptr<float>() += 1;
+    *row.step += 1;
     // As any in-place operation of torch: a backward through the old value is then an error, not a
     // wrong gradient.
     THPVariable_Unpack(row.parameter.ptr()).unsafeGetTensorImpl()->bump_version();
@@ -73,15 +79,9 @@ void bind_optimizer(py::module_& module) {
                        double weight_decay, bool decoupled) {
         return AdamOptions{learning_rate, beta1, beta2, epsilon, weight_decay, decoupled};
       }));
-  py::class_<AdamState>(module, "AdamState")
-      .def(py::init(
-          [](const at::Tensor& step, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq) {
-            return AdamState{step, exp_avg, exp_avg_sq};
-          }));
   py::class_<AdamTable>(module, "AdamTable")
-      .def(py::init<std::optional<Plugin>, at::Device, bool>())
-      .def("add_quantized", &AdamTable::add_quantized)
-      .def("add_plain", &AdamTable::add_plain)
+      .def(py::init<const Plugin*, at::Device, bool>(), py::keep_alive<1, 2>())
+      .def("add", &AdamTable::add)
       .def("prepare", &AdamTable::prepare)
       .def("update", &AdamTable::update)
       .def("finish", &AdamTable::finish)

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <string_view>
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/plugin/table.h"
@@ -16,8 +17,7 @@ struct Plugin {
 
   const nc_format& format() const { return *table->format; }
   const nc_layout& layout(int buffer) const {
-    return buffer == NC_ROWWISE_DATA || buffer == NC_ROWWISE_SCALE ? format().rowwise
-                                                                   : format().columnwise;
+    return buffer < NC_COLUMNWISE_DATA ? format().rowwise : format().columnwise;
   }
   // The functions for a device. NotImplementedError where the plugin has none.
   const nc_machine& machine(at::Device device) const;
@@ -25,9 +25,21 @@ struct Plugin {
 
 inline constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {
     "rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"};
+inline constexpr const char* kUsageNames[2] = {"rowwise", "columnwise"};
 
 inline bool is_data(int buffer) {
   return buffer == NC_ROWWISE_DATA || buffer == NC_COLUMNWISE_DATA;
+}
+
+// The dtype that a buffer has as a tensor.
+inline at::ScalarType stored_dtype(const Plugin& plugin, int buffer) {
+  const std::string_view scale = plugin.format().scale_dtype;
+  return !is_data(buffer) && scale == "float32" ? at::kFloat : at::kByte;
+}
+
+// Whether a buffer is the one scale of a whole tensor.
+inline bool spans_tensor(const Plugin& plugin, int buffer) {
+  return !is_data(buffer) && spans_tensor(plugin.layout(buffer));
 }
 
 // The stored matrix of a buffer: bytes of data, or scales with their padding.
@@ -35,5 +47,14 @@ inline Extent stored_shape(const Plugin& plugin, int buffer, Extent matrix) {
   const nc_layout& layout = plugin.layout(buffer);
   return is_data(buffer) ? data_shape(layout, matrix) : scale_shape(layout, matrix);
 }
+
+// The same without padding.
+inline Extent used_shape(const Plugin& plugin, int buffer, Extent matrix) {
+  const nc_layout& layout = plugin.layout(buffer);
+  return is_data(buffer) ? data_shape(layout, matrix) : scale_extent(layout, matrix);
+}
+
+// ValueError, with the shape and the multiple, if sub-byte elements do not fill whole bytes.
+void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns);
 
 }  // namespace narrowcast

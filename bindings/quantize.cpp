@@ -1,6 +1,7 @@
-// Casts, their reverse, and what goes with them, over lists of matrices of one format on one
-// device.
-#include "bindings/errors.hpp"
+// Casts over lists of matrices of one format on one device, and what goes with them.
+#include <ATen/ops/zeros.h>
+
+#include "bindings/bytes.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
 #include "bindings/tensors.hpp"
@@ -8,84 +9,80 @@
 namespace narrowcast {
 namespace {
 
-using Matrices = std::vector<Matrix>;
+using Matrices = std::vector<std::shared_ptr<Bytes>>;
+using Values = std::vector<at::Tensor>;
 // What the random words of a matrix are a function of: seed, step, and the index of its first
 // element in the whole tensor.
-using Draw = std::tuple<uint64_t, uint64_t, uint64_t>;
+using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
 
-// A kernel reads and writes what its function is about without asking; so what is missing is
-// refused here.
-void check_values(const Matrices& matrices) {
-  for (const Matrix& matrix : matrices) {
-    if (!std::get<2>(matrix)) value_error("a matrix has no value");
-  }
+std::vector<nc_tensor> entries_of(const Matrices& matrices) {
+  std::vector<nc_tensor> entries;
+  entries.reserve(matrices.size());
+  for (const auto& matrix : matrices) entries.push_back(matrix->entry());
+  return entries;
 }
 
-void check_usage(const Matrices& matrices, int data, const char* usage) {
-  for (const auto& [rows, columns, value, buffers, amax, history] : matrices) {
-    if (!buffers[data] || !buffers[data + 1]) value_error("a matrix has no ", usage, " bytes");
+std::vector<nc_tensor> entries_of(const Matrices& matrices, const Values& values) {
+  if (values.size() != matrices.size())
+    value_error(values.size(), " values for ", matrices.size(), " matrices");
+  std::vector<nc_tensor> entries = entries_of(matrices);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    entries[i].value_dtype = checked_dtype(values[i].scalar_type(), "the value");
+    entries[i].value = checked_address(values[i], values[i].scalar_type(), matrices[i]->elements(),
+                                       matrices[i]->device(), "the value");
   }
+  return entries;
 }
 
-void check_histories(const Matrices& matrices) {
-  for (const Matrix& matrix : matrices) {
-    if (!std::get<5>(matrix)) value_error("a matrix has no history, which delayed scaling needs");
-  }
+float* amaxes_of(const at::Tensor& amaxes, const Matrices& matrices) {
+  return static_cast<float*>(checked_address(amaxes, at::kFloat,
+                                             static_cast<int64_t>(matrices.size()),
+                                             matrices[0]->device(), "the tensor of amaxes"));
 }
 
-LaunchOptions with_amax(const Plugin& plugin, const std::optional<at::Tensor>& amax,
-                        const Matrices& matrices, at::Device device) {
+// The largest magnitude of each value, float32; None in formats without a scale that spans the
+// tensor. `skip`: a float; if it is not 0 when the kernel runs, all are 0.
+std::optional<at::Tensor> find_amaxes(const Matrices& matrices, const Values& values,
+                                      bool source_bf16, const std::optional<at::Tensor>& skip) {
+  if (matrices.empty() || !matrices[0]->facts().tensor_amax) return std::nullopt;
+  const Bytes& first = *matrices[0];
+  const nc_machine& machine = first.plugin().machine(first.device());
+  at::Tensor amaxes = at::zeros({static_cast<int64_t>(matrices.size())},
+                                at::TensorOptions().dtype(at::kFloat).device(first.device()));
   LaunchOptions options;
-  if (!plugin.format().tensor_amax) return options;
-  if (!amax)
-    value_error("format ", plugin.format().name,
-                " has a scale that spans the tensor: its amax is needed");
-  checked_floats(*amax, static_cast<int64_t>(matrices.size()), device, "the tensor of amaxes");
-  options.amax = amax;
-  return options;
-}
-
-void reduce_amax(const Plugin& plugin, const Matrices& matrices, const at::Tensor& amax,
-                 bool source_bf16, int64_t stream) {
-  const at::Device device = amax.device();
-  const nc_machine& machine = plugin.machine(device);
-  check_values(matrices);
-  LaunchOptions options = with_amax(plugin, amax, matrices, device);
-  if (!options.amax)
-    value_error("format ", plugin.format().name, " has no scale that spans the tensor, so no amax");
+  options.amax = amaxes_of(amaxes, matrices);
   options.source_bf16 = source_bf16;
-  options.stream = stream;
-  run(machine.reduce_amax, "the amax", machine, describe(plugin, matrices, device), device,
+  if (skip)
+    options.skip = static_cast<const float*>(
+        checked_address(*skip, at::kFloat, 1, first.device(), "the flag"));
+  std::vector<nc_tensor> entries = entries_of(matrices, values);
+  run(machine.reduce_amax, "the amax", machine, entries.data(), std::ssize(entries), first.device(),
       options);
+  return amaxes;
 }
 
-void start_history(const Plugin& plugin, const Matrices& matrices, const at::Tensor& amax,
-                   int64_t stream) {
-  const at::Device device = amax.device();
-  const nc_machine& machine = plugin.machine(device);
-  if (machine.start_history == nullptr)
-    value_error("format ", plugin.format().name, " is not scaled by a history");
-  check_histories(matrices);
-  LaunchOptions options = with_amax(plugin, amax, matrices, device);
-  options.stream = stream;
-  run(machine.start_history, "starting a history", machine, describe(plugin, matrices, device),
-      device, options);
-}
-
-void cast(const Plugin& plugin, const Matrices& matrices, const std::optional<at::Tensor>& amax,
-          bool source_bf16, const std::optional<std::vector<Draw>>& draws, int64_t stream) {
-  const at::Device device = device_of(matrices);
-  const nc_machine& machine = plugin.machine(device);
-  check_values(matrices);
+void cast(const Matrices& matrices, const Values& values, const std::optional<at::Tensor>& amaxes,
+          bool source_bf16, const std::optional<std::vector<RandomKey>>& draws) {
+  if (matrices.empty()) return;
+  const Bytes& first = *matrices[0];
+  const nc_machine& machine = first.plugin().machine(first.device());
   LaunchOptions options;
-  if (machine.start_history != nullptr) {
-    check_histories(matrices);
-  } else {
-    options = with_amax(plugin, amax, matrices, device);
-  }
   options.source_bf16 = source_bf16;
-  options.stream = stream;
-  std::vector<nc_tensor> entries = describe(plugin, matrices, device);
+  if (amaxes) options.amax = amaxes_of(*amaxes, matrices);
+  std::vector<nc_tensor> entries = entries_of(matrices, values);
+  if (machine.start_history == nullptr) {
+    if (first.facts().tensor_amax && !amaxes)
+      value_error("format ", first.facts().name,
+                  " has a scale that spans the tensor: its amax is needed");
+  } else {
+    for (const auto& matrix : matrices) {
+      if (!matrix->history().defined()) value_error("a matrix has no history");
+    }
+    // Without new amaxes the bytes are made again with the multiplier that the history holds.
+    if (amaxes)
+      run(machine.start_history, "starting a history", machine, entries.data(), std::ssize(entries),
+          first.device(), options);
+  }
   if (draws) {
     if (draws->size() != entries.size())
       value_error(draws->size(), " draws for ", entries.size(), " matrices");
@@ -93,49 +90,47 @@ void cast(const Plugin& plugin, const Matrices& matrices, const std::optional<at
       std::tie(entries[i].seed, entries[i].step, entries[i].first) = (*draws)[i];
     options.stochastic = true;
   }
-  run(machine.cast, "the cast", machine, std::move(entries), device, options);
+  run(machine.cast, "the cast", machine, entries.data(), std::ssize(entries), first.device(),
+      options);
 }
 
-void derive_columnwise(const Plugin& plugin, const Matrices& matrices, int64_t stream) {
-  const at::Device device = device_of(matrices);
-  const nc_machine& machine = plugin.machine(device);
-  if (machine.derive_columnwise == nullptr) {
-    value_error("format ", plugin.format().name,
+// The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
+// own.
+std::shared_ptr<Bytes> with_columnwise(const std::shared_ptr<Bytes>& rowwise) {
+  const nc_format& facts = rowwise->facts();
+  if (!facts.columnwise_derived)
+    value_error("format ", facts.name,
                 " quantizes columnwise from the master; it cannot be derived from rowwise");
-  }
-  check_usage(matrices, NC_ROWWISE_DATA, "rowwise");
-  check_usage(matrices, NC_COLUMNWISE_DATA, "columnwise");
-  LaunchOptions options;
-  options.stream = stream;
-  run(machine.derive_columnwise, "deriving columnwise", machine, describe(plugin, matrices, device),
-      device, options);
-}
-
-void dequantize(const Plugin& plugin, bool columnwise, const Matrices& matrices, int64_t stream) {
-  const at::Device device = device_of(matrices);
-  const nc_machine& machine = plugin.machine(device);
-  check_values(matrices);
-  check_usage(matrices, columnwise ? NC_COLUMNWISE_DATA : NC_ROWWISE_DATA,
-              columnwise ? "columnwise" : "rowwise");
-  LaunchOptions options;
-  options.stream = stream;
-  run(columnwise ? machine.dequantize_columnwise : machine.dequantize_rowwise, "dequantizing",
-      machine, describe(plugin, matrices, device), device, options);
+  if (!rowwise->has(0)) value_error("a matrix has no rowwise bytes");
+  const auto made = Bytes::allocate(rowwise->format(), rowwise->rows(), rowwise->columns(),
+                                    {"columnwise"}, rowwise->device());
+  auto both = std::make_shared<Bytes>(
+      rowwise->format(), rowwise->rows(), rowwise->columns(),
+      Bytes::Given{rowwise->buffer(0), rowwise->buffer(1), made->buffer(2), made->buffer(3)},
+      given(rowwise->amax()), given(rowwise->history()));
+  if (!both->is_plain()) return both;  // on meta, or in a trace: shapes alone
+  const nc_machine& machine = rowwise->plugin().machine(rowwise->device());
+  nc_tensor entry = both->entry();
+  run(machine.derive_columnwise, "deriving columnwise", machine, &entry, 1, rowwise->device(), {});
+  return both;
 }
 
 }  // namespace
 
 void bind_quantize(py::module_& module) {
-  module.def("reduce_amax", &reduce_amax,
-             "amax[i] = max(amax[i], largest magnitude of matrix i's value)");
-  module.attr("HISTORY_FLOATS") = kHistoryFloats;
-  module.def("start_history", &start_history,
-             "begins the history of each matrix with its amax, for the cast that follows");
-  module.def("cast", &cast,
-             "value -> buffers (and stored amax) of each matrix; amax: one float a matrix, or None "
-             "where none is needed; draws: (seed, step, first) of each for stochastic rounding");
-  module.def("derive_columnwise", &derive_columnwise, "rowwise buffers -> columnwise buffers");
-  module.def("dequantize", &dequantize, "buffers of one usage -> value");
+  module.def("find_amaxes", &find_amaxes, py::arg("matrices"), py::arg("values"),
+             py::arg("source_bf16") = false, py::arg("skip") = py::none(),
+             "The largest magnitude of each value, float32 [matrices]; None where no scale spans "
+             "the tensor. skip: a float32; if it is not 0 when the kernel runs, all are 0.");
+  module.def(
+      "cast", &cast, py::arg("matrices"), py::arg("values"), py::arg("amaxes"),
+      py::arg("source_bf16") = false, py::arg("draws") = py::none(),
+      "Makes the bytes of each matrix from its value [rows, columns]. amaxes: of the whole "
+      "tensors; a negative one leaves its matrix as it is; None where none is needed, or where "
+      "a delayed scale stays as it is. draws: "
+      "(seed, step, first) of each for stochastic rounding.");
+  module.def("with_columnwise", &with_columnwise,
+             "The matrix with the columnwise bytes that follow from the rowwise ones.");
 }
 
 }  // namespace narrowcast

@@ -1,49 +1,70 @@
 // From torch tensors to the pointers of a launch, with every check that keeps a kernel inside its
-// memory.
+// memory. `what` are the parts of a tensor's name in messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
-#include <optional>
-#include <tuple>
-#include <vector>
-
-#include "bindings/plugin.hpp"
+#include "bindings/errors.hpp"
+#include "runtime/plugin/table.h"
 
 namespace narrowcast {
 
-// One matrix, as Python passes it: rows, columns, value, the four buffers, the stored amax, the
-// history of delayed scaling. None where absent.
-using Matrix = std::tuple<int64_t, int64_t, std::optional<at::Tensor>,
-                          std::array<std::optional<at::Tensor>, NC_BUFFER_COUNT>,
-                          std::optional<at::Tensor>, std::optional<at::Tensor>>;
+// A tensor whose values lie in memory of its own: neither a subclass nor what a trace works with.
+inline bool is_plain(const at::Tensor& tensor) {
+  return !tensor.unsafeGetTensorImpl()->is_python_dispatch() && tensor.has_storage() &&
+         !tensor.is_meta();
+}
 
-// A history's floats in a tensor: the multiplier of the present bytes, the next one, the amaxes.
-inline constexpr int64_t kHistoryFloats = sizeof(nc_history) / sizeof(float);
+// The dtype's number in the plugin's table; -1 for others than float32, bfloat16 and float16.
+inline int32_t dtype_number(at::ScalarType dtype) {
+  return dtype == at::kFloat      ? NC_F32
+         : dtype == at::kBFloat16 ? NC_BF16
+         : dtype == at::kHalf     ? NC_F16
+                                  : -1;
+}
 
-// The dtype's number in the plugin's table. TypeError, with `what`, for others than float32,
-// bfloat16 and float16.
-int32_t dtype_number(at::ScalarType dtype, const std::string& what);
+template <class... What>
+int32_t checked_dtype(at::ScalarType dtype, const What&... what) {
+  const int32_t number = dtype_number(dtype);
+  if (number < 0)
+    type_error(what..., " is ", c10::toString(dtype), ": float32, bfloat16 or float16 is needed");
+  return number;
+}
 
-// The address of a tensor that must be on `device`, contiguous, of `elements` elements and in
-// memory. ValueError, with `what`, otherwise.
-void* checked_pointer(const at::Tensor& tensor, int64_t elements, at::Device device,
-                      const std::string& what);
+// What never changes in a tensor that a kernel reads as a run of elements. ValueError or TypeError
+// if it cannot.
+template <class... What>
+void check_run(const at::Tensor& tensor, int64_t elements, at::Device device, const What&... what) {
+  if (tensor.device() != device)
+    value_error(what..., " is on ", tensor.device().str(), ", not on ", device.str());
+  if (!tensor.is_contiguous()) value_error(what..., " is not contiguous");
+  if (tensor.numel() != elements) {
+    value_error(what..., " has ", tensor.numel(), " elements, not the ", elements,
+                " of its matrix");
+  }
+}
 
-// The same for numbers that must be float32.
-float* checked_floats(const at::Tensor& tensor, int64_t count, at::Device device,
-                      const std::string& what);
+// The address of a plain tensor's elements as they lie now: storages move, and FSDP2 frees them.
+template <class... What>
+void* address_of(const at::Tensor& tensor, const What&... what) {
+  if (!is_plain(tensor)) type_error(what..., " is not a plain tensor");
+  const size_t end = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize();
+  if (tensor.numel() != 0 && tensor.storage().nbytes() < end) {
+    value_error(what...,
+                " has been freed: FSDP2 frees a gathered weight when it reshards its module");
+  }
+  return const_cast<void*>(tensor.const_data_ptr());
+}
 
-// The checked table of a launch.
-std::vector<nc_tensor> describe(const Plugin& plugin, const std::vector<Matrix>& matrices,
-                                at::Device device);
-
-// Fills buffers, amax and history of one entry.
-void describe_buffers(nc_tensor& entry, const Plugin& plugin, const Matrix& matrix,
-                      at::Device device);
-
-// The device of the first tensor found; all others are checked against it.
-at::Device device_of(const std::vector<Matrix>& matrices);
+// Both, of numbers that must be of one dtype.
+template <class... What>
+void* checked_address(const at::Tensor& tensor, at::ScalarType dtype, int64_t elements,
+                      at::Device device, const What&... what) {
+  if (tensor.scalar_type() != dtype)
+    type_error(what..., " is ", c10::toString(tensor.scalar_type()), ", not ",
+               c10::toString(dtype));
+  check_run(tensor, elements, device, what...);
+  return address_of(tensor, what...);
+}
 
 }  // namespace narrowcast

@@ -4,15 +4,15 @@ FSDP2.
 
 import torch as _torch  # brings the libraries that narrowcast._C is linked to
 
-from narrowcast import functions as _functions
-from narrowcast import initialization as _initialization
 from narrowcast import operators as _operators
 from narrowcast.conversion import convert
 from narrowcast.errors import PluginError
+from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
-from narrowcast.quantization import quantize
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import initialization as _initialization
+from narrowcast.tensor.quantization import quantize
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "quantize",
 ]
 
+_operators.load()
 load_all()
-del load_all, _torch, _functions, _initialization, _operators
+del load_all, _torch, _hooks, _initialization, _operators

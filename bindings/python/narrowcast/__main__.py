@@ -2,7 +2,7 @@
 
 import sys
 
-from narrowcast.cli import main
+from narrowcast.command.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

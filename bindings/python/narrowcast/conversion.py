@@ -8,10 +8,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import casting, dtensors, fsdp, registry, sharding
-from narrowcast.box import matrix_shape
-from narrowcast.matrix import Matrix
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
+from narrowcast import registry
+from narrowcast.fsdp import agreement, dtensors, sharding, torch_names
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Label, Store
 
 
 def convert(
@@ -41,16 +43,16 @@ def convert(
     format = registry.format(format)
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
-    fsdp.reshard_all(model.modules())
+    torch_names.reshard_all(model.modules())
     weights = _chosen(model, filter)
     for name, weight, _ in weights:
         _check(name, weight, format)
     quantized = [_empty_like(name, weight, format, recompute) for name, weight, _ in weights]
-    for group, matrices in _by_group(weights, quantized).items():
-        casting.cast_masters(matrices, group)
+    for process_group, stores in _by_group(weights, quantized).items():
+        agreement.make_bytes(stores, process_group)
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         if isinstance(weight, DTensor):
-            fsdp.replace_shard(weight, tensor)
+            torch_names.replace_shard(*torch_names.managed(weight), tensor)
             continue
         parameter = nn.Parameter(tensor, requires_grad=weight.requires_grad)
         parameter.__dict__.update(weight.__dict__)
@@ -118,10 +120,10 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
             f"({format.path})"
         )
     if isinstance(weight, DTensor):
-        fsdp.check_sharded(weight, name)
-        whole = Matrix(format, rows, columns, [None] * len(registry.BUFFERS))
-        whole.name = name
-        sharding.check_shards(whole, weight.shape, fsdp.shard_count(weight))
+        sharding.check_sharded(weight, name)
+        shards = torch_names.world(torch_names.managed(weight)[1])
+        description = f"{name}: {rows}x{columns} matrix in {format.name}"
+        sharding.check_shards(description, format, rows, weight.shape, shards)
 
 
 def _empty_like(
@@ -133,17 +135,18 @@ def _empty_like(
     # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
     rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
-    matrix = Matrix.allocate(format, rows, columns, usages, local.device)
     # A float32 weight's own memory; the optimizer goes on with it.
-    matrix.master = local.to(torch.float32).reshape(rows, columns)
-    matrix.name, matrix.recompute = name, recompute
-    matrix.partial = dtensors.shard_group(weight) is not None
-    return QuantizedTensor(matrix, local.shape, weight.dtype)
+    master = Master(local.to(torch.float32).reshape(rows, columns))
+    bytes = buffers.allocate(format, rows, columns, usages, local.device)
+    master.stale = True  # the bytes are still to be made
+    store = Store(bytes, master, Label(name, recompute))
+    store.partial = dtensors.shard_group(weight) is not None
+    return QuantizedTensor(store, local.shape, weight.dtype)
 
 
 def _by_group(weights, quantized) -> dict:
-    """The matrices by the process group of their shards, in one order on all ranks."""
+    """The stores by the process group of their shards, in one order on all ranks."""
     groups: dict = {}
     for (_, weight, _), tensor in zip(weights, quantized, strict=True):
-        groups.setdefault(dtensors.shard_group(weight), []).append(tensor._matrix)
+        groups.setdefault(dtensors.shard_group(weight), []).append(tensor._store)
     return groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import os
 from pathlib import Path
@@ -17,7 +16,6 @@ from narrowcast.errors import PluginError
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
 ROWWISE_DATA, ROWWISE_SCALE, COLUMNWISE_DATA, COLUMNWISE_SCALE = BUFFERS = range(4)
 USAGES = ("rowwise", "columnwise")
-_GATHER_NEVER, _GATHER_FORWARD, _GATHER_BACKWARD, _GATHER_ALWAYS = range(4)
 
 
 def buffers_of(usage: str) -> tuple[int, int]:
@@ -32,7 +30,7 @@ def other_usage(usage: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Usage:
+class UsageLayout:
     """How one usage is stored. `block`, `scale_per`: (rows, columns) or "tensor"; `scale_pad`: of
     the stored scale matrix; `step`: the rows and columns at whose multiples it can be cut.
     """
@@ -48,17 +46,24 @@ class Usage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """How a cut of the matrix's rows lies in one buffer: `rows` rows are `entries` entries along
-    `dimension` of the stored buffer (-1: one scale for the tensor, in every piece). `repeat`: equal
-    neighbours along each stored dimension, of which the wire carries one.
+class Outcome:
+    """What an operation does with a weight. `kind`: "exact" (on the bytes), "identity" (the same
+    bytes) or "error"; `text`: under which condition, or for which reason.
     """
 
-    dimension: int
-    rows: int
-    entries: int
-    repeat: tuple[int, int]
-    gather: int
+    kind: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Of the operations whose outcome depends on the format."""
+
+    cut: Outcome
+    transpose: Outcome
+    join: Outcome
+    write_part: Outcome
+    make: Outcome
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,11 +78,12 @@ class Format:
     element: str
     packing: str
     scale: str
+    scale_dtype: str  # of a stored scale, as torch names it
     tensor_scale: str | None
     scale_rule: str
     amax: str
-    rowwise: Usage
-    columnwise: Usage
+    rowwise: UsageLayout
+    columnwise: UsageLayout
     columnwise_derived: bool
     group: int  # elements that fill whole bytes: a stored row holds a multiple of them
     mirrored: bool  # the usages, exchanged, are those of the transposed matrix
@@ -86,14 +92,14 @@ class Format:
     shard_row_step: int
     bits_per_element: float
     wire_bits_per_element: float
-    cuts: tuple[Cut, ...]
+    rules: Rules
     cuda: bool
     plugin: _C.Plugin = dataclasses.field(repr=False)
 
     @property
     def gather(self) -> str:
         """What FSDP2 gathers: "rowwise" in both passes, or "by pass" (each pass its own usage)."""
-        return "rowwise" if self.cuts[ROWWISE_DATA].gather == _GATHER_ALWAYS else "by pass"
+        return "rowwise" if self.columnwise_derived else "by pass"
 
     @property
     def is_delayed(self) -> bool:
@@ -116,22 +122,25 @@ class Format:
         return tuple(math.lcm(*along) for along in zip((1, 1), *steps, strict=True))
 
     def buffer_dtype(self, buffer: int) -> torch.dtype:
-        wide = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE) and self.rowwise.scale_bytes == 4
-        return torch.float32 if wide else torch.uint8
+        scales = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE)
+        return getattr(torch, self.scale_dtype) if scales else torch.uint8
+
+    def is_spanning(self, buffer: int) -> bool:
+        """Whether a buffer is the one scale of a whole tensor."""
+        scales = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE)
+        return scales and self.rowwise.block == "tensor"
 
     def buffer_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
         """The shape of a buffer of a rows x columns matrix, padding included."""
-        return _buffer_shape(self.plugin, buffer, rows, columns)
+        return self.plugin.buffer_shape(buffer, rows, columns)
 
     def used_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
         """The same without padding."""
-        return _used_shape(self.plugin, buffer, rows, columns)
+        return self.plugin.used_shape(buffer, rows, columns)
 
-    def stored_box(self, buffer: int, box) -> tuple[tuple[int, int], ...]:
-        """Where a narrowcast.box.Box lies in a buffer: the first entry and their number along each
-        dimension.
-        """
-        return _stored_box(self.plugin, buffer, *box)
+    def stored_box(self, buffer: int, region) -> tuple[tuple[int, int], ...]:
+        """Where a Region lies in a buffer: the first entry and their number, by dimension."""
+        return self.plugin.stored_box(buffer, *region)
 
     def check_holds(self, usage: str, rows: int, columns: int) -> None:
         """ValueError, with the shape and the multiple, if sub-byte elements do not fill whole
@@ -143,29 +152,14 @@ class Format:
         return format, (self.name,)
 
 
-@functools.cache
-def _buffer_shape(plugin, buffer, rows, columns):
-    return plugin.buffer_shape(buffer, rows, columns)
-
-
-@functools.cache
-def _used_shape(plugin, buffer, rows, columns):
-    return plugin.used_shape(buffer, rows, columns)
-
-
-@functools.cache
-def _stored_box(plugin, buffer, *box):
-    return plugin.stored_box(buffer, *box)
-
-
 _formats: dict[str, Format] = {}
 
 
 def _register(plugin: _C.Plugin) -> None:
     facts = plugin.facts()
     for usage in USAGES:
-        facts[usage] = Usage(**facts[usage])
-    facts["cuts"] = tuple(Cut(**cut) for cut in facts["cuts"])
+        facts[usage] = UsageLayout(**facts[usage])
+    facts["rules"] = Rules(*(Outcome(*rule) for rule in facts["rules"]))
     _formats.setdefault(facts["name"], Format(**facts, plugin=plugin))
 
 

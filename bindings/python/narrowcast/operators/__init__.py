@@ -1,7 +1,13 @@
-"""What each ATen operator does with a QuantizedTensor: exact on the bytes, a plain tensor, or
-refused with a reason. Importing this fills the table of narrowcast.dispatch.
+"""What each function and ATen operator does with a QuantizedTensor: exact on the bytes, a plain
+tensor, or refused with a reason. load() fills the tables of narrowcast.tensor.dispatch.
 """
 
-from narrowcast.operators import arithmetic, copies, joins, lists, queries, table, views, writes
+import importlib
 
-__all__ = ["arithmetic", "copies", "joins", "lists", "queries", "table", "views", "writes"]
+_HANDLERS = "arithmetic copies functions joins linear lists queries views writes"
+
+
+def load() -> None:
+    """Imports the modules that enter handlers."""
+    for name in _HANDLERS.split():
+        importlib.import_module(f"{__name__}.{name}")

@@ -7,10 +7,10 @@ from __future__ import annotations
 import torch
 from torch.utils._pytree import tree_any, tree_map_only
 
-from narrowcast.dispatch import implements
 from narrowcast.operators import table
 from narrowcast.operators.common import first_quantized, refuse
 from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.dispatch import implements
 
 
 @implements(None)
@@ -77,7 +77,7 @@ def _gather_shards(func, args, kwargs):
     """
 
     def value(tensor):
-        if tensor._matrix.partial and tensor.master is not None:
+        if tensor._store.partial and tensor.master is not None:
             return tensor.master.to(tensor.dtype)
         return tensor.decode(tensor.dtype)
 

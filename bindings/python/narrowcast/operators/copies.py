@@ -6,14 +6,14 @@ import math
 
 import torch
 
-from narrowcast import spanning
-from narrowcast.box import matrix_shape
-from narrowcast.dispatch import implements
-from narrowcast.matrix import Matrix
+from narrowcast import _C
 from narrowcast.operators import table
 from narrowcast.operators.common import bound, refuse
-from narrowcast.pieces import copy_box, with_columnwise, zeros_like
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
+from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.pieces import copy_region, zeros_like
+from narrowcast.tensor.region import Region, matrix_shape
+from narrowcast.tensor.store import Store
 
 
 @implements(*table.NEW_ZEROS.operators)
@@ -23,27 +23,27 @@ def _new_zeros(func, args, kwargs):
     device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
     if dtype not in LOGICAL_DTYPES:
         return torch.zeros(size, dtype=dtype, device=device)
-    return QuantizedTensor(zeros_like(tensor._matrix, *matrix_shape(size), device), size, dtype)
+    return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
 
 
 @implements(*table.NEW_EMPTY.operators)
 def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
-    tensor, matrix = values["self"], values["self"]._matrix
+    tensor, store = values["self"], values["self"]._store
     size = tuple(values.get("size", tensor.shape))
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
-        rows, columns = tensor._view.box.shape
+        rows, columns = tensor._view.region.shape
     elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
-        rows, columns = 0, matrix.columns
+        rows, columns = 0, store.columns
     device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
     if dtype not in LOGICAL_DTYPES:
         return torch.empty(size, dtype=dtype, device=device)
-    usages = [tensor._view.own_usage(usage) for usage in matrix.usages]
-    master = matrix.master is not None
-    empty = Matrix.allocate(matrix.format, rows, columns, usages, device, master=master)
-    empty.inherit(matrix)
-    empty.partial = matrix.partial
+    empty = Store.allocate(
+        *(store.format, rows, columns, tensor._view.usages, device),
+        master=store.master is not None,
+    )
+    empty.label, empty.partial = store.label, store.partial
     return QuantizedTensor(empty, size, dtype)
 
 
@@ -57,7 +57,7 @@ def _plain_like(func, args, kwargs):
 
 @implements(*table.CLONE.operators)
 def _clone(func, args, kwargs):
-    return args[0].with_matrix(args[0]._view.own_matrix())
+    return args[0].with_store(args[0]._view.own_store())
 
 
 @implements(*table.TO.operators)
@@ -68,18 +68,18 @@ def _to_copy(func, args, kwargs):
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
     device = values["device"] or tensor.device
     if device == tensor.device:
-        return tensor.with_matrix(tensor._view.own_matrix(), dtype)
+        return tensor.with_store(tensor._view.own_store(), dtype)
 
     def move(buffer):
         return buffer.to(device, non_blocking=values["non_blocking"])
 
-    matrix = tensor._matrix if tensor._view.is_whole else tensor._view.own_matrix()
-    return tensor.with_matrix(matrix.map(move), dtype)
+    store = tensor._store if tensor._view.is_whole else tensor._view.own_store()
+    return tensor.with_store(store.map(move), dtype)
 
 
 @implements(*table.PIN.operators)
 def _pin_memory(func, args, kwargs):
-    return args[0].with_matrix(args[0]._view.own_matrix().map(torch.Tensor.pin_memory))
+    return args[0].with_store(args[0]._view.own_store().map(torch.Tensor.pin_memory))
 
 
 @implements(*table.COPY.operators)
@@ -89,7 +89,7 @@ def _copy(func, args, kwargs):
         return target.copy_(source.decode(torch.float32), *args[2:])
     if not isinstance(source, QuantizedTensor):
         _write(target, source)
-    elif target._view == source._view and target.shape == source.shape:
+    elif target._view.is_same(source._view) and target.shape == source.shape:
         pass  # set_state_dict, after a load into the weight's own state dict
     elif target.format is source.format and _alike(target, source):
         _copy_bytes(target, source)
@@ -103,36 +103,43 @@ def _alike(target: QuantizedTensor, source: QuantizedTensor) -> bool:
     return (
         target.shape == source.shape
         and target.is_flat == source.is_flat
-        and (not target.is_flat or target._view.box.shape == source._view.box.shape)
+        and (not target.is_flat or target._view.region.shape == source._view.region.shape)
     )
 
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
-    matrix, target_box, exchanged = target._view
-    origin, box = source._view.placed(exchanged)
-    if matrix.master is None:
+    store, region = target._store, target._view.region
+    origin, taken = source._view.placed(target._view.exchanged)
+    if store.master is None:
         origin.refresh()  # a stale source would bring bytes that nobody could make good
-    missing = set(matrix.usages) - origin.filled
-    if spanning.is_used_beside(matrix, target_box) and (
-        matrix.master is not None or not spanning.have_one_scale(matrix, origin)
+    missing = set(store.bytes.usages) - set(origin.bytes.usages)
+    if _is_used_beside(store, region) and (
+        store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
     ):
         # Bytes under another scale of the tensor would change what lies beside them.
-        matrix.write(target_box, origin.high_precision(box))
-        return
-    if missing and origin.master is not None:
-        matrix.write(target_box, box.of(origin.master))
-        return
-    if missing == {"columnwise"} and matrix.format.columnwise_derived:
-        origin = with_columnwise(origin, box)
-        box = origin.whole
+        store.write(region, origin.high_precision(taken))
+    elif missing and origin.master is not None:
+        store.write(region, taken.of(origin.master.value))
+    elif missing == {"columnwise"} and store.format.columnwise_derived:
+        rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
+        derived = Store(_C.with_columnwise(rowwise))
+        derived.partial, derived.used = origin.partial or taken != origin.whole, origin.used
+        copy_region(store, region, derived, derived.whole)
     elif missing:
         raise ValueError(
             f"{target.describe()}: copy_ from a tensor without {' and '.join(sorted(missing))} "
             "bytes, which do not follow from those it has. Quantize the source with both usages, "
             "or copy a plain tensor"
         )
-    copy_box(matrix, target_box, origin, box)
+    else:
+        copy_region(store, region, origin, taken)
+
+
+def _is_used_beside(store: Store, region: Region) -> bool:
+    """Whether a scale of the whole tensor belongs to more rows and columns than a region."""
+    rest = region.row > 0 or region.row_end < store.used or region.columns < store.columns
+    return store.format.tensor_amax and rest and not region.is_empty
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast import errors, spanning
-from narrowcast.box import Box, matrix_shape
-from narrowcast.dispatch import implements
-from narrowcast.matrix import Matrix
+from narrowcast import errors
 from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat
-from narrowcast.pieces import copy_box
 from narrowcast.registry import USAGES
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, buffers
+from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.pieces import copy_region
+from narrowcast.tensor.region import Region, matrix_shape
+from narrowcast.tensor.store import Store
 
 aten = torch.ops.aten
 _WAY = "Join the plain tensors that dequantize() makes"
@@ -37,11 +37,11 @@ def _cat(func, args, kwargs):
     plain = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in tensors]
     like = torch.cat(plain, values["dim"])
     pieces = [one for one in tensors if one.numel()] or tensors[:1]
-    boxes = _boxes(func, pieces, values["dim"] % like.dim(), like)
-    return _joined(func, pieces, boxes, like)
+    regions = _regions(func, pieces, values["dim"] % like.dim(), like)
+    return _joined(func, pieces, regions, like)
 
 
-def _boxes(func, pieces, dim: int, like: torch.Tensor) -> list[Box]:
+def _regions(func, pieces, dim: int, like: torch.Tensor) -> list[Region]:
     """Where each piece lies in the result."""
     by_columns = dim == like.dim() - 1
     if not by_columns and like.shape[:dim].numel() != 1:
@@ -51,38 +51,38 @@ def _boxes(func, pieces, dim: int, like: torch.Tensor) -> list[Box]:
             f"along dimension {dim} of {tuple(like.shape)} would mix the rows of the pieces. Join "
             "along the first dimension or the last, or the plain tensors of dequantize()",
         )
-    boxes, row, column = [], 0, 0
+    regions, row, column = [], 0, 0
     for one in pieces:
         rows, columns = matrix_shape(one.shape)
-        boxes.append(Box(row, rows, column, columns))
+        regions.append(Region(row, rows, column, columns))
         row, column = (row, column + columns) if by_columns else (row + rows, column)
-    return boxes
+    return regions
 
 
-def _joined(func, pieces, boxes: list[Box], like: torch.Tensor) -> QuantizedTensor:
+def _joined(func, pieces, regions: list[Region], like: torch.Tensor) -> QuantizedTensor:
     sources = [one._view.placed() for one in pieces]
-    for matrix, _ in sources:
-        matrix.refresh()
-    filled = set.intersection(*(matrix.filled for matrix, _ in sources))
-    if not filled:
+    for store, _ in sources:
+        store.refresh()
+    usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in sources)]
+    if not usages:
         refuse(pieces[0], func, "of pieces without a common usage. Quantize them with the same")
-    joined = Matrix.allocate(
-        *(pieces[0].format, *matrix_shape(like.shape), [u for u in USAGES if u in filled]),
-        pieces[0].device,
-        master=all(matrix.master is not None for matrix, _ in sources),
-    ).inherit(sources[0][0])
-    for index, box in enumerate(boxes):
-        _check_begin(joined, index, box)
+    joined = Store.allocate(
+        *(pieces[0].format, *matrix_shape(like.shape), usages, pieces[0].device),
+        master=all(store.master is not None for store, _ in sources),
+    )
+    joined.label = sources[0][0].label
+    for index, region in enumerate(regions):
+        _check_begin(joined, index, region)
         _check_scale(func, pieces[0], index, sources)
-    for box, (matrix, piece) in zip(boxes, sources, strict=True):
-        copy_box(joined, box, matrix, piece)
+    for region, (store, piece) in zip(regions, sources, strict=True):
+        copy_region(joined, region, store, piece)
     return QuantizedTensor(joined, like.shape, like.dtype)
 
 
-def _check_begin(joined: Matrix, index: int, box: Box) -> None:
+def _check_begin(joined: Store, index: int, region: Region) -> None:
     """ValueError if a piece begins inside a block of the whole."""
     for what, begin, step in zip(
-        ("row", "column"), (box.row, box.column), joined.step, strict=True
+        ("row", "column"), (region.row, region.column), joined.step, strict=True
     ):
         if begin % step != 0:
             raise errors.cannot_join(joined, index, what, begin)
@@ -90,12 +90,12 @@ def _check_begin(joined: Matrix, index: int, box: Box) -> None:
 
 def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
     """Refused unless pieces have one tensor-wide scale, as one tensor has."""
-    one, other = sources[0][0], sources[index][0]
-    if not spanning.have_one_scale(one, other):
+    one, other = (sources[at][0].bytes for at in (0, index))
+    if not buffers.have_one_scale(one, other):
         refuse(
             first,
             func,
             "needs pieces with one tensor-wide scale: that of piece 0 comes from "
-            f"{spanning.scale_of(one).item():g}, that of piece {index} from "
-            f"{spanning.scale_of(other).item():g}. {_WAY}",
+            f"{buffers.scale_of(one).item():g}, that of piece {index} from "
+            f"{buffers.scale_of(other).item():g}. {_WAY}",
         )

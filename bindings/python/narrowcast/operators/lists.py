@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from narrowcast.dispatch import implements
 from narrowcast.operators import table
+from narrowcast.tensor.dispatch import implements
 
 
 @implements(*table.LISTS.operators)

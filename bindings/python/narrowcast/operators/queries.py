@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast.dispatch import implements
 from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import first_quantized, refuse
 from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.dispatch import implements
 
 
 @implements(*table.IS_PINNED.operators)
 def _is_pinned(func, args, kwargs):
-    return all(buffer.is_pinned() for buffer in args[0]._matrix.tensors)
+    return all(buffer.is_pinned() for buffer in args[0]._store.tensors)
 
 
 @implements(*table.RECORD_STREAM.operators)
 def _record_stream(func, args, kwargs):
     tensor, stream = args
-    for buffer in tensor._matrix.tensors:
+    for buffer in tensor._store.tensors:
         buffer.record_stream(stream)
 
 

@@ -1,9 +1,9 @@
 """The operator table: which operations there are, and by which rule each format decides them.
 
-Handlers are entered by row (narrowcast.dispatch.implements), and `narrowcast operators` prints the
-rows; so what is documented is what runs. An operation is exact on the bytes, an identity, or an
-error with its reason. What is in no row is arithmetic: out of place it makes a plain tensor of
-decoded values, in place it is an error.
+Handlers are entered by row (narrowcast.tensor.dispatch.implements), and `narrowcast operators`
+prints the rows; so what is documented is what runs. An operation is exact on the bytes, an
+identity, or an error with its reason. What is in no row is arithmetic: out of place it makes a
+plain tensor of decoded values, in place it is an error.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 
 from narrowcast.operators import rules
-from narrowcast.operators.rules import Outcome, always
-from narrowcast.registry import Format
+from narrowcast.operators.rules import always
+from narrowcast.registry import Format, Outcome
 
 aten = torch.ops.aten
 
@@ -48,7 +48,7 @@ ALIAS = _row(
 )
 CUT = _row(
     "slice, narrow, split, chunk, select, unbind, as_strided",
-    rules.cut,
+    rules.of_format("cut"),
     *(aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.select.int),
     *(aten.unbind.int, aten.as_strided.default),
 )
@@ -60,7 +60,7 @@ SHAPE = _row(
 )
 TRANSPOSE = _row(
     "t, transpose, permute, T, mT",
-    rules.transposition,
+    rules.of_format("transpose"),
     *(aten.t.default, aten.transpose.int, aten.permute.default),
 )
 NO_BOX = _row(
@@ -71,7 +71,7 @@ NO_BOX = _row(
 
 # ---- new tensors and copies ----
 
-JOIN = _row("cat, stack", rules.join, aten.cat.default, aten.stack.default)
+JOIN = _row("cat, stack", rules.of_format("join"), aten.cat.default, aten.stack.default)
 REARRANGE = _row(
     "repeat, flip, rot90, roll, index_select, w[list], gather, take, masked_select",
     always("error", "rows or columns in another order, or again, would be other blocks"),
@@ -79,10 +79,10 @@ REARRANGE = _row(
     *(aten.index.Tensor, aten.gather.default, aten.take.default, aten.masked_select.default),
     aten.rot90.default,
 )
-NEW_ZEROS = _row("new_zeros", rules.make, aten.new_zeros.default)
+NEW_ZEROS = _row("new_zeros", rules.of_format("make"), aten.new_zeros.default)
 NEW_EMPTY = _row(
     "new_empty, empty_like, to_empty",
-    rules.make,
+    rules.of_format("make"),
     *(aten.new_empty.default, aten.empty_like.default),
 )
 PLAIN_LIKE = _row(
@@ -116,7 +116,7 @@ LISTS = _row(
     always("exact", "copy_ and zero_, tensor by tensor"),
     *(aten._foreach_copy_.default, aten._foreach_zero_.default),
 )
-WRITE_PART = _row("copy_, fill_, zero_ of values into a cut", rules.write_to_part)
+WRITE_PART = _row("copy_, fill_, zero_ of values into a cut", rules.of_format("write_part"))
 
 # ---- writing ----
 

@@ -1,5 +1,5 @@
-"""Views: the same bytes under another shape, or a box of them. One handler serves all: torch says
-which elements a view takes, and the geometry whether they are bytes of their own.
+"""Views: the same bytes under another shape, or a region of them. One handler serves all: torch
+says which elements a view takes, and the geometry whether they are bytes of their own.
 """
 
 from __future__ import annotations
@@ -7,12 +7,11 @@ from __future__ import annotations
 import torch
 from torch.utils._pytree import tree_map_only
 
-from narrowcast import box
-from narrowcast.dispatch import implements
 from narrowcast.operators import rules, table
 from narrowcast.operators.common import refuse, refuse_flat
-from narrowcast.pieces import check_cut
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, region
+from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.pieces import check_cut
 
 
 @implements(*table.ALIAS.operators)
@@ -25,34 +24,34 @@ def _alias(func, args, kwargs):
     *table.NO_BOX.operators,
 )
 def view(func, args, kwargs):
-    """Asks torch for the view of a plain tensor of the same strides, and finds it in the matrix."""
+    """Asks torch for the view of a plain tensor of the same strides, and finds it in the store."""
     tensor, *rest = args
-    matrix = tensor._matrix
-    plain = torch.empty(matrix.rows * matrix.columns, dtype=tensor.dtype, device="meta")
-    strides = box.strides(tensor.shape, tensor._view.exchanged, matrix.columns)
+    store = tensor._store
+    plain = torch.empty(store.rows * store.columns, dtype=tensor.dtype, device="meta")
+    strides = region.strides(tensor.shape, tensor._view.exchanged, store.columns)
     views = func(plain.as_strided(tensor.shape, strides, tensor._view.first), *rest, **kwargs)
     return tree_map_only(torch.Tensor, lambda like: _taken(func, tensor, like), views)
 
 
 def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor:
-    """The view that takes the elements that `like` takes. Refused if they are no box of whole
-    blocks.
+    """The view that takes the elements that `like` takes. Refused if they are no region of
+    whole blocks.
     """
-    matrix, shape = tensor._matrix, tuple(like.shape)
+    store, shape = tensor._store, tuple(like.shape)
     if tensor.is_flat and like.numel() != tensor.numel():
         refuse_flat(tensor, func)
     found = None
     if like.dtype == tensor.dtype:
         place = like.stride(), like.storage_offset()
-        found = box.find(shape, *place, matrix.rows, matrix.columns)
+        found = region.find(shape, *place, store.rows, store.columns)
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))
     taken, exchanged = found
     if exchanged:
-        rules.transposition(matrix.format).require(tensor, func)
+        rules.require(store.format.rules.transpose, tensor, func)
     if not taken.is_empty:
-        check_cut(matrix, taken)
-    return QuantizedTensor(matrix, shape, tensor.dtype, taken, exchanged)
+        check_cut(store, taken)
+    return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
 
 
 def _no_box(tensor: QuantizedTensor, shape) -> str:

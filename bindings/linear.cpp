@@ -1,0 +1,161 @@
+// F.linear with a quantized weight, as operators of torch: the product of an activation or a
+// gradient with the decoded weight. A decoded copy is never kept.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/bytes.hpp"
+#include "bindings/module.hpp"
+#include "bindings/products.hpp"
+#include "bindings/tensors.hpp"
+
+namespace narrowcast {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Python's part, set when the package is imported: operand_of(weight), the Bytes that a product
+// reads, fresh and of the weight alone; and refuse(weight, backward), which raises the error of a
+// weight that lacks the usage of a pass.
+PyObject* operand_of = nullptr;
+PyObject* refuse = nullptr;
+
+// The weight's value for a product, decoded. Undefined where a mode or a trace looks at operators,
+// or the bytes are no plain ones: then the operator goes through the dispatcher.
+at::Tensor decoded_operand(const at::Tensor& weight, at::ScalarType dtype, bool backward) {
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return {};
+  const py::gil_scoped_acquire python;
+  const py::object wrapper = py::cast(weight);
+  const auto bytes = py::cast<std::shared_ptr<Bytes>>(py::handle{operand_of}(wrapper));
+  if (!bytes->is_plain()) return {};
+  const int usage = bytes->product_usage(backward);
+  if (usage < 0) py::handle{refuse}(wrapper, backward);
+  return bytes->decode(usage, dtype);
+}
+
+template <class Signature>
+auto typed_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+at::Tensor linear_below(const at::Tensor& input, const at::Tensor& weight,
+                        const OptionalTensor& bias) {
+  static const auto kOperator =
+      typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>(
+          "narrowcast::linear");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
+  return value.defined() ? at::linear(input, value, bias) : kOperator.call(input, weight, bias);
+}
+
+at::Tensor input_gradient_below(const at::Tensor& gradient, const at::Tensor& weight) {
+  static const auto kOperator = typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&)>(
+      "narrowcast::linear_input_gradient");
+  const at::Tensor value = decoded_operand(weight, gradient.scalar_type(), /*backward=*/true);
+  return value.defined() ? at::matmul(gradient, value) : kOperator.call(gradient, weight);
+}
+
+at::Tensor as_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
+}
+
+// Saves the weight itself: FSDP2 gathers its bytes anew for the backward.
+struct Linear : torch::autograd::Function<Linear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
+                            const OptionalTensor& bias) {
+    // What no gradient needs is not kept.
+    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
+    ctx->saved_data["input"] = input.requires_grad();
+    ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
+    return linear_below(input, weight, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1], &gradient = gradients[0];
+    variable_list result(3);
+    {
+      const at::NoGradGuard once;
+      const at::Tensor rows = as_rows(gradient);
+      if (ctx->saved_data["input"].toBool()) result[0] = input_gradient_below(gradient, weight);
+      if (weight.requires_grad()) result[1] = at::matmul(rows.t(), as_rows(input));
+      if (ctx->saved_data["bias"].toBool()) result[2] = rows.sum(0);
+    }
+    if (!at::GradMode::is_enabled()) return result;
+    const auto error = std::make_shared<torch::autograd::DelayedError>(
+        "a product with a QuantizedTensor has no second derivative: use "
+        "weight.dequantize() and a plain product",
+        3);
+    return (*error)(std::move(result));
+  }
+};
+
+at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
+                                const OptionalTensor& bias) {
+  return Linear::apply(input, weight, bias);
+}
+
+// The operator without autograd: no backend has it, for a wrapper is seen by Python first.
+at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
+  type_error("narrowcast::linear takes a QuantizedTensor as its weight");
+}
+at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
+  type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
+}
+
+// F.linear's arguments as it takes them: autocast, shapes and dtypes. None if the product is not
+// one of these operators'.
+py::object linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
+  at::Tensor operand = input;
+  OptionalTensor addend = bias;
+  const at::DeviceType device = input.device().type();
+  if (at::autocast::is_autocast_enabled(device)) {
+    const at::ScalarType dtype = at::autocast::get_autocast_dtype(device);
+    operand = input.to(dtype);
+    if (bias) addend = bias->to(dtype);
+  }
+  if (weight.dim() != 2 || dtype_number(operand.scalar_type()) < 0) return py::none();
+  if (operand.dim() == 0 || operand.sym_size(-1) != weight.size(1)) return py::none();
+  static const auto kOperator =
+      typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>(
+          "narrowcast::linear");
+  at::Tensor result;
+  {
+    const py::gil_scoped_release release;
+    result = kOperator.call(operand, weight, addend);
+  }
+  return py::cast(result);
+}
+
+}  // namespace
+
+void bind_linear(py::module_& module) {
+  module.def("linear", &linear,
+             "F.linear with a QuantizedTensor as its weight; None where the operands are no "
+             "matrix product of float32, bfloat16 or float16.");
+  module.def("set_operands", [](py::object find, py::object raise) {
+    operand_of = find.release().ptr();
+    refuse = raise.release().ptr();
+  });
+  // Not by the macro that does so when the file is mapped: it would end the process if that
+  // happened twice.
+  static torch::Library all = MAKE_TORCH_LIBRARY(narrowcast);
+  all.def("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
+  all.def("linear_input_gradient(Tensor gradient, Tensor weight) -> Tensor");
+  static torch::Library autograd = MAKE_TORCH_LIBRARY_IMPL(narrowcast, Autograd);
+  autograd.impl("linear", &linear_with_gradient);
+  static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
+  plain.impl("linear", &linear_of_plain);
+  plain.impl("linear_input_gradient", &input_gradient_of_plain);
+  define_products(all);
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,81 @@
+#include "bindings/products.hpp"
+
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+
+#include "bindings/bytes.hpp"
+#include "bindings/tensors.hpp"
+#include "runtime/plugin/registry.hpp"
+
+namespace narrowcast {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+Plugin plugin_named(const std::string& name) {
+  const nc_plugin* table = find_plugin(name);
+  if (table == nullptr) value_error("there is no format '", name, "'");
+  return {table, "the plugin of " + name};
+}
+
+// `present`: which usages the last gather has brought, where gathers differ by pass.
+void check_present(const OptionalTensor& present, int64_t usage, const std::string& name,
+                   int64_t rows, int64_t columns) {
+  if (usage != 0 && usage != 1) value_error("a usage is 0 (rowwise) or 1 (columnwise)");
+  if (!present || (*static_cast<const int64_t*>(present->const_data_ptr()) >> usage & 1) != 0)
+    return;
+  value_error("a compiled function needs the ", kUsageNames[usage], " bytes of a ", rows, "x",
+              columns, " weight in ", name,
+              ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
+              "which has every gather carry both usages");
+}
+
+at::Tensor dequantize(const at::Tensor& data, const at::Tensor& scale, const OptionalTensor& amax,
+                      const OptionalTensor& present, const std::string& name, int64_t usage,
+                      int64_t rows, int64_t columns, at::ScalarType dtype) {
+  check_present(present, usage, name, rows, columns);
+  const Plugin plugin = plugin_named(name);
+  nc_tensor entry{};
+  entry.rows = rows;
+  entry.columns = columns;
+  const std::array<const at::Tensor*, 2> stored{&data, &scale};
+  for (const int part : {0, 1}) {
+    const int index = static_cast<int>(2 * usage) + part;
+    const Extent shape = stored_shape(plugin, index, {rows, columns});
+    entry.buffer[index] =
+        checked_address(*stored[part], stored_dtype(plugin, index), shape.rows * shape.columns,
+                        data.device(), kBufferNames[index]);
+  }
+  if (amax)
+    entry.amax = static_cast<float*>(checked_address(*amax, at::kFloat, 1, data.device(), "amax"));
+  return decode(plugin, static_cast<int>(usage), entry, data.device(), dtype);
+}
+
+// One operator for both passes: opaque, so that no graph moves a decoding across a gather.
+at::Tensor product(const at::Tensor& operand, const at::Tensor& data, const at::Tensor& scale,
+                   const OptionalTensor& amax, const OptionalTensor& present,
+                   const OptionalTensor& bias, const std::string& name, int64_t usage, int64_t rows,
+                   int64_t columns, bool backward) {
+  const at::Tensor value =
+      dequantize(data, scale, amax, present, name, usage, rows, columns, operand.scalar_type());
+  return backward ? at::matmul(operand, value) : at::linear(operand, value, bias);
+}
+
+}  // namespace
+
+void define_products(torch::Library& library) {
+  library.def(
+      "product(Tensor operand, Tensor data, Tensor scale, Tensor? amax, Tensor? present, "
+      "Tensor? bias, str format, int usage, int rows, int columns, bool backward) -> Tensor");
+  library.def(
+      "dequantize(Tensor data, Tensor scale, Tensor? amax, Tensor? present, str format, int usage, "
+      "int rows, int columns, ScalarType dtype) -> Tensor");
+  static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
+  static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
+  for (torch::Library* device : {&cpu, &cuda}) {
+    device->impl("product", &product);
+    device->impl("dequantize", &dequantize);
+  }
+}
+
+}  // namespace narrowcast

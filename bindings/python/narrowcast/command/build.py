@@ -1,0 +1,204 @@
+"""Formats of one's own, outside the source tree: their specs read, generated, compiled and tested.
+
+In the folder that `build` fills: <format>.so, which nc.load takes; generated/<format>/, to be read;
+and build/, by which an unchanged format is not compiled again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from narrowcast import registry
+from narrowcast.command import toolchain
+from narrowcast.command.toolchain import BuildError
+
+_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)_kernels_(\w+)\.dir/")
+_MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
+_LAST_LINES = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How plugins are compiled. `gpu`: None for the GPU too where nvcc is; `baseline`: of the CPU's
+    instruction sets the baseline alone; `test`: run the golden test of each; `jobs`: at once.
+    """
+
+    gpu: bool | None = None
+    baseline: bool = False
+    test: bool = True
+    jobs: int = os.cpu_count() or 1
+
+
+def check(specs: Sequence[str]) -> bool:
+    """Reads specs; prints every error on standard error, and what is right. True if all are."""
+    if not _generate(["--check-specs", *specs]):
+        return False
+    for spec in specs:
+        print(f"{spec}: no errors")
+    return True
+
+
+def build(specs: Sequence[str], folder: Path, options: Options) -> bool:
+    """Makes <folder>/<format>.so from each spec, and tests it. Prints progress, and errors on
+    standard error. False if a spec is wrong; BuildError, with what to do, if something is missing,
+    does not compile, or does not make the golden bytes.
+    """
+    start = time.monotonic()
+    formats = _formats_of(specs)
+    if not _generate(["--check-specs", *specs]):
+        return False
+    _make_folder(folder)
+    generated = folder / "generated"
+    if not _generate(["-o", str(generated), *specs]):
+        return False
+    for name in formats:
+        print(f"{name}: generated {generated / name}")
+    project = _Project(folder.resolve(), options)
+    project.configure()
+    project.compile(formats)
+    for name in formats:
+        print(f"{name}: built {folder / name}.so")
+    faulty = [name for name in formats if options.test and not project.test(name)]
+    if faulty:
+        raise BuildError(
+            f"{', '.join(faulty)}: other bytes than the spec means. The fault is not in the spec, "
+            "but in narrowcast or in the compiler: please report it, with both versions"
+        )
+    print(f"{_number(len(formats), 'format')}, {time.monotonic() - start:.1f} s. To load:")
+    print(f"  NARROWCAST_PLUGINS={folder}, or narrowcast.load({str(folder)!r}) in Python")
+    return True
+
+
+def _formats_of(specs: Sequence[str]) -> list[str]:
+    """The specs' formats, which are named as their files. BuildError for a name that is taken."""
+    shipped = {path.stem: path for path in registry.shipped_plugins()}
+    files: dict[str, str] = {}
+    for spec in specs:
+        name = Path(spec).stem
+        if name in shipped:
+            raise BuildError(
+                f"{spec}: the name {name} is taken by a format that comes with narrowcast "
+                f"({shipped[name]}). Bytes belong to a name: give yours another, in the file and "
+                "as the file's name"
+            )
+        if name in files:
+            raise BuildError(f"{files[name]} and {spec} are both named {name}: rename one of them")
+        files[name] = spec
+    return list(files)
+
+
+def _generate(arguments: Sequence[str]) -> bool:
+    """Runs the generator, whose errors are made for users. Its list of written files is not."""
+    command = [str(toolchain.generator()), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    print(answer.stderr, end="", file=sys.stderr, flush=True)
+    return answer.returncode == 0
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise BuildError(
+            f"the folder {folder} cannot be made ({error.strerror}): name another with -o"
+        ) from None
+    if not writable:
+        raise BuildError(f"the folder {folder} cannot be written to: name another with -o")
+
+
+class _Project:
+    """The CMake project in `folder`/build that compiles `folder`/generated to `folder`/*.so."""
+
+    def __init__(self, folder: Path, options: Options):
+        self.folder, self.build, self.options = folder, folder / "build", options
+        self.cmake = toolchain.cmake()
+
+    def configure(self) -> None:
+        """Says which machines the plugins will be for."""
+        tool, settings = toolchain.build_tool(), self._settings()
+        command = [self.cmake, "-S", str(toolchain.sources()), "-B", str(self.build), "-G", tool]
+        command += [f"-D{key}={value}" for key, value in settings.items()]
+        # CMake remembers compilers and sources: where they are others now, it starts afresh.
+        stamp, made_with = self.build / "made_with.json", json.dumps(command)
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_with:
+            command.append("--fresh")
+        answer = subprocess.run(command, capture_output=True, text=True)
+        if answer.returncode != 0:
+            raise self._failed("the build cannot be set up", answer.stdout + answer.stderr)
+        stamp.write_text(made_with, encoding="utf-8")
+        machines = " and ".join(f"the {m[1]} ({m[2]})" for m in _MACHINES.finditer(answer.stdout))
+        print(f"compiling for {machines}{self._why_no_gpu(machines)}", flush=True)
+
+    def compile(self, formats: Sequence[str]) -> None:
+        """Prints a line for each kernel file, with the seconds since the start."""
+        kinds = ("format", "golden") if self.options.test else ("format",)
+        targets = [f"{kind}_{name}" for kind in kinds for name in formats]
+        command = [self.cmake, "--build", str(self.build), "--parallel", str(self.options.jobs)]
+        start, lines = time.monotonic(), []
+        with subprocess.Popen(
+            [*command, "--target", *targets],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            for line in process.stdout:
+                lines.append(line)
+                if compiled := _COMPILED.search(line):
+                    seconds = time.monotonic() - start
+                    print(f"  {seconds:6.1f} s  {compiled[1]} for {compiled[2]}", flush=True)
+        if process.returncode != 0:
+            raise self._failed("a plugin does not compile", "".join(lines))
+
+    def test(self, name: str) -> bool:
+        """Runs the format's golden test. Prints what it checked, or what differs."""
+        program = self.build / "generated" / f"golden_{name}"
+        command = [str(program), str(self.folder / f"{name}.so")]
+        answer = subprocess.run(command, capture_output=True, text=True)
+        print(answer.stdout, end="")
+        print(answer.stderr, end="", file=sys.stderr)
+        return answer.returncode == 0
+
+    def _settings(self) -> dict[str, str]:
+        gpu = {None: "AUTO", True: "ON", False: "OFF"}[self.options.gpu]
+        settings = {
+            "CMAKE_BUILD_TYPE": "Release",
+            "CMAKE_CXX_COMPILER": toolchain.cxx_compiler(),
+            "NARROWCAST_GENERATED": str(self.folder / "generated"),
+            "NARROWCAST_PLUGIN_DIR": str(self.folder),
+            "NARROWCAST_CUDA": gpu,
+            "NARROWCAST_AVX": "OFF" if self.options.baseline else "ON",
+        }
+        for part in ("BINDINGS", "CODEGEN", "TESTS", "WERROR"):
+            settings[f"NARROWCAST_{part}"] = "OFF"
+        nvcc = toolchain.cuda_compiler()
+        if gpu == "ON" and nvcc is None:
+            raise BuildError("there is no nvcc for the GPU kernels. Name it: CUDACXX=/path/to/nvcc")
+        if gpu != "OFF" and nvcc is not None:
+            settings["CMAKE_CUDA_COMPILER"] = nvcc
+        return settings
+
+    def _why_no_gpu(self, machines: str) -> str:
+        if "GPU" in machines or self.options.gpu is False:
+            return ""
+        nvcc = toolchain.cuda_compiler()
+        return f"; no GPU kernels: {f'{nvcc} does not work here' if nvcc else 'there is no nvcc'}"
+
+    def _failed(self, what: str, output: str) -> BuildError:
+        log = self.build / "log.txt"
+        self.build.mkdir(exist_ok=True)
+        log.write_text(output, encoding="utf-8")
+        last = "\n".join(output.splitlines()[-_LAST_LINES:])
+        return BuildError(f"{what}. The end of what was printed (the whole: {log}):\n{last}")
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Quantized weights under FSDP2: docs/sharding.md."""

@@ -1,0 +1,154 @@
+"""The gathers of the weights that FSDP2 gathers together: made at the first one and never changed,
+because FSDP2 fixes payloads then. One launch packs them all, and one unpacks them all.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from narrowcast import _C
+from narrowcast.fsdp import agreement, torch_names
+from narrowcast.fsdp.torch_names import store_of
+from narrowcast.tensor import casting
+from narrowcast.tensor.store import Store
+
+# Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
+# collector cannot see a circle that runs through a tensor.
+_plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+# What goes from a pre-hook to the post-hook on this rank: the plan, the member's place in it, and
+# whether the gather is the backward's.
+Sent = tuple["GroupPlan", int, bool]
+
+
+class Member:
+    """A quantized weight of a group: its shard, its gathers, its whole shape, and its payloads by
+    pass (forward, backward).
+    """
+
+    __slots__ = ("gather", "payloads", "shape", "store")
+
+    def __init__(self, store: Store, shape: torch.Size, gather: _C.WeightGather):
+        self.store, self.shape, self.gather = store, shape, gather
+        self.payloads: tuple = ()
+
+
+class GroupPlan:
+    """The members of a group, in FSDP2's order."""
+
+    def __init__(self, state, group):
+        self._state, self._group = weakref.ref(state), weakref.ref(group)
+        self.members: list[Member] = []
+        for parameter in group.fsdp_params:
+            store = _own_store(parameter)
+            if store is not None:
+                store.sender = weakref.ref(self), len(self.members)
+                self.members.append(_member(state, parameter, store))
+        gathers = [member.gather for member in self.members]
+        self._gathers = _C.GatherGroup(gathers)
+        self._outbox, self._outbox_bytes = self._make_outbox()
+        self._unpacks = any(gather.arena_bytes for gather in gathers)
+        self._all = (1 << len(self.members)) - 1  # a bit for each member
+        self._sent = self._arrived = self._all
+        self._backward = False
+        self._spans = any(member.store.spans_shards for member in self.members)
+
+    def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
+        """The memory of what does not travel as it is stored: there while a gather is under way."""
+        sizes = [member.gather.outbox_bytes for member in self.members]
+        device = self.members[0].store.bytes.device
+        outbox, begin = torch.empty(sum(sizes), dtype=torch.uint8, device=device), 0
+        for member, size in zip(self.members, sizes, strict=True):
+            member.gather.use_outbox(outbox, begin)
+            member.payloads = member.gather.payloads(False), member.gather.payloads(True)
+            begin += size
+        return outbox.untyped_storage(), begin
+
+    def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
+        """The payloads of a member. The first one asked for begins a gather, and packs all. If a
+        shard has been replaced since, a plan made anew does.
+        """
+        if self._sent >> index & 1:
+            stores = [store for p in self._group().fsdp_params if (store := store_of(p))]
+            if stores != [member.store for member in self.members]:
+                return make_plan(self._state()).send(index)
+            self._begin(stores)
+        self._sent |= 1 << index
+        return self.members[index].payloads[self._backward], (self, index, self._backward)
+
+    def _begin(self, stores: list[Store]) -> None:
+        group = self._group()
+        backward = torch_names.is_backward(group)
+        if self._spans and not backward:
+            agreement.before_forward(self._state(), group)
+        stale = [store for store in stores if store.is_stale and not store.spans_shards]
+        if stale:
+            casting.cast_masters(stale)
+        if self._outbox_bytes:
+            self._outbox.resize_(self._outbox_bytes)
+            self._gathers.pack(backward)
+        self._backward, self._sent, self._arrived = backward, 0, 0
+
+    def receive(self, index: int, backward: bool) -> None:
+        """A member's payloads have arrived. The last one unpacks all: nothing reads them before."""
+        self._arrived |= 1 << index
+        if self._arrived != self._all:
+            return
+        if self._unpacks:
+            self._gathers.unpack(backward)
+        if self._outbox_bytes:
+            self._outbox.resize_(0)
+
+
+def _own_store(parameter) -> Store | None:
+    """The shard of an FSDPParam as a matrix of its own; None if it is not quantized. FSDP2 gives a
+    short rank a view of a padded one.
+    """
+    if store_of(parameter) is None:
+        return None
+    local = torch_names.local_tensor(parameter)
+    if not local._view.is_whole:
+        local.detach_from_whole()
+        torch_names.drop_padding(parameter)
+    store = local._view.store
+    store.partial = torch_names.world(parameter) > 1
+    return store
+
+
+def _member(state, parameter, store: Store) -> Member:
+    if torch_names.reshards_to_smaller_mesh(torch_names.group_of(state)):
+        raise NotImplementedError(
+            f"{store.describe()}: reshard_after_forward to a smaller mesh (a number) is not "
+            "supported, because FSDP2 cuts gathered bytes where it likes. Use True or False"
+        )
+    shape = torch_names.whole_shape(parameter)
+    gather = _C.WeightGather(
+        shard=store.bytes,
+        rows=shape[:-1].numel(),
+        shard_rows=torch_names.shard_rows(parameter),
+        world=torch_names.world(parameter),
+        both=store.label.recompute or torch_names.is_kept(state),
+    )
+    return Member(store, shape, gather)
+
+
+def make_plan(state) -> GroupPlan:
+    """The plan of a state's group, in the place of an older one."""
+    group = torch_names.group_of(state)
+    with torch.no_grad():
+        plan = _plans[group] = GroupPlan(state, group)
+    return plan
+
+
+def plan_for(tensor) -> GroupPlan:
+    """The plan of the group that a shard belongs to."""
+    state = torch_names.find(tensor)
+    if state is None:
+        raise NotImplementedError(
+            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. CPU "
+            "offloading, which gathers from a copy of the shard, is not supported"
+        )
+    return make_plan(state)

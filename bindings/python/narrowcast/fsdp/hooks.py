@@ -1,0 +1,61 @@
+"""FSDP2's hooks: what a QuantizedTensor does before and after an all-gather."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import _C
+from narrowcast.fsdp.group import Sent, plan_for
+from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.store import Store
+
+
+def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
+    """The payloads of a shard, and what goes from here to the post-hook. It may run without that.
+    FSDP2 counts the parameters of this function.
+    """
+    sender = self._view.store.sender
+    plan = None if sender is None else sender[0]()
+    if plan is None:
+        plan = plan_for(self)
+        sender = self._view.store.sender
+    return plan.send(sender[1])
+
+
+def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, *, out=None):
+    """Payloads have arrived in the slots of a whole weight: `out`, from the second gather on. At
+    the first one it is made, and returned with its memory besides the slots, which FSDP2 frees and
+    allocates again with them.
+    """
+    if out is not None:
+        return _receive(out._view.store, all_gather_outputs, metadata)
+    plan, index, backward = metadata
+    member, arena = plan.members[index], None
+    if member.gather.arena_bytes:
+        device = all_gather_outputs[0].device
+        arena = torch.empty(member.gather.arena_bytes, dtype=torch.uint8, device=device)
+    _settle(member.gather, all_gather_outputs, arena)
+    store = Store(member.gather.whole(backward), label=member.store.label)
+    store.gather, store.present = member.gather, member.gather.present
+    _receive(store, all_gather_outputs, metadata)
+    return QuantizedTensor(store, member.shape, param_dtype), [] if arena is None else [arena]
+
+
+def _receive(store: Store, slots, sent: Sent) -> None:
+    """The bytes of a gather have arrived in the slots of the whole weight."""
+    plan, index, backward = sent
+    gather = plan.members[index].gather
+    if store.gather is not gather:  # the shard is another one than at the last gather
+        _settle(gather, slots, store.gather.arena)
+        store.gather, store.present = gather, gather.present
+    store.bytes = gather.arrive(backward)
+    plan.receive(index, backward)
+
+
+def _settle(gather: _C.WeightGather, slots, arena: torch.Tensor | None) -> None:
+    with torch.no_grad():
+        gather.settle(slots, arena)
+
+
+QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather
+QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather

@@ -1,0 +1,88 @@
+"""F.linear with a quantized weight: a product with its decoded value, by operators of torch that
+are defined in C++ (bindings/linear.cpp).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from narrowcast import _C, errors
+from narrowcast.registry import USAGES, buffers_of
+from narrowcast.tensor import QuantizedTensor, compiling
+from narrowcast.tensor.dispatch import handles, implements
+
+ops = torch.ops.narrowcast
+
+
+@handles(F.linear)
+def linear(func, args, kwargs):
+    """torch.nn.functional.linear where at least one operand is a QuantizedTensor.
+
+    input: [..., in_features]; weight: [out_features, in_features]; bias: [out_features] or None.
+    The product is in the dtype of the input, or in autocast's.
+    """
+    input, weight, bias = _operands(*args, **kwargs)
+    if not isinstance(weight, QuantizedTensor):
+        return F.linear(input, weight, bias)
+    result = _C.linear(input, weight, bias)
+    return _other_product(input, weight, bias) if result is None else result
+
+
+def _operands(input, weight, bias=None):
+    """As input or bias, a QuantizedTensor is just a number of values."""
+    if isinstance(input, QuantizedTensor):
+        input = input.dequantize(input.dtype)
+    if isinstance(bias, QuantizedTensor):
+        bias = bias.dequantize(bias.dtype)
+    return input, weight, bias
+
+
+def _other_product(input, weight: QuantizedTensor, bias):
+    """A product that is no matrix product of float32, bfloat16 or float16."""
+    if weight.dim() == 2 and input.shape[-1:] != weight.shape[1:]:
+        raise ValueError(
+            f"{weight.describe()}: the last dimension of an input of shape {tuple(input.shape)} is "
+            f"not {weight.shape[1]}"
+        )
+    return F.linear(input, weight.dequantize(weight.dtype), bias)
+
+
+# ---- what the operators ask of Python ----
+
+
+def _operand_of(weight: QuantizedTensor) -> _C.Bytes:
+    return weight._view.operand()
+
+
+def _refuse(weight: QuantizedTensor, backward: bool):
+    raise errors.usage_absent(weight._store, USAGES[backward])
+
+
+_C.set_operands(_operand_of, _refuse)
+for _function in (_operand_of, _refuse):
+    compiling.leave_alone(_function)
+
+
+# ---- in traces: the product of buffers, which a graph holds ----
+
+
+@implements(ops.linear.default)
+def _traced_linear(func, args, kwargs):
+    return _product(*args, backward=False)
+
+
+@implements(ops.linear_input_gradient.default)
+def _traced_input_gradient(func, args, kwargs):
+    return _product(*args, None, backward=True)
+
+
+def _product(operand, weight: QuantizedTensor, bias, backward: bool):
+    bytes = weight._view.operand()
+    usage = bytes.product_usage(backward)
+    if usage < 0:
+        _refuse(weight, backward)
+    data, scale = map(bytes.buffer, buffers_of(USAGES[usage]))
+    facts = bytes.format.name, usage, bytes.rows, bytes.columns
+    present = weight._store.present
+    return ops.product(operand, data, scale, bytes.amax, present, bias, *facts, backward)

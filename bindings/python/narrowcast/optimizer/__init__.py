@@ -1,0 +1,5 @@
+"""FusedAdam."""
+
+from narrowcast.optimizer.adam import FusedAdam
+
+__all__ = ["FusedAdam"]

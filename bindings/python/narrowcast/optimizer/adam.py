@@ -1,0 +1,188 @@
+"""FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import _C
+from narrowcast.fsdp import dtensors
+from narrowcast.optimizer.launches import Entry, Tables
+from narrowcast.optimizer.state import load_state_dict, make_state
+from narrowcast.tensor import compiling
+from narrowcast.tensor.quantization import check_rounding, check_word
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """Adam or AdamW over quantized and plain parameters together, one launch a format and pass.
+
+    params        tensors, groups, or named parameters, as for any torch optimizer. float32,
+                  bfloat16 or float16
+    lr, betas, eps, weight_decay
+                  Adam's constants: numbers, or tensors of one element. They may differ by group and
+                  change between steps
+    adamw         weight decay as in AdamW; False: an L2 term in the gradient
+    state_dtype   of the moments: torch.float32 or torch.bfloat16
+    rounding, seed
+                  of the quantized weights' codes: "nearest" or "stochastic", as in nc.quantize; the
+                  step is the number of the update, the seed is `seed` (0 to 2^64 - 1) plus the
+                  parameter's position among all parameters, groups one after another. They may
+                  differ by group and change between steps
+    capturable    steps counted on the device, for CUDA graphs: not there yet
+
+    Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
+    weight, and the value of a bfloat16 or float16 one, are made from them. State exists from
+    construction: master (absent for a plain float32 parameter, which is its own), exp_avg and
+    exp_avg_sq, as DTensors where the parameter is one, and step, a 0-dim float32 tensor on the CPU.
+    In a format with delayed scaling also history, float32: the multiplier behind the present bytes,
+    that of the next update, and the last amaxes of the whole tensor, the newest first. A value that
+    is set by other means than step() or load_state_dict() is rounded to nearest, and begins a
+    history anew.
+
+    With shards of a format whose scale spans the tensor, step() is collective: every rank of the
+    shards' group must call it. grad_scale and found_inf, as torch.amp.GradScaler sets them, act as
+    in torch's fused optimizers; a skipped step changes nothing. A gradient or a parameter that does
+    not fit raises an error that names the parameter, and nothing changes on this rank.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        adamw: bool = True,
+        state_dtype: torch.dtype = torch.float32,
+        rounding: str = "nearest",
+        seed: int = 0,
+        capturable: bool = False,
+    ):
+        if state_dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
+        if capturable:
+            raise NotImplementedError(
+                "capturable=True is not there yet: steps are counted, and their constants "
+                "computed, on the CPU"
+            )
+        self.state_dtype = state_dtype
+        self._tables = self._recipe = None
+        self._masters: dict[torch.Tensor, torch.Tensor] = {}
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Adds a group, and makes its state."""
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        try:
+            _options(self.param_groups[index], index)
+            _seed_of(self.param_groups[index], index)
+            for position, parameter in enumerate(self.param_groups[index]["params"]):
+                state = make_state(parameter, self._name(index, position), self.state_dtype)
+                self.state[parameter] = state
+                if "master" in state:
+                    self._masters[parameter] = state["master"]
+        except Exception:
+            for parameter in self.param_groups.pop()["params"]:
+                self.state.pop(parameter, None)
+            raise
+        self._tables = None
+
+    def _name(self, group: int, position: int) -> str:
+        """What messages call a parameter: its name, where there is one."""
+        parameter = self.param_groups[group]["params"][position]
+        view = getattr(dtensors.local_of(parameter), "_view", None)
+        names = self.param_groups[group].get("param_names")
+        name = names[position] if names else None if view is None else view.store.label.name
+        return name or f"parameter {position} of group {group} (shape {tuple(parameter.shape)})"
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Updates every parameter that has a gradient. Returns what the closure returns, if one is
+        given.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found_inf is not None and found_inf.item() != 0:
+            return loss
+        options = [_options(group, index) for index, group in enumerate(self.param_groups)]
+        recipe = [_seed_of(group, index) for index, group in enumerate(self.param_groups)]
+        if self._tables is None or recipe != self._recipe:
+            self._recipe = recipe
+            self._rebuild()
+        inverse_scale = None if grad_scale is None else 1.0 / float(grad_scale)
+        if not self._tables.prepare(options, inverse_scale):
+            self._rebuild()
+            if not self._tables.prepare(options, inverse_scale):
+                raise RuntimeError(
+                    "FusedAdam: a parameter's memory changes while the step reads it"
+                )
+        self._tables.refresh()
+        self._tables.run()
+        return loss
+
+    def _rebuild(self) -> None:
+        """Makes the tables anew, after construction and when memory has moved (a parameter put on
+        another device, a shard that FSDP2 has padded again).
+        """
+        self._tables = Tables(self.entries(), self._masters)
+
+    def entries(self) -> list[Entry]:
+        """Every parameter with what its update needs, groups one after another."""
+        entries = []
+        for index, group in enumerate(self.param_groups):
+            seed = _seed_of(group, index)
+            for position, parameter in enumerate(group["params"]):
+                own = None if seed is None else (seed + len(entries)) % 2**64
+                name = self._name(index, position)
+                entries.append(Entry(parameter, self.state[parameter], name, index, own))
+        return entries
+
+    def load_state_dict(self, state_dict) -> None:
+        """Copies a state dict's values into the state, without a cast: masters and moments to the
+        bit. The quantized bytes are made from the masters when they are next needed. ValueError,
+        before anything changes, if it does not fit.
+        """
+        load_state_dict(self, state_dict)
+        self._tables = None
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "state_dtype": self.state_dtype}
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._tables, self._masters = None, {}
+
+
+# torch.compile calls a step and does not look into it.
+compiling.leave_alone(FusedAdam.step.__wrapped__)
+
+
+def _seed_of(group: dict, index: int) -> int | None:
+    """A group's base seed, None if it rounds to nearest. ValueError or TypeError if it makes no
+    sense.
+    """
+    try:
+        check_rounding(group["rounding"])
+        check_word("seed", group["seed"])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"group {index}: {error}") from None
+    return int(group["seed"]) if group["rounding"] == "stochastic" else None
+
+
+def _options(group: dict, index: int) -> _C.AdamOptions:
+    """A group's constants. ValueError if one makes no sense."""
+    lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    if not (lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1):
+        raise ValueError(
+            f"group {index}: lr {lr}, eps {eps} and weight_decay {decay} must be 0 or above, and "
+            f"betas {beta1}, {beta2} from 0 up to 1"
+        )
+    return _C.AdamOptions(lr, beta1, beta2, eps, decay, bool(group["adamw"]))

@@ -1,0 +1,143 @@
+"""The bytes of a matrix as tensors: room for them, some of their entries, copies. Functions over
+_C.Bytes, which checks what it is made of and never changes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast._C import Bytes
+from narrowcast.registry import BUFFERS, buffers_of
+from narrowcast.tensor.region import Region, whole_region
+
+allocate = Bytes.allocate  # (format, rows, columns, usages, device): undefined, padding zero
+
+
+def whole_of(bytes: Bytes) -> Region:
+    return whole_region(bytes.rows, bytes.columns)
+
+
+def spanning_of(bytes: Bytes) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What belongs to the whole tensor beside its scales: amax and history."""
+    return bytes.amax, bytes.history
+
+
+def tensors_of(bytes: Bytes) -> list[torch.Tensor]:
+    """All that is there."""
+    return [one for one in (*bytes.buffers, *spanning_of(bytes)) if one is not None]
+
+
+def corner(shape) -> tuple[slice, ...]:
+    """The index of the first entries along each dimension."""
+    return tuple(slice(n) for n in shape)
+
+
+def mapped(bytes: Bytes, function) -> Bytes:
+    """The same matrix with function(tensor) for each tensor: in other memory."""
+    every = [None if one is None else function(one) for one in bytes.buffers]
+    spanning = [None if one is None else function(one) for one in spanning_of(bytes)]
+    return Bytes(bytes.format, bytes.rows, bytes.columns, every, *spanning)
+
+
+def exchanged(bytes: Bytes) -> Bytes:
+    """The matrix with rows and columns exchanged, over the same buffers. Only where the format's
+    usages mirror each other.
+    """
+    mirrored = bytes.buffers[2:] + bytes.buffers[:2]
+    return Bytes(bytes.format, bytes.columns, bytes.rows, mirrored, *spanning_of(bytes))
+
+
+def fill_with_zeros(bytes: Bytes) -> None:
+    """The bytes of zeros: a float32 scale of zeros is 1, and only padding is 0."""
+    for buffer, tensor in enumerate(bytes.buffers):
+        if tensor is None:
+            continue
+        tensor.zero_()
+        if tensor.dtype == torch.float32:
+            used = bytes.format.used_shape(buffer, bytes.rows, bytes.columns)
+            tensor[corner(used)] = 1.0
+
+
+# ---- regions ----
+
+
+def piece(bytes: Bytes, buffer: int, region: Region) -> torch.Tensor:
+    """The entries of a region: a view that writes through; of the whole with the padding."""
+    tensor, format = bytes.buffer(buffer), bytes.format
+    if region == whole_of(bytes) or (region.is_empty and format.is_spanning(buffer)):
+        return tensor
+    if region.is_empty:
+        return tensor.new_empty(format.used_shape(buffer, *region.shape))
+    for dimension, (first, count) in enumerate(format.stored_box(buffer, region)):
+        tensor = tensor.narrow(dimension, first, count)
+    return tensor
+
+
+def canonical(bytes: Bytes, buffer: int, region: Region) -> torch.Tensor | None:
+    """The buffer of a matrix of this region alone: a view where that has the same bytes, else a
+    copy, with zero padding.
+    """
+    if bytes.buffer(buffer) is None:
+        return None
+    view = piece(bytes, buffer, region)
+    shape = bytes.format.buffer_shape(buffer, *region.shape)
+    if view.shape == shape and view.is_contiguous():
+        return view
+    copy, used = view.new_zeros(shape), corner(bytes.format.used_shape(buffer, *region.shape))
+    copy[used] = view[used]
+    return copy
+
+
+def part(bytes: Bytes, region: Region, usages) -> Bytes:
+    """A region as a matrix of its own, in some usages: over the same memory where that is the same
+    bytes.
+    """
+    if region == whole_of(bytes) and len(usages) == len(bytes.usages):
+        return bytes
+    buffers: list[torch.Tensor | None] = [None] * len(BUFFERS)
+    for usage in usages:
+        for buffer in buffers_of(usage):
+            buffers[buffer] = canonical(bytes, buffer, region)
+    return Bytes(bytes.format, *region.shape, buffers, *spanning_of(bytes))
+
+
+def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:
+    """Copies a region of another matrix's buffers, in the usages that both have: all but the scales
+    that span the tensor.
+    """
+    for buffer in BUFFERS:
+        if target.buffer(buffer) is None or source.buffer(buffer) is None:
+            continue
+        if target.format.is_spanning(buffer):
+            continue
+        there, here = piece(target, buffer, region), piece(source, buffer, source_region)
+        # One of them may be a whole buffer, with its padding.
+        used = corner(map(min, there.shape, here.shape))
+        there[used] = here[used]
+
+
+# ---- what spans the tensor ----
+
+
+def copy_spanning(target: Bytes, source: Bytes) -> None:
+    """Copies what belongs to the whole tensor, per-tensor scales among it."""
+    pairs = [*zip(spanning_of(target), spanning_of(source), strict=True)]
+    spanning = (buffer for buffer in BUFFERS if target.format.is_spanning(buffer))
+    pairs += [(target.buffer(buffer), source.buffer(buffer)) for buffer in spanning]
+    for there, here in pairs:
+        if there is not None and here is not None:
+            there.copy_(here)
+
+
+def scale_of(bytes: Bytes) -> torch.Tensor | None:
+    """What the one scale of the whole tensor is, or comes from; None in formats without."""
+    for buffer in BUFFERS:
+        if bytes.format.is_spanning(buffer) and bytes.buffer(buffer) is not None:
+            return bytes.buffer(buffer)
+    return bytes.amax
+
+
+def have_one_scale(one: Bytes, other: Bytes) -> bool:
+    """Whether one scale of the whole tensor decodes both; yes in formats without."""
+    mine, theirs = scale_of(one), scale_of(other)
+    return mine is None or mine.is_meta or torch.equal(mine, theirs.to(mine.device))

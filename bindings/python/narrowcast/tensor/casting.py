@@ -1,0 +1,88 @@
+"""Bytes from values and values from bytes, of one matrix or of many."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from narrowcast import _C
+from narrowcast.registry import USAGES, buffers_of
+from narrowcast.tensor.master import Draw
+
+if TYPE_CHECKING:
+    from narrowcast.tensor.store import Store
+
+NEWEST_AMAX = slice(2, 3)  # of a history
+
+_last_reduction: dist.Work | None = None
+
+
+def decode(
+    bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The value [rows, columns] of a usage that is there. On meta and in traces, where `present`
+    says when the graph runs whether it has come: by an operator.
+    """
+    if bytes.is_plain:
+        return bytes.decode(usage, dtype)
+    return torch.ops.narrowcast.dequantize(
+        *(bytes.buffer(buffer) for buffer in buffers_of(usage)),
+        *(bytes.amax, present, bytes.format.name, USAGES.index(usage)),
+        *(bytes.rows, bytes.columns, dtype),
+    )
+
+
+def cast_value(
+    bytes: _C.Bytes, value: torch.Tensor, source_bf16: bool = False, draw: Draw | None = None
+) -> None:
+    """Makes the bytes of a matrix from a value, [rows, columns] of float32, bfloat16 or float16.
+    With a draw, codes are rounded stochastically.
+    """
+    if bytes.is_plain:
+        values = [value.contiguous()]
+        amaxes = _C.find_amaxes([bytes], values, source_bf16)
+        _C.cast([bytes], values, amaxes, source_bf16, draw and [draw])
+
+
+def pairs_of(stores: list[Store]) -> tuple[list[_C.Bytes], list[torch.Tensor]]:
+    """The bytes and the masters of matrices."""
+    return [store.bytes for store in stores], [store.master.value for store in stores]
+
+
+def cast_masters(stores: list[Store]) -> None:
+    """Makes the bytes of matrices that are whole tensors, or have no scale that spans more, from
+    their masters: new ones in one launch for each device and format.
+    """
+    new = defaultdict(list)
+    for store in stores:
+        if store.bytes.is_plain and store.master.saved is None:
+            new[store.bytes.device, store.format].append(store)
+        elif store.bytes.is_plain:
+            cast_again(store, _C.find_amaxes(*pairs_of([store])))
+    for same in new.values():
+        pair = pairs_of(same)
+        _C.cast(*pair, _C.find_amaxes(*pair))
+    for store in stores:
+        store.master.settle()
+
+
+def cast_again(store: Store, amax: torch.Tensor | None) -> None:
+    """Makes the bytes of a saved state. `amax`: float32 (1,), of the whole tensor."""
+    draw, keeps_history = store.master.saved.draw, store.format.is_delayed
+    amax = None if keeps_history else amax
+    _C.cast(*pairs_of([store]), amax, draws=None if draw is None else [draw])
+    if keeps_history:
+        store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])
+
+
+def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """The maximum over the ranks, in place. NaN is never in it."""
+    work = dist.all_reduce(amaxes, op=dist.ReduceOp.MAX, group=group, async_op=True)
+    work.wait()
+    # Kept until the next one: if gloo's thread dropped the last reference, it would take Python's
+    # lock to free a tensor, which aborts the process if the interpreter is exiting by then.
+    global _last_reduction
+    _last_reduction = work

@@ -1,0 +1,55 @@
+"""The value that a weight's bytes are made from, and what is known of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Draw(NamedTuple):
+    """What the random words of stochastic rounding are a function of: docs/numerics.md, "Stochastic
+    rounding". `first`: the index of the matrix's first element in the whole tensor.
+    """
+
+    seed: int
+    step: int
+    first: int
+
+    def moved(self, elements: int) -> Draw:
+        """The draw of a matrix that begins so many elements later."""
+        return self._replace(first=(self.first + elements) % 2**64)
+
+
+class Saved(NamedTuple):
+    """The bytes to make are those of a saved state: with the rounding that the step before it used
+    (None: to nearest), and with the multiplier of its history, to which nothing is added.
+    """
+
+    draw: Draw | None
+
+    def moved(self, elements: int) -> Saved:
+        return self if self.draw is None else Saved(self.draw.moved(elements))
+
+
+class Master:
+    """value   float32 [rows, columns]: the optimizer's
+    stale   it has changed since the bytes were made
+    saved   the stale bytes are those of a saved state, not new ones
+    """
+
+    __slots__ = ("saved", "stale", "value")
+
+    def __init__(self, value: torch.Tensor):
+        self.value, self.stale = value, False
+        self.saved: Saved | None = None
+
+    def settle(self) -> None:
+        """The bytes are those of the value."""
+        self.stale, self.saved = False, None
+
+    def like(self, value: torch.Tensor) -> Master:
+        """The same in other memory."""
+        copy = Master(value)
+        copy.stale, copy.saved = self.stale, self.saved
+        return copy

@@ -1,0 +1,101 @@
+"""A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import registry
+from narrowcast._C import Bytes
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Label, Store
+
+# The tensors, as attributes of a QuantizedTensor.
+BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
+SPANNING = ("amax", "history", "master")
+# What a graph of torch.compile reads of a weight whose gathers differ by pass: the buffers of all
+# passes, and which of them have come.
+GATHERED = tuple(f"_gathered_{name}" for name in BUFFERS)
+PRESENT = "_present"
+
+
+def parts_of(tensor) -> tuple:
+    """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
+    absent), name, recompute, partial, and the rows and columns that a flat view keeps.
+    """
+    view = tensor._view
+    facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
+    partial = view.store.partial or not view.is_whole
+    return *facts, _tensors_of(tensor), *view.store.label, partial, _flattened(tensor)
+
+
+def _flattened(tensor) -> tuple[int, int] | None:
+    return tensor._view.region.shape if tensor.is_flat else None
+
+
+def store_of(format: str, shape, tensors, partial: bool, flattened) -> Store:
+    """The store of a tensor's parts."""
+    *tensors, master = tensors
+    rows, columns = flattened or matrix_shape(shape)
+    bytes = Bytes(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
+    store = Store(bytes)
+    if master is not None:
+        store.master = Master(master.reshape(rows, columns).contiguous())
+    store.partial = partial
+    return store
+
+
+def _tensors_of(tensor) -> list[torch.Tensor | None]:
+    """Those that are there, in the order of BUFFERS and SPANNING."""
+    stored = [tensor._view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
+    return stored + [getattr(tensor, name) for name in SPANNING]
+
+
+class _Aside:
+    """A label that torch.compile carries along and does not compare: weights that differ in their
+    names alone share a graph.
+    """
+
+    def __init__(self, label: Label):
+        self.label = label
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, _Aside)
+
+    def __hash__(self) -> int:
+        return hash(_Aside)
+
+
+def gathered_buffer(tensor, index: int) -> torch.Tensor | None:
+    """What GATHERED[index] names."""
+    store = tensor._view.store
+    if store.gather is None:  # in a trace, which has put together what it read here
+        return store.bytes.buffer(index)
+    passes = (store.gather.whole(backward).buffer(index) for backward in (False, True))
+    return next((buffer for buffer in passes if buffer is not None), None)
+
+
+def flatten(tensor) -> tuple[list[str], tuple]:
+    """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
+    store = tensor._view.store
+    if store.present is not None:
+        names, tensors = GATHERED, [gathered_buffer(tensor, index) for index in range(4)]
+        names, tensors = (*names, PRESENT), [*tensors, store.present]
+        names, tensors = names + SPANNING[:2], [*tensors, tensor.amax, tensor.history]
+    else:
+        names, tensors = BUFFERS + SPANNING, _tensors_of(tensor)
+    there = [name for name, one in zip(names, tensors, strict=True) if one is not None]
+    partial = store.partial or not tensor._view.is_whole
+    facts = store.format.name, tensor.dtype, partial, _flattened(tensor)
+    return there, (*facts, _Aside(store.label))
+
+
+def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:
+    """The store and the logical dtype of what flatten() made, over other tensors."""
+    format, dtype, partial, flattened, aside = context
+    pairs = zip(BUFFERS, GATHERED, strict=True)
+    tensors = [inner[one] if one in inner else inner.get(other) for one, other in pairs]
+    tensors += [inner.get(name) for name in SPANNING]
+    store = store_of(format, shape, tensors, partial, flattened)
+    store.present, store.label = inner.get(PRESENT), aside.label
+    return store, dtype

@@ -1,0 +1,73 @@
+"""Stores from regions of others: where one may be cut, copies of a region, a shard to fill."""
+
+from __future__ import annotations
+
+from narrowcast import errors
+from narrowcast.tensor import buffers
+from narrowcast.tensor.region import Region
+from narrowcast.tensor.store import Store
+
+
+def check_cut(store: Store, region: Region) -> None:
+    """ValueError unless a region begins and ends where the matrix can be cut."""
+    row_step, column_step = store.step
+    for row in (region.row, region.row_end):
+        if row % row_step != 0 and row < min(store.used, store.rows):
+            raise errors.cannot_cut(store, "row", row)
+    for column in (region.column, region.column_end):
+        if column % column_step != 0 and column < store.columns:
+            raise errors.cannot_cut(store, "column", column)
+
+
+def copy_region(target: Store, region: Region, source: Store, source_region: Region) -> None:
+    """Copies a region of a matrix of the same format into a region of another, byte for byte, in
+    the usages that both have, and the master, if the target has one.
+    """
+    buffers.copy_region(target.bytes, region, source.bytes, source_region)
+    if target.master is not None:
+        region.of(target.master.value).copy_(source.high_precision(source_region))
+    target.used = max(target.used, region.row_end)
+    part_of_source = region.rows < source.used or region.columns < source.columns
+    target.partial = target.partial or source.partial or part_of_source
+    if source.is_stale:
+        target.mark_stale(region.row_end)
+        if source.master.saved is not None:
+            rows = source_region.row - region.row
+            target.master.saved = source.master.saved.moved(rows * target.columns)
+    buffers.copy_spanning(target.bytes, source.bytes)
+
+
+def part_of(store: Store, region: Region) -> Store:
+    """A copy of a region, as a matrix of its own, in the usages that are there."""
+    if store.present is not None and store.gather is None:
+        raise errors.copied_in_a_graph(store)
+    if region == store.whole:
+        return store.map(lambda tensor: tensor.clone())
+    part = Store.allocate(
+        *(store.format, *region.shape, store.bytes.usages, store.bytes.device),
+        master=store.master is not None,
+    )
+    part.label = store.label
+    copy_region(part, part.whole, store, region)
+    part.partial = True
+    return part
+
+
+def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
+    """A matrix of zeros of another size, in the same format, usages and options.
+
+    FSDP2 begins a shard with it, and leaves an empty one so. Therefore a derived columnwise is left
+    out, because that of a shard is never gathered; and what spans the tensor is that of the weight,
+    for zeros are zeros under any scale.
+    """
+    derived = store.format.columnwise_derived and store.bytes.has("rowwise")
+    usages = ["rowwise"] if derived else store.bytes.usages
+    zeros = Store.allocate(
+        *(store.format, rows, columns, usages, device), master=store.master is not None
+    )
+    buffers.fill_with_zeros(zeros.bytes)
+    if zeros.master is not None:
+        zeros.master.value.zero_()
+        buffers.copy_spanning(zeros.bytes, store.bytes)
+    zeros.label, zeros.used, zeros.partial = store.label, 0, store.partial
+    return zeros

@@ -1,0 +1,95 @@
+"""nc.quantize: a QuantizedTensor from a plain tensor."""
+
+from __future__ import annotations
+
+import numbers
+
+import torch
+
+from narrowcast import registry
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting
+from narrowcast.tensor.master import Draw
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Store
+
+
+def quantize(
+    x: torch.Tensor,
+    format: str | registry.Format,
+    rowwise: bool = True,
+    columnwise: bool = True,
+    source: str = "master",
+    rounding: str = "nearest",
+    seed: int = 0,
+    step: int = 0,
+    offset: int = 0,
+) -> QuantizedTensor:
+    """Quantizes a tensor.
+
+    x         float32, bfloat16 or float16, on a CPU or CUDA device, of any shape: a matrix of
+              prod(shape[:-1]) rows and shape[-1] columns. A tensor that is not contiguous is made
+              so first. NaN takes the element type's NaN code (or its largest value) and counts for
+              no amax; infinities saturate. Formulas: docs/numerics.md
+    format    a name (nc.formats()) or nc.format(name)
+    rowwise, columnwise
+              which usages are made; at least one. A derived columnwise may be asked for alone
+    source    "master", or "bf16" to round the value to bfloat16 before its amax and its cast are
+              taken
+    rounding  "nearest" or "stochastic": then an element's code is the upper of its two neighbours
+              with the probability of its place between them, as a function of seed, step and the
+              element's row-major index in the whole tensor. Scales are never stochastic
+    seed, step, offset
+              of stochastic rounding, from 0 to 2^64 - 1; `offset`: the index of x's first element
+              in the whole tensor, so that a piece gets the codes that it has there
+
+    Returns a tensor of x's shape and dtype that keeps no high-precision value. It is detached from
+    x. Raises TypeError for another kind of x, ValueError for a wrong option or a shape that the
+    format cannot hold.
+    """
+    format = registry.format(format)
+    check_value(x)
+    usages = [
+        usage for usage, wanted in (("rowwise", rowwise), ("columnwise", columnwise)) if wanted
+    ]
+    if not usages:
+        raise ValueError("quantize with rowwise=False and columnwise=False would make nothing")
+    if source not in ("master", "bf16"):
+        raise ValueError(f'source is "master" or "bf16", not {source!r}')
+    check_rounding(rounding)
+    for name, value in (("seed", seed), ("step", step), ("offset", offset)):
+        check_word(name, value)
+    draw = Draw(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
+    rows, columns = matrix_shape(x.shape)
+    bytes = buffers.allocate(format, rows, columns, usages, x.device)
+    casting.cast_value(bytes, x.detach().reshape(rows, columns), source == "bf16", draw)
+    return QuantizedTensor(Store(bytes), x.shape, x.dtype)
+
+
+def check_value(x) -> None:
+    """TypeError unless x is a plain float tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"quantize takes a torch.Tensor, not {type(x).__name__}")
+    if isinstance(x, QuantizedTensor):
+        raise TypeError(
+            f"the tensor is quantized already ({x.format.name}): quantize(x.dequantize(), ...) "
+            "for another format"
+        )
+    if x.dtype not in LOGICAL_DTYPES or x.layout != torch.strided:
+        raise TypeError(
+            f"quantize takes a dense tensor of float32, bfloat16 or float16, not {x.dtype}, "
+            f"{x.layout}"
+        )
+
+
+def check_rounding(rounding: str) -> None:
+    """ValueError unless it is one of the two."""
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f'rounding is "nearest" or "stochastic", not {rounding!r}')
+
+
+def check_word(name: str, value: int) -> None:
+    """TypeError or ValueError unless a value is an integer of 64 bits, Python's or numpy's."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not {type(value).__name__}")
+    if not 0 <= value < 2**64:
+        raise ValueError(f"{name} is from 0 to 2^64 - 1, not {value}")

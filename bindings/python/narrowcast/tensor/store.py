@@ -1,0 +1,194 @@
+"""What the views of one quantized matrix share: its bytes, and the master that they come from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from narrowcast import _C, errors
+from narrowcast.registry import USAGES, Format
+from narrowcast.tensor import buffers, casting
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.region import Region
+
+
+class Label(NamedTuple):
+    """What a weight keeps through copies: its name, for messages, and nc.convert's option."""
+
+    name: str | None = None
+    recompute: bool = False
+
+
+UNNAMED = Label()
+
+
+class Store:
+    """bytes    a _C.Bytes: a usage that is absent there is absent
+    master   the value behind the bytes, or None if none is kept
+    label    of the weight
+    partial  it is part of a larger tensor, to which its amax belongs
+    used     rows from this one on are the zeros that FSDP2 pads shards with
+    present  of a weight whose gathers differ by pass: which usages have come, for graphs of
+             torch.compile, which hold the buffers of all passes
+    gather   of a gathered weight: the _C.WeightGather that brought it
+    sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
+    """
+
+    __slots__ = ("bytes", "gather", "label", "master", "partial", "present", "sender", "used")
+
+    def __init__(self, bytes: _C.Bytes, master: Master | None = None, label: Label = UNNAMED):
+        self.bytes, self.master, self.label = bytes, master, label
+        self.partial, self.used = False, bytes.rows
+        self.present = self.gather = self.sender = None
+
+    @classmethod
+    def allocate(
+        cls, format: Format, rows: int, columns: int, usages, device, master: bool = False
+    ) -> Store:
+        """Room for some usages, with undefined bytes. ValueError if the format cannot hold the
+        matrix.
+        """
+        value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
+        bytes = buffers.allocate(format, rows, columns, usages, device)
+        return cls(bytes, Master(value) if master else None)
+
+    @property
+    def format(self) -> Format:
+        return self.bytes.format
+
+    @property
+    def rows(self) -> int:
+        return self.bytes.rows
+
+    @property
+    def columns(self) -> int:
+        return self.bytes.columns
+
+    @property
+    def whole(self) -> Region:
+        return buffers.whole_of(self.bytes)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All that is there: buffers, what spans the tensor, and the master."""
+        master = [] if self.master is None else [self.master.value]
+        return buffers.tensors_of(self.bytes) + master
+
+    @property
+    def step(self) -> tuple[int, int]:
+        """The rows and the columns at whose multiples it can be cut. A view of a weight whose
+        gathers differ by pass looks at both usages in turn.
+        """
+        return self.format.step(self.bytes.usages if self.present is None else USAGES)
+
+    @property
+    def is_stale(self) -> bool:
+        return self.master is not None and self.master.stale
+
+    @property
+    def spans_shards(self) -> bool:
+        """Whether a scale spans more than this part of a tensor."""
+        return self.partial and self.format.tensor_amax
+
+    def describe(self) -> str:
+        """For messages: the weight's name, if it has one, its size and its format."""
+        name = f"{self.label.name}: " if self.label.name else ""
+        return f"{name}{self.rows}x{self.columns} matrix in {self.format.name}"
+
+    # ---- other stores like this one ----
+
+    def map(self, function) -> Store:
+        """The same matrix with function(tensor) for each tensor: in other memory."""
+        master = self.master and self.master.like(function(self.master.value))
+        return self._over(buffers.mapped(self.bytes, function), master, self.used)
+
+    def exchanged(self) -> Store:
+        """The matrix with rows and columns exchanged, over the same buffers and a master of its
+        own.
+        """
+        master = self.master and self.master.like(self.master.value.t().contiguous())
+        return self._over(buffers.exchanged(self.bytes), master, self.columns)
+
+    def _over(self, bytes: _C.Bytes, master: Master | None, used: int) -> Store:
+        copy = Store(bytes, master, self.label)
+        copy.partial, copy.used = self.partial, used
+        return copy
+
+    # ---- values ----
+
+    def high_precision(self, region: Region) -> torch.Tensor:
+        """float32 [rows, columns]: the master, or the decoded value where none is kept."""
+        if self.master is not None:
+            return region.of(self.master.value)
+        usage = "rowwise" if self.bytes.has("rowwise") else "columnwise"
+        return self.dequantize(region, torch.float32, usage)
+
+    def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
+        """The value of a region, [rows, columns] of float32, bfloat16 or float16."""
+        if self.format.columnwise_derived and not self.bytes.is_plain:
+            usage = self.bytes.usages[0]  # in a trace: both usages have the same values
+        part = buffers.part(self.fresh(usage), region, (usage,))
+        return casting.decode(part, dtype, usage, self.present)
+
+    def fresh(self, usage: str) -> _C.Bytes:
+        """The bytes, made anew if they are stale. ValueError if a usage is absent, or if this is a
+        shard that cannot know its tensor's amax.
+        """
+        self.refresh()
+        if self.bytes.has(usage):
+            return self.bytes
+        if self.derives(usage):
+            return _C.with_columnwise(self.bytes)
+        raise errors.usage_absent(self, usage)
+
+    def derives(self, usage: str) -> bool:
+        """Whether a usage is absent and follows from what a gather has brought: then it is made for
+        whoever asks, in memory of its own.
+        """
+        absent = self.gather is not None and not self.bytes.has(usage)
+        return absent and self.format.columnwise_derived
+
+    def refresh(self) -> None:
+        """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""
+        if self.gather is not None and self.bytes.is_freed:
+            raise errors.freed(self)
+        if not self.is_stale:
+            return
+        if self.spans_shards:
+            raise errors.stale_shard(self)
+        casting.cast_masters([self])
+
+    def write(self, region: Region, value: torch.Tensor) -> None:
+        """Sets a region to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
+        that is set and the bytes become stale; without, they are made at once. The value that a
+        saved state has just brought changes nothing: its bytes may be others than a new value's.
+        """
+        if self.master is not None:
+            if self.master.saved is None or not _same_bits(region.of(self.master.value), value):
+                region.of(self.master.value).copy_(value)
+                self.mark_stale(region.row_end)
+        elif region == self.whole and not self.spans_shards:
+            casting.cast_value(self.bytes, value)
+            self.used = self.rows
+        elif not self.format.tensor_amax:  # a region is of whole blocks, each with its own scales
+            part = Store.allocate(self.format, *region.shape, self.bytes.usages, self.bytes.device)
+            casting.cast_value(part.bytes, value)
+            buffers.copy_region(self.bytes, region, part.bytes, part.whole)
+            self.used = max(self.used, region.row_end)
+        else:
+            raise errors.cannot_write(self, region)
+
+    def mark_stale(self, end: int) -> None:
+        """The master has changed, up to row `end`."""
+        self.master.stale, self.master.saved = True, None
+        if self.bytes.history is not None:
+            # A saved state says so too, even if no bytes are made before.
+            self.bytes.history.zero_()
+        self.used = max(self.used, end)
+
+
+def _same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
+    other = other.to(value.device, torch.float32)
+    return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))

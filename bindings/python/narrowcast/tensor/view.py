@@ -1,0 +1,110 @@
+"""What a QuantizedTensor is, apart from torch: a view of a store."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import _C
+from narrowcast.registry import buffers_of, other_usage
+from narrowcast.tensor import buffers
+from narrowcast.tensor.pieces import part_of
+from narrowcast.tensor.region import Region
+from narrowcast.tensor.store import Store
+
+
+class View:
+    """A region of a store's matrix, perhaps with rows and columns exchanged. Values are [rows,
+    columns] in the orientation of the view.
+    """
+
+    __slots__ = ("exchanged", "is_whole", "region", "store")
+
+    def __init__(self, store: Store, region: Region | None = None, exchanged: bool = False):
+        self.store, self.exchanged = store, exchanged
+        self.region = store.whole if region is None else region
+        self.is_whole = not exchanged and self.region == store.whole
+
+    def is_same(self, other: View) -> bool:
+        return (
+            self.store is other.store
+            and self.region == other.region
+            and self.exchanged == other.exchanged
+        )
+
+    @property
+    def first(self) -> int:
+        """The index of the region's first element in the matrix."""
+        return self.region.row * self.store.columns + self.region.column
+
+    def own_usage(self, usage: str) -> str:
+        """What the store calls a usage of this view, and the other way round."""
+        return other_usage(usage) if self.exchanged else usage
+
+    def oriented(self, value: torch.Tensor) -> torch.Tensor:
+        """A value between the orientation of this view and that of its store."""
+        return value.t() if self.exchanged else value
+
+    # ---- its bytes and its value ----
+
+    @property
+    def usages(self) -> list[str]:
+        return sorted(map(self.own_usage, self.store.bytes.usages), reverse=True)
+
+    def stored(self, usage: str, index: int) -> torch.Tensor | None:
+        """The data (0) or the scales (1) of a usage that is there, or None: the store's own, or a
+        copy if they do not lie together.
+        """
+        usage = self.own_usage(usage)
+        if not self.store.bytes.has(usage):
+            return None
+        buffer = buffers_of(usage)[index]
+        return buffers.canonical(self.store.fresh(usage), buffer, self.region)
+
+    def buffer(self, usage: str, index: int) -> torch.Tensor | None:
+        """The same; of a gathered weight also where it follows from what has come."""
+        if not self.store.derives(self.own_usage(usage)):
+            return self.stored(usage, index)
+        bytes = self.store.fresh(self.own_usage(usage))
+        return buffers.canonical(bytes, buffers_of(self.own_usage(usage))[index], self.region)
+
+    def spanning(self, name: str) -> torch.Tensor | None:
+        """What belongs to the whole tensor, by its name."""
+        if getattr(self.store.bytes, name) is not None:
+            self.store.refresh()
+        return getattr(self.store.bytes, name)
+
+    @property
+    def master(self) -> torch.Tensor | None:
+        """The float32 value that the bytes are made from: it writes through."""
+        master = self.store.master
+        return None if master is None else self.oriented(self.region.of(master.value))
+
+    def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
+        """The value, decoded from the bytes of one usage."""
+        return self.oriented(self.store.dequantize(self.region, dtype, self.own_usage(usage)))
+
+    def operand(self) -> _C.Bytes:
+        """The bytes of this view alone, for a product."""
+        self.store.refresh()
+        return self.store.bytes if self.is_whole else self.own_store().bytes
+
+    def write(self, value: torch.Tensor) -> None:
+        """Sets the value, from one of any shape; see Store.write."""
+        shape = self.region.shape[::-1] if self.exchanged else self.region.shape
+        self.store.write(self.region, self.oriented(value.reshape(shape)))
+
+    # ---- copies ----
+
+    def placed(self, exchanged: bool = False) -> tuple[Store, Region]:
+        """A store and the region of it that this view is, or is when exchanged: a copy where its
+        own store has the other orientation.
+        """
+        if self.exchanged == exchanged:
+            return self.store, self.region
+        copy = part_of(self.store, self.region).exchanged()
+        return copy, copy.whole
+
+    def own_store(self) -> Store:
+        """A copy of the bytes, as a matrix of their own and in the orientation of this view."""
+        own = part_of(self.store, self.region)
+        return own.exchanged() if self.exchanged else own

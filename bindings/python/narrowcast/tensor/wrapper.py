@@ -1,0 +1,254 @@
+"""QuantizedTensor: a torch.Tensor whose values are kept in a format's own bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import registry
+from narrowcast.tensor import compiling, dispatch, parts
+from narrowcast.tensor.region import Region, strides
+from narrowcast.tensor.store import Label, Store
+from narrowcast.tensor.view import View
+
+LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class QuantizedTensor(torch.Tensor):
+    """A tensor in a narrow format, made by nc.quantize and nc.convert.
+
+    It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
+    made from. Shape and copy operations act on its bytes exactly or raise an error; arithmetic
+    that makes a plain tensor decodes; arithmetic in place raises. A slice of rows is a view: it
+    writes through.
+    """
+
+    # Not in __dict__, which torch copies and pickles in ways of its own.
+    __slots__ = ("_view",)
+
+    @staticmethod
+    def __new__(
+        cls,
+        store: Store,
+        shape,
+        dtype: torch.dtype,
+        region: Region | None = None,
+        exchanged: bool = False,
+    ):
+        view = View(store, region, exchanged)
+        # A wrapper made in inference mode could be no view of one that was made outside.
+        with torch.inference_mode(False):
+            tensor = torch.Tensor._make_wrapper_subclass(
+                *(cls, shape, strides(shape, exchanged, store.columns)),
+                storage_offset=view.first,
+                dtype=dtype,
+                device=store.bytes.device,
+            )
+        tensor._view = view
+        return tensor
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()  # all is done in __new__
+
+    # ---- what it is made of ----
+
+    @property
+    def format(self) -> registry.Format:
+        """The facts of its format."""
+        return self._store.format
+
+    @property
+    def rowwise_data(self) -> torch.Tensor | None:
+        """uint8, two-dimensional: the rowwise codes. None where absent.
+
+        The buffer itself, or a copy if this is a view whose bytes do not lie together.
+        """
+        return self._view.buffer("rowwise", 0)
+
+    @property
+    def rowwise_scale_inv(self) -> torch.Tensor | None:
+        """uint8 or float32: the rowwise scales with their zero padding; (1,) where one scale spans
+        the tensor. None where absent.
+        """
+        return self._view.buffer("rowwise", 1)
+
+    @property
+    def columnwise_data(self) -> torch.Tensor | None:
+        """uint8, two-dimensional: the columnwise codes. None where absent."""
+        return self._view.buffer("columnwise", 0)
+
+    @property
+    def columnwise_scale_inv(self) -> torch.Tensor | None:
+        """uint8 or float32: the columnwise scales, as rowwise_scale_inv."""
+        return self._view.buffer("columnwise", 1)
+
+    @property
+    def amax(self) -> torch.Tensor | None:
+        """float32 (1,): the largest magnitude of the whole tensor, in formats with a scale that
+        spans it. None in others.
+        """
+        return self._view.spanning("amax")
+
+    @property
+    def history(self) -> torch.Tensor | None:
+        """float32, in formats with delayed scaling: the multiplier of encoding behind the bytes,
+        that of the next optimizer step, and the amaxes of the whole tensor's last casts, the
+        newest first. None in others.
+        """
+        return self._view.spanning("history")
+
+    @property
+    def master(self) -> torch.Tensor | None:
+        """float32, of this shape: the value that the bytes are made from, which the optimizer
+        owns. None if it is not kept.
+        """
+        master = self._view.master
+        return master if master is None or master.shape == self.shape else master.view(self.shape)
+
+    def dequantize(
+        self, dtype: torch.dtype = torch.float32, usage: str = "rowwise"
+    ) -> torch.Tensor:
+        """The value: a plain tensor of this shape, decoded from the bytes of one usage. Its
+        gradient is the identity.
+
+        ValueError if the usage is absent; TypeError if dtype is not float32, bfloat16 or float16.
+        """
+        if dtype not in LOGICAL_DTYPES:
+            raise TypeError(f"dequantize makes float32, bfloat16 or float16, not {dtype}")
+        return _Dequantize.apply(self, dtype, usage)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether this is view(-1) of a matrix: it keeps the matrix's geometry, and serves views
+        back, copies and storage queries alone.
+        """
+        return self.dim() == 1 and not self._view.exchanged and self._view.region.rows != 1
+
+    def __repr__(self, *, tensor_contents=None) -> str:
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return (
+            f"QuantizedTensor({self.format.name}, {' and '.join(self._view.usages)}, "
+            f"shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}{grad})"
+        )
+
+    # ---- for the rest of narrowcast ----
+
+    @property
+    def _store(self) -> Store:
+        return self._view.store
+
+    def describe(self) -> str:
+        """For messages."""
+        return self._store.describe()
+
+    def decode(self, dtype: torch.dtype, usage: str = "rowwise") -> torch.Tensor:
+        """dequantize() outside autograd."""
+        value = self._view.decode(dtype, usage)
+        return value if value.shape == self.shape else value.reshape(self.shape)
+
+    def alias(self) -> QuantizedTensor:
+        """The same view of the same bytes."""
+        view = self._view
+        return QuantizedTensor(view.store, self.shape, self.dtype, view.region, view.exchanged)
+
+    def with_store(self, store: Store, dtype: torch.dtype | None = None) -> QuantizedTensor:
+        """A tensor of this shape over other bytes."""
+        return QuantizedTensor(store, self.shape, dtype or self.dtype)
+
+    def detach_from_whole(self) -> None:
+        """Sees to it that this is a whole matrix of its own, no view."""
+        if self._view.is_whole:
+            return
+        self._view = View(self._view.own_store())
+        if self._base is not None:  # autograd keeps what this was cut from
+            self._base._view = self._view
+
+    def write(self, value: torch.Tensor) -> None:
+        """Sets the value, of this shape; see Store.write."""
+        self._view.write(value)
+
+    # ---- torch's protocols ----
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """That of the first buffer: FSDP2 compares storages, and a wrapper has none. An object of
+        its own, because torch.compile asks which tensors share one.
+        """
+        first = self._store.tensors[0]
+        storage = first.untyped_storage()
+        return storage[:] if type(first) is torch.Tensor and not first.is_meta else storage
+
+    def data_ptr(self) -> int:
+        """0: the bytes have no one address."""
+        return 0
+
+    def __tensor_flatten__(self):
+        return parts.flatten(self)
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+        shape = tuple(map(int, outer_size))  # perhaps symbols, but a weight's shape is a fact
+        store, dtype = parts.unflatten(inner, context, shape)
+        return QuantizedTensor(store, shape, dtype)
+
+    def __reduce_ex__(self, protocol):
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        return rebuild, (*parts.parts_of(self), self.requires_grad, is_parameter)
+
+    def __deepcopy__(self, memo):
+        copy = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, requires_grad=self.requires_grad)
+        memo[id(self)] = copy
+        return copy
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return dispatch.run_function(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return dispatch.run_operator(func, args, kwargs or {})
+
+
+def _gathered(index: int) -> property:
+    return property(lambda tensor: parts.gathered_buffer(tensor, index))
+
+
+for _index, _name in enumerate(parts.GATHERED):
+    setattr(QuantizedTensor, _name, _gathered(_index))
+setattr(QuantizedTensor, parts.PRESENT, property(lambda tensor: tensor._view.store.present))
+# torch.compile looks at functions and operators, but not into what is behind them.
+compiling.leave_alone(QuantizedTensor.__torch_function__)
+
+
+class _Dequantize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, dtype, usage):
+        return weight.decode(dtype, usage)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, None
+
+
+def rebuild(
+    format: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    tensors: list[torch.Tensor | None],
+    name: str | None,
+    recompute: bool,
+    partial: bool,
+    flattened: tuple[int, int] | None,
+    requires_grad: bool = False,
+    is_parameter: bool = False,
+) -> QuantizedTensor:
+    """A QuantizedTensor from its parts, as pickling has them."""
+    store = parts.store_of(format, shape, tensors, partial, flattened)
+    store.label = Label(name, recompute)
+    tensor = QuantizedTensor(store, shape, dtype)
+    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor
+
+
+rebuild.__module__ = "narrowcast.tensor"  # as saved tensors name it
+# torch.load(weights_only=True) calls nothing that is not listed.
+torch.serialization.add_safe_globals([rebuild])
