@@ -8,11 +8,11 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import torch
 
+import host_time
 import narrowcast as nc
 
 # Llama-3-8B's linear layers, four blocks of them: 872M parameters.
@@ -79,31 +79,6 @@ def compare_with_torch(formats) -> None:
         torch.cuda.empty_cache()
 
 
-def host_time(formats, device: str) -> None:
-    """Host microseconds of step(), of tiny tensors, as a line over the number of parameters. On a
-    GPU a long kernel keeps the stream busy, so nothing waits for the device."""
-    counts = (50, 100, 200, 400)
-    for name in (None, *formats):
-        times = []
-        for count in counts:
-            optimizer = nc.FusedAdam(parameters([(32, 32)] * count, device, format=name), lr=1e-6)
-            for _ in range(5):
-                optimizer.step()
-            samples = []
-            for _ in range(50):
-                if device == "cuda":
-                    torch.cuda.synchronize()
-                    torch.cuda._sleep(20_000_000)
-                begin = time.perf_counter()
-                optimizer.step()
-                samples.append((time.perf_counter() - begin) * 1e6)
-            times.append(statistics.median(samples))
-        slope = (times[-1] - times[0]) / (counts[-1] - counts[0])
-        intercept = times[0] - slope * counts[0]
-        label = f"{name or 'plain'}: host time of step() on {device}"
-        print(f"{label:42s} {intercept:9.1f} us + {slope:.2f} us a parameter")
-
-
 def main() -> None:
     build, *names = sys.argv[1:]
     formats = names or nc.formats()
@@ -111,10 +86,10 @@ def main() -> None:
     for program in ("bench_cpu", "bench_cuda"):
         if (folder / program).exists():
             subprocess.run([folder / program, *formats], check=True)
-    host_time(formats, "cpu")
+    host_time.print_steps(formats, "cpu")
     if torch.cuda.is_available():
         compare_with_torch(formats)
-        host_time(formats, "cuda")
+        host_time.print_steps(formats, "cuda")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pytest
 
 from models import DEVICES, STORAGES
-from narrowcast import toolchain
+from narrowcast.command import toolchain
 
 
 def pytest_generate_tests(metafunc):

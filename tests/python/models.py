@@ -9,8 +9,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
-from narrowcast import casting
-from narrowcast.casting import Saved
+from narrowcast.tensor import casting
+from narrowcast.tensor.master import Master, Saved
 
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
 WHOLE_STATE = ("step", "history")  # of the optimizer: the same on all ranks
@@ -151,11 +151,12 @@ def assert_quantized(got, value, what=""):
     delayed scaling, those under the multiplier of its history.
     """
     fresh = nc.quantize(value, got.format)
-    matrix = fresh._matrix
-    if matrix.history is not None:
-        matrix.history.copy_(got.history)
-        matrix.master, matrix.saved = value.reshape(matrix.rows, matrix.columns), Saved(None)
-        casting.cast_masters([matrix])
+    store = fresh._store
+    if got.history is not None:
+        store.bytes.history.copy_(got.history)
+        store.master = Master(value.reshape(store.rows, store.columns))
+        store.master.saved = Saved(None)
+        casting.cast_masters([store])
     present = [name for name in BUFFERS if getattr(got, name) is not None]
     assert "rowwise_data" in present or "columnwise_data" in present
     assert_same(got, fresh, present, what)

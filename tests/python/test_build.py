@@ -10,8 +10,8 @@ import pytest
 
 import drawn_specs
 import narrowcast as nc
-from narrowcast import toolchain
-from narrowcast.cli import main
+from narrowcast.command import toolchain
+from narrowcast.command.cli import main
 
 pytestmark = pytest.mark.usefixtures("generator")
 

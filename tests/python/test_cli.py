@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import narrowcast as nc
-from narrowcast.cli import main
+from narrowcast.command.cli import main
 
 
 def test_list(capsys):

@@ -28,7 +28,7 @@ def test_weights_of_linear_layers(format, device, dtype):
             assert_quantized(p.detach(), old, name)
             assert p.master.dtype == torch.float32
             assert torch.equal(p.master, old.float())
-            assert p._matrix.name == name
+            assert p._store.label.name == name
         else:
             assert not isinstance(p, nc.QuantizedTensor)
             assert torch.equal(p, old)
@@ -137,7 +137,7 @@ def test_meta_device(format):
     with torch.device("meta"):
         model = mlp()
     nc.convert(model, format)
-    assert all(t.is_meta for t in model[1].weight._matrix.tensors)
+    assert all(t.is_meta for t in model[1].weight._store.tensors)
     model.to_empty(device="cpu")
     assert isinstance(model[1].weight, nc.QuantizedTensor)
     torch.manual_seed(1)

@@ -26,7 +26,7 @@ def weight_of(format, seed=0, dtype=torch.float32):
 
 
 def addresses(q):
-    return {tensor.data_ptr() for tensor in q._matrix.tensors}
+    return {tensor.data_ptr() for tensor in q._store.tensors}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_copy_of_a_slice(format):
     _, q = make(format, rows=2 * one)
     part = q[one:].clone()
     assert_same(part, q[one:])
-    assert part._matrix.rows == one
+    assert part._store.rows == one
 
 
 def test_deepcopy_of_a_model(format):
@@ -59,7 +59,7 @@ def test_deepcopy_of_a_model(format):
         assert q.requires_grad
     assert_same(other[0].weight, model[0].weight)
     assert not addresses(other[0].weight) & addresses(model[0].weight)
-    assert other[0].weight._matrix.name == "0.weight"
+    assert other[0].weight._store.label.name == "0.weight"
 
 
 def test_copy_from_the_same_format(format):
@@ -204,7 +204,7 @@ def test_across_devices(format):
     _, q = make(format)
     there = q.cuda()
     assert there.device.type == "cuda"
-    assert all(t.is_cuda for t in there._matrix.tensors)
+    assert all(t.is_cuda for t in there._store.tensors)
     assert_same(there.cpu(), q)
     target = torch.empty_like(q)
     target.copy_(there)
@@ -247,7 +247,7 @@ def test_flatten_and_unflatten(format):
     inner = {name: getattr(q, name).clone() for name in names}
     other = nc.QuantizedTensor.__tensor_unflatten__(inner, context, q.shape, q.stride())
     assert_same(other, q)
-    assert other._matrix.name == "weight"
+    assert other._store.label.name == "weight"
 
 
 def test_state_dict(format):

@@ -11,7 +11,8 @@ import models
 import narrowcast as nc
 import ranks
 from models import BUFFERS, STORAGES, assert_quantized, assert_same, same, unit
-from narrowcast import _C, dispatch, library
+from narrowcast import _C
+from narrowcast.tensor import casting, dispatch
 
 aten = torch.ops.aten
 
@@ -34,8 +35,8 @@ def forbid_decoding(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("decoded or quantized")
 
-    monkeypatch.setattr(library, "dequantize", refuse)
-    for name in ("cast", "derive_columnwise"):
+    monkeypatch.setattr(casting, "decode", refuse)
+    for name in ("cast", "with_columnwise"):
         monkeypatch.setattr(_C, name, refuse)
 
 
@@ -82,12 +83,12 @@ def test_record_stream_does_not_requantize(format, monkeypatch):
     # temporary tensor, and makes the bytes anew beside a kernel that reads them.
     weight, seen = weight_of(format).detach(), []
     weight.fill_(1.0)
-    matrix = weight._matrix
+    store = weight._store
     forbid_decoding(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: seen.append(self))
     dispatch.run_operator(aten.record_stream.default, (weight, "a stream"), {})
-    assert {id(tensor) for tensor in seen} == {id(tensor) for tensor in matrix.tensors}
-    assert matrix.stale
+    assert {id(tensor) for tensor in seen} == {id(tensor) for tensor in store.tensors}
+    assert store.is_stale
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -103,9 +104,9 @@ def test_zero_writes_in_place(format):
     # leaves views, and the pointers that a captured graph holds, behind.
     x, q = make(format)
     view = q[unit(format) :]
-    before = [tensor.data_ptr() for tensor in q._matrix.tensors]
+    before = [tensor.data_ptr() for tensor in q._store.tensors]
     assert q.zero_() is q
-    assert [tensor.data_ptr() for tensor in q._matrix.tensors] == before
+    assert [tensor.data_ptr() for tensor in q._store.tensors] == before
     assert_quantized(q, torch.zeros_like(x))
     assert not view.dequantize().any()
 
@@ -220,7 +221,7 @@ def test_no_32_bit_product_of_rows_and_columns(format):
     assert part.storage_offset() == middle * columns + columns // 2
     assert part.shape == (middle, columns // 2)
     for buffer in (0, 2):
-        (first, count), (second, width) = f.stored_box(buffer, part._view.box)
+        (first, count), (second, width) = f.stored_box(buffer, part._view.region)
         assert min(first, count, second, width) > 0
         assert count * width * 8 == middle * (columns // 2) * f.rowwise.element_bits
         stored = f.buffer_shape(buffer, rows, columns)

@@ -11,9 +11,9 @@ from torch import nn
 
 import narrowcast as nc
 from models import unit
-from narrowcast.dispatch import OPERATORS
 from narrowcast.operators import page, table
 from narrowcast.operators.table import ROWS
+from narrowcast.tensor.dispatch import OPERATORS
 
 TESTED_FORMATS = nc.formats()
 PAGE = Path(__file__).parents[2] / "docs/operators.md"

@@ -33,7 +33,7 @@ def snapshot(model, optimizer):
     for p in model.parameters():
         found += [value.clone() for value in optimizer.state[p].values()]
         if isinstance(p, nc.QuantizedTensor):
-            found += [tensor.clone() for tensor in p._matrix.tensors]
+            found += [tensor.clone() for tensor in p._store.tensors]
         else:
             found.append(p.detach().clone())
     return found
@@ -119,11 +119,11 @@ def test_parameters_without_a_gradient_count_no_step():
     optimizer = nc.FusedAdam(model.parameters())
     give_gradients(model)
     model[1].weight.grad = None
-    frozen = model[1].weight._matrix.map(torch.clone)
+    frozen = model[1].weight._store.map(torch.clone)
     optimizer.step()
     steps = [optimizer.state[p]["step"].item() for p in model.parameters()]
     assert steps == [1, 1, 0, 1, 1, 1]
-    tensors = model[1].weight._matrix.tensors
+    tensors = model[1].weight._store.tensors
     assert all(same(a, b) for a, b in zip(tensors, frozen.tensors, strict=True))
     optimizer.zero_grad()
     before = snapshot(model, optimizer)

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import narrowcast as nc
 import pages
 import reference
-from narrowcast.gather import Gather, Weight
+from narrowcast import _C
 from reference.layout import cdiv, pack, scale_shape
 
 NAMES = sorted(path.stem for path in (pages.ROOT / "spec").glob("*.toml"))
@@ -67,23 +68,35 @@ def test_facts_are_those_of_the_plugin(name):
     assert facts["gather"] == f.gather
 
 
+def gathered(f, both):
+    """The usages and the payload's bytes of each pass (forward, backward), on one rank."""
+    bytes = _C.Bytes.allocate(f, *pages.SHAPE, USAGES, torch.device("cpu"))
+    gather = _C.WeightGather(bytes, *pages.SHAPE[:1], pages.SHAPE[0], 1, both)
+    gather.use_outbox(torch.empty(gather.outbox_bytes, dtype=torch.uint8), 0)
+    arena = torch.empty(gather.arena_bytes, dtype=torch.uint8)
+    gather.settle(gather.payloads(False), arena)
+    answers = []
+    for backward in (False, True):
+        usages = gather.whole(backward).usages
+        size = sum(payload.numel() for payload in gather.payloads(backward))
+        answers.append((usages[0] if len(usages) == 1 else "both", size))
+    return answers
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_phases_are_those_of_the_gathers(name):
     f = nc.format(name)
     rows = [row for row in pages.tables(pages.GENERATED / name / "page.md") if len(row) == 4]
     phases = {row[0].split(" ")[0]: (row[1], int(row[3])) for row in rows if "`" not in row[0][:1]}
-    by_pass, both = (
-        Gather(Weight(f, *pages.SHAPE, pages.SHAPE[0], 1), both) for both in (False, True)
-    )
-    usages = {False: by_pass.kind(backward=False), True: by_pass.kind(backward=True)}
+    by_pass, both = (gathered(f, both) for both in (False, True))
     for backward, phase in ((False, "forward"), (True, "backward")):
         said, size = phases[phase]
-        assert said.split(";")[0] == usages[backward]
-        assert size == sum(by_pass.sizes)
+        assert (said.split(";")[0], size) == by_pass[backward]
     for phase in ("a", "kept"):
         said, size = phases[phase]
-        assert said.startswith(both.kind(backward=True))
-        assert size == sum(both.sizes)
+        usages, expected = both[True]
+        assert said.startswith(usages)
+        assert size == expected
 
 
 # ---- pictures ----

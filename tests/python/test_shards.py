@@ -6,10 +6,9 @@ from torch import nn
 
 import narrowcast as nc
 from models import BUFFERS, assert_quantized, assert_same, same, unit
-from narrowcast import _C, casting
-from narrowcast.gather import Gather, Weight
-from narrowcast.matrix import Matrix
+from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.store import Store
 
 TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
@@ -56,25 +55,29 @@ def shards_of(weight, world):
 
 def gather(shards, weight, both, backward):
     """An all-gather of the shards, and the whole weight made of it."""
-    matrix = weight._matrix
-    world, rows = len(shards), shards[0]._matrix.rows
-    described = Weight(matrix.format, matrix.rows, matrix.columns, rows, world)
-    one = Gather(described, both)
-    kind = one.kind(backward)
-    sent = [one.pack(shard._matrix, kind) for shard in shards]
-    assert all([p.numel() for p in payloads] == one.sizes for payloads in sent)
+    rows, columns = weight.shape
+    world, shard_rows = len(shards), len(shards[0])
+    senders = [
+        _C.WeightGather(shard.clone()._store.bytes, rows, shard_rows, world, both)
+        for shard in shards
+    ]
+    for sender in senders:
+        sender.use_outbox(torch.full((sender.outbox_bytes,), 0xA5, dtype=torch.uint8), 0)
+        _C.GatherGroup([sender]).pack(backward)
+    sent = [sender.payloads(backward) for sender in senders]
+    assert len({tuple(p.numel() for p in payloads) for payloads in sent}) == 1
     slots = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
     if world == 1:
         assert len(slots) == 1  # FSDP2 copies no other
-    buffers, own = one.room(slots)
-    addresses = [t.untyped_storage().data_ptr() for t in own]
-    assert len(set(addresses)) == len(own)
-    for tensor in own:
-        tensor.view(torch.uint8).fill_(0xA5)  # memory that FSDP2 has allocated anew
-    spanning = [None if one is None else torch.empty_like(one) for one in matrix.spanning]
-    whole = Matrix(matrix.format, matrix.rows, matrix.columns, buffers, *spanning)
-    one.fill(whole, slots, kind, shards[-1]._matrix)
-    return QuantizedTensor(whole, weight.shape, weight.dtype)
+    receiver = senders[-1]
+    # Memory that FSDP2 has allocated anew.
+    arena = torch.full((receiver.arena_bytes,), 0xA5, dtype=torch.uint8)
+    receiver.settle(slots, arena)
+    _C.GatherGroup([receiver]).unpack(backward)
+    store = Store(receiver.arrive(backward), label=weight._store.label)
+    store.gather = receiver
+    assert store.bytes.columns == columns
+    return QuantizedTensor(store, weight.shape, weight.dtype)
 
 
 @pytest.mark.parametrize(("world", "columns"), SIZES)
@@ -87,9 +90,8 @@ def test_gathered_is_whole(format, world, columns):
         for both in (False, True):
             for backward in (False, True):
                 whole = gather(shards, weight, both, backward)
-                filled = set(whole._matrix.filled)
                 if both and nc.format(format).gather == "by pass":
-                    assert filled == {"rowwise", "columnwise"}
+                    assert set(whole._store.bytes.usages) == {"rowwise", "columnwise"}
                 whole.decode(torch.float32, "columnwise" if backward else "rowwise")
                 assert_quantized(whole, value, (rows, both, backward))
                 assert same(whole.amax, weight.amax)
@@ -117,11 +119,10 @@ def table_of(format, tensors, stochastic):
         tensor = tensor.detach()
         if not tensor._view.is_whole:
             tensor = tensor.clone()
-        matrix = tensor._matrix
         moments = [torch.zeros(tensor.shape) for _ in range(2)]
-        state = _C.AdamState(torch.zeros(()), *moments)
-        described = casting.described(matrix, matrix.master)
-        table.add_quantized(tensor, f"shard {index}", 0, state, matrix, described, 7, first)
+        names = "step", "master", "exp_avg", "exp_avg_sq"
+        state = dict(zip(names, (torch.zeros(()), tensor.master, *moments), strict=True))
+        table.add(tensor, f"shard {index}", 0, state, 7, first)
         first += tensor.numel()
         states.append((tensor, *moments))
     return table, states
@@ -148,10 +149,10 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
                     begin += len(tensor)
                 amaxes = torch.zeros(len(states)) if spans else None
                 assert table.prepare(options, None)
-                table.update(amaxes, 0)
+                table.update(amaxes)
                 if spans:
                     amaxes.fill_(amaxes.max())
-                    table.finish(amaxes, 0)
+                    table.finish(amaxes)
                 table.commit()
         (full, *moments), pieces = tables[0][1][0], tables[1][1]
         if not stochastic:
@@ -166,14 +167,14 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
                 names = [name for name in BUFFERS if getattr(tensor, name) is not None]
                 assert_same(tensor, full[begin:end], names, (rows, begin))
             assert same(tensor.amax, full.amax)  # of an empty shard too
-            assert same(tensor._matrix.history, full._matrix.history)
+            assert same(tensor.history, full.history)
             begin = end
 
 
 def test_a_shard_owns_its_memory(format):
     weight = convert(torch.randn(2 * unit(format), 64), format)
-    theirs = {t.untyped_storage().data_ptr() for t in weight._matrix.tensors}
+    theirs = {t.untyped_storage().data_ptr() for t in weight._store.tensors}
     for shard in shards_of(weight, 2):
-        assert not theirs & {t.untyped_storage().data_ptr() for t in shard._matrix.tensors}
+        assert not theirs & {t.untyped_storage().data_ptr() for t in shard._store.tensors}
         assert shard.master is not None
         assert (shard.columnwise_data is None) == nc.format(format).columnwise_derived

@@ -1,0 +1,113 @@
+"""The kinds of weights that train_step.py compares, and how a model of each is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import llama
+import narrowcast as nc
+
+PLAIN, TORCHAO, EAGER = "bf16", "tensorwise", "+e"
+ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """`weights`: bf16, tensorwise (torchao's float8) or nc:FORMAT. Written with +e if eager; else
+    each block is compiled.
+    """
+
+    weights: str
+    eager: bool = False
+
+    def __str__(self):
+        return self.weights + EAGER * self.eager
+
+    @property
+    def format(self) -> str | None:
+        """narrowcast's format, if that is what the weights are in."""
+        return self.weights[3:] if self.weights.startswith("nc:") else None
+
+    @property
+    def baseline(self) -> Mode:
+        """What it is compared with: plain weights, as eager or as compiled as it."""
+        return Mode(PLAIN, self.eager)
+
+
+def parse(text: str) -> Mode:
+    """ValueError, with what there is, for a mode that cannot run here."""
+    mode = Mode(text.removesuffix(EAGER), text.endswith(EAGER))
+    if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
+        raise ValueError(f"{text}: torchao is not installed")
+    if mode.weights not in (PLAIN, TORCHAO):
+        if mode.format is None:
+            raise ValueError(f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, each with +e")
+        nc.format(mode.format)
+    return mode
+
+
+def selection(modes: str, formats: str | None) -> list[Mode]:
+    """The modes of two options, each once; those that others are compared with come first."""
+    texts = [text.strip() for text in modes.split(",") if text.strip()]
+    if formats:
+        eager = EAGER if formats.endswith(EAGER) else ""
+        names = formats.removesuffix(EAGER)
+        names = nc.formats() if names == "all" else names.split(",")
+        texts += [f"nc:{name}{eager}" for name in names]
+    chosen = [parse(text) for text in texts]
+    return [*dict.fromkeys([mode.baseline for mode in chosen] + chosen)]
+
+
+def is_converted(name: str, module: nn.Module) -> bool:
+    """The linear layers of the blocks; the head stays plain in every mode."""
+    return isinstance(module, nn.Linear) and name != "head"
+
+
+def build(mode: Mode, options, mesh):
+    """The sharded model and its optimizer."""
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        model = llama.Llama(options.layers, options.width, options.vocabulary)
+    if mode.format:
+        nc.convert(model, mode.format, filter=is_converted)
+    elif mode.weights == TORCHAO:
+        _convert_with_torchao(model)
+    shard(model, mesh, compiled=not mode.eager)
+    model.to_empty(device=mesh.device_type)
+    llama.initialize(model)
+    if mode.format:
+        return model, nc.FusedAdam(model.parameters(), **ADAM)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True, **ADAM)
+    if mode.weights == TORCHAO:
+        optimizer.register_step_post_hook(lambda *_: _precompute_scales(model))
+    return model, optimizer
+
+
+def shard(model, mesh, compiled=False):
+    """fully_shard on each block and on the whole: bf16 products, fp32 reductions."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for i, block in enumerate(model.blocks):
+        if compiled:
+            model.blocks[i] = block = torch.compile(block)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def _convert_with_torchao(model):
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda module, name: is_converted(name, module)
+    )
+
+
+def _precompute_scales(model):
+    from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+    precompute_float8_dynamic_scale_for_fsdp(model)

@@ -1,0 +1,278 @@
+"""Training steps under FSDP2 with quantized weights beside bf16's, in one run.
+
+    python tests/bench/train_step.py                                # a rank a GPU, or one
+    torchrun --nproc-per-node 8 tests/bench/train_step.py --modes bf16,nc:mxfp8_e4m3,nc:mxfp8_e4m3+e
+    python tests/bench/train_step.py --formats all --json steps.jsonl
+
+A mode is the kind of the blocks' linear weights: bf16, nc:FORMAT, or tensorwise (torchao's float8,
+where torchao is). Each block is compiled; +e leaves that out, and is compared with eager bf16. All
+modes run in turn, several times over, so that a machine's drift falls on all of them; each makes
+its model, runs untimed steps, then timed ones, and drops it.
+
+Peak memory is that of the timed steps. With fp32 masters in both, a format's may exceed bf16's by
+no more than what its shards store.
+"""
+
+import argparse
+import collections
+import statistics
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+import llama
+import memory
+import modes
+import probes
+import processes
+import report
+
+GIB = 2**30
+COLUMNS = [
+    ("mode", "mode", "s"),
+    ("ms", "ms/step", ".1f"),
+    ("optimizer_ms", "optimizer", ".2f"),
+    ("host_ms", "host", ".1f"),
+    ("tokens_per_s", "tokens/s/rank", ",.0f"),
+    ("of_baseline", "of bf16", ".3f"),
+    ("peak_gib", "peak GiB", ".3f"),
+    ("peak_above_gib", "- bf16", "+.3f"),
+    ("shards_gib", "shards GiB", ".3f"),
+    ("left_mib", "left MiB", ".1f"),
+    ("loss", "loss", ".4f"),
+    ("pre_all_gather_us", "pre us", ".0f"),
+    ("post_all_gather_us", "post us", ".0f"),
+    ("kernels_per_weight", "kernels", ".2f"),
+    ("optimizer_kernels_per_weight", "opt. kernels", ".2f"),
+]
+LEGEND = """\
+optimizer: ms of its step. host: ms until a step's work is handed to the device. - bf16: peak above
+that of bf16. shards: what a rank stores of the quantized weights, masters apart. left: not given
+back when a mode ends. pre, post: host time of FSDP2's hooks for a weight and gather. kernels:
+narrowcast's launches for a weight and step, in forward and backward, and in the optimizer."""
+
+
+def options():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--modes", default="bf16,nc:mxfp8_e4m3,nc:nvfp4", help="default: %(default)s")
+    add("--formats", help="more modes: all, or names of formats; ends in +e for eager ones")
+    small = "; fewer on the CPU"
+    add("--layers", type=int, help="default: 8" + small)
+    add("--width", type=int, help="default: 4096, Llama-3-8B's" + small)
+    add("--vocabulary", type=int, help="default: 32000" + small)
+    add("--seq", type=int, help="tokens in a sequence; default: 4096" + small)
+    add("--batch", type=int, default=2, help="sequences a rank and step")
+    add("--steps", type=int, default=8, help="timed in each round")
+    add("--warmup", type=int, default=4, help="untimed, before those")
+    add("--rounds", type=int, default=3, help="of all modes")
+    processes.add_options(parser)
+    report.add_options(parser)
+    chosen = parser.parse_args()
+    sizes = {"layers": (8, 2), "width": (4096, 256), "vocabulary": (32000, 512), "seq": (4096, 64)}
+    for name, (on_gpu, on_cpu) in sizes.items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, on_gpu if chosen.device == "cuda" else on_cpu)
+    if min(chosen.steps, chosen.warmup, chosen.rounds) < 1:
+        parser.error("--steps, --warmup and --rounds are at least 1")
+    try:
+        chosen.modes = modes.selection(chosen.modes, chosen.formats)
+    except ValueError as error:
+        parser.error(str(error))
+    return chosen
+
+
+class Clock:
+    """Moments on a device: CUDA events, or the time itself."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def now(self):
+        if self.device == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def milliseconds(self, begin, end):
+        return 1e3 * (end - begin) if self.device == "cpu" else begin.elapsed_time(end)
+
+
+class Training:
+    """A mode's model, optimizer and batch."""
+
+    def __init__(self, mode, args, mesh):
+        self.model, self.optimizer = modes.build(mode, args, mesh)
+        shape = (args.batch, args.seq, args.vocabulary)
+        self.batch = llama.batch(*shape, args.device, mesh.get_local_rank())
+        self.clock, self.loss = Clock(args.device), None
+
+    def passes(self):
+        self.loss = self.model(*self.batch)
+        self.loss.backward()
+
+    def update(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def step(self):
+        self.passes()
+        self.update()
+
+    def timed_step(self) -> dict[str, float]:
+        """Milliseconds of a step, of the optimizer's share, and until the host is through."""
+        self.clock.wait()
+        dist.barrier()
+        begin = time.perf_counter()
+        self.passes()
+        before = self.clock.now()
+        self.update()
+        after = self.clock.now()
+        handed_over = time.perf_counter()
+        self.clock.wait()
+        return {
+            "ms": 1e3 * (time.perf_counter() - begin),
+            "optimizer_ms": self.clock.milliseconds(before, after),
+            "host_ms": 1e3 * (handed_over - begin),
+        }
+
+
+def run(mode, args, mesh, looks: bool) -> dict:
+    """One round of a mode: what was measured. `looks`: also what takes steps of its own."""
+    training = Training(mode, args, mesh)
+    for _ in range(args.warmup):
+        training.step()
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    steps = [training.timed_step() for _ in range(args.steps)]
+    row = {key: statistics.median(step[key] for step in steps) for key in steps[0]}
+    row["fastest_ms"], row["slowest_ms"] = (f(step["ms"] for step in steps) for f in (min, max))
+    row["loss"] = processes.reduced(training.loss.item(), args.device, ReduceOp.SUM) / mesh.size()
+    if args.device == "cuda":
+        peak = torch.cuda.max_memory_allocated() / GIB
+        row["peak_gib"] = processes.reduced(peak, args.device, ReduceOp.MAX)
+    shards = memory.shard_bytes(training.model) / GIB
+    row["shards_gib"] = processes.reduced(shards, args.device, ReduceOp.MAX)
+    if looks:
+        row |= look(training, mode, args.device)
+    return row
+
+
+def look(training, mode, device) -> dict:
+    """Host time of the hooks and kernels launched, of a mode that has them."""
+    found = {}
+
+    def step():
+        training.step()
+        training.clock.wait()  # or the host would wait within a hook, where launches queue
+
+    if mode.format:
+        microseconds = probes.hook_microseconds(step)
+        found = {name.removeprefix("fsdp_") + "_us": us for name, us in microseconds.items()}
+    if device == "cuda":
+        passes, update = probes.kernels(training.passes), probes.kernels(training.update)
+        found["all_kernels"] = passes.total() + update.total()
+        if weights := len(memory.quantized_weights(training.model)):
+            found["weights"] = weights
+            for prefix, counter in ("", probes.own(passes)), ("optimizer_", probes.own(update)):
+                found[prefix + "kernels_per_weight"] = counter.total() / weights
+                found[prefix + "kernels"] = dict(counter)
+    return found
+
+
+def measure(args, mesh, rounds) -> None:
+    """Runs all modes in turn; appends each mode's rounds to `rounds`."""
+    for number in range(args.rounds):
+        for mode in args.modes:
+            begin, before = time.perf_counter(), memory.held(args.device)
+            row = run(mode, args, mesh, looks=number == args.rounds - 1)
+            row["left_mib"] = drop(args.device, before)
+            rounds[mode].append(row)
+            if mesh.get_local_rank() == 0:
+                seconds = time.perf_counter() - begin
+                report.progress(
+                    f"round {number + 1} of {args.rounds}, {mode}: {row['ms']:.1f} ms a step "
+                    f"({row['fastest_ms']:.1f} to {row['slowest_ms']:.1f}); {seconds:.0f} s in all"
+                )
+
+
+def drop(device, before) -> float:
+    """Gives back what a mode had; MiB that are still held above what was held before it."""
+    torch._dynamo.reset()
+    left = memory.settled(device, before) - before
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return left / 2**20
+
+
+def summary(rounds, args) -> list[dict]:
+    """A row a mode: medians over the rounds, and ratios to the same round's bf16."""
+    rows = []
+    world = dist.get_world_size()
+    for mode, mine in rounds.items():
+        baseline = rounds[mode.baseline]
+        row = {"mode": str(mode), "ranks": world, "device": args.device}
+        row |= {name: getattr(args, name) for name in ("layers", "width", "seq", "batch")}
+        row |= mine[-1]
+        for key in ("ms", "optimizer_ms", "host_ms"):
+            row[key] = statistics.median(one[key] for one in mine)
+        row["fastest_ms"] = min(one["fastest_ms"] for one in mine)
+        row["slowest_ms"] = max(one["slowest_ms"] for one in mine)
+        row["tokens_per_s"] = 1e3 * args.batch * args.seq / row["ms"]
+        pairs = zip(mine, baseline, strict=False)
+        row["of_baseline"] = statistics.median(plain["ms"] / one["ms"] for one, plain in pairs)
+        row["peak_above_gib"] = None
+        if "peak_gib" in row:
+            row["peak_gib"] = max(one["peak_gib"] for one in mine)
+            row["peak_above_gib"] = row["peak_gib"] - max(one["peak_gib"] for one in baseline)
+        rows.append(row)
+    return rows
+
+
+def show(rows, args) -> None:
+    print(
+        f"\n{args.layers} blocks of width {args.width}, {args.batch} x {args.seq} tokens a rank, "
+        f"{rows[0]['ranks']} rank(s) on {rows[0]['device']}, {args.rounds} x {args.steps} steps\n"
+    )
+    used = [column for column in COLUMNS if any(row.get(column[0]) is not None for row in rows)]
+    print(report.table(rows, used), "", LEGEND, sep="\n")
+    for row in rows:
+        for key, label in ("kernels", "forward and backward"), ("optimizer_kernels", "optimizer"):
+            if row.get(key):
+                counts = ", ".join(f"{name} {count}" for name, count in sorted(row[key].items()))
+                print(f"{row['mode']}, {row['weights']} weights, kernels in {label}: {counts}")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    args = options()
+    if ranks := processes.must_start(args):
+        return processes.start(ranks)
+    with processes.mesh(args.device) as mesh:
+        rounds, status = collections.defaultdict(list), 0
+        try:
+            measure(args, mesh, rounds)
+        except Exception:
+            traceback.print_exc()
+            status = 1  # the table of what has been measured still comes
+        if mesh.get_local_rank() == 0 and rounds:
+            rows = summary(rounds, args)
+            show(rows, args)
+            report.write_json(rows, args.json)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The benchmarks in Python run, in a size at which their figures mean nothing."""
+
+import importlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import narrowcast as nc
+
+BENCH = Path(__file__).parents[2] / "tests" / "bench"
+SIZE = ("--layers", "1", "--width", "256", "--vocabulary", "64")
+
+
+def bench(name, *arguments, json_file=None):
+    """Runs a benchmark on the CPU; its standard output, and its rows as JSON."""
+    command = [sys.executable, str(BENCH / name), "--device", "cpu", *map(str, arguments)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    if json_file:
+        command += ["--json", str(json_file)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = [json.loads(line) for line in json_file.read_text().splitlines()] if json_file else []
+    return result, rows
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Imports one of the benchmarks' modules."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_train_step(ranks, tmp_path):
+    counts = ("--seq", 16, "--steps", 2, "--warmup", 1, "--rounds", 2, "--ranks", ranks)
+    chosen = ("--modes", "nc:mxfp8_e4m3+e")
+    result, rows = bench("train_step.py", *SIZE, *counts, *chosen, json_file=tmp_path / "rows")
+    plain, quantized = rows
+    assert (plain["mode"], quantized["mode"]) == ("bf16+e", "nc:mxfp8_e4m3+e")
+    assert plain["shards_gib"] == 0 and plain["of_baseline"] == 1
+    for row in rows:
+        assert row["mode"] in result.stdout and row["ranks"] == ranks
+        assert 0 < row["fastest_ms"] <= row["ms"] <= row["slowest_ms"]
+        assert 0 < row["optimizer_ms"] < row["host_ms"] <= row["slowest_ms"]
+        assert row["tokens_per_s"] == pytest.approx(2 * 16 / row["ms"] * 1e3)
+    assert quantized["of_baseline"] > 0
+    # Both usages, 8.25 bits an element each: as much as 13 matrices of 256 x 256 in a block, and
+    # the padding of scales.
+    unpadded = 2 * 13 * 256 * 256 * 8.25 / 8 / ranks
+    assert 1 <= quantized["shards_gib"] * 2**30 / unpadded < 1.01
+    assert quantized["pre_all_gather_us"] > 0 and quantized["post_all_gather_us"] > 0
+    assert abs(quantized["loss"] - plain["loss"]) < 0.1
+    assert abs(plain["loss"] - math.log(64)) < 1
+    assert result.stderr.count("ms a step") == 4  # two modes, two rounds
+    assert all(row["left_mib"] < 0.1 for row in rows), "a mode's memory has not come back"
+
+
+def test_a_mode_that_is_none_is_refused():
+    command = [sys.executable, str(BENCH / "train_step.py"), "--modes", "fp16"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2
+    assert "'fp16' is not a mode" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("modes", "formats", "chosen"),
+    [
+        ("nc:nvfp4", None, ["bf16", "nc:nvfp4"]),
+        ("bf16,nc:nvfp4+e,nc:nvfp4", "", ["bf16", "bf16+e", "nc:nvfp4+e", "nc:nvfp4"]),
+        ("", "mxfp4,nvfp4+e", ["bf16+e", "nc:mxfp4+e", "nc:nvfp4+e"]),
+        ("bf16", "all", ["bf16", *(f"nc:{name}" for name in nc.formats())]),
+    ],
+)
+def test_selection(programs, modes, formats, chosen):
+    assert [str(mode) for mode in programs("modes").selection(modes, formats)] == chosen
+
+
+def test_host_time(tmp_path):
+    few = ("--samples", 3, "--counts", "2,4,8", "--sizes", 64, "--formats", "mxfp8_e4m3")
+    result, rows = bench("host_time.py", *few, json_file=tmp_path / "rows")
+    parts = {part: [row for row in rows if row["part"] == part] for part in ("linear", "step")}
+    (linear,) = parts["linear"]
+    assert min(linear[key] for key in ("forward_us", "plain_forward_us", "backward_us")) > 0
+    assert linear["forward_ratio"] == linear["forward_us"] / linear["plain_forward_us"]
+    assert [row["format"] for row in parts["step"]] == ["plain", "mxfp8_e4m3"]
+    for row in parts["step"]:
+        assert len(row["us"]) == 3 and min(row["us"]) > 0
+        at_mean = row["intercept_us"] + row["slope_us"] * statistics.mean(row["counts"])
+        assert at_mean == pytest.approx(statistics.mean(row["us"]))
+    (quantize,) = (row for row in rows if row["part"] == "quantize")
+    assert quantize["us"] > 0
+    assert "FusedAdam.step()" in result.stdout and "nc.quantize" in result.stdout
+
+
+def test_models_dropped(tmp_path):
+    result, rows = bench("models_dropped.py", *SIZE, "--models", 6, json_file=tmp_path / "rows")
+    assert [row["model"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert "left by 4 models" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("kernel", "category"),
+    [
+        ("narrowcast::cuda::tile_kernel<Sequence, DequantizeAction<true>, 8>", "Dequantize<true>"),
+        (
+            "void narrowcast::cuda::tile_kernel<narrowcast::f::cuda::Sequence, "
+            "narrowcast::cuda::CastAction<narrowcast::cuda::Nearest>, 8>(nc_launch)",
+            "Cast<Nearest>",
+        ),
+        ("narrowcast::cuda::(anonymous namespace)::update_kernel(nc_launch)", "update_kernel"),
+        ("void narrowcast::cuda::history_kernel<S<2>, true>(nc_launch)", "history_kernel"),
+    ],
+)
+def test_kernels_are_told_apart(programs, kernel, category):
+    assert programs("probes").own({kernel: 3, "ncclDevKernel_AllGather": 2}) == {category: 3}

@@ -1,0 +1,95 @@
+"""torch.compile of blocks whose weights FSDP2 gathers: one graph for all blocks, eager's numbers to
+the bit, and a backward that reads what the backward's gather brought.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import models
+import narrowcast as nc
+import ranks
+from models import GATHERS, batch, same, shard
+
+TESTED_FORMATS = GATHERS
+LAYERS = 3
+BACKENDS = ["aot_eager", "inductor"]
+
+
+def checkpointed(block, where):
+    """Activation checkpointing around the compiled block, or within what is compiled."""
+    if where == "inside":
+        plain = block.forward
+        block.forward = lambda x: checkpoint(plain, x, use_reentrant=False)
+
+
+def make(mesh, format, backend=None, where=None, recompute=False, **options):
+    model = models.build_plain(format)
+    model.blocks = nn.ModuleList(models.Block(model.width, 2 * model.width) for _ in range(LAYERS))
+    model = nc.convert(model, format, recompute=recompute).to(mesh.device_type)
+    model.reentrant = False if where == "around" else None
+    for block in model.blocks:
+        checkpointed(block, where)
+        if backend:
+            block.compile(backend=backend, fullgraph=True)
+    return shard(model, mesh, **{"reshard_after_forward": True, **options})
+
+
+def train(mesh, model, steps=3):
+    """Losses and gradients, of inputs too, of some steps."""
+    optimizer, seen = nc.FusedAdam(model.parameters(), lr=1e-2), []
+    for step in range(steps):
+        x, y = batch(model, step, mesh.device_type)
+        x.requires_grad_()  # as the inputs of all other blocks
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        seen += [loss.detach(), x.grad, *(p.grad.to_local().clone() for p in model.parameters())]
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
+
+
+def compare(mesh, format, backend, where, recompute, options=()):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    eager = train(mesh, make(mesh, format, None, where, recompute, **dict(options)))
+    compiled = train(mesh, make(mesh, format, backend, where, recompute, **dict(options)))
+    for number, (got, expected) in enumerate(zip(compiled, eager, strict=True)):
+        if backend == "aot_eager":
+            assert same(got, expected), number
+        else:  # which fuses what is no product, and so rounds otherwise
+            torch.testing.assert_close(got, expected)
+    counters = torch._dynamo.utils.counters
+    assert counters["stats"]["unique_graphs"] == 1, counters
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training(format, device, backend):
+    ranks.run(2, device, compare, format, backend, None, False)
+
+
+@pytest.mark.parametrize("where", ["around", "inside"])
+def test_checkpointing(format, device, where):
+    ranks.run(2, device, compare, format, "aot_eager", where, True)
+
+
+@pytest.mark.parametrize("where", ["around", "inside"])
+def test_checkpointing_without_recompute(format, device, where):
+    """A wrong number never comes: what the recomputation lacks is an error that names the way."""
+    if nc.format(format).gather == "rowwise":
+        ranks.run(2, device, compare, format, "aot_eager", where, False)
+        return
+    answers = ranks.errors(2, device, compare, format, "aot_eager", where, False)
+    assert len(set(answers)) == 1
+    kind, message = answers[0]
+    assert kind == "ValueError", answers
+    assert "recompute=True" in message
+
+
+def test_kept_weights(format, device):
+    """One gather serves both passes."""
+    options = (("reshard_after_forward", False),)
+    ranks.run(2, device, compare, format, "aot_eager", None, False, options)

@@ -1,0 +1,161 @@
+"""A reduction of amaxes that fails within a step: masters are new, and the next use of the weights
+makes their bytes.
+"""
+
+import pytest
+import torch
+
+import narrowcast as nc
+import ranks
+from models import SHARDINGS, assert_same, build, loss_of, same, shard
+from narrowcast.tensor import casting
+
+TESTED_FORMATS = [name for name in SHARDINGS if nc.format(name).tensor_amax]
+
+
+def local_weights(model):
+    named = ((name, p.to_local()) for name, p in model.named_parameters())
+    return {name: local for name, local in named if isinstance(local, nc.QuantizedTensor)}
+
+
+class Broken:
+    """Reductions fail, after some good ones, which are counted."""
+
+    def __init__(self, good=0):
+        self.good, self.count, self.reduce_over = good, 0, casting.reduce_over
+
+    def __enter__(self):
+        casting.reduce_over = self.fail
+        return self
+
+    def __exit__(self, *error):
+        casting.reduce_over = self.reduce_over
+
+    def fail(self, *args):
+        self.count += 1
+        if self.count > self.good:
+            raise ConnectionError("no network")
+        self.reduce_over(*args)
+
+
+def failed_step(mesh, format, rounding="nearest"):
+    """Two models after two steps; the last reduction of one has failed."""
+    device = mesh.device_type
+    trained = []
+    for broken in (True, False):
+        model = shard(build(format, device), mesh, reshard_after_forward=True)
+        optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, rounding=rounding)
+        reductions = Broken(good=100)
+        for step in range(2):
+            loss_of(model, step, device).backward()
+            with reductions:
+                if reductions.good < 100:
+                    with pytest.raises(ConnectionError):
+                        optimizer.step()
+                else:
+                    optimizer.step()
+            if broken:  # the last one of the next step; others may come before the update
+                reductions = Broken(reductions.count - 1)
+            optimizer.zero_grad()
+        trained.append((model, optimizer))
+    return trained
+
+
+def next_forward(mesh, format):
+    """Masters and moments are those of a step, and the next forward's loss is that of new bytes."""
+    (model, optimizer), (expected, other) = failed_step(mesh, format)
+    weights, truth = local_weights(model), local_weights(expected)
+    for name, weight in weights.items():
+        assert weight._store.is_stale, name
+        assert same(weight.master, truth[name].master), name
+        with pytest.raises(ValueError, match="written to"):
+            weight.dequantize()
+    for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+        state, state2 = optimizer.state[p], other.state[q]
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            assert same(*(getattr(one[key], "_local_tensor", one[key]) for one in (state, state2)))
+    with torch.no_grad():
+        loss = loss_of(model, 5, mesh.device_type)
+    whole = build(format)
+    masters = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        for name, p in whole.named_parameters():
+            p.copy_(masters[name])
+        assert same(loss, loss_of(whole.to(mesh.device_type), 5, mesh.device_type))
+    for name, weight in weights.items():
+        if weight.history is None:  # else the multiplier begins anew
+            assert_same(weight, truth[name], what=name)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_next_forward(format, device, world):
+    ranks.run(world, device, next_forward, format)
+
+
+def next_step(mesh, format, rounding):
+    """Steps without a forward between: the step makes the bytes that a failure left."""
+    device = mesh.device_type
+    trained = failed_step(mesh, format, rounding)
+    for model, optimizer in trained:
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 0.01, dtype=torch.float32)
+        optimizer.step()
+    (model, _), (expected, _) = trained
+    for name, weight in local_weights(model).items():
+        truth = local_weights(expected)[name]
+        assert not weight._store.is_stale
+        assert same(weight.master, truth.master), name
+        if weight.history is None:
+            assert_same(weight, truth, what=name)
+        else:
+            assert same(weight.history[2:3], truth.history[2:3]), name
+    with torch.no_grad():
+        losses = [loss_of(model, 5, device) for model, _ in trained]
+    if model.head.weight.to_local().history is None:
+        assert same(*losses)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_the_next_step(format, device, rounding):
+    ranks.run(2, device, next_step, format, rounding)
+
+
+def failed_refresh(mesh, format):
+    """A reduction that fails in a forward leaves the weights as they were: to be made."""
+    device = mesh.device_type
+    model = shard(build(format, device), mesh, reshard_after_forward=True)
+    with torch.no_grad():
+        loss = loss_of(model, 0, device)
+        weights = local_weights(model)
+        weights["head.weight"].copy_(weights["head.weight"].master * 2)
+        with Broken(), pytest.raises(ConnectionError):
+            loss_of(model, 0, device)
+        assert weights["head.weight"]._store.is_stale
+        assert not same(loss_of(model, 0, device), loss)
+        assert not weights["head.weight"]._store.is_stale
+
+
+def test_a_failed_forward(format, device):
+    ranks.run(2, device, failed_refresh, format)
+
+
+def failed_agreement(mesh, format):
+    """Before the update: nothing has changed, and the step can be made again."""
+    device = mesh.device_type
+    losses = []
+    for broken in (True, False):
+        model = shard(build(format, device), mesh, reshard_after_forward=True)
+        optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+        loss_of(model, 0, device).backward()
+        if broken:
+            with Broken(), pytest.raises(ConnectionError):
+                optimizer.step()
+        optimizer.step()
+        with torch.no_grad():
+            losses.append(loss_of(model, 1, device))
+    assert same(*losses)
+
+
+@pytest.mark.parametrize("name", [f for f in TESTED_FORMATS if nc.format(f).is_delayed])
+def test_a_step_can_be_made_again(name, device):
+    ranks.run(2, device, failed_agreement, name)

@@ -1,0 +1,143 @@
+"""Copies of a part of a gathered weight, made in a forward: the backward uses bytes that have come,
+or says so.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, same, unit
+
+TESTED_FORMATS = GATHERS
+
+ROWS, COLUMNS = 4, 3  # units
+KINDS = ("ValueError", "BackendCompilerFailed", "TorchRuntimeError")  # while tracing: torch's own
+
+# Whole blocks of both usages, or of the one that a forward gathers (with `odd` rows).
+PARTS = {
+    "columns": lambda w, n, odd: w[:, :n].contiguous(),
+    "last columns": lambda w, n, odd: w[:, n:].contiguous(),
+    "rows": lambda w, n, odd: w[:n].clone(),
+    "last rows": lambda w, n, odd: w[2 * n :].clone(),
+    "corner": lambda w, n, odd: w[n : 3 * n, n:].clone(),
+    "cpu": lambda w, n, odd: w[:n].cpu(),
+    "dtype": lambda w, n, odd: w[n:].to(torch.bfloat16),
+    "whole": lambda w, n, odd: w.clone(),
+    "view of a copy": lambda w, n, odd: w[n:].clone()[:n],
+    "copy of a copy": lambda w, n, odd: w[n:].clone()[:, n:].clone(),
+    "joined": lambda w, n, odd: torch.cat([w[:n], w[2 * n :]]),
+    "view": lambda w, n, odd: w[n : 2 * n],
+    "odd rows": lambda w, n, odd: w[:odd].clone(),
+    "odd last rows": lambda w, n, odd: w[odd:].clone(),
+    "odd view": lambda w, n, odd: w[odd : odd + n],
+    "odd view of the end": lambda w, n, odd: w[odd:],
+}
+
+
+# torch.cat compares scales, which a trace has not.
+COMPILED = [name for name in PARTS if "odd" not in name and name != "joined"]
+
+
+class Part(nn.Linear):
+    """A product with a part of the weight."""
+
+    def __init__(self, n, name):
+        super().__init__(COLUMNS * n, ROWS * n, bias=False)
+        self.n, self.take = n, PARTS[name]
+
+    def part_of(self, weight):
+        return self.take(weight, self.n, self.n // 2 + 5)
+
+    def product(self, x, part):
+        x = x[:, : part.shape[1]].to(part.device, part.dtype)
+        return F.linear(x, part)
+
+    def forward(self, x):
+        return self.product(x, self.part_of(self.weight)).to(x)
+
+
+def layer(format, name):
+    torch.manual_seed(0)
+    return Part(unit(format), name)
+
+
+def expected(format, name, x, gradient):
+    """The output and the gradients of the input and the weight: forward's product with the rowwise
+    value, the input's gradient with the columnwise one.
+    """
+    plain = layer(format, name).to(x.device)
+    results = []
+    for usage in ("rowwise", "columnwise"):
+        value = nc.quantize(plain.weight.detach(), format).dequantize(usage=usage)
+        value, x = value.requires_grad_(), x.detach().clone().requires_grad_()
+        part = plain.part_of(value).contiguous()
+        output = plain.product(x, part).to(x)
+        output.backward(gradient[:, : output.shape[1]])
+        results.append((output.detach(), x.grad, value.grad))
+    (output, _, of_weight), (_, of_input, _) = results
+    return output, of_input, of_weight
+
+
+def train(mesh, format, name, recompute, compiled=False):
+    """One forward and backward; "refused" if the very cut is, in the forward."""
+    device = mesh.device_type
+    model = nc.convert(nn.Sequential(layer(format, name)), format, recompute=recompute).to(device)
+    if compiled:
+        torch._dynamo.reset()
+        model[0].compile(backend="aot_eager")
+    fully_shard(model[0], mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh)
+    generator = torch.Generator().manual_seed(1)
+    x, gradient = (
+        torch.randn(5, n, generator=generator).to(device) for n in reversed(model[0].weight.shape)
+    )
+    outputs = expected(format, name, x, gradient)
+    x.requires_grad_()
+    try:
+        output = model(x)
+    except ValueError as error:
+        assert "cannot be cut" in str(error)
+        return "refused"
+    output.backward(gradient[:, : output.shape[1]])
+    results = output.detach(), x.grad, model[0].weight.grad.full_tensor()
+    for what, got, right in zip(("output", "input", "weight"), results, outputs, strict=True):
+        assert same(got, right), (what, (got - right).abs().max().item())
+    return "right"
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_gradients(format, name, device):
+    """Both usages come, or all that either needs. Then blocks of both cannot be cut."""
+    outcomes = {"right", "refused"} if "odd" in name else {"right"}
+    assert set(ranks.run(2, device, train, format, name, True)) <= outcomes
+
+
+def assert_right_or_named(world, device, *arguments):
+    """What a by-pass format's backward lacks is an error on every rank, never a number."""
+    answers = set(ranks.errors(world, device, train, *arguments))
+    assert len(answers) == 1
+    (answer,) = answers
+    if answer is not None:
+        assert answer[0] in KINDS, answer
+        assert "recompute=True" in answer[1]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_gradients_without_recompute(format, name, device):
+    if nc.format(format).gather == "rowwise":
+        outcomes = {"right", "refused"} if "odd" in name else {"right"}
+        assert set(ranks.run(2, device, train, format, name, False)) <= outcomes
+    else:
+        assert_right_or_named(2, device, format, name, False)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_gradients_of_compiled_layers(format, name, device):
+    if nc.format(format).gather == "rowwise":
+        assert set(ranks.run(2, device, train, format, name, False, True)) == {"right"}
+    else:
+        assert_right_or_named(2, device, format, name, False, True)

@@ -1,0 +1,149 @@
+"""Initialisers act on quantized parameters, whole and sharded, with a plain tensor's values; other
+operations in place are refused, whatever came before.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, local_rows, same, unit
+
+TESTED_FORMATS = GATHERS
+
+INITIALIZERS = {
+    "uniform_": {},
+    "normal_": {"std": 0.3},
+    "constant_": {"val": 0.5},
+    "ones_": {},
+    "zeros_": {},
+    "xavier_uniform_": {},
+    "xavier_normal_": {},
+    "kaiming_uniform_": {"a": 5**0.5},
+    "kaiming_normal_": {},
+    "trunc_normal_": {"std": 0.02},
+    "orthogonal_": {"gain": 2.0},
+    "eye_": {},
+    "sparse_": {"sparsity": 0.3},
+    "dirac_": {"groups": 2},
+}
+NAMES = pytest.mark.parametrize("name", INITIALIZERS)
+
+
+def weight_of(format, dimensions=2):
+    n = unit(format)
+    shape = (2 * n, n) if dimensions == 2 else (2 * n, 2, n)
+    layer = nn.Linear(1, 1)
+    layer.weight = nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    return layer
+
+
+def initialize(layer, name):
+    torch.manual_seed(1)
+    return getattr(nn.init, name)(layer.weight, **INITIALIZERS[name])
+
+
+@NAMES
+@pytest.mark.parametrize("by_name", [False, True])
+def test_whole(format, device, name, by_name):
+    dimensions = 3 if name == "dirac_" else 2
+    plain = weight_of(format, dimensions).to(device)
+    layer = nc.convert(weight_of(format, dimensions).to(device), format)
+    initialize(plain, name)
+    if by_name:
+        torch.manual_seed(1)
+        function = getattr(nn.init, name)
+        assert function(tensor=layer.weight, **INITIALIZERS[name]) is layer.weight
+    else:
+        assert initialize(layer, name) is layer.weight
+    assert same(layer.weight.master, plain.weight)
+    assert same(layer.weight.dequantize(), nc.quantize(plain.weight, format).dequantize())
+    assert layer.weight.requires_grad
+
+
+def expected_shard(mesh, name, plain):
+    """This rank's part. eye_ of a plain DTensor makes the whole on every rank."""
+    if name == "eye_":
+        return local_rows(torch.eye(*plain.weight.shape), plain.weight, mesh)
+    initialize(plain, name)
+    return plain.weight.to_local().detach()
+
+
+def shards(mesh, format, name):
+    dimensions = 3 if name == "dirac_" else 2
+    plain, layer = (weight_of(format, dimensions).to(mesh.device_type) for _ in range(2))
+    nc.convert(layer, format)
+    for one in (plain, layer):
+        fully_shard(one, mesh=mesh)
+    if name == "sparse_":  # which torch cannot do to a DTensor
+        master = layer.weight.to_local().master.clone()
+        for one in (plain, layer):
+            with pytest.raises(RuntimeError, match="DTensor"):
+                initialize(one, name)
+        assert same(layer.weight.to_local().master, master)
+        return
+    expected = expected_shard(mesh, name, plain).to(mesh.device_type)
+    assert initialize(layer, name) is layer.weight
+    assert same(layer.weight.to_local().master, expected)
+    whole = layer.weight.full_tensor()
+    layer.unshard()
+    assert same(layer.weight.dequantize(), nc.quantize(whole, format).dequantize())
+
+
+@NAMES
+def test_sharded(format, device, name):
+    ranks.run(2, device, shards, format, name)
+
+
+IN_PLACE = {
+    "mul_": lambda w: w.mul_(2),
+    "add_": lambda w: w.add_(1),
+    "clamp_": lambda w: w.clamp_(-1, 1),
+    "erfinv_": lambda w: w.erfinv_(),
+    "*=": lambda w: w.__imul__(2),
+    "foreach": lambda w: torch._foreach_mul_([w], 2.0),
+    "row": lambda w: w[: w.shape[0] // 2].mul_(2),
+}
+
+
+def refused(weight, name, before):
+    """With the value as it was."""
+    with torch.no_grad():
+        before(weight)
+        master = weight.master.clone()
+        with pytest.raises(NotImplementedError, match="in place"):
+            IN_PLACE[name](weight)
+        assert same(weight.master, master)
+        assert same(weight.dequantize(), nc.quantize(master, weight.format).dequantize())
+
+
+BEFORE = {
+    "nothing": lambda w: None,
+    "fill": lambda w: w.uniform_(),
+    "copy": lambda w: w.copy_(torch.ones_like(w)),
+    "initialiser": lambda w: nn.init.trunc_normal_(w),
+    "read": lambda w: w.normal_().dequantize(),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_arithmetic_in_place_is_refused(format, device, name, before):
+    layer = nc.convert(weight_of(format).to(device), format)
+    refused(layer.weight.detach(), name, BEFORE[before])
+
+
+def refused_in_shards(mesh, format):
+    layer = nc.convert(weight_of(format), format)
+    fully_shard(layer, mesh=mesh)
+    with torch.no_grad():
+        for write in (lambda w: None, lambda w: w.uniform_(), nn.init.trunc_normal_):
+            write(layer.weight)
+            with pytest.raises(NotImplementedError, match="in place"):
+                layer.weight.mul_(2)
+
+
+def test_arithmetic_in_place_of_shards_is_refused(format):
+    ranks.run(2, "cpu", refused_in_shards, format)

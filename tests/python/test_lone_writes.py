@@ -1,0 +1,216 @@
+"""One rank alone writes to its shard of a weight whose scale spans all shards: no rank waits for
+another, and all get the bytes of the whole new master.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import narrowcast as nc
+import ranks
+from models import (
+    Model,
+    assert_quantized,
+    batch,
+    local_rows,
+    loss_of,
+    one_of_each,
+    same,
+    shard,
+    uneven_rows,
+)
+
+TESTED_FORMATS = one_of_each(lambda f: (f.tensor_amax, f.amax, f.gather, f.rowwise.block))
+TESTED_FORMATS = [name for name in TESTED_FORMATS if nc.format(name).tensor_amax]
+WORLDS = pytest.mark.parametrize("world", [2, 3])
+
+
+def model_for(mesh, format):
+    """Two blocks and a head, sharded; on three ranks the last one has fewer rows."""
+    torch.manual_seed(0)
+    width = 32 if mesh.size() == 2 else max(uneven_rows(format), 32)
+    width += -width % 16  # packed rows stay whole
+    model = nc.convert(Model(width), format).to(mesh.device_type)
+    return shard(model, mesh, reshard_after_forward=True)
+
+
+def weights(model):
+    """The quantized parameters, by name."""
+    named = model.named_parameters()
+    return {n: p for n, p in named if isinstance(p.to_local(), nc.QuantizedTensor)}
+
+
+def write(mesh, weight, factor, writer=0):
+    """On one rank alone. The largest value of the tensor becomes another."""
+    if mesh.get_local_rank() == writer:
+        with torch.no_grad():
+            local = weight.to_local()
+            local.copy_(factor * local.master)
+
+
+def whole_master(weight):
+    """Of all shards; a full tensor of a shard that keeps its master is that."""
+    return weight.full_tensor().float()
+
+
+def assert_whole(mesh, model):
+    """Every weight has the bytes of its whole master, on every rank. With delayed scaling they
+    follow from earlier amaxes too: there the newest one is that of the whole.
+    """
+    for name, weight in weights(model).items():
+        local, whole = weight.to_local(), whole_master(weight).cpu()
+        assert not local._store.is_stale, name
+        value = nc.quantize(whole, local.format)
+        if local.history is None:
+            assert same(local.amax, value.amax), name
+            assert same(local.dequantize(), local_rows(value.dequantize(), weight, mesh)), name
+        else:
+            assert same(local.history[2:3], value.amax), name
+
+
+def forward(model, mesh):
+    with torch.no_grad():
+        return loss_of(model, 0, mesh.device_type)
+
+
+def expected_forward(mesh, model):
+    """The loss of a whole model, converted from the sharded one's masters."""
+    whole = Model(model.width)
+    values = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
+    whole.load_state_dict(values)
+    (format,) = {p.to_local().format for p in weights(model).values()}
+    nc.convert(whole, format)
+    with torch.no_grad():
+        return loss_of(whole.to(mesh.device_type), 0, mesh.device_type)
+
+
+def next_forward(mesh, format, names):
+    model = model_for(mesh, format)
+    forward(model, mesh)
+    for writer in range(mesh.size()):
+        for name in names:
+            write(mesh, weights(model)[name], 3.0 + writer, writer)
+        got = forward(model, mesh)
+        assert same(got, expected_forward(mesh, model)), writer
+        assert_whole(mesh, model)
+
+
+@WORLDS
+@pytest.mark.parametrize(
+    "names", [["blocks.1.down.weight"], ["head.weight"], ["blocks.0.up.weight", "head.weight"]]
+)
+def test_the_next_forward(format, device, world, names):
+    ranks.run(world, device, next_forward, format, names)
+
+
+def first_forward(mesh, format):
+    """Before FSDP2 has seen the tree."""
+    model = model_for(mesh, format)
+    write(mesh, weights(model)["blocks.1.up.weight"], 5.0, mesh.size() - 1)
+    got = forward(model, mesh)
+    assert same(got, expected_forward(mesh, model))
+    assert_whole(mesh, model)
+
+
+@WORLDS
+def test_the_first_forward(format, device, world):
+    ranks.run(world, device, first_forward, format)
+
+
+def unshard(mesh, format):
+    """Of one module; all shards of the tree are made good at once."""
+    model = model_for(mesh, format)
+    forward(model, mesh)
+    weight = weights(model)["blocks.1.up.weight"]
+    write(mesh, weight, 4.0)
+    model.blocks[1].unshard()
+    whole = model.blocks[1].up.weight
+    value = weight.full_tensor().float()
+    assert_quantized(whole.detach(), value)
+    model.blocks[1].reshard()
+    assert same(forward(model, mesh), expected_forward(mesh, model))
+
+
+@WORLDS
+def test_unshard(format, device, world):
+    ranks.run(world, device, unshard, format)
+
+
+def step(mesh, format, with_gradients):
+    """Without gradients nothing is updated, and nothing hangs."""
+    device = mesh.device_type
+    model = model_for(mesh, format)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    if with_gradients:
+        loss_of(model, 0, device).backward()
+    write(mesh, weights(model)["blocks.1.up.weight"], 4.0)
+    optimizer.step()
+    if not with_gradients:
+        forward(model, mesh)
+    assert_whole(mesh, model)
+    optimizer.zero_grad()
+    assert same(forward(model, mesh), loss_of(model, 0, device).detach())
+
+
+@WORLDS
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_step(format, device, world, with_gradients):
+    ranks.run(world, device, step, format, with_gradients)
+
+
+def write_in_forward(mesh, format):
+    """Each layer reads what the forward began with."""
+    device = mesh.device_type
+    model = model_for(mesh, format)
+    before = forward(model, mesh)
+    last = weights(model)["blocks.1.down.weight"]
+    hook = model.blocks[0].register_forward_hook(lambda *_: write(mesh, last, 4.0))
+    x, y = batch(model, 0, device)
+    x.requires_grad_()
+    loss = F.mse_loss(model(x), y)
+    hook.remove()
+    assert same(loss.detach(), before)
+    loss.backward()
+    gradient = x.grad
+    again = forward(model, mesh)
+    assert not same(again, before)
+    assert same(again, expected_forward(mesh, model))
+    reference = model_for(mesh, format)
+    x.grad = None
+    F.mse_loss(reference(x), y).backward()
+    assert same(gradient, x.grad)
+
+
+@WORLDS
+def test_a_write_within_a_forward(format, device, world):
+    ranks.run(world, device, write_in_forward, format)
+
+
+def partial_forwards(mesh, format, way):
+    """Forwards that do not begin with the gather of the tree's first module."""
+    model = model_for(mesh, format)
+    forward(model, mesh)
+    weight = weights(model)["blocks.1.up.weight"]
+    if way == "first is unsharded":
+        model.unshard()
+        model.blocks[0].unshard()
+    x, _ = batch(model, 0, mesh.device_type)
+    if way == "another submodule first":
+        with torch.no_grad():
+            model.blocks[0](x)
+    write(mesh, weight, 4.0)
+    block = Model(model.width).blocks[1]
+    block.load_state_dict({n: p.full_tensor() for n, p in model.blocks[1].named_parameters()})
+    nc.convert(block, weight.to_local().format).to(mesh.device_type)
+    seen = []
+    model.blocks[1].register_forward_hook(lambda module, args, output: seen.append((*args, output)))
+    with torch.no_grad():
+        (model if way == "first is unsharded" else model.blocks[1])(x)
+        ((x, got),) = seen
+        assert same(got, block(x))
+
+
+@pytest.mark.parametrize("way", ["first is unsharded", "submodule", "another submodule first"])
+def test_forwards_of_a_part(format, device, way):
+    """What was written before is used, whichever modules the forward runs."""
+    ranks.run(2, device, partial_forwards, format, way)

@@ -1,0 +1,227 @@
+"""Tensors of the optimizer's state that a user replaces between steps: kernels go on with the new
+ones, and what cannot be gone on with is refused before anything changes.
+"""
+
+import copy
+
+import pytest
+import torch
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, assert_same, build_plain, loss_of, same, shard
+from models import build as build_model
+from narrowcast.fsdp import dtensors
+
+KINDS = [*GATHERS, "plain", "bfloat16"]  # quantized weights, and those that are not
+TESTED_FORMATS = KINDS
+ENTRIES = ["exp_avg", "exp_avg_sq", "step", "master"]
+NAME = "blocks.0.up.weight"
+STEPS = pytest.mark.parametrize("steps", [0, 1, 2])
+
+
+def build(format, device, mesh=None):
+    """A model, its optimizer, and the parameter whose state is replaced, with its name."""
+    if format in GATHERS:
+        model = build_model(format, device)
+    else:
+        dtype = torch.bfloat16 if format == "bfloat16" else torch.float32
+        model = build_plain("mxfp4", device, dtype)
+    if mesh is not None:
+        shard(model, mesh)
+    optimizer = nc.FusedAdam(model.named_parameters(), lr=1e-2)
+    return model, optimizer, dict(model.named_parameters())[NAME]
+
+
+def backward(model, device, step=0):
+    loss_of(model, step, device, model.norm.weight.dtype).backward()
+
+
+def train(model, optimizer, steps, device, first=0):
+    for step in range(first, first + steps):
+        backward(model, device, step)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def other_value(entry, tensor):
+    """Another value of an entry, in memory of its own."""
+    if entry == "step":
+        return tensor + 7
+    noise = torch.Generator().manual_seed(3)
+    value = torch.rand(tensor.shape, generator=noise).to(tensor.device)
+    return value if entry != "master" else 2 * value - 1
+
+
+def snapshot(model, optimizer):
+    """All that a step changes."""
+    found = [copy.deepcopy(optimizer.state_dict())]
+    for p in model.parameters():
+        local = dtensors.local_of(p).detach()
+        quantized = isinstance(local, nc.QuantizedTensor)
+        found.append(local.clone() if not quantized else local.dequantize())
+    return found
+
+
+def assert_unchanged(before, after):
+    (state, *values), (state2, *values2) = before, after
+    for key, entries in state["state"].items():
+        for entry, tensor in entries.items():
+            other = state2["state"][key][entry]
+            assert same(*map(dtensors.local_of, (tensor, other))), (key, entry)
+    assert all(map(same, values, values2))
+
+
+def assert_equal(one, other):
+    """Equal models and state."""
+    for (name, p), q in zip(one[0].named_parameters(), other[0].parameters(), strict=True):
+        a, b = (dtensors.local_of(t).detach() for t in (p, q))
+        if isinstance(a, nc.QuantizedTensor):
+            assert_same(a, b, what=name)
+        else:
+            assert same(a, b), name
+    states = [each[1].state_dict()["state"] for each in (one, other)]
+    for key, entries in states[0].items():
+        for entry, tensor in entries.items():
+            both = tensor, states[1][key][entry]
+            assert same(*map(dtensors.local_of, both)), (key, entry)
+
+
+def replace(mesh, format, entry, steps, device):
+    """Replaced before a step in one model, copied into in the other: both go on alike."""
+    models = [build(format, device, mesh) for _ in range(2)]
+    for (model, optimizer, parameter), is_new in zip(models, (True, False), strict=True):
+        train(model, optimizer, steps, device)
+        state = optimizer.state[parameter]
+        if entry not in state:
+            return
+        backward(model, device, steps)  # with the bytes of the old master
+        value = other_value(entry, dtensors.local_of(state[entry]))
+        given = value if entry == "step" else dtensors.like(parameter, value)
+        if is_new:
+            state[entry] = given
+        elif entry == "master" and format in GATHERS:
+            with torch.no_grad():
+                dtensors.local_of(parameter).copy_(value)
+        else:
+            dtensors.local_of(state[entry]).copy_(value)
+        optimizer.step()
+        optimizer.zero_grad()
+        train(model, optimizer, 2, device, steps + 1)
+        if is_new and not (entry == "master" and format in GATHERS):  # there the value is taken
+            assert state[entry] is given
+    assert_equal(*models)
+
+
+@STEPS
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_replaced(format, device, entry, steps):
+    replace(None, format, entry, steps, device)
+
+
+def replace_sharded(mesh, format, entry, steps):
+    replace(mesh, format, entry, steps, mesh.device_type)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_replaced_in_shards(format, device, entry):
+    ranks.run(2, device, replace_sharded, format, entry, 1)
+
+
+def shortened(tensor):
+    """The same address, fewer elements."""
+    return tensor.view(-1)[:-1]
+
+
+WRONG = {
+    "fewer": shortened,
+    "more": lambda t: torch.cat([t.view(-1), t.view(-1)]),
+    "another shape": lambda t: t.view(-1, t.shape[0]),
+    "not contiguous": lambda t: t.t().contiguous().t(),
+    "float64": lambda t: t.to(torch.float64),
+    "float16": lambda t: t.to(torch.float16),
+    "integers": lambda t: t.to(torch.int32),
+    "meta": lambda t: t.to("meta"),
+    "no tensor": lambda t: 3.0,
+}
+OF_NUMBERS = ("fewer", "another shape", "not contiguous")  # makes no sense for step
+
+
+def refusal(model, optimizer, parameter, entry):
+    """What is wrong with how a step refuses the present state; None if nothing is."""
+    state = optimizer.state[parameter]
+    given = state.pop(entry, None)
+    before = snapshot(model, optimizer)
+    if given is not None:
+        state[entry] = given
+    try:
+        optimizer.step()
+        return "it is taken"
+    except Exception as error:
+        expected = isinstance(error, (ValueError, TypeError))
+        if not expected or NAME not in str(error) or entry not in str(error):
+            return f"{type(error).__name__}: {error}"
+    state.pop(entry, None)
+    try:
+        assert_unchanged(before, snapshot(model, optimizer))
+    except AssertionError as error:
+        return f"changed: {error}"
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_does_not_fit(format, device, entry, steps):
+    found = {}
+    for name, make in WRONG.items():
+        model, optimizer, parameter = build(format, device)
+        train(model, optimizer, steps, device)
+        state = optimizer.state[parameter]
+        if entry not in state or (entry == "step" and name in OF_NUMBERS):
+            continue
+        if (entry, name) == ("master", "not contiguous") and format in GATHERS:
+            continue  # its value is taken
+        backward(model, device)
+        state[entry] = make(state[entry])
+        found[name] = refusal(model, optimizer, parameter, entry)
+    found = {name: what for name, what in found.items() if what}
+    assert not found, found
+
+
+@pytest.mark.parametrize("entry", ["exp_avg", "exp_avg_sq", "step"])
+def test_what_is_missing(format, device, entry):
+    model, optimizer, parameter = build(format, device)
+    train(model, optimizer, 1, device)
+    backward(model, device)
+    del optimizer.state[parameter][entry]
+    found = refusal(model, optimizer, parameter, entry)
+    assert found is None, found
+
+
+@pytest.mark.parametrize("entry", ["exp_avg", "exp_avg_sq", "master"])
+def test_the_same_tensor_with_another_size(format, device, entry):
+    """At the address of before."""
+    model, optimizer, parameter = build(format, device)
+    train(model, optimizer, 1, device)
+    tensor = optimizer.state[parameter].get(entry)
+    if tensor is not None:
+        backward(model, device)
+        tensor.data = shortened(tensor)
+        found = refusal(model, optimizer, parameter, entry)
+        assert found is None, found
+
+
+def wrong_shard(mesh, format, entry):
+    """The whole moment in the place of a shard, plain or replicated."""
+    model, optimizer, parameter = build(format, mesh.device_type, mesh)
+    train(model, optimizer, 1, mesh.device_type)
+    if entry in optimizer.state[parameter]:
+        whole = optimizer.state[parameter][entry].full_tensor()
+        optimizer.state[parameter][entry] = whole
+        backward(model, mesh.device_type)
+        found = refusal(model, optimizer, parameter, entry)
+        assert found is None, found
+
+
+@pytest.mark.parametrize("entry", ["exp_avg", "exp_avg_sq", "master"])
+def test_a_whole_tensor_for_a_shard(format, entry):
+    ranks.run(2, "cpu", wrong_shard, format, entry)
