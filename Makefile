@@ -25,7 +25,7 @@ endif
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
-.PHONY: help build test exhaustive demo regenerate bench format tidy asan ubsan clean
+.PHONY: help build test exhaustive demo regenerate bench bench-step format tidy asan ubsan clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,11 +35,12 @@ help:
 	@echo "make demo        build, then train a small GPT three times and compare (demo/)"
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
 	@echo "make bench       measure this machine"
+	@echo "make bench-step  training steps under FSDP2 on all GPUs, beside bf16's; ARGS=\"--formats all\" and the like"
 	@echo "make format      format the C++, CUDA and Python sources"
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan likewise"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
-	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS"
+	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS"
 
 # The virtual environment and the Debian packages. Nothing is fetched that is there already.
 $(VENV)/.ready: tools/setup.sh tools/debian_packages.sh tools/requirements.txt
@@ -73,6 +74,9 @@ regenerate: $(ready)
 
 bench: build
 	$(run_python) tests/bench/bench.py $(BUILD)
+
+bench-step: build
+	$(run_python) tests/bench/train_step.py $(ARGS)
 
 sources = find bindings codegen generated runtime tests -name '*.[ch]pp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 
