@@ -83,16 +83,13 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def amax(self) -> torch.Tensor | None:
-        """float32 (1,): the largest magnitude of the whole tensor, in formats with a scale that
-        spans it. None in others.
-        """
+        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None."""
         return self._view.spanning("amax")
 
     @property
     def history(self) -> torch.Tensor | None:
-        """float32, in formats with delayed scaling: the multiplier of encoding behind the bytes,
-        that of the next optimizer step, and the amaxes of the whole tensor's last casts, the
-        newest first. None in others.
+        """float32, with delayed scaling: the multiplier of encoding behind the bytes, that of the
+        next step, and the amaxes of the whole tensor's last casts, the newest first; else None.
         """
         return self._view.spanning("history")
 
@@ -156,11 +153,10 @@ class QuantizedTensor(torch.Tensor):
 
     def detach_from_whole(self) -> None:
         """Sees to it that this is a whole matrix of its own, no view."""
-        if self._view.is_whole:
-            return
-        self._view = View(self._view.own_store())
-        if self._base is not None:  # autograd keeps what this was cut from
-            self._base._view = self._view
+        if not self._view.is_whole:
+            self._view = View(self._view.own_store())
+            if self._base is not None:  # autograd keeps what this was cut from
+                self._base._view = self._view
 
     def write(self, value: torch.Tensor) -> None:
         """Sets the value, of this shape; see Store.write."""
@@ -169,12 +165,12 @@ class QuantizedTensor(torch.Tensor):
     # ---- torch's protocols ----
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """That of the first buffer: FSDP2 compares storages, and a wrapper has none. An object of
-        its own, because torch.compile asks which tensors share one.
+        """That of the first buffer, for FSDP2 compares storages; an object of its own, for
+        torch.compile asks which tensors share one.
         """
         first = self._store.tensors[0]
-        storage = first.untyped_storage()
-        return storage[:] if type(first) is torch.Tensor and not first.is_meta else storage
+        own = type(first) is torch.Tensor and not first.is_meta
+        return first.untyped_storage()[:] if own else first.untyped_storage()
 
     def data_ptr(self) -> int:
         """0: the bytes have no one address."""
