@@ -180,5 +180,5 @@ FLATTEN = _row(
 )
 COMPILE = _row(
     "torch.compile of a model",
-    always("exact", "a weight is decoded within the graph, rowwise and columnwise"),
+    always("exact", "one graph: its inputs are the buffers, and a product is one operator"),
 )
