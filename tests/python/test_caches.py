@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import tracemalloc
 import weakref
 
 import pytest
@@ -14,13 +13,14 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, uneven_rows
+from narrowcast.tensor.store import Store
 from test_fsdp_memory import freed, grown, storages
 
 TESTED_FORMATS = GATHERS
 
 SIZED = (dict, list, set, weakref.WeakValueDictionary, weakref.WeakKeyDictionary)
 ROWS, COLUMNS = 64, 12  # units of the tensors that are cut
-SMALL = 32  # bytes: less than the smallest object
+SMALL = 4  # tensors
 
 
 def entries():
@@ -37,22 +37,21 @@ def entries():
     return found
 
 
-def grow(act, count):
-    """The bytes of Python's memory and of tensors that a call leaves, of the second half of calls.
-    The first fills what Python and torch keep anyway.
-    """
-    tracemalloc.start()
+def alive():
+    """How many tensors and stores there are."""
+    gc.collect()
+    return sum(issubclass(type(one), (torch.Tensor, Store)) for one in gc.get_objects())
+
+
+def left_by(act, count):
+    """What the second half of calls leave alive. The first fills what torch keeps anyway."""
     for number in range(count):
         if number == count // 2:
-            gc.collect()
-            before, containers = storages(), entries()
-            traced, _ = tracemalloc.get_traced_memory()
+            before, containers = alive(), entries()
         act(number)
-    gc.collect()
-    traced = tracemalloc.get_traced_memory()[0] - traced
-    tracemalloc.stop()
+    left = alive() - before
     assert entries() == containers
-    return (traced + grown(before)) / (count / 2)
+    return left
 
 
 def cut_of(number):
@@ -86,7 +85,7 @@ USES = {
 def test_thousands_of_slices(format, use):
     down, across = units(format)
     weight = nc.quantize(torch.randn(ROWS * down, COLUMNS * across), format)
-    assert grow(lambda n: USES[use](cut(weight, (down, across), n)), 2000) < SMALL
+    assert left_by(lambda n: USES[use](cut(weight, (down, across), n)), 1000) < SMALL
 
 
 def test_thousands_of_writes(format):
@@ -100,7 +99,7 @@ def test_thousands_of_writes(format):
         if number % 100 == 0:
             weight.dequantize()
 
-    assert grow(write, 2000) < SMALL
+    assert left_by(write, 1000) < SMALL
 
 
 def test_thousands_of_shapes(format):
@@ -113,7 +112,7 @@ def test_thousands_of_shapes(format):
         F.linear(torch.ones(1, columns), weight)
         weight.dequantize(usage="columnwise")
 
-    assert grow(use, 2000) < SMALL
+    assert left_by(use, 1000) < SMALL
 
 
 WIDTH = 64
