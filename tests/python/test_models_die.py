@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import narrowcast as nc
@@ -38,6 +39,8 @@ def evaluate(model, optimizer, device):
 
 
 def infer(model, optimizer, device):
+    if dist.get_world_size() == 1:  # FSDP2 of torch 2.11 then asks its own slots for versions
+        return evaluate(model, optimizer, device)
     with torch.inference_mode():
         return loss_of(model, 0, device)
 
