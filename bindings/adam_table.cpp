@@ -21,10 +21,11 @@ const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
 // What a tensor that a kernel will read must be; its address.
 void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef shape,
                     at::Device device, const std::string& name, const char* key) {
+  void* address =
+      checked_address(tensor, dtype, c10::multiply_integers(shape), device, name, ": state ", key);
   if (tensor.sizes() != shape)
     value_error(name, ": state ", key, " has shape ", tensor.sizes(), ", not ", shape);
-  return checked_address(tensor, dtype, c10::multiply_integers(shape), device, name, ": state ",
-                         key);
+  return address;
 }
 
 }  // namespace
