@@ -38,7 +38,8 @@ AdamTable::AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
     : plugin_(plugin),
       device_(device),
       machine_(machine_of(plugin, device)),
-      stochastic_(stochastic) {}
+      stochastic_(stochastic),
+      table_(machine_, device) {}
 
 at::Tensor AdamTable::take(Parameter& row, const char* key) {
   const py::str name(key);
@@ -85,7 +86,6 @@ void AdamTable::add(const py::object& parameter, const std::string& name, int64_
   tensors_.push_back(entry);
   rows_.push_back(std::move(row));
   steps_.emplace_back();
-  device_tensors_ = at::Tensor();
 }
 
 void AdamTable::add_quantized(Parameter& row, nc_tensor& entry, const Bytes& bytes,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/bytes.hpp"
+#include "bindings/launch.hpp"
 #include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
@@ -72,8 +73,7 @@ class AdamTable {
   bool is_current(const Parameter& row, const nc_tensor& entry, const py::object& local) const;
   void read_gradient(Parameter& row, nc_step& step, const at::Tensor& local,
                      int64_t elements) const;
-  void launch(nc_function function, const char* what, const std::optional<at::Tensor>& amax);
-  void upload();
+  void launch(nc_function function, const char* what, const std::optional<at::Tensor>& amax) const;
 
   const Plugin* plugin_;
   at::Device device_;
@@ -82,9 +82,8 @@ class AdamTable {
   std::vector<Parameter> rows_;
   std::vector<nc_tensor> tensors_;
   std::vector<nc_step> steps_;
-  int64_t tiles_ = 0;
-  at::Tensor device_tensors_;  // the tables in the GPU's memory; undefined until the first launch
-  at::Tensor device_steps_;
+  MatrixTable table_;
+  at::Tensor device_steps_;  // a copy in the GPU's memory; undefined where it needs none
 };
 
 }  // namespace narrowcast

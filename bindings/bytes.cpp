@@ -145,8 +145,10 @@ at::Tensor decode(const Plugin& plugin, int usage, nc_tensor entry, at::Device d
   const nc_machine& machine = plugin.machine(device);
   entry.value = value.mutable_data_ptr();
   entry.value_dtype = checked_dtype(dtype, "the decoded value");
-  run(usage == 0 ? machine.dequantize_rowwise : machine.dequantize_columnwise, "dequantizing",
-      machine, &entry, 1, device, {});
+  MatrixTable table(machine, device);
+  table.assign({entry});
+  table.run(usage == 0 ? machine.dequantize_rowwise : machine.dequantize_columnwise, "dequantizing",
+            {});
   return value;
 }
 

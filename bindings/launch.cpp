@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "bindings/errors.hpp"
 #include "runtime/launch/plan.hpp"
@@ -24,6 +25,10 @@ at::Tensor to_device(const void* host, int64_t bytes, at::Device device) {
   return device.is_cuda() ? staging.to(device, /*non_blocking=*/true) : staging;
 }
 
+bool travels_alone(int64_t count, at::Device device) {
+  return device.is_cuda() && count > NC_PARAMETER_TENSORS;
+}
+
 void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* context) {
   at::parallel_for(0, count, 1, [=](int64_t begin, int64_t end) { body(context, begin, end); });
 }
@@ -37,25 +42,28 @@ void check_launch(const char* failure, const char* what) {
   if (failure != nullptr) throw std::runtime_error(text(what, " failed: ", failure));
 }
 
-void run(nc_function function, const char* what, const nc_machine& machine, nc_tensor* matrices,
-         int64_t count, at::Device device, const LaunchOptions& options) {
-  nc_launch launch{};
-  launch.count = count;
-  launch.tiles = assign_tiles(matrices, count, machine);
-  if (launch.tiles == 0) return;
-  const c10::DeviceGuard guard(device);
-  at::Tensor table;
-  launch.tensors = matrices;
-  launch.host_tables = count <= NC_PARAMETER_TENSORS;
-  if (device.is_cuda() && !launch.host_tables) {
-    table = to_device(matrices, count * static_cast<int64_t>(sizeof(nc_tensor)), device);
-    launch.tensors = static_cast<const nc_tensor*>(table.const_data_ptr());
-  }
-  launch.amax = options.amax;
-  launch.found_inf = options.skip;
-  launch.source_bf16 = options.source_bf16;
-  launch.stochastic = options.stochastic;
-  launch.stream = stream_of(device);
+void MatrixTable::assign(std::vector<nc_tensor> matrices) {
+  const auto count = std::ssize(matrices);
+  tiles_ = assign_tiles(matrices.data(), count, machine_);
+  const size_t bytes = matrices.size() * sizeof(nc_tensor);
+  if (tiles_ == 0 || (matrices.size() == matrices_.size() &&
+                      std::memcmp(matrices.data(), matrices_.data(), bytes) == 0))
+    return;
+  matrices_ = std::move(matrices);
+  on_device_ = travels_alone(count, device_)
+                   ? to_device(matrices_.data(), static_cast<int64_t>(bytes), device_)
+                   : at::Tensor();
+}
+
+void MatrixTable::run(nc_function function, const char* what, nc_launch launch) const {
+  if (tiles_ == 0) return;
+  const c10::DeviceGuard guard(device_);
+  launch.host_tables = !on_device_.defined();
+  launch.tensors = launch.host_tables ? matrices_.data()
+                                      : static_cast<const nc_tensor*>(on_device_.const_data_ptr());
+  launch.count = std::ssize(matrices_);
+  launch.tiles = tiles_;
+  launch.stream = stream_of(device_);
   launch.parallel_for = &parallel_for;
   std::optional<pybind11::gil_scoped_release> release;
   if (PyGILState_Check()) release.emplace();

@@ -3,58 +3,37 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/adam_table.hpp"
-#include "bindings/launch.hpp"
 #include "bindings/module.hpp"
 #include "bindings/tensors.hpp"
-#include "runtime/launch/plan.hpp"
 
 namespace narrowcast {
 
-// The tables of the machine that runs the launch. The tensors' changes seldom, the steps' every
-// time. A few rows travel with the launch itself.
-void AdamTable::upload() {
-  if (!device_tensors_.defined()) {
-    tiles_ = assign_tiles(tensors_.data(), size(), machine_);
-    device_tensors_ =
-        to_device(tensors_.data(), size() * static_cast<int64_t>(sizeof(nc_tensor)), device_);
-  }
-  if (size() > NC_PARAMETER_TENSORS)
-    device_steps_ =
-        to_device(steps_.data(), size() * static_cast<int64_t>(sizeof(nc_step)), device_);
-}
-
 void AdamTable::launch(nc_function function, const char* what,
-                       const std::optional<at::Tensor>& amax) {
-  if (tiles_ == 0) return;
+                       const std::optional<at::Tensor>& amax) const {
   nc_launch launch{};
-  launch.host_tables = size() <= NC_PARAMETER_TENSORS;
-  launch.tensors = launch.host_tables
-                       ? tensors_.data()
-                       : static_cast<const nc_tensor*>(device_tensors_.const_data_ptr());
-  launch.steps = launch.host_tables ? steps_.data()
-                                    : static_cast<const nc_step*>(device_steps_.const_data_ptr());
-  launch.count = size();
-  launch.tiles = tiles_;
+  launch.steps = device_steps_.defined()
+                     ? static_cast<const nc_step*>(device_steps_.const_data_ptr())
+                     : steps_.data();
   launch.stochastic = stochastic_;
-  launch.stream = stream_of(device_);
-  launch.parallel_for = &parallel_for;
   if (amax)
     launch.amax = static_cast<float*>(
         checked_address(*amax, at::kFloat, size(), device_, "the tensor of amaxes"));
-  const py::gil_scoped_release release;
-  check_launch(function(&launch), what);
+  table_.run(function, what, launch);
 }
 
 void AdamTable::update(const std::optional<at::Tensor>& amax) {
   if (size() == 0) return;
   const c10::DeviceGuard guard(device_);
-  upload();
+  table_.assign(tensors_);
+  // These change every time.
+  if (travels_alone(size(), device_))
+    device_steps_ =
+        to_device(steps_.data(), size() * static_cast<int64_t>(sizeof(nc_step)), device_);
   launch(machine_.update != nullptr ? machine_.update : machine_.update_amax, "the update", amax);
 }
 
 void AdamTable::finish(const at::Tensor& amax) {
   if (size() == 0) return;
-  const c10::DeviceGuard guard(device_);
   if (machine_.update == nullptr) {
     launch(machine_.cast, "the cast", amax);
   } else if (machine_.record_amax != nullptr) {

@@ -9,89 +9,113 @@
 namespace narrowcast {
 namespace {
 
-using Matrices = std::vector<std::shared_ptr<Bytes>>;
-using Values = std::vector<at::Tensor>;
 // What the random words of a matrix are a function of: seed, step, and the index of its first
 // element in the whole tensor.
 using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
 
-std::vector<nc_tensor> entries_of(const Matrices& matrices) {
-  std::vector<nc_tensor> entries;
-  entries.reserve(matrices.size());
-  for (const auto& matrix : matrices) entries.push_back(matrix->entry());
-  return entries;
+// Matrices of one format on one device, each with the value that its bytes come from. They may be
+// cast again and again: addresses are those of each time.
+class CastList {
+ public:
+  CastList(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<at::Tensor> values);
+  std::optional<at::Tensor> find_amaxes(bool source_bf16, const std::optional<at::Tensor>& into,
+                                        const std::optional<at::Tensor>& skip);
+  void cast(const std::optional<at::Tensor>& amaxes, bool source_bf16,
+            const std::optional<std::vector<RandomKey>>& draws,
+            const std::optional<at::Tensor>& verdict);
+
+ private:
+  std::vector<nc_tensor> entries() const;
+  float* floats(const at::Tensor& tensor, const char* what) const;
+  void check_histories() const;
+  const nc_machine& machine() const { return table_.machine(); }
+  const nc_format& facts() const { return matrices_[0]->facts(); }
+  at::Device device() const { return table_.device(); }
+
+  std::vector<std::shared_ptr<Bytes>> matrices_;
+  std::vector<at::Tensor> values_;
+  MatrixTable table_;
+};
+
+const Bytes& first_of(const std::vector<std::shared_ptr<Bytes>>& matrices) {
+  if (matrices.empty()) value_error("there is no matrix to cast");
+  return *matrices[0];
 }
 
-std::vector<nc_tensor> entries_of(const Matrices& matrices, const Values& values) {
-  if (values.size() != matrices.size())
-    value_error(values.size(), " values for ", matrices.size(), " matrices");
-  std::vector<nc_tensor> entries = entries_of(matrices);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i].value_dtype = checked_dtype(values[i].scalar_type(), "the value");
-    entries[i].value = checked_address(values[i], values[i].scalar_type(), matrices[i]->elements(),
-                                       matrices[i]->device(), "the value");
+CastList::CastList(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<at::Tensor> values)
+    : matrices_(std::move(matrices)),
+      values_(std::move(values)),
+      table_(first_of(matrices_).plugin().machine(first_of(matrices_).device()),
+             first_of(matrices_).device()) {
+  if (values_.size() != matrices_.size())
+    value_error(values_.size(), " values for ", matrices_.size(), " matrices");
+}
+
+std::vector<nc_tensor> CastList::entries() const {
+  std::vector<nc_tensor> entries;
+  entries.reserve(matrices_.size());
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    nc_tensor& entry = entries.emplace_back(matrices_[i]->entry());
+    entry.value_dtype = checked_dtype(values_[i].scalar_type(), "the value");
+    entry.value = checked_address(values_[i], values_[i].scalar_type(), matrices_[i]->elements(),
+                                  device(), "the value");
   }
   return entries;
 }
 
-float* amaxes_of(const at::Tensor& amaxes, const Matrices& matrices) {
-  return static_cast<float*>(checked_address(amaxes, at::kFloat,
-                                             static_cast<int64_t>(matrices.size()),
-                                             matrices[0]->device(), "the tensor of amaxes"));
+// One float a matrix.
+float* CastList::floats(const at::Tensor& tensor, const char* what) const {
+  return static_cast<float*>(
+      checked_address(tensor, at::kFloat, std::ssize(matrices_), device(), what));
 }
 
-// The largest magnitude of each value, float32; None in formats without a scale that spans the
-// tensor. `skip`: a float; if it is not 0 when the kernel runs, all are 0.
-std::optional<at::Tensor> find_amaxes(const Matrices& matrices, const Values& values,
-                                      bool source_bf16, const std::optional<at::Tensor>& skip) {
-  if (matrices.empty() || !matrices[0]->facts().tensor_amax) return std::nullopt;
-  const Bytes& first = *matrices[0];
-  const nc_machine& machine = first.plugin().machine(first.device());
-  at::Tensor amaxes = at::zeros({static_cast<int64_t>(matrices.size())},
-                                at::TensorOptions().dtype(at::kFloat).device(first.device()));
-  LaunchOptions options;
-  options.amax = amaxes_of(amaxes, matrices);
-  options.source_bf16 = source_bf16;
+std::optional<at::Tensor> CastList::find_amaxes(bool source_bf16,
+                                                const std::optional<at::Tensor>& into,
+                                                const std::optional<at::Tensor>& skip) {
+  if (!facts().tensor_amax) return std::nullopt;
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device());
+  at::Tensor amaxes = into ? *into : at::zeros({std::ssize(matrices_)}, options);
+  nc_launch launch{};
+  launch.amax = floats(amaxes, "the tensor of amaxes");
+  launch.source_bf16 = source_bf16;
   if (skip)
-    options.skip = static_cast<const float*>(
-        checked_address(*skip, at::kFloat, 1, first.device(), "the flag"));
-  std::vector<nc_tensor> entries = entries_of(matrices, values);
-  run(machine.reduce_amax, "the amax", machine, entries.data(), std::ssize(entries), first.device(),
-      options);
+    launch.found_inf = static_cast<const float*>(
+        checked_address(*skip, at::kFloat, 1, device(), "the flag to skip"));
+  table_.assign(entries());
+  table_.run(machine().reduce_amax, "the amax", launch);
   return amaxes;
 }
 
-void cast(const Matrices& matrices, const Values& values, const std::optional<at::Tensor>& amaxes,
-          bool source_bf16, const std::optional<std::vector<RandomKey>>& draws) {
-  if (matrices.empty()) return;
-  const Bytes& first = *matrices[0];
-  const nc_machine& machine = first.plugin().machine(first.device());
-  LaunchOptions options;
-  options.source_bf16 = source_bf16;
-  if (amaxes) options.amax = amaxes_of(*amaxes, matrices);
-  std::vector<nc_tensor> entries = entries_of(matrices, values);
-  if (machine.start_history == nullptr) {
-    if (first.facts().tensor_amax && !amaxes)
-      value_error("format ", first.facts().name,
-                  " has a scale that spans the tensor: its amax is needed");
-  } else {
-    for (const auto& matrix : matrices) {
-      if (!matrix->history().defined()) value_error("a matrix has no history");
-    }
-    // Without new amaxes the bytes are made again with the multiplier that the history holds.
-    if (amaxes)
-      run(machine.start_history, "starting a history", machine, entries.data(), std::ssize(entries),
-          first.device(), options);
+void CastList::check_histories() const {
+  for (const auto& matrix : matrices_) {
+    if (!matrix->history().defined()) value_error("a matrix has no history");
   }
+}
+
+void CastList::cast(const std::optional<at::Tensor>& amaxes, bool source_bf16,
+                    const std::optional<std::vector<RandomKey>>& draws,
+                    const std::optional<at::Tensor>& verdict) {
+  std::vector<nc_tensor> matrices = entries();
+  nc_launch launch{};
+  launch.source_bf16 = source_bf16;
+  launch.stochastic = draws.has_value();
+  if (amaxes) launch.amax = floats(*amaxes, "the tensor of amaxes");
+  if (verdict) launch.verdict = floats(*verdict, "the verdict");
   if (draws) {
-    if (draws->size() != entries.size())
-      value_error(draws->size(), " draws for ", entries.size(), " matrices");
-    for (size_t i = 0; i < entries.size(); ++i)
-      std::tie(entries[i].seed, entries[i].step, entries[i].first) = (*draws)[i];
-    options.stochastic = true;
+    if (draws->size() != matrices.size())
+      value_error(draws->size(), " draws for ", matrices.size(), " matrices");
+    for (size_t i = 0; i < matrices.size(); ++i)
+      std::tie(matrices[i].seed, matrices[i].step, matrices[i].first) = (*draws)[i];
   }
-  run(machine.cast, "the cast", machine, entries.data(), std::ssize(entries), first.device(),
-      options);
+  table_.assign(std::move(matrices));
+  if (machine().start_history != nullptr) {
+    check_histories();
+    // Without new amaxes the bytes are made again with the multiplier that the history holds.
+    if (amaxes) table_.run(machine().start_history, "starting a history", launch);
+  } else if (facts().tensor_amax && !amaxes) {
+    value_error("format ", facts().name, " has a scale that spans the tensor: its amax is needed");
+  }
+  table_.run(machine().cast, "the cast", launch);
 }
 
 // The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
@@ -110,25 +134,31 @@ std::shared_ptr<Bytes> with_columnwise(const std::shared_ptr<Bytes>& rowwise) {
       given(rowwise->amax()), given(rowwise->history()));
   if (!both->is_plain()) return both;  // on meta, or in a trace: shapes alone
   const nc_machine& machine = rowwise->plugin().machine(rowwise->device());
-  nc_tensor entry = both->entry();
-  run(machine.derive_columnwise, "deriving columnwise", machine, &entry, 1, rowwise->device(), {});
+  MatrixTable table(machine, rowwise->device());
+  table.assign({both->entry()});
+  table.run(machine.derive_columnwise, "deriving columnwise", {});
   return both;
 }
 
 }  // namespace
 
 void bind_quantize(py::module_& module) {
-  module.def("find_amaxes", &find_amaxes, py::arg("matrices"), py::arg("values"),
-             py::arg("source_bf16") = false, py::arg("skip") = py::none(),
-             "The largest magnitude of each value, float32 [matrices]; None where no scale spans "
-             "the tensor. skip: a float32; if it is not 0 when the kernel runs, all are 0.");
-  module.def(
-      "cast", &cast, py::arg("matrices"), py::arg("values"), py::arg("amaxes"),
-      py::arg("source_bf16") = false, py::arg("draws") = py::none(),
-      "Makes the bytes of each matrix from its value [rows, columns]. amaxes: of the whole "
-      "tensors; a negative one leaves its matrix as it is; None where none is needed, or where "
-      "a delayed scale stays as it is. draws: "
-      "(seed, step, first) of each for stochastic rounding.");
+  py::class_<CastList>(module, "CastList",
+                       "Matrices of one format on one device, and the value [rows, columns] of "
+                       "each, to be cast once or many times.")
+      .def(py::init<std::vector<std::shared_ptr<Bytes>>, std::vector<at::Tensor>>(),
+           py::arg("matrices"), py::arg("values"))
+      .def("find_amaxes", &CastList::find_amaxes, py::arg("source_bf16") = false,
+           py::arg("into") = py::none(), py::arg("skip") = py::none(),
+           "The largest magnitude of each value, float32 [matrices]; None where no scale spans the "
+           "tensor. into: where to, of what is there and those the larger. skip: a float32; if it "
+           "is not 0 when the kernel runs, nothing is found.")
+      .def("cast", &CastList::cast, py::arg("amaxes"), py::arg("source_bf16") = false,
+           py::arg("draws") = py::none(), py::arg("verdict") = py::none(),
+           "Makes the bytes of each matrix from its value. amaxes: float32 [matrices], of the "
+           "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
+           "draws: (seed, step, first) of each for stochastic rounding. verdict: float32 "
+           "[matrices]; where it is negative, the matrix stays as it is.");
   module.def("with_columnwise", &with_columnwise,
              "The matrix with the columnwise bytes that follow from the rowwise ones.");
 }

@@ -3,6 +3,7 @@
 
 #include "codegen/cpp_text.hpp"
 #include "codegen/emit/emit.hpp"
+#include "runtime/geometry/geometry.hpp"
 
 namespace narrowcast::codegen {
 namespace {
@@ -34,6 +35,10 @@ std::string layout(const nc_layout& layout) {
                {"scale_transposed", flag(layout.scale_transposed)},
                {"element_bits", std::to_string(layout.element_bits)},
                {"scale_bytes", std::to_string(layout.scale_bytes)}});
+}
+
+std::string columnwise(const Plan& plan) {
+  return same(mirror(plan.rowwise), plan.columnwise) ? "mirror(kRowwise)" : layout(plan.columnwise);
 }
 
 // In the order of their names, as clang-format wants them.
@@ -76,7 +81,7 @@ std::string emit_format(const Plan& plan) {
   )text",
                 {{"includes", includes(plan)},
                  {"rowwise", layout(plan.rowwise)},
-                 {"columnwise", layout(plan.columnwise)},
+                 {"columnwise", columnwise(plan)},
                  {"tensor_amax", flag(plan.tensor_amax)},
                  {"delayed_amax", flag(plan.delayed_amax)},
                  {"columnwise_derived", flag(plan.columnwise_derived)},

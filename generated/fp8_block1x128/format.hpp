@@ -24,18 +24,7 @@ struct Format {
       .element_bits = 8,
       .scale_bytes = 4,
   };
-  static constexpr Layout kColumnwise = {
-      .block_rows = 128,
-      .block_columns = 1,
-      .scale_per_rows = 128,
-      .scale_per_columns = 1,
-      .scale_pad_rows = 1,
-      .scale_pad_columns = 4,
-      .transposed = true,
-      .scale_transposed = false,
-      .element_bits = 8,
-      .scale_bytes = 4,
-  };
+  static constexpr Layout kColumnwise = mirror(kRowwise);
 
   static constexpr bool kTensorAmax = false;
   static constexpr bool kDelayedAmax = false;

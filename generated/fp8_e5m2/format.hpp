@@ -24,18 +24,7 @@ struct Format {
       .element_bits = 8,
       .scale_bytes = 4,
   };
-  static constexpr Layout kColumnwise = {
-      .block_rows = 0,
-      .block_columns = 0,
-      .scale_per_rows = 0,
-      .scale_per_columns = 0,
-      .scale_pad_rows = 0,
-      .scale_pad_columns = 0,
-      .transposed = true,
-      .scale_transposed = true,
-      .element_bits = 8,
-      .scale_bytes = 4,
-  };
+  static constexpr Layout kColumnwise = mirror(kRowwise);
 
   static constexpr bool kTensorAmax = true;
   static constexpr bool kDelayedAmax = false;

@@ -24,18 +24,7 @@ struct Format {
       .element_bits = 4,
       .scale_bytes = 1,
   };
-  static constexpr Layout kColumnwise = {
-      .block_rows = 32,
-      .block_columns = 1,
-      .scale_per_rows = 32,
-      .scale_per_columns = 1,
-      .scale_pad_rows = 128,
-      .scale_pad_columns = 4,
-      .transposed = true,
-      .scale_transposed = true,
-      .element_bits = 4,
-      .scale_bytes = 1,
-  };
+  static constexpr Layout kColumnwise = mirror(kRowwise);
 
   static constexpr bool kTensorAmax = false;
   static constexpr bool kDelayedAmax = false;

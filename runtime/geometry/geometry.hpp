@@ -6,6 +6,7 @@
 #pragma once
 
 #include <numeric>
+#include <utility>
 
 #include "runtime/geometry/layout.h"
 #include "runtime/machine.hpp"
@@ -145,20 +146,31 @@ constexpr Box scale_box(const Layout& layout, Box box) {
   return {first_of(box.begin), first_of(box.end)};
 }
 
-// Whether the second layout stores a matrix as the first one stores it with rows and columns
-// exchanged: then the buffers of both, exchanged, are those of the exchanged matrix.
-constexpr bool mirrored(const Layout& one, const Layout& other) {
-  const bool data = one.element_bits == other.element_bits && !one.transposed == !!other.transposed;
-  if (spans_tensor(one) || spans_tensor(other)) {
-    return data && spans_tensor(one) && spans_tensor(other);
-  }
-  return data && one.scale_bytes == other.scale_bytes &&
-         !one.scale_transposed == !!other.scale_transposed &&
-         one.block_rows == other.block_columns && one.block_columns == other.block_rows &&
-         one.scale_per_rows == other.scale_per_columns &&
-         one.scale_per_columns == other.scale_per_rows &&
+// The layout that stores a matrix as this one stores the matrix with rows and columns exchanged:
+// the same bytes.
+constexpr Layout mirror(Layout layout) {
+  std::swap(layout.block_rows, layout.block_columns);
+  std::swap(layout.scale_per_rows, layout.scale_per_columns);
+  layout.transposed = !layout.transposed;
+  layout.scale_transposed = !layout.scale_transposed;
+  return layout;
+}
+
+constexpr bool same(const Layout& one, const Layout& other) {
+  return one.block_rows == other.block_rows && one.block_columns == other.block_columns &&
+         one.scale_per_rows == other.scale_per_rows &&
+         one.scale_per_columns == other.scale_per_columns &&
          one.scale_pad_rows == other.scale_pad_rows &&
-         one.scale_pad_columns == other.scale_pad_columns;
+         one.scale_pad_columns == other.scale_pad_columns && one.transposed == other.transposed &&
+         one.scale_transposed == other.scale_transposed && one.element_bits == other.element_bits &&
+         one.scale_bytes == other.scale_bytes;
+}
+
+// Whether the buffers of two usages, exchanged, are those of the exchanged matrix.
+constexpr bool mirrored(const Layout& one, const Layout& other) {
+  Layout expected = mirror(one);
+  if (spans_tensor(one)) expected.scale_transposed = other.scale_transposed;  // one has no sides
+  return same(expected, other);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

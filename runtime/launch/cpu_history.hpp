@@ -37,7 +37,7 @@ const char* cpu_for_each_tensor(const nc_launch* launch) {
   const IeeeArithmetic ieee;
   for (int64_t i = 0; i < launch->count; ++i) {
     if (launch->steps != nullptr && launch->steps[i].grad == nullptr) continue;
-    if (launch->amax[i] < 0) continue;
+    if (launch->verdict != nullptr && launch->verdict[i] < 0) continue;
     kAction(launch->tensors[i], launch->amax[i]);
   }
   return nullptr;

@@ -102,7 +102,7 @@ struct CpuKernels {
   }
 
   static bool is_skipped(const nc_launch& launch, int64_t index) {
-    return launch.amax != nullptr && launch.amax[index] < 0;
+    return launch.verdict != nullptr && launch.verdict[index] < 0;
   }
 
   template <class Rounding>

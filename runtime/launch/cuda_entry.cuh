@@ -61,7 +61,7 @@ __device__ __forceinline__ bool load_entry(const CudaLaunch& parameters, CudaEnt
     if (lane == 0) {
       entry.index = index;
       entry.amax = launch.amax == nullptr ? 0.0f : launch.amax[index];
-      entry.stopped = found_inf != 0;
+      entry.stopped = found_inf != 0 || (launch.verdict != nullptr && launch.verdict[index] < 0);
     }
   }
   __syncthreads();

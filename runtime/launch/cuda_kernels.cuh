@@ -27,7 +27,6 @@ struct CastAction {
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
-    if (entry.amax < 0) return;
     load_value(tile, entry.tensor, launch.source_bf16);
     cast<Sequence>(tile, launch, entry, /*update=*/false);
   }

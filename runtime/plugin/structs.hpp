@@ -71,7 +71,7 @@ inline constexpr nc_struct kStructs[] = {
     NC_STRUCT(nc_step, t, grad, grad_dtype, decoupled, beta1, beta2, one_minus_beta1,
               one_minus_beta2, rcp_bias1, rcp_bias2, learning_rate, epsilon, weight_decay,
               grad_multiplier, scaled, reserved),
-    NC_STRUCT(nc_launch, tensors, steps, amax, found_inf, count, tiles, source_bf16, stochastic,
+    NC_STRUCT(nc_launch, tensors, steps, amax, verdict, found_inf, count, tiles, source_bf16, stochastic,
               host_tables, reserved, stream, parallel_for),
     NC_STRUCT(nc_segment, buffer, payload, begin, end, in_place, as_stored),
     NC_STRUCT(nc_route, rows, columns, shard_rows, world, phase, payloads, segments, reserved,

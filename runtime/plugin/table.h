@@ -123,8 +123,9 @@ typedef struct nc_launch {
   const nc_step* steps;     /* likewise, one a tensor; NULL outside an update */
   float*
       amax; /* in the machine's memory, one float a tensor: what reduce_amax and update_amax find,
-               and cast uses. NULL if not nc_format.tensor_amax, unless to skip tensors: where it
-               is negative, cast, start_history and record_amax change nothing of the tensor */
+               and cast uses. NULL if not nc_format.tensor_amax */
+  const float* verdict;   /* likewise, or NULL: where it is negative, cast, start_history and
+                             record_amax change nothing of the tensor */
   const float* found_inf; /* likewise, or NULL: if not 0, nothing changes */
   int64_t count;          /* tensors */
   int64_t tiles;          /* of all tensors */

@@ -49,17 +49,21 @@ struct Both {
   }
 };
 
-// The matrices of a format, their tables and one amax each.
+// The matrices of a format, their tables, and one amax and one verdict each.
 struct Group {
   const nc_plugin& plugin;
   std::deque<Both> all;
   std::vector<nc_tensor> tensors, device_tensors;
   std::vector<nc_step> steps, device_steps;
-  std::vector<float> amax;
-  DeviceArray<float> device_amax;
+  std::vector<float> amax, verdict;
+  DeviceArray<float> device_amax, device_verdict;
 
   explicit Group(const nc_plugin& plugin)
-      : plugin(plugin), amax(std::size(kMatrices), 0.0f), device_amax(amax) {
+      : plugin(plugin),
+        amax(std::size(kMatrices), 0.0f),
+        verdict(amax),
+        device_amax(amax),
+        device_verdict(amax) {
     for (const Extent matrix : kMatrices) {
       if (!holds(*plugin.format, matrix)) continue;
       Both& both = all.emplace_back(*plugin.format, matrix, 50 + all.size());
@@ -78,10 +82,12 @@ struct Group {
     const int64_t count = static_cast<int64_t>(all.size());
     nc_launch launch = launch_of(*plugin.cpu, tensors.data(), count,
                                  updating ? steps.data() : nullptr, amax.data());
+    launch.verdict = verdict.data();
     launch.stochastic = true;
     REQUIRE(run_all(on_cpu, launch) == nullptr);
     launch = launch_of(*plugin.cuda, device_tensors.data(), count,
                        updating ? device_steps.data() : nullptr, device_amax.get());
+    launch.verdict = device_verdict.get();
     launch.stochastic = true;
     launch.host_tables = true;
     REQUIRE(run_all(on_gpu, launch) == nullptr);
@@ -132,14 +138,16 @@ TEST_CASE("more tensors than a kernel's parameters hold are refused") {
   }
 }
 
-TEST_CASE("a negative amax leaves the tensor as it is, on the GPU") {
+TEST_CASE("a negative verdict leaves the tensor as it is, on the GPU") {
   if (!has_gpu()) return;
   for (const nc_plugin* plugin : all_plugins()) {
     if (!ready(*plugin)) continue;
     CAPTURE(std::string(plugin->format->name));
     Group group(*plugin);
-    for (size_t i = 0; i < group.amax.size(); ++i) group.amax[i] = i % 2 == 0 ? -1.0f : 0.125f;
+    group.amax.assign(group.amax.size(), 0.125f);
+    for (size_t i = 0; i < group.verdict.size(); i += 2) group.verdict[i] = -1.0f;
     group.device_amax.upload(group.amax);
+    group.device_verdict.upload(group.verdict);
     const auto functions = [](const nc_machine& machine) {
       return present({machine.start_history, machine.cast, machine.record_amax});
     };

@@ -48,8 +48,10 @@ def convert(
     for name, weight, _ in weights:
         _check(name, weight, format)
     quantized = [_empty_like(name, weight, format, recompute) for name, weight, _ in weights]
-    for process_group, stores in _by_group(weights, quantized).items():
-        agreement.make_bytes(stores, process_group)
+    stores = [tensor._store for tensor in quantized]
+    agreement.Agreements().make_bytes(
+        stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
+    )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         if isinstance(weight, DTensor):
             torch_names.replace_shard(*torch_names.managed(weight), tensor)
@@ -142,11 +144,3 @@ def _empty_like(
     store = Store(bytes, master, Label(name, recompute))
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)
-
-
-def _by_group(weights, quantized) -> dict:
-    """The stores by the process group of their shards, in one order on all ranks."""
-    groups: dict = {}
-    for (_, weight, _), tensor in zip(weights, quantized, strict=True):
-        groups.setdefault(dtensors.shard_group(weight), []).append(tensor._store)
-    return groups

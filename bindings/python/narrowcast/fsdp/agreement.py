@@ -6,20 +6,111 @@ waiting for an answer: docs/sharding.md.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from narrowcast import _C
 from narrowcast.fsdp import torch_names
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
-_SETTLED, _RESTORED, _WRITTEN = range(3)  # the larger one decides
+# What a rank says of a shard; the largest decides. A cast leaves what is negative as it is.
+_SETTLED, _RESTORED, _WRITTEN = range(-2, 1)
+_NOTHING = -1.0  # in the end it says whether it has anything to say; 0 if it has
 
-# By module tree: the groups gathered since the last agreement, and the module whose forward it was
-# in. The same on all ranks.
-_since: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+class Agreement:
+    """About shards of tensors with one scale, by the ranks of a process group."""
+
+    def __init__(self, stores: list[Store], process_group: dist.ProcessGroup | None):
+        by_format: dict = {}
+        for store in stores:
+            by_format.setdefault(store.format, []).append(store)
+        self._process_group = process_group
+        self._stores = [store for batch in by_format.values() for store in batch]
+        silence = torch.tensor([float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores))
+        # What the ranks say of each shard, and the amaxes, made anew from silence each time.
+        self._silence = silence.to(self._stores[0].bytes.device)
+        self._memory = torch.empty_like(self._silence)
+        self._said, self._amaxes = self._memory.split([len(stores) + 1, len(stores)])
+        self._batches, begin = [], 0
+        for batch in by_format.values():
+            part = slice(begin, begin + len(batch))
+            self._batches.append((casting.casts_of(batch), self._amaxes[part], self._said[part]))
+            begin += len(batch)
+
+    def make_bytes(self) -> None:
+        """Makes the bytes of those shards that any rank has written to; collective, whoever has
+        written. Those of a saved state are made again if no rank has written anything else.
+        """
+        self._memory.copy_(self._silence)
+        stale = [(place, store) for place, store in enumerate(self._stores) if store.is_stale]
+        if stale:  # otherwise the host has nothing to send, which it would wait for
+            self._said.copy_(torch.tensor([*map(_level, self._stores), 0.0]))
+        casting.reduce_over(self._said, self._process_group)
+        for casts, amaxes, _ in self._batches:
+            casts.find_amaxes(into=amaxes, skip=self._said[-1:])
+        casting.reduce_over(self._amaxes, self._process_group)
+        for casts, amaxes, verdict in self._batches:
+            casts.cast(amaxes, verdict=verdict)
+        if stale:  # only then it matters to the host what the others have said
+            agreed = self._said.tolist()
+            for place, store in stale:
+                if agreed[place] == _RESTORED:
+                    casting.cast_again(store, self._amaxes[place : place + 1])
+                store.master.settle()
+
+
+def _level(store: Store) -> float:
+    if not store.is_stale:
+        return float(_SETTLED)
+    return float(_WRITTEN if store.master.saved is None else _RESTORED)
+
+
+class Agreements:
+    """Those about a list of shards, remembered from time to time."""
+
+    def __init__(self):
+        self._known, self._all = None, []
+
+    def make_bytes(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
+        """Makes the bytes of the shards that any rank has written to; of stale matrices that are
+        whole tensors, too. `process_groups`: gives that of each.
+        """
+        if alone := [store for store in stores if store.is_stale and not store.spans_shards]:
+            casting.cast_masters(alone)
+        known = (
+            stores,
+            [store.partial for store in stores],
+            [store.bytes for store in stores],
+            [store.master for store in stores],
+        )
+        if known != self._known:
+            self._known, self._all = known, _agreements(stores, process_groups())
+        for agreement in self._all:
+            agreement.make_bytes()
+
+
+def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
+    by_process_group: dict = {}
+    for store, process_group in zip(stores, process_groups, strict=True):
+        if store.spans_shards and store.master is not None and store.bytes.is_plain:
+            by_process_group.setdefault(process_group, []).append(store)
+    return [Agreement(some, process_group) for process_group, some in by_process_group.items()]
+
+
+class _Forward:
+    """The groups gathered since the last agreement, the module whose forward it was in, and what
+    was agreed about. The same on all ranks.
+    """
+
+    def __init__(self):
+        self.since, self.root = weakref.WeakSet(), lambda: None
+        self.agreements = Agreements()
+
+
+_forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module tree
 
 
 def before_forward(state, group) -> None:
@@ -30,59 +121,17 @@ def before_forward(state, group) -> None:
     is written later in a forward takes effect with the next one.
     """
     tree, root = torch_names.tree_of(state), torch_names.forward_root(state)
-    since, last_root = _since.get(tree, ((), None))
-    if since and group not in since and last_root() is root and root is not None:
-        since.add(group)
+    last = _forwards.get(tree)
+    if last is None:
+        last = _forwards[tree] = _Forward()
+    if last.since and group not in last.since and last.root() is root and root is not None:
+        last.since.add(group)
         return
     # After unshard(), the forward that it may be for is still to begin.
-    since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
-    _since[tree] = since, (lambda: None) if root is None else weakref.ref(root)
-    by_process_group: dict = {}
-    for one in torch_names.groups_of_tree(state):
-        for parameter in one.fsdp_params:
-            store = torch_names.store_of(parameter)
-            if store is not None and store.format.tensor_amax and torch_names.world(parameter) > 1:
-                process_group = torch_names.process_group(parameter)
-                by_process_group.setdefault(process_group, []).append(store)
-    for process_group, stores in by_process_group.items():
-        make_bytes(stores, process_group)
-
-
-def make_bytes(stores: list[Store], process_group: dist.ProcessGroup | None) -> None:
-    """Makes the bytes of those shards that any rank has written to; collective, whoever has
-    written. Those of a saved state are made again if no rank has written anything else.
-    """
-    casting.cast_masters([s for s in stores if s.is_stale and not s.spans_shards])
-    by_format: dict = {}
-    for store in stores:
-        if store.spans_shards and store.master is not None and store.bytes.is_plain:
-            by_format.setdefault(store.format, []).append(store)
-    if not by_format:
-        return
-    batches = list(by_format.values())
-    stores = [store for batch in batches for store in batch]
-    levels = torch.zeros(len(stores), dtype=torch.float32, device=stores[0].bytes.device)
-    own = list(map(_level, stores))
-    if any(own):  # otherwise the host has nothing to send, which it would wait for
-        levels.copy_(torch.tensor(own, dtype=torch.float32))
-    casting.reduce_over(levels, process_group)
-    nothing = (levels.max() == _SETTLED).to(torch.float32)
-    pairs = [casting.pairs_of(batch) for batch in batches]
-    amaxes = torch.cat([_C.find_amaxes(*pair, skip=nothing) for pair in pairs])
-    casting.reduce_over(amaxes, process_group)
-    written = torch.where(levels == _WRITTEN, amaxes, -1.0)  # a kernel leaves what is negative
-    for pair, own in zip(pairs, written.split([len(batch) for batch in batches]), strict=True):
-        _C.cast(*pair, own)
-    stale = [(place, store) for place, store in enumerate(stores) if store.is_stale]
-    if stale:  # only then it matters to the host what the others have said
-        agreed = levels.tolist()
-        for place, store in stale:
-            if agreed[place] == _RESTORED:
-                casting.cast_again(store, amaxes[place : place + 1])
-            store.master.settle()
-
-
-def _level(store: Store) -> int:
-    if not store.is_stale:
-        return _SETTLED
-    return _WRITTEN if store.master.saved is None else _RESTORED
+    last.since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
+    last.root = (lambda: None) if root is None else weakref.ref(root)
+    parameters = torch_names.quantized_of_tree(state)
+    last.agreements.make_bytes(
+        [torch_names.store_of(parameter) for parameter in parameters],
+        lambda: [torch_names.process_group(parameter) for parameter in parameters],
+    )

@@ -47,6 +47,16 @@ def groups_of_tree(state) -> list:
     return [group for group in groups if group is not None]
 
 
+def quantized_of_tree(state) -> list:
+    """The quantized parameters of those groups."""
+    return [
+        parameter
+        for group in groups_of_tree(state)
+        for parameter in group.fsdp_params
+        if store_of(parameter) is not None
+    ]
+
+
 def forward_root(state):
     """The state of the outermost module whose forward runs; None outside of any."""
     return state._state_ctx.iter_forward_root
@@ -59,7 +69,7 @@ def local_tensor(parameter) -> torch.Tensor:
 
 def store_of(parameter):
     """The store of a shard; None if it is not quantized."""
-    view = getattr(parameter._sharded_local_tensor, "_view", None)
+    view = getattr(parameter.sharded_param._local_tensor, "_view", None)
     return None if view is None else view.store
 
 

@@ -49,7 +49,8 @@ class Tables:
         self._by_key: dict[tuple, Launch] = {}
         self._masters = masters
         self._quantized: list[tuple[torch.Tensor, Store]] = []
-        self._delayed: dict[Any, list[Store]] = {}  # by the process group of their shards, or None
+        self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
+        self._agreements = agreement.Agreements()
         self._groups: dict[Any, None] = {}
         for entry in entries:
             self._add(entry)
@@ -74,7 +75,7 @@ class Tables:
         self._groups[group] = None
         self._quantized.append((entry.parameter, store))
         if store.format.is_delayed:
-            self._delayed.setdefault(group, []).append(store)
+            self._delayed.append((store, group))
         stochastic = entry.seed is not None
         table = self._launch(local.device, store.format, group, stochastic).table
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
@@ -135,8 +136,9 @@ class Tables:
 
     def refresh(self) -> None:
         """Makes stale bytes whose history the update goes on with; all others it makes itself."""
-        for group, stores in self._delayed.items():
-            agreement.make_bytes(stores, group)
+        self._agreements.make_bytes(
+            [store for store, _ in self._delayed], lambda: [group for _, group in self._delayed]
+        )
 
     def run(self) -> None:
         """The step that was prepared."""
@@ -150,19 +152,18 @@ class Tables:
         except BaseException:
             # Masters are new. Their bytes can be made at the next gather or step.
             self._commit()
-            for store in self._updated():
-                if store.spans_shards:
+            for parameter, store in self._quantized:
+                if store.spans_shards and parameter.grad is not None:
                     store.mark_stale(store.rows)
             raise
         for launch in self._launches:
             if launch.spans:
                 launch.table.finish(launch.amaxes)
-        for store in self._updated():
-            store.master.settle()
+        # Few are stale, and asking a tensor of a class of ours for its gradient is slow.
+        for parameter, store in self._quantized:
+            if store.is_stale and parameter.grad is not None:
+                store.master.settle()
         self._commit()
-
-    def _updated(self) -> list[Store]:
-        return [store for parameter, store in self._quantized if parameter.grad is not None]
 
     def _commit(self) -> None:
         for launch in self._launches:

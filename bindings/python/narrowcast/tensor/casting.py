@@ -42,14 +42,13 @@ def cast_value(
     With a draw, codes are rounded stochastically.
     """
     if bytes.is_plain:
-        values = [value.contiguous()]
-        amaxes = _C.find_amaxes([bytes], values, source_bf16)
-        _C.cast([bytes], values, amaxes, source_bf16, draw and [draw])
+        one = _C.CastList([bytes], [value.contiguous()])
+        one.cast(one.find_amaxes(source_bf16), source_bf16, draw and [draw])
 
 
-def pairs_of(stores: list[Store]) -> tuple[list[_C.Bytes], list[torch.Tensor]]:
-    """The bytes and the masters of matrices."""
-    return [store.bytes for store in stores], [store.master.value for store in stores]
+def casts_of(stores: list[Store]) -> _C.CastList:
+    """Of matrices from their masters."""
+    return _C.CastList([store.bytes for store in stores], [store.master.value for store in stores])
 
 
 def cast_masters(stores: list[Store]) -> None:
@@ -61,10 +60,10 @@ def cast_masters(stores: list[Store]) -> None:
         if store.bytes.is_plain and store.master.saved is None:
             new[store.bytes.device, store.format].append(store)
         elif store.bytes.is_plain:
-            cast_again(store, _C.find_amaxes(*pairs_of([store])))
+            cast_again(store, casts_of([store]).find_amaxes())
     for same in new.values():
-        pair = pairs_of(same)
-        _C.cast(*pair, _C.find_amaxes(*pair))
+        casts = casts_of(same)
+        casts.cast(casts.find_amaxes())
     for store in stores:
         store.master.settle()
 
@@ -73,14 +72,17 @@ def cast_again(store: Store, amax: torch.Tensor | None) -> None:
     """Makes the bytes of a saved state. `amax`: float32 (1,), of the whole tensor."""
     draw, keeps_history = store.master.saved.draw, store.format.is_delayed
     amax = None if keeps_history else amax
-    _C.cast(*pairs_of([store]), amax, draws=None if draw is None else [draw])
+    casts_of([store]).cast(amax, draws=None if draw is None else [draw])
     if keeps_history:
         store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])
 
 
 def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup) -> None:
     """The maximum over the ranks, in place. NaN is never in it."""
-    work = dist.all_reduce(amaxes, op=dist.ReduceOp.MAX, group=group, async_op=True)
+    gpu = amaxes.is_cuda  # where NCCL works on the present stream, and nobody has to wait
+    work = dist.all_reduce(amaxes, op=dist.ReduceOp.MAX, group=group, async_op=not gpu)
+    if gpu:
+        return
     work.wait()
     # Kept until the next one: if gloo's thread dropped the last reference, it would take Python's
     # lock to free a tensor, which aborts the process if the interpreter is exiting by then.
