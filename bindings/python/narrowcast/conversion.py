@@ -9,8 +9,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import registry
-from narrowcast.fsdp import agreement, dtensors, sharding, torch_names
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
+from narrowcast.fsdp import agreement, sharding, torch_names
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Label, Store
@@ -48,7 +48,10 @@ def convert(
     for name, weight, _ in weights:
         _check(name, weight, format)
     quantized = [_empty_like(name, weight, format, recompute) for name, weight, _ in weights]
-    for process_group, stores in _by_group(weights, quantized).items():
+    by_group: dict = {}  # of their shards, in one order on all ranks
+    for (_, weight, _), tensor in zip(weights, quantized, strict=True):
+        by_group.setdefault(dtensors.shard_group(weight), []).append(tensor._store)
+    for process_group, stores in by_group.items():
         agreement.make_bytes(stores, process_group)
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         if isinstance(weight, DTensor):
@@ -63,41 +66,33 @@ def convert(
 
 def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.Module]]]:
     """The weights to convert: name, parameter, and the modules that hold it."""
-    owners: dict[int, list[tuple[str, nn.Module, str]]] = {}
     chosen: dict[int, tuple[str, nn.Parameter, list[nn.Module]]] = {}
+    left_out: dict[int, str] = {}  # the names of all other parameters
     for path, module in model.named_modules():
-        for attribute, parameter in module._parameters.items():
-            if parameter is not None:
-                owners.setdefault(id(parameter), []).append(
-                    (_join(path, attribute), module, attribute)
-                )
-        if not filter(path, module):
-            continue
-        weight = module._parameters.get("weight")
-        if weight is None:
+        convertible = filter(path, module)
+        if convertible and module._parameters.get("weight") is None:
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
                 "no parameter `weight`"
             )
-        name = _join(path, "weight")
-        chosen.setdefault(id(weight), (name, weight, []))[2].append(module)
+        for attribute, parameter in module._parameters.items():
+            name = f"{path}.{attribute}" if path else attribute
+            if convertible and attribute == "weight":
+                chosen.setdefault(id(parameter), (name, parameter, []))[2].append(module)
+            else:
+                left_out.setdefault(id(parameter), name)
     if not chosen:
         raise ValueError(
             "the filter chooses no module of the model, so there is nothing to convert (the "
             "default chooses every nn.Linear)"
         )
-    for key, (name, _, modules) in chosen.items():
-        for other, module, attribute in owners[key]:
-            if attribute != "weight" or not any(module is one for one in modules):
-                raise ValueError(
-                    f"{name} is the same parameter as {other}, which the filter leaves out. Let "
-                    "the filter choose both or neither"
-                )
+    for key, (name, _, _) in chosen.items():
+        if key in left_out:
+            raise ValueError(
+                f"{name} is the same parameter as {left_out[key]}, which the filter leaves out. "
+                "Let the filter choose both or neither"
+            )
     return list(chosen.values())
-
-
-def _join(path: str, attribute: str) -> str:
-    return f"{path}.{attribute}" if path else attribute
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
@@ -142,11 +137,3 @@ def _empty_like(
     store = Store(bytes, master, Label(name, recompute))
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)
-
-
-def _by_group(weights, quantized) -> dict:
-    """The stores by the process group of their shards, in one order on all ranks."""
-    groups: dict = {}
-    for (_, weight, _), tensor in zip(weights, quantized, strict=True):
-        groups.setdefault(dtensors.shard_group(weight), []).append(tensor._store)
-    return groups

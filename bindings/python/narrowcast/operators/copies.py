@@ -16,11 +16,17 @@ from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
 
 
+def _wanted(values) -> tuple[torch.device, torch.dtype]:
+    """The device and the dtype that a call asks for, else the tensor's own."""
+    tensor = values["self"]
+    return values["device"] or tensor.device, values["dtype"] or tensor.dtype
+
+
 @implements(*table.NEW_ZEROS.operators)
 def _new_zeros(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, size = values["self"], tuple(values["size"])
-    device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
+    device, dtype = _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return torch.zeros(size, dtype=dtype, device=device)
     return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
@@ -29,22 +35,18 @@ def _new_zeros(func, args, kwargs):
 @implements(*table.NEW_EMPTY.operators)
 def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
-    tensor, store = values["self"], values["self"]._store
+    tensor, (device, dtype) = values["self"], _wanted(values)
     size = tuple(values.get("size", tensor.shape))
+    if dtype not in LOGICAL_DTYPES:
+        return torch.empty(size, dtype=dtype, device=device)
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
         rows, columns = tensor._view.region.shape
     elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
-        rows, columns = 0, store.columns
-    device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
-    if dtype not in LOGICAL_DTYPES:
-        return torch.empty(size, dtype=dtype, device=device)
-    empty = Store.allocate(
-        *(store.format, rows, columns, tensor._view.usages, device),
-        master=store.master is not None,
+        rows, columns = 0, tensor._store.columns
+    return QuantizedTensor(
+        tensor._store.room(rows, columns, tensor._view.usages, device), size, dtype
     )
-    empty.label, empty.partial = store.label, store.partial
-    return QuantizedTensor(empty, size, dtype)
 
 
 @implements(*table.PLAIN_LIKE.operators)
@@ -63,10 +65,9 @@ def _clone(func, args, kwargs):
 @implements(*table.TO.operators)
 def _to_copy(func, args, kwargs):
     values = bound(func, args, kwargs)
-    tensor, dtype = values["self"], values["dtype"] or values["self"].dtype
+    tensor, (device, dtype) = values["self"], _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
-    device = values["device"] or tensor.device
     if device == tensor.device:
         return tensor.with_store(tensor._view.own_store(), dtype)
 

@@ -8,23 +8,18 @@ import torch
 
 from narrowcast._C import Bytes
 from narrowcast.registry import BUFFERS, buffers_of
-from narrowcast.tensor.region import Region, whole_region
+from narrowcast.tensor.region import Region
 
 allocate = Bytes.allocate  # (format, rows, columns, usages, device): undefined, padding zero
 
 
 def whole_of(bytes: Bytes) -> Region:
-    return whole_region(bytes.rows, bytes.columns)
+    return Region(0, bytes.rows, 0, bytes.columns)
 
 
 def spanning_of(bytes: Bytes) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """What belongs to the whole tensor beside its scales: amax and history."""
     return bytes.amax, bytes.history
-
-
-def tensors_of(bytes: Bytes) -> list[torch.Tensor]:
-    """All that is there."""
-    return [one for one in (*bytes.buffers, *spanning_of(bytes)) if one is not None]
 
 
 def corner(shape) -> tuple[slice, ...]:
@@ -34,9 +29,9 @@ def corner(shape) -> tuple[slice, ...]:
 
 def mapped(bytes: Bytes, function) -> Bytes:
     """The same matrix with function(tensor) for each tensor: in other memory."""
-    every = [None if one is None else function(one) for one in bytes.buffers]
-    spanning = [None if one is None else function(one) for one in spanning_of(bytes)]
-    return Bytes(bytes.format, bytes.rows, bytes.columns, every, *spanning)
+    old = *bytes.buffers, *spanning_of(bytes)
+    new = [None if one is None else function(one) for one in old]
+    return Bytes(bytes.format, bytes.rows, bytes.columns, new[:4], *new[4:])
 
 
 def exchanged(bytes: Bytes) -> Bytes:
@@ -94,11 +89,9 @@ def part(bytes: Bytes, region: Region, usages) -> Bytes:
     """
     if region == whole_of(bytes) and len(usages) == len(bytes.usages):
         return bytes
-    buffers: list[torch.Tensor | None] = [None] * len(BUFFERS)
-    for usage in usages:
-        for buffer in buffers_of(usage):
-            buffers[buffer] = canonical(bytes, buffer, region)
-    return Bytes(bytes.format, *region.shape, buffers, *spanning_of(bytes))
+    wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
+    parts = [canonical(bytes, one, region) if one in wanted else None for one in BUFFERS]
+    return Bytes(bytes.format, *region.shape, parts, *spanning_of(bytes))
 
 
 def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:

@@ -78,13 +78,11 @@ def gathered_buffer(tensor, index: int) -> torch.Tensor | None:
 def flatten(tensor) -> tuple[list[str], tuple]:
     """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
     store = tensor._view.store
-    if store.present is not None:
-        names, tensors = GATHERED, [gathered_buffer(tensor, index) for index in range(4)]
-        names, tensors = (*names, PRESENT), [*tensors, store.present]
-        names, tensors = names + SPANNING[:2], [*tensors, tensor.amax, tensor.history]
+    if store.present is None:
+        found = dict(zip(BUFFERS + SPANNING, _tensors_of(tensor), strict=True))
     else:
-        names, tensors = BUFFERS + SPANNING, _tensors_of(tensor)
-    there = [name for name, one in zip(names, tensors, strict=True) if one is not None]
+        found = {name: getattr(tensor, name) for name in (*GATHERED, PRESENT, "amax", "history")}
+    there = [name for name, one in found.items() if one is not None]
     partial = store.partial or not tensor._view.is_whole
     facts = store.format.name, tensor.dtype, partial, _flattened(tensor)
     return there, (*facts, _Aside(store.label))

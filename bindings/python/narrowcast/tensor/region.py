@@ -44,10 +44,6 @@ class Region(NamedTuple):
         return tensor.narrow(0, self.row, self.rows).narrow(1, self.column, self.columns)
 
 
-def whole_region(rows: int, columns: int) -> Region:
-    return Region(0, rows, 0, columns)
-
-
 def matrix_shape(shape) -> tuple[int, int]:
     """Rows and columns of a tensor as a matrix: prod(shape[:-1]) x shape[-1]."""
     return math.prod(shape[:-1]), shape[-1] if len(shape) else 1
