@@ -1,7 +1,5 @@
 """nc.convert: a model's weights become QuantizedTensors, in place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -115,10 +113,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
             f"({format.path})"
         )
     if isinstance(weight, DTensor):
-        sharding.check_sharded(weight, name)
-        shards = torch_names.world(torch_names.managed(weight)[1])
-        description = f"{name}: {rows}x{columns} matrix in {format.name}"
-        sharding.check_shards(description, format, rows, weight.shape, shards)
+        sharding.check_sharded(weight, name, format)
 
 
 def _empty_like(

@@ -1,7 +1,5 @@
 """The loaded formats and their facts, as derived from their specs."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math
@@ -24,10 +22,6 @@ def buffers_of(usage: str) -> tuple[int, int]:
     if usage not in USAGES:
         raise ValueError(f'usage is "rowwise" or "columnwise", not {usage!r}')
     return tuple(BUFFERS[:2] if usage == "rowwise" else BUFFERS[2:])
-
-
-def other_usage(usage: str) -> str:
-    return USAGES[1 - USAGES.index(usage)]
 
 
 @dataclasses.dataclass(frozen=True)

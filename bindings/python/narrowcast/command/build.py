@@ -4,8 +4,6 @@ In the folder that `build` fills: <format>.so, which nc.load takes; generated/<f
 and build/, by which an unchanged format is not compiled again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

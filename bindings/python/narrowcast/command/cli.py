@@ -1,7 +1,5 @@
 """The command `narrowcast`: the formats that there are, and how to make others."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text for the command line: a list of formats, one, two side by side, and the operator table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from narrowcast import registry

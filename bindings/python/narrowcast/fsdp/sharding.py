@@ -2,13 +2,12 @@
 the same answer.
 """
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast.fsdp import torch_names
 from narrowcast.registry import Format
 from narrowcast.tensor.dispatch import as_torch_does
+from narrowcast.tensor.region import matrix_shape
 
 
 def chunk(tensor, chunks: int, dim: int = 0):
@@ -50,8 +49,10 @@ def check_shards(description: str, format: Format, rows: int, shape, shards: int
     )
 
 
-def check_sharded(parameter, name: str) -> None:
-    """NotImplementedError unless a DTensor is sharded by fully_shard alone, and along rows."""
+def check_sharded(parameter, name: str, format: Format) -> None:
+    """NotImplementedError unless a DTensor is sharded by fully_shard alone, and along rows;
+    ValueError unless its shards can be in a format.
+    """
     _, managed = torch_names.managed(parameter)
     if managed is None or managed.is_dtensor:
         raise NotImplementedError(
@@ -61,6 +62,9 @@ def check_sharded(parameter, name: str) -> None:
         )
     if managed.fsdp_placement.dim != 0:
         raise _cannot_shard_columns(name, managed.fsdp_placement.dim)
+    rows, columns = matrix_shape(parameter.shape)
+    description = f"{name}: {rows}x{columns} matrix in {format.name}"
+    check_shards(description, format, rows, parameter.shape, torch_names.world(managed))
 
 
 def _cannot_shard_columns(description: str, dim: int) -> NotImplementedError:

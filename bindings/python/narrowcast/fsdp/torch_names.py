@@ -2,8 +2,6 @@
 public answers. A `parameter` is an FSDPParam, a `group` an FSDPParamGroup.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

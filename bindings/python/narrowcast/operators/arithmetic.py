@@ -1,8 +1,6 @@
-"""Operators that are in no table: arithmetic decodes; arithmetic in place, and views of other
-shapes, are refused.
+"""Operators that do not act on the bytes: arithmetic, which is in no table, decodes; arithmetic in
+place, views of other shapes and other orders of rows and columns are refused.
 """
-
-from __future__ import annotations
 
 import torch
 from torch.utils._pytree import tree_any
@@ -13,15 +11,25 @@ from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
 
-@implements(None)
+@implements(None, *table.REARRANGE.operators, *table.SET.operators)
 def run(func, args, kwargs):
-    """Runs an operator on decoded values, unless it writes to a QuantizedTensor or is a view."""
+    """Runs an operator on decoded values, unless it is refused."""
     if reason := _reason_against(func, args, kwargs):
         return refuse((args, kwargs), func, reason)
     return run_on_values(func, args, kwargs, lambda tensor: tensor.decode(tensor.dtype))
 
 
 def _reason_against(func, args, kwargs) -> str | None:
+    if func in table.REARRANGE.operators:
+        return (
+            "would take rows or columns in another order, or more than once, so their blocks would "
+            "be others. Use dequantize() and the plain tensor that it makes, or slices and cat"
+        )
+    if func in table.SET.operators:
+        return (
+            "would replace one storage, and the bytes lie in several buffers. Make a new tensor, "
+            "or copy_ into this one"
+        )
     if torch.Tag.inplace_view in func.tags:
         return "would give this very tensor another shape. Use the operation that returns a view"
     if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
@@ -44,26 +52,6 @@ def _writes_quantized(func, args, kwargs) -> bool:
     aliases = {one.name: one.alias_info for one in func._schema.arguments}
     written = [values.get(name) for name, alias in aliases.items() if alias and alias.is_write]
     return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), written)
-
-
-@implements(*table.REARRANGE.operators)
-def _rearrange(func, args, kwargs):
-    return refuse(
-        (args, kwargs),
-        func,
-        "would take rows or columns in another order, or more than once, so their blocks would be "
-        "others. Use dequantize() and the plain tensor that it makes, or slices and cat",
-    )
-
-
-@implements(*table.SET.operators)
-def _set(func, args, kwargs):
-    return refuse(
-        (args, kwargs),
-        func,
-        "would replace one storage, and the bytes lie in several buffers. Make a new tensor, or "
-        "copy_ into this one",
-    )
 
 
 @implements(

@@ -1,7 +1,5 @@
 """What the handlers of operators share."""
 
-from __future__ import annotations
-
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from narrowcast.tensor import QuantizedTensor

@@ -1,7 +1,5 @@
 """Copies and new tensors: the bytes as they are in other memory, or zeros."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -11,6 +9,7 @@ from narrowcast.operators import table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
 from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
@@ -90,22 +89,16 @@ def _copy(func, args, kwargs):
         return target.copy_(source.decode(torch.float32), *args[2:])
     if not isinstance(source, QuantizedTensor):
         _write(target, source)
-    elif target._view.is_same(source._view) and target.shape == source.shape:
+        return target
+    # As matrices too: flat views forget theirs.
+    alike = target.shape == source.shape and flattened(target) == flattened(source)
+    if alike and target._view.is_same(source._view):
         pass  # set_state_dict, after a load into the weight's own state dict
-    elif target.format is source.format and _alike(target, source):
+    elif alike and target.format is source.format:
         _copy_bytes(target, source)
     else:
         _write(target, source.decode(torch.float32))
     return target
-
-
-def _alike(target: QuantizedTensor, source: QuantizedTensor) -> bool:
-    """Of one shape, as matrices too: flat views forget theirs."""
-    return (
-        target.shape == source.shape
-        and target.is_flat == source.is_flat
-        and (not target.is_flat or target._view.region.shape == source._view.region.shape)
-    )
 
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:

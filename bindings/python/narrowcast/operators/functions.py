@@ -1,7 +1,5 @@
 """torch functions on QuantizedTensors that must be seen above autograd."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

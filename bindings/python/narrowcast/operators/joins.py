@@ -1,7 +1,5 @@
 """cat: pieces of one format side by side in one matrix, where each ends between blocks."""
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat

@@ -2,8 +2,6 @@
 are defined in C++ (bindings/linear.cpp).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

@@ -1,7 +1,5 @@
 """docs/operators.md: the operator table by format, from the rows that handlers are entered by."""
 
-from __future__ import annotations
-
 from narrowcast import registry
 
 _HEAD = """# Operators

@@ -1,7 +1,5 @@
 """Questions about a QuantizedTensor: about its buffers, which no question makes anew."""
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast.operators import arithmetic, table

@@ -6,8 +6,6 @@ identity, or an error with its reason. What is in no row is arithmetic: out of p
 plain tensor of decoded values, in place it is an error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import partial

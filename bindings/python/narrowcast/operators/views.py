@@ -2,8 +2,6 @@
 says which elements a view takes, and the geometry whether they are bytes of their own.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.utils._pytree import tree_map_only
 

@@ -2,8 +2,6 @@
 one, and the bytes are made when they are next read.
 """
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast.operators import arithmetic, table

@@ -1,7 +1,5 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -2,8 +2,6 @@
 cast.
 """
 
-from __future__ import annotations
-
 import copy
 from itertools import chain
 
@@ -38,9 +36,8 @@ def make_state(
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in ("exp_avg", "exp_avg_sq"):
-        state[moment] = dtensors.like(
-            parameter, torch.zeros(local.shape, dtype=state_dtype, device=local.device)
-        )
+        zeros = torch.zeros(local.shape, dtype=state_dtype, device=local.device)
+        state[moment] = dtensors.like(parameter, zeros)
     return state
 
 

@@ -2,8 +2,6 @@
 _C.Bytes, which checks what it is made of and never changes.
 """
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast._C import Bytes

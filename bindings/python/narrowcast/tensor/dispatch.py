@@ -4,8 +4,6 @@ FUNCTIONS: torch functions that must be seen above autograd. OPERATORS: ATen ope
 the bytes; all others are arithmetic (narrowcast.operators.arithmetic).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -6,8 +6,6 @@ operations, of which no one says what the whole is, are wrapped here: for quanti
 any other tensor goes straight to torch's function.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -1,7 +1,5 @@
 """Stores from regions of others: where one may be cut, copies of a region, a shard to fill."""
 
-from __future__ import annotations
-
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store

@@ -1,7 +1,5 @@
 """nc.quantize: a QuantizedTensor from a plain tensor."""
 
-from __future__ import annotations
-
 import itertools
 import numbers
 

@@ -5,8 +5,6 @@ row by row. It is a region if it takes some rows and some columns in their order
 region with rows and columns exchanged, or is a whole one under one dimension.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import buffers_of, other_usage
+from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.pieces import part_of
 from narrowcast.tensor.region import Region
@@ -35,7 +35,7 @@ class View:
 
     def own_usage(self, usage: str) -> str:
         """What the store calls a usage of this view, and the other way round."""
-        return other_usage(usage) if self.exchanged else usage
+        return USAGES[1 - USAGES.index(usage)] if self.exchanged else usage
 
     def oriented(self, value: torch.Tensor) -> torch.Tensor:
         """A value between the orientation of this view and that of its store."""

@@ -235,8 +235,8 @@ def rebuild(
     is_parameter: bool = False,
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them."""
-    store = parts.store_of(format, shape, tensors, partial, flattened)
-    store.label = Label(name, recompute)
+    label = Label(name, recompute)
+    store = parts.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor
 
