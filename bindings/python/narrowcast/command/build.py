@@ -136,9 +136,9 @@ class _Project:
         targets = [f"{kind}_{name}" for kind in kinds for name in formats]
         command = [self.cmake, "--build", str(self.build), "--parallel", str(os.cpu_count() or 1)]
         command += ["--target", *targets]
-        printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         start, lines = time.monotonic(), []
-        with subprocess.Popen(command, **printed) as process:
+        with subprocess.Popen(command, **piped) as process:
             for line in process.stdout:
                 lines.append(line)
                 if compiled := _COMPILED.search(line):

@@ -36,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("format", metavar="FORMAT")
     diff = command("diff", reports.print_difference, "two formats side by side")
     diff.add_argument("formats", nargs=2, metavar="FORMAT")
+    shape = {"type": _shape, "default": (4096, 4096), "metavar": "ROWSxCOLUMNS"}
     for one in (show, diff):
-        shape = {"type": _shape, "default": (4096, 4096), "metavar": "ROWSxCOLUMNS"}
         one.add_argument("--shape", **shape, help="a weight's")
     command("operators", reports.print_operators, "what each operation does with a weight")
     check = command("check", build.check, "read specs, and print every error")

@@ -121,8 +121,9 @@ class FusedAdam(torch.optim.Optimizer):
         if not self._tables.prepare(options, inverse_scale):
             self._rebuild()
             if not self._tables.prepare(options, inverse_scale):
-                message = "FusedAdam: a parameter's memory changes while the step reads it"
-                raise RuntimeError(message)
+                raise RuntimeError(
+                    "FusedAdam: a parameter's memory changes while the step reads it"
+                )
         self._tables.run()
         return loss
 

@@ -53,7 +53,7 @@ class Store:
     def tensors(self) -> list[torch.Tensor]:
         """All that is there: buffers, what spans the tensor, and the master."""
         master = None if self.master is None else self.master.value
-        every = *self.bytes.buffers, *buffers.spanning_of(self.bytes), master
+        every = *self.bytes.buffers, self.bytes.amax, self.bytes.history, master
         return [one for one in every if one is not None]
 
     @property
@@ -177,12 +177,12 @@ class Store:
             buffers.copy_region(self.bytes, region, part, buffers.whole_of(part))
             self.used = max(self.used, region.row_end)
         else:
-            more = f", columns {region.column} to {region.column_end}"
+            is_wide = region.columns == self.columns
+            columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
             raise NotImplementedError(
-                f"{self.describe()}: rows {region.row} to {region.row_end}"
-                f"{more * (region.columns < self.columns)} cannot be written alone, because a "
-                "scale spans the whole tensor and no master is kept (nc.convert keeps one). Write "
-                "the whole tensor"
+                f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be "
+                "written alone, because a scale spans the whole tensor and no master is kept "
+                "(nc.convert keeps one). Write the whole tensor"
             )
 
     def mark_stale(self, end: int) -> None:

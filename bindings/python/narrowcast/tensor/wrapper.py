@@ -142,11 +142,6 @@ class QuantizedTensor(torch.Tensor):
         value = self._view.decode(dtype, usage)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
-    def alias(self) -> QuantizedTensor:
-        """The same view of the same bytes."""
-        view = self._view
-        return QuantizedTensor(view.store, self.shape, self.dtype, view.region, view.exchanged)
-
     def with_store(self, store: Store, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
