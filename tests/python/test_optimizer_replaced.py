@@ -11,7 +11,7 @@ import narrowcast as nc
 import ranks
 from models import GATHERS, assert_same, build_plain, loss_of, same, shard
 from models import build as build_model
-from narrowcast.fsdp import dtensors
+from narrowcast.tensor import dtensors
 
 KINDS = [*GATHERS, "plain", "bfloat16"]  # quantized weights, and those that are not
 TESTED_FORMATS = KINDS

@@ -1,7 +1,5 @@
 """nc.convert: a model's weights become QuantizedTensors, in place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -9,8 +7,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import registry
-from narrowcast.fsdp import agreement, dtensors, sharding, torch_names
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
+from narrowcast.fsdp import agreement, sharding, torch_names
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Label, Store
@@ -65,41 +63,33 @@ def convert(
 
 def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.Module]]]:
     """The weights to convert: name, parameter, and the modules that hold it."""
-    owners: dict[int, list[tuple[str, nn.Module, str]]] = {}
     chosen: dict[int, tuple[str, nn.Parameter, list[nn.Module]]] = {}
+    left_out: dict[int, str] = {}  # the names of all other parameters
     for path, module in model.named_modules():
-        for attribute, parameter in module._parameters.items():
-            if parameter is not None:
-                owners.setdefault(id(parameter), []).append(
-                    (_join(path, attribute), module, attribute)
-                )
-        if not filter(path, module):
-            continue
-        weight = module._parameters.get("weight")
-        if weight is None:
+        convertible = filter(path, module)
+        if convertible and module._parameters.get("weight") is None:
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
                 "no parameter `weight`"
             )
-        name = _join(path, "weight")
-        chosen.setdefault(id(weight), (name, weight, []))[2].append(module)
+        for attribute, parameter in module._parameters.items():
+            name = f"{path}.{attribute}" if path else attribute
+            if convertible and attribute == "weight":
+                chosen.setdefault(id(parameter), (name, parameter, []))[2].append(module)
+            else:
+                left_out.setdefault(id(parameter), name)
     if not chosen:
         raise ValueError(
             "the filter chooses no module of the model, so there is nothing to convert (the "
             "default chooses every nn.Linear)"
         )
-    for key, (name, _, modules) in chosen.items():
-        for other, module, attribute in owners[key]:
-            if attribute != "weight" or not any(module is one for one in modules):
-                raise ValueError(
-                    f"{name} is the same parameter as {other}, which the filter leaves out. Let "
-                    "the filter choose both or neither"
-                )
+    for key, (name, _, _) in chosen.items():
+        if key in left_out:
+            raise ValueError(
+                f"{name} is the same parameter as {left_out[key]}, which the filter leaves out. "
+                "Let the filter choose both or neither"
+            )
     return list(chosen.values())
-
-
-def _join(path: str, attribute: str) -> str:
-    return f"{path}.{attribute}" if path else attribute
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
@@ -122,10 +112,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
             f"({format.path})"
         )
     if isinstance(weight, DTensor):
-        sharding.check_sharded(weight, name)
-        shards = torch_names.world(torch_names.managed(weight)[1])
-        description = f"{name}: {rows}x{columns} matrix in {format.name}"
-        sharding.check_shards(description, format, rows, weight.shape, shards)
+        sharding.check_sharded(weight, name, format)
 
 
 def _empty_like(

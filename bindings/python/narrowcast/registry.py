@@ -1,7 +1,5 @@
 """The loaded formats and their facts, as derived from their specs."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math
@@ -14,7 +12,8 @@ from narrowcast import _C
 from narrowcast.errors import PluginError
 
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
-ROWWISE_DATA, ROWWISE_SCALE, COLUMNWISE_DATA, COLUMNWISE_SCALE = BUFFERS = range(4)
+BUFFERS = range(4)
+SCALES = BUFFERS[1::2]  # the others are data
 USAGES = ("rowwise", "columnwise")
 
 
@@ -23,10 +22,6 @@ def buffers_of(usage: str) -> tuple[int, int]:
     if usage not in USAGES:
         raise ValueError(f'usage is "rowwise" or "columnwise", not {usage!r}')
     return tuple(BUFFERS[:2] if usage == "rowwise" else BUFFERS[2:])
-
-
-def other_usage(usage: str) -> str:
-    return USAGES[1 - USAGES.index(usage)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +117,11 @@ class Format:
         return tuple(math.lcm(*along) for along in zip((1, 1), *steps, strict=True))
 
     def buffer_dtype(self, buffer: int) -> torch.dtype:
-        scales = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE)
-        return getattr(torch, self.scale_dtype) if scales else torch.uint8
+        return getattr(torch, self.scale_dtype) if buffer in SCALES else torch.uint8
 
     def is_spanning(self, buffer: int) -> bool:
         """Whether a buffer is the one scale of a whole tensor."""
-        scales = buffer in (ROWWISE_SCALE, COLUMNWISE_SCALE)
-        return scales and self.rowwise.block == "tensor"
+        return buffer in SCALES and self.rowwise.block == "tensor"
 
     def buffer_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
         """The shape of a buffer of a rows x columns matrix, padding included."""
@@ -155,12 +148,14 @@ class Format:
 _formats: dict[str, Format] = {}
 
 
-def _register(plugin: _C.Plugin) -> None:
+def _register(plugin: _C.Plugin) -> str:
+    """Enters the format that a plugin brings, and returns its name."""
     facts = plugin.facts()
     for usage in USAGES:
         facts[usage] = UsageLayout(**facts[usage])
     facts["rules"] = Rules(*(Outcome(*rule) for rule in facts["rules"]))
     _formats.setdefault(facts["name"], Format(**facts, plugin=plugin))
+    return facts["name"]
 
 
 def formats() -> list[str]:
@@ -198,12 +193,7 @@ def load(path: str | os.PathLike) -> list[str]:
     files = sorted(path.glob("*.so")) if path.is_dir() else [path]
     if not files:
         raise PluginError(f"{path} is a folder without plugins (*.so)")
-    names = []
-    for file in files:
-        plugin = _C.load_plugin(str(file))
-        _register(plugin)
-        names.append(plugin.facts()["name"])
-    return names
+    return [_register(_C.load_plugin(str(file))) for file in files]
 
 
 def shipped_plugins() -> list[Path]:

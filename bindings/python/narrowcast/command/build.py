@@ -4,9 +4,6 @@ In the folder that `build` fills: <format>.so, which nc.load takes; generated/<f
 and build/, by which an unchanged format is not compiled again.
 """
 
-from __future__ import annotations
-
-import dataclasses
 import json
 import os
 import re
@@ -25,55 +22,48 @@ _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How plugins are compiled. `gpu`: None for the GPU too where nvcc is; `baseline`: of the CPU's
-    instruction sets the baseline alone; `test`: run the golden test of each; `jobs`: at once.
-    """
-
-    gpu: bool | None = None
-    baseline: bool = False
-    test: bool = True
-    jobs: int = os.cpu_count() or 1
-
-
 def check(specs: Sequence[str]) -> bool:
     """Reads specs; prints every error on standard error, and what is right. True if all are."""
-    if not _generate(["--check-specs", *specs]):
+    if not _generate("--check-specs", *specs):
         return False
     for spec in specs:
         print(f"{spec}: no errors")
     return True
 
 
-def build(specs: Sequence[str], folder: Path, options: Options) -> bool:
-    """Makes <folder>/<format>.so from each spec, and tests it. Prints progress, and errors on
+def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test: bool) -> bool:
+    """Makes <output>/<format>.so from each spec, and tests it. Prints progress, and errors on
     standard error. False if a spec is wrong; BuildError, with what to do, if something is missing,
     does not compile, or does not make the golden bytes.
+
+    gpu        kernels for the GPU: "on", "off", or "auto", where nvcc is
+    baseline   of the CPU's instruction sets the baseline alone
+    no_test    the golden test of each is neither compiled nor run
     """
     start = time.monotonic()
     formats = _formats_of(specs)
-    if not _generate(["--check-specs", *specs]):
+    if not _generate("--check-specs", *specs):
         return False
-    _make_folder(folder)
-    generated = folder / "generated"
-    if not _generate(["-o", str(generated), *specs]):
+    _make_folder(output)
+    generated = output / "generated"
+    if not _generate("-o", generated, *specs):
         return False
     for name in formats:
         print(f"{name}: generated {generated / name}")
-    project = _Project(folder.resolve(), options)
+    project = _Project(output.resolve(), gpu, baseline)
     project.configure()
-    project.compile(formats)
+    project.compile(formats, ("format",) if no_test else ("format", "golden"))
     for name in formats:
-        print(f"{name}: built {folder / name}.so")
-    faulty = [name for name in formats if options.test and not project.test(name)]
+        print(f"{name}: built {output / name}.so")
+    faulty = [] if no_test else [name for name in formats if not project.test(name)]
     if faulty:
         raise BuildError(
             f"{', '.join(faulty)}: other bytes than the spec means. The fault is not in the spec, "
             "but in narrowcast or in the compiler: please report it, with both versions"
         )
-    print(f"{_number(len(formats), 'format')}, {time.monotonic() - start:.1f} s. To load:")
-    print(f"  NARROWCAST_PLUGINS={folder}, or narrowcast.load({str(folder)!r}) in Python")
+    count = f"{len(formats)} format{'s' * (len(formats) != 1)}"
+    print(f"{count}, {time.monotonic() - start:.1f} s. To load:")
+    print(f"  NARROWCAST_PLUGINS={output}, or narrowcast.load({str(output)!r}) in Python")
     return True
 
 
@@ -95,12 +85,15 @@ def _formats_of(specs: Sequence[str]) -> list[str]:
     return list(files)
 
 
-def _generate(arguments: Sequence[str]) -> bool:
+def _generate(*arguments: str | Path) -> bool:
     """Runs the generator, whose errors are made for users. Its list of written files is not."""
-    command = [str(toolchain.generator()), *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True)
+    answer = _run(toolchain.generator(), *arguments)
     print(answer.stderr, end="", file=sys.stderr, flush=True)
     return answer.returncode == 0
+
+
+def _run(*command: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def _make_folder(folder: Path) -> None:
@@ -118,8 +111,8 @@ def _make_folder(folder: Path) -> None:
 class _Project:
     """The CMake project in `folder`/build that compiles `folder`/generated to `folder`/*.so."""
 
-    def __init__(self, folder: Path, options: Options):
-        self.folder, self.build, self.options = folder, folder / "build", options
+    def __init__(self, folder: Path, gpu: str, baseline: bool):
+        self.folder, self.build, self.gpu, self.baseline = folder, folder / "build", gpu, baseline
         self.cmake = toolchain.cmake()
 
     def configure(self) -> None:
@@ -131,25 +124,21 @@ class _Project:
         stamp, made_with = self.build / "made_with.json", json.dumps(command)
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_with:
             command.append("--fresh")
-        answer = subprocess.run(command, capture_output=True, text=True)
+        answer = _run(*command)
         if answer.returncode != 0:
             raise self._failed("the build cannot be set up", answer.stdout + answer.stderr)
         stamp.write_text(made_with, encoding="utf-8")
         machines = " and ".join(f"the {m[1]} ({m[2]})" for m in _MACHINES.finditer(answer.stdout))
         print(f"compiling for {machines}{self._why_no_gpu(machines)}", flush=True)
 
-    def compile(self, formats: Sequence[str]) -> None:
+    def compile(self, formats: Sequence[str], kinds: Sequence[str]) -> None:
         """Prints a line for each kernel file, with the seconds since the start."""
-        kinds = ("format", "golden") if self.options.test else ("format",)
         targets = [f"{kind}_{name}" for kind in kinds for name in formats]
-        command = [self.cmake, "--build", str(self.build), "--parallel", str(self.options.jobs)]
+        command = [self.cmake, "--build", str(self.build), "--parallel", str(os.cpu_count() or 1)]
+        command += ["--target", *targets]
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         start, lines = time.monotonic(), []
-        with subprocess.Popen(
-            [*command, "--target", *targets],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
+        with subprocess.Popen(command, **piped) as process:
             for line in process.stdout:
                 lines.append(line)
                 if compiled := _COMPILED.search(line):
@@ -161,33 +150,31 @@ class _Project:
     def test(self, name: str) -> bool:
         """Runs the format's golden test. Prints what it checked, or what differs."""
         program = self.build / "generated" / f"golden_{name}"
-        command = [str(program), str(self.folder / f"{name}.so")]
-        answer = subprocess.run(command, capture_output=True, text=True)
+        answer = _run(program, self.folder / f"{name}.so")
         print(answer.stdout, end="")
         print(answer.stderr, end="", file=sys.stderr)
         return answer.returncode == 0
 
     def _settings(self) -> dict[str, str]:
-        gpu = {None: "AUTO", True: "ON", False: "OFF"}[self.options.gpu]
         settings = {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_CXX_COMPILER": toolchain.cxx_compiler(),
             "NARROWCAST_GENERATED": str(self.folder / "generated"),
             "NARROWCAST_PLUGIN_DIR": str(self.folder),
-            "NARROWCAST_CUDA": gpu,
-            "NARROWCAST_AVX": "OFF" if self.options.baseline else "ON",
+            "NARROWCAST_CUDA": self.gpu.upper(),
+            "NARROWCAST_AVX": "OFF" if self.baseline else "ON",
         }
         for part in ("BINDINGS", "CODEGEN", "TESTS", "WERROR"):
             settings[f"NARROWCAST_{part}"] = "OFF"
         nvcc = toolchain.cuda_compiler()
-        if gpu == "ON" and nvcc is None:
+        if self.gpu == "on" and nvcc is None:
             raise BuildError("there is no nvcc for the GPU kernels. Name it: CUDACXX=/path/to/nvcc")
-        if gpu != "OFF" and nvcc is not None:
+        if self.gpu != "off" and nvcc is not None:
             settings["CMAKE_CUDA_COMPILER"] = nvcc
         return settings
 
     def _why_no_gpu(self, machines: str) -> str:
-        if "GPU" in machines or self.options.gpu is False:
+        if "GPU" in machines or self.gpu == "off":
             return ""
         nvcc = toolchain.cuda_compiler()
         return f"; no GPU kernels: {f'{nvcc} does not work here' if nvcc else 'there is no nvcc'}"
@@ -198,7 +185,3 @@ class _Project:
         log.write_text(output, encoding="utf-8")
         last = "\n".join(output.splitlines()[-_LAST_LINES:])
         return BuildError(f"{what}. The end of what was printed (the whole: {log}):\n{last}")
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -2,8 +2,6 @@
 elements the first scales belong to.
 """
 
-from __future__ import annotations
-
 import math
 
 from narrowcast import registry

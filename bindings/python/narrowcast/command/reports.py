@@ -1,7 +1,5 @@
 """Text for the command line: a list of formats, one, two side by side, and the operator table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from narrowcast import registry
@@ -23,22 +21,21 @@ def print_list() -> None:
     _print_columns(rows)
 
 
-def print_format(name: str, rows: int, columns: int) -> None:
+def print_format(format: str, shape: tuple[int, int]) -> None:
     """Facts, a picture of the bytes, and their number for a weight."""
-    f = registry.format(name)
+    f = registry.format(format)
     print(f"{f.name}: {f.summary}\n")
     for key, value in _facts(f).items():
         print(f"  {key:<18}{value}")
     for usage in registry.USAGES:
         print()
-        print("\n".join(picture.usage(f, usage, rows, columns)))
+        print("\n".join(picture.usage(f, usage, *shape)))
 
 
-def print_difference(first: str, second: str, rows: int, columns: int) -> None:
+def print_difference(formats: Sequence[str], shape: tuple[int, int]) -> None:
     """The facts of two formats side by side; those that differ are marked."""
-    formats = registry.format(first), registry.format(second)
-    table = [("", "", *(f.name for f in formats))]
-    sides = [{**_facts(f), **_layouts(f), **_sizes(f, rows, columns)} for f in formats]
+    table = [("", "", *formats)]
+    sides = [_facts(f) | _layouts(f) | _sizes(f, *shape) for f in map(registry.format, formats)]
     for key in sides[0]:
         values = [side[key] for side in sides]
         table.append(("*" if values[0] != values[1] else "", key, *values))

@@ -2,8 +2,6 @@
 CMake and a compiler. Each is found, or a sentence says what is missing and what to do.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

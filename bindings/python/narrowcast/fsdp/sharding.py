@@ -2,13 +2,12 @@
 the same answer.
 """
 
-from __future__ import annotations
-
 import torch
 
-from narrowcast import errors
 from narrowcast.fsdp import torch_names
 from narrowcast.registry import Format
+from narrowcast.tensor.dispatch import as_torch_does
+from narrowcast.tensor.region import matrix_shape
 
 
 def chunk(tensor, chunks: int, dim: int = 0):
@@ -21,13 +20,12 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
-            raise errors.cannot_shard_columns(tensor.describe(), dim)
+            raise _cannot_shard_columns(tensor.describe(), dim)
     else:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         store.refresh()  # all shards begin with bytes of one amax
-    with torch._C.DisableTorchFunctionSubclass():
-        return torch.chunk(tensor, chunks, dim)
+    return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
 
 
 def check_shards(description: str, format: Format, rows: int, shape, shards: int) -> None:
@@ -36,15 +34,25 @@ def check_shards(description: str, format: Format, rows: int, shape, shards: int
     """
     if shards == 1 or rows == 0:
         return
-    if len(shape) < 2:
-        raise errors.cannot_shard(description, format, rows, shards, 1)
-    shard_rows = -(-shape[0] // shards) * (rows // shape[0])
-    if shard_rows % format.shard_row_step != 0:
-        raise errors.cannot_shard(description, format, rows, shards, shard_rows)
+    is_matrix, step = len(shape) >= 2, format.shard_row_step
+    shard_rows = -(-shape[0] // shards) * (rows // shape[0]) if is_matrix else 1
+    if is_matrix and shard_rows % step == 0:
+        return
+    multiple = step * shards
+    enough = -(-rows // multiple) * multiple
+    raise ValueError(
+        f"{description} cannot be cut into {shards} shards: a shard would have {shard_rows} rows, "
+        f"and {format.name} can be cut at multiples of {step} rows only (its row step). Use "
+        f"{enough} rows (a multiple of {multiple}), a number of ranks that leaves multiples of "
+        f"{step}, or a format with a smaller row step; or leave the weight out with nc.convert's "
+        "filter"
+    )
 
 
-def check_sharded(parameter, name: str) -> None:
-    """NotImplementedError unless a DTensor is sharded by fully_shard alone, and along rows."""
+def check_sharded(parameter, name: str, format: Format) -> None:
+    """NotImplementedError unless a DTensor is sharded by fully_shard alone, and along rows;
+    ValueError unless its shards can be in a format.
+    """
     _, managed = torch_names.managed(parameter)
     if managed is None or managed.is_dtensor:
         raise NotImplementedError(
@@ -53,4 +61,15 @@ def check_sharded(parameter, name: str) -> None:
             "sharding is supported. Leave it out with filter"
         )
     if managed.fsdp_placement.dim != 0:
-        raise errors.cannot_shard_columns(name, managed.fsdp_placement.dim)
+        raise _cannot_shard_columns(name, managed.fsdp_placement.dim)
+    rows, columns = matrix_shape(parameter.shape)
+    description = f"{name}: {rows}x{columns} matrix in {format.name}"
+    check_shards(description, format, rows, parameter.shape, torch_names.world(managed))
+
+
+def _cannot_shard_columns(description: str, dim: int) -> NotImplementedError:
+    return NotImplementedError(
+        f"{description}: only rows can be sharded (dimension 0), not dimension {dim}, because the "
+        "gathered bytes of another cut do not lie in the order of the whole. Use Shard(0), or "
+        "leave the weight out with nc.convert's filter"
+    )

@@ -2,8 +2,6 @@
 public answers. A `parameter` is an FSDPParam, a `group` an FSDPParamGroup.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 
@@ -19,15 +17,16 @@ if not torch.__version__.startswith(_TORCH + "."):
     )
 
 
-def states() -> Iterator:
-    """Every FSDPState that has a group: a shard does not know whose it is."""
+def _parameters() -> Iterator[tuple]:
+    """Every FSDPParam, with the FSDPState whose group has it: a shard does not know whose it is."""
     from torch.distributed._composable_state import _module_state_mapping
     from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
     for reference in list(_module_state_mapping.values()):
         state = reference()
         if isinstance(state, FSDPState) and state._fsdp_param_group is not None:
-            yield state
+            for parameter in state._fsdp_param_group.fsdp_params:
+                yield state, parameter
 
 
 def group_of(state):
@@ -75,18 +74,15 @@ def store_of(parameter):
 
 def find(tensor: torch.Tensor):
     """The state whose group holds a shard; None if no group does."""
-    for state in states():
-        if any(local_tensor(parameter) is tensor for parameter in group_of(state).fsdp_params):
-            return state
-    return None
+    found = (state for state, parameter in _parameters() if local_tensor(parameter) is tensor)
+    return next(found, None)
 
 
 def managed(parameter: torch.Tensor):
     """The group and the FSDPParam of a sharded parameter; (None, None) if there is none."""
-    for state in states():
-        for candidate in group_of(state).fsdp_params:
-            if candidate.sharded_param is parameter:
-                return group_of(state), candidate
+    for state, candidate in _parameters():
+        if candidate.sharded_param is parameter:
+            return group_of(state), candidate
     return None, None
 
 

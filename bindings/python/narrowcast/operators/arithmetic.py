@@ -1,69 +1,57 @@
-"""Operators that are in no table: arithmetic decodes; arithmetic in place, and views of other
-shapes, are refused.
+"""Operators that do not act on the bytes: arithmetic, which is in no table, decodes; arithmetic in
+place, views of other shapes and other orders of rows and columns are refused.
 """
 
-from __future__ import annotations
-
 import torch
-from torch.utils._pytree import tree_any, tree_map_only
+from torch.utils._pytree import tree_any
 
 from narrowcast.operators import table
-from narrowcast.operators.common import first_quantized, refuse
+from narrowcast.operators.common import bound, refuse, run_on_values
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
 
-@implements(None)
+@implements(None, *table.REARRANGE.operators, *table.SET.operators)
 def run(func, args, kwargs):
-    """Runs an operator on decoded values, unless it writes to a QuantizedTensor or is a view."""
-    if torch.Tag.inplace_view in func.tags:
-        return refuse(
-            first_quantized((args, kwargs)),
-            func,
-            "would give this very tensor another shape. Use the operation that returns a view",
+    """Runs an operator on decoded values, unless it is refused."""
+    if reason := _reason_against(func, args, kwargs):
+        return refuse((args, kwargs), func, reason)
+    return run_on_values(func, args, kwargs, lambda tensor: tensor.decode(tensor.dtype))
+
+
+def _reason_against(func, args, kwargs) -> str | None:
+    if func in table.REARRANGE.operators:
+        return (
+            "would take rows or columns in another order, or more than once, so their blocks would "
+            "be others. Use dequantize() and the plain tensor that it makes, or slices and cat"
         )
-    if func._schema.is_mutable and _writes_quantized(func._schema, args, kwargs):
-        return refuse(
-            first_quantized((args, kwargs)),
-            func,
+    if func in table.SET.operators:
+        return (
+            "would replace one storage, and the bytes lie in several buffers. Make a new tensor, "
+            "or copy_ into this one"
+        )
+    if torch.Tag.inplace_view in func.tags:
+        return "would give this very tensor another shape. Use the operation that returns a view"
+    if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
+        return (
             "would change values in place, and the bytes of a block depend on all its values. "
             "Compute with a plain tensor (weight.master, where there is one, or dequantize()) and "
-            "copy_ the result: that sets master and bytes",
+            "copy_ the result: that sets master and bytes"
         )
     if func.is_view:
-        return refuse(
-            first_quantized((args, kwargs)),
-            func,
+        return (
             "has no meaning for the bytes, which lie in blocks. Use dequantize() and the plain "
-            "tensor that it makes",
+            "tensor that it makes"
         )
-    return func(*_decoded(args), **_decoded(kwargs))
+    return None
 
 
-@implements(*table.REARRANGE.operators)
-def _rearrange(func, args, kwargs):
-    return refuse(
-        first_quantized((args, kwargs)),
-        func,
-        "would take rows or columns in another order, or more than once, so their blocks would be "
-        "others. Use dequantize() and the plain tensor that it makes, or slices and cat",
-    )
-
-
-def _decoded(values):
-    return tree_map_only(QuantizedTensor, lambda tensor: tensor.decode(tensor.dtype), values)
-
-
-def _writes_quantized(schema, args, kwargs) -> bool:
+def _writes_quantized(func, args, kwargs) -> bool:
     """Whether an argument that the operator writes to is a QuantizedTensor, alone or in a list."""
-    for index, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        by_position = index < len(args) and not argument.kwarg_only
-        value = args[index] if by_position else kwargs.get(argument.name)
-        if tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), value):
-            return True
-    return False
+    values = bound(func, args, kwargs)
+    aliases = {one.name: one.alias_info for one in func._schema.arguments}
+    written = [values.get(name) for name, alias in aliases.items() if alias and alias.is_write]
+    return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), written)
 
 
 @implements(
@@ -81,4 +69,4 @@ def _gather_shards(func, args, kwargs):
             return tensor.master.to(tensor.dtype)
         return tensor.decode(tensor.dtype)
 
-    return func(*tree_map_only(QuantizedTensor, value, args), **kwargs)
+    return run_on_values(func, args, kwargs, value)

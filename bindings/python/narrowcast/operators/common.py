@@ -1,8 +1,6 @@
 """What the handlers of operators share."""
 
-from __future__ import annotations
-
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from narrowcast.tensor import QuantizedTensor
 
@@ -16,15 +14,23 @@ def bound(func, args, kwargs) -> dict:
     return values
 
 
+def run_on_values(func, args, kwargs, value):
+    """Runs a function with value(tensor) in the place of each QuantizedTensor."""
+    args, kwargs = tree_map_only(QuantizedTensor, value, (args, kwargs))
+    return func(*args, **kwargs)
+
+
 def first_quantized(values) -> QuantizedTensor:
     """The first QuantizedTensor of a nest of arguments."""
     return next(leaf for leaf in tree_leaves(values) if isinstance(leaf, QuantizedTensor))
 
 
-def refuse(tensor: QuantizedTensor, func, reason: str):
-    """The error of an operation that cannot act on the bytes."""
+def refuse(values, func, reason: str):
+    """The error of an operation that cannot act on the bytes. It names the first QuantizedTensor of
+    a nest of arguments.
+    """
     name = func._schema.name.removeprefix("aten::")
-    raise NotImplementedError(f"{tensor.describe()}: {name} {reason}")
+    raise NotImplementedError(f"{first_quantized(values).describe()}: {name} {reason}")
 
 
 def refuse_flat(tensor: QuantizedTensor, func) -> None:

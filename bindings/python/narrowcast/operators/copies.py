@@ -1,7 +1,5 @@
 """Copies and new tensors: the bytes as they are in other memory, or zeros."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -11,16 +9,23 @@ from narrowcast.operators import table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
 from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
+
+
+def _wanted(values) -> tuple[torch.device, torch.dtype]:
+    """The device and the dtype that a call asks for, else the tensor's own."""
+    tensor = values["self"]
+    return values["device"] or tensor.device, values["dtype"] or tensor.dtype
 
 
 @implements(*table.NEW_ZEROS.operators)
 def _new_zeros(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, size = values["self"], tuple(values["size"])
-    device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
+    device, dtype = _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return torch.zeros(size, dtype=dtype, device=device)
     return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
@@ -29,22 +34,18 @@ def _new_zeros(func, args, kwargs):
 @implements(*table.NEW_EMPTY.operators)
 def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
-    tensor, store = values["self"], values["self"]._store
+    tensor, (device, dtype) = values["self"], _wanted(values)
     size = tuple(values.get("size", tensor.shape))
+    if dtype not in LOGICAL_DTYPES:
+        return torch.empty(size, dtype=dtype, device=device)
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
         rows, columns = tensor._view.region.shape
     elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
-        rows, columns = 0, store.columns
-    device, dtype = values["device"] or tensor.device, values["dtype"] or tensor.dtype
-    if dtype not in LOGICAL_DTYPES:
-        return torch.empty(size, dtype=dtype, device=device)
-    empty = Store.allocate(
-        *(store.format, rows, columns, tensor._view.usages, device),
-        master=store.master is not None,
+        rows, columns = 0, tensor._store.columns
+    return QuantizedTensor(
+        tensor._store.room(rows, columns, tensor._view.usages, device), size, dtype
     )
-    empty.label, empty.partial = store.label, store.partial
-    return QuantizedTensor(empty, size, dtype)
 
 
 @implements(*table.PLAIN_LIKE.operators)
@@ -63,10 +64,9 @@ def _clone(func, args, kwargs):
 @implements(*table.TO.operators)
 def _to_copy(func, args, kwargs):
     values = bound(func, args, kwargs)
-    tensor, dtype = values["self"], values["dtype"] or values["self"].dtype
+    tensor, (device, dtype) = values["self"], _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
-    device = values["device"] or tensor.device
     if device == tensor.device:
         return tensor.with_store(tensor._view.own_store(), dtype)
 
@@ -89,22 +89,16 @@ def _copy(func, args, kwargs):
         return target.copy_(source.decode(torch.float32), *args[2:])
     if not isinstance(source, QuantizedTensor):
         _write(target, source)
-    elif target._view.is_same(source._view) and target.shape == source.shape:
+        return target
+    # As matrices too: flat views forget theirs.
+    alike = target.shape == source.shape and flattened(target) == flattened(source)
+    if alike and target._view.is_same(source._view):
         pass  # set_state_dict, after a load into the weight's own state dict
-    elif target.format is source.format and _alike(target, source):
+    elif alike and target.format is source.format:
         _copy_bytes(target, source)
     else:
         _write(target, source.decode(torch.float32))
     return target
-
-
-def _alike(target: QuantizedTensor, source: QuantizedTensor) -> bool:
-    """Of one shape, as matrices too: flat views forget theirs."""
-    return (
-        target.shape == source.shape
-        and target.is_flat == source.is_flat
-        and (not target.is_flat or target._view.region.shape == source._view.region.shape)
-    )
 
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:

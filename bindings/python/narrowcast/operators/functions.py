@@ -1,15 +1,12 @@
 """torch functions on QuantizedTensors that must be seen above autograd."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
-from torch.utils._pytree import tree_map_only
 
-from narrowcast import errors
 from narrowcast.fsdp import sharding
+from narrowcast.operators.common import first_quantized, run_on_values
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import handles
+from narrowcast.tensor.dispatch import as_torch_does, handles
 
 
 @handles(torch.chunk, torch.Tensor.chunk)
@@ -27,10 +24,7 @@ def _chunk(func, args, kwargs):
     *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.inner),
 )
 def _product(func, args, kwargs):
-    def decoded(values):
-        return tree_map_only(QuantizedTensor, lambda one: one.dequantize(one.dtype), values)
-
-    return func(*decoded(args), **decoded(kwargs))
+    return run_on_values(func, args, kwargs, lambda tensor: tensor.dequantize(tensor.dtype))
 
 
 @handles(torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.double)
@@ -45,8 +39,12 @@ def _to_plain(func, args, kwargs):
 )
 def _needs_memory(func, args, kwargs):
     """Functions that would read a tensor's memory: a wrapper has none."""
-    tensor = next(one for one in args if isinstance(one, QuantizedTensor))
-    raise errors.has_no_memory(tensor._store, func.__name__)
+    name = func.__name__
+    raise NotImplementedError(
+        f"{first_quantized(args).describe()}: {name} reads the memory of values, and this tensor "
+        f"keeps codes and scales in several buffers. Use dequantize(), and {name} of the plain "
+        "tensor that it makes"
+    )
 
 
 @handles(torch.Tensor.share_memory_)
@@ -66,14 +64,19 @@ def _replace(func, args, kwargs):
     """nn.Module asks this before it puts a converted tensor in a parameter's place."""
     tensor, converted = args
     if isinstance(tensor, QuantizedTensor) and not isinstance(converted, QuantizedTensor):
-        raise errors.replaces_quantized(tensor._store)
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+        raise TypeError(
+            f"{tensor.describe()}: module.float(), .half(), .bfloat16() and .double() would put a "
+            "plain tensor in the place of a quantized weight. Use module.to(dtype), which changes "
+            "the weight's logical dtype and keeps its bytes"
+        )
+    return as_torch_does(func, args, kwargs)
 
 
 @handles(torch.Tensor.data.__set__)
 def _assign_data(func, args, kwargs):
     if isinstance(args[0], QuantizedTensor):
-        raise errors.replaces_data(args[0]._store)
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+        raise NotImplementedError(
+            f"{args[0].describe()}: assigning to .data would leave its bytes as they are. Use "
+            "weight.copy_(value) under torch.no_grad(), which sets the bytes and the master"
+        )
+    return as_torch_does(func, args, kwargs)

@@ -1,10 +1,7 @@
 """cat: pieces of one format side by side in one matrix, where each ends between blocks."""
 
-from __future__ import annotations
-
 import torch
 
-from narrowcast import errors
 from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor, buffers
@@ -66,11 +63,9 @@ def _joined(func, pieces, regions: list[Region], like: torch.Tensor) -> Quantize
     usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in sources)]
     if not usages:
         refuse(pieces[0], func, "of pieces without a common usage. Quantize them with the same")
-    joined = Store.allocate(
-        *(pieces[0].format, *matrix_shape(like.shape), usages, pieces[0].device),
-        master=all(store.master is not None for store, _ in sources),
-    )
-    joined.label = sources[0][0].label
+    joined = sources[0][0].room(*matrix_shape(like.shape), usages, pieces[0].device)
+    if any(store.master is None for store, _ in sources):
+        joined.master = None
     for index, region in enumerate(regions):
         _check_begin(joined, index, region)
         _check_scale(func, pieces[0], index, sources)
@@ -85,7 +80,12 @@ def _check_begin(joined: Store, index: int, region: Region) -> None:
         ("row", "column"), (region.row, region.column), joined.step, strict=True
     ):
         if begin % step != 0:
-            raise errors.cannot_join(joined, index, what, begin)
+            raise ValueError(
+                f"{joined.describe()} cannot be joined from these pieces: piece {index} would "
+                f"begin at {what} {begin}, and blocks of {joined.format.name} begin at multiples "
+                f"of {step} {what}s. Let each piece but the last have a multiple of {step} "
+                f"{what}s, or join the plain tensors that dequantize() makes"
+            )
 
 
 def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:

@@ -2,8 +2,6 @@
 are defined in C++ (bindings/linear.cpp).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 
@@ -31,10 +29,10 @@ def linear(func, args, kwargs):
 
 def _operands(input, weight, bias=None):
     """As input or bias, a QuantizedTensor is just a number of values."""
-    if isinstance(input, QuantizedTensor):
-        input = input.dequantize(input.dtype)
-    if isinstance(bias, QuantizedTensor):
-        bias = bias.dequantize(bias.dtype)
+    input, bias = (
+        one.dequantize(one.dtype) if isinstance(one, QuantizedTensor) else one
+        for one in (input, bias)
+    )
     return input, weight, bias
 
 

@@ -1,7 +1,5 @@
 """docs/operators.md: the operator table by format, from the rows that handlers are entered by."""
 
-from __future__ import annotations
-
 from narrowcast import registry
 
 _HEAD = """# Operators
@@ -22,34 +20,25 @@ the steps of that usage: those of `runtime/geometry/geometry.hpp`.
 
 
 def text(rows) -> str:
-    """The page, of all loaded formats."""
+    """The page, of all loaded formats: first what is alike in all, then a section for each group of
+    formats with the same outcomes.
+    """
     formats = [registry.format(name) for name in registry.formats()]
-    alike, differing = [], []
-    for row in rows:
-        outcomes = {row.rule(format) for format in formats}
-        (alike if len(outcomes) == 1 else differing).append(row)
-    return "\n".join([_HEAD, *_alike(alike, formats[0]), *_by_format(differing, formats)]) + "\n"
-
-
-def _cell(outcome) -> str:
-    return f"**{outcome.kind}**: {outcome.text}"
-
-
-def _alike(rows, format) -> list[str]:
-    lines = ["## In every format", "", "| operation | outcome |", "|---|---|"]
-    lines += [f"| {row.title} | {_cell(row.rule(format))} |" for row in rows]
-    return [*lines, ""]
-
-
-def _by_format(rows, formats) -> list[str]:
-    """A section for each group of formats with the same outcomes."""
-    groups: dict[tuple, list[str]] = {}
+    alike = [row for row in rows if len({row.rule(format) for format in formats}) == 1]
+    differing = [row for row in rows if row not in alike]
+    groups: dict[tuple, list[registry.Format]] = {}
     for format in formats:
-        groups.setdefault(tuple(row.rule(format) for row in rows), []).append(format.name)
-    lines = ["## By format"]
-    for outcomes, names in groups.items():
-        lines += ["", "### " + ", ".join(f"`{name}`" for name in names), ""]
-        lines += ["| operation | outcome |", "|---|---|"]
-        pairs = zip(rows, outcomes, strict=True)
-        lines += [f"| {row.title} | {_cell(outcome)} |" for row, outcome in pairs]
+        groups.setdefault(tuple(row.rule(format) for row in differing), []).append(format)
+    lines = [_HEAD, "## In every format", "", *_table(alike, formats[0]), "", "## By format"]
+    for group in groups.values():
+        names = ", ".join(f"`{format.name}`" for format in group)
+        lines += ["", f"### {names}", "", *_table(differing, group[0])]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows, format: registry.Format) -> list[str]:
+    lines = ["| operation | outcome |", "|---|---|"]
+    for row in rows:
+        outcome = row.rule(format)
+        lines.append(f"| {row.title} | **{outcome.kind}**: {outcome.text} |")
     return lines

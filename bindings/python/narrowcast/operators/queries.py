@@ -1,11 +1,8 @@
 """Questions about a QuantizedTensor: about its buffers, which no question makes anew."""
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast.operators import arithmetic, table
-from narrowcast.operators.common import first_quantized, refuse
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
@@ -43,14 +40,3 @@ def _same_bytes(one: QuantizedTensor, other: QuantizedTensor) -> bool:
         if pairs[0][0] is not None and pairs[0][1] is not None:
             return all(a is b or torch.equal(a, b) for a, b in pairs)
     return False
-
-
-@implements(*table.SET.operators)
-def _set(func, args, kwargs):
-    tensor = first_quantized((args, kwargs))
-    return refuse(
-        tensor,
-        func,
-        "would replace one storage, and the bytes lie in several buffers. Make a new tensor, or "
-        "copy_ into this one",
-    )

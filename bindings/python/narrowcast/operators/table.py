@@ -1,4 +1,4 @@
-"""The operator table: which operations there are, and by which rule each format decides them.
+"""The operator table: which operations there are, and what each format does with them.
 
 Handlers are entered by row (narrowcast.tensor.dispatch.implements), and `narrowcast operators`
 prints the rows; so what is documented is what runs. An operation is exact on the bytes, an
@@ -6,18 +6,13 @@ identity, or an error with its reason. What is in no row is arithmetic: out of p
 plain tensor of decoded values, in place it is an error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
-from narrowcast.operators import rules
-from narrowcast.operators.rules import always
 from narrowcast.registry import Format, Outcome
-
-aten = torch.ops.aten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,151 +29,139 @@ class Row:
 ROWS: list[Row] = []
 
 
-def _row(title: str, rule, *operators) -> Row:
-    ROWS.append(Row(title, rule, operators))
+def _row(title: str, rule: Callable[[Format], Outcome], operators: str) -> Row:
+    """`operators`: names in torch.ops.aten, of the default overload where none is named."""
+    ROWS.append(Row(title, rule, tuple(map(_operator, operators.split()))))
     return ROWS[-1]
 
 
+def _operator(name: str):
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _by_format(title: str, rule: str, operators: str = "") -> Row:
+    """The outcome is that which each format brings (narrowcast.registry.Rules)."""
+    return _row(title, lambda format: getattr(format.rules, rule), operators)
+
+
+def _always(kind: str, title: str, text: str, operators: str = "") -> Row:
+    """The outcome is that of every format."""
+    outcome = Outcome(kind, text)
+    return _row(title, lambda format: outcome, operators)
+
+
+_exact, _identity, _error = (partial(_always, kind) for kind in ("exact", "identity", "error"))
+
 # ---- views ----
 
-ALIAS = _row(
-    "detach, alias",
-    always("identity", "the same bytes"),
-    *(aten.detach.default, aten.alias.default, aten.lift_fresh.default),
-)
-CUT = _row(
+ALIAS = _identity("detach, alias", "the same bytes", "detach alias lift_fresh")
+CUT = _by_format(
     "slice, narrow, split, chunk, select, unbind, as_strided",
-    rules.of_format("cut"),
-    *(aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.select.int),
-    *(aten.unbind.int, aten.as_strided.default),
+    "cut",
+    "slice.Tensor split.Tensor split_with_sizes select.int unbind.int as_strided",
 )
-SHAPE = _row(
+SHAPE = _exact(
     "view, reshape, flatten, unflatten, squeeze, unsqueeze",
-    always("exact", "of leading dimensions; the last one stays, and view(-1) is a flat view"),
-    *(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default),
-    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default),
+    "of leading dimensions; the last one stays, and view(-1) is a flat view",
+    "view _unsafe_view _reshape_alias squeeze squeeze.dim squeeze.dims unsqueeze",
 )
-TRANSPOSE = _row(
-    "t, transpose, permute, T, mT",
-    rules.of_format("transpose"),
-    *(aten.t.default, aten.transpose.int, aten.permute.default),
-)
-NO_BOX = _row(
+TRANSPOSE = _by_format("t, transpose, permute, T, mT", "transpose", "t transpose.int permute")
+NO_BOX = _error(
     "expand, diagonal, unfold, view of another dtype",
-    always("error", "the result is no box of rows and columns; to the tensor's own shape: itself"),
-    *(aten.expand.default, aten.diagonal.default, aten.unfold.default, aten.view.dtype),
+    "the result is no box of rows and columns; to the tensor's own shape: itself",
+    "expand diagonal unfold view.dtype",
 )
 
 # ---- new tensors and copies ----
 
-JOIN = _row("cat, stack", rules.of_format("join"), aten.cat.default, aten.stack.default)
-REARRANGE = _row(
+JOIN = _by_format("cat, stack", "join", "cat stack")
+REARRANGE = _error(
     "repeat, flip, rot90, roll, index_select, w[list], gather, take, masked_select",
-    always("error", "rows or columns in another order, or again, would be other blocks"),
-    *(aten.repeat.default, aten.flip.default, aten.roll.default, aten.index_select.default),
-    *(aten.index.Tensor, aten.gather.default, aten.take.default, aten.masked_select.default),
-    aten.rot90.default,
+    "rows or columns in another order, or again, would be other blocks",
+    "repeat flip rot90 roll index_select index.Tensor gather take masked_select",
 )
-NEW_ZEROS = _row("new_zeros", rules.of_format("make"), aten.new_zeros.default)
-NEW_EMPTY = _row(
-    "new_empty, empty_like, to_empty",
-    rules.of_format("make"),
-    *(aten.new_empty.default, aten.empty_like.default),
-)
-PLAIN_LIKE = _row(
+NEW_ZEROS = _by_format("new_zeros", "make", "new_zeros")
+NEW_EMPTY = _by_format("new_empty, empty_like, to_empty", "make", "new_empty empty_like")
+PLAIN_LIKE = _exact(
     "zeros_like, ones_like, full_like, rand_like, randn_like",
-    always("exact", "a plain tensor: gradients and moments are made like this"),
-    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
-    *(aten.rand_like.default, aten.randn_like.default),
+    "a plain tensor: gradients and moments are made like this",
+    "zeros_like ones_like full_like rand_like randn_like",
 )
-CLONE = _row(
-    "clone, contiguous, copy.deepcopy",
-    always("exact", "bytes, scales and master in memory of their own"),
-    aten.clone.default,
+CLONE = _exact(
+    "clone, contiguous, copy.deepcopy", "bytes, scales and master in memory of their own", "clone"
 )
-TO = _row(
+TO = _exact(
     "to, cpu, cuda (device, float32, bfloat16, float16)",
-    always("exact", "the bytes on the device; the logical dtype changes no byte"),
-    aten._to_copy.default,
+    "the bytes on the device; the logical dtype changes no byte",
+    "_to_copy",
 )
-PIN = _row("pin_memory", always("exact", "the bytes in pinned memory"), aten._pin_memory.default)
-COPY = _row(
+PIN = _exact("pin_memory", "the bytes in pinned memory", "_pin_memory")
+COPY = _exact(
     "copy_ from the same format",
-    always("exact", "bytes and master; each usage of the target must be in the source or follow"),
-    aten.copy_.default,
+    "bytes and master; each usage of the target must be in the source or follow",
+    "copy_",
 )
-COPY_VALUE = _row(
+COPY_VALUE = _exact(
     "copy_ from another format or a plain tensor",
-    always("exact", "the bytes of nc.quantize(value); with a master, that is set to the value"),
+    "the bytes of nc.quantize(value); with a master, that is set to the value",
 )
-LISTS = _row(
+LISTS = _exact(
     "torch._foreach_copy_, torch._foreach_zero_",
-    always("exact", "copy_ and zero_, tensor by tensor"),
-    *(aten._foreach_copy_.default, aten._foreach_zero_.default),
+    "copy_ and zero_, tensor by tensor",
+    "_foreach_copy_ _foreach_zero_",
 )
-WRITE_PART = _row("copy_, fill_, zero_ of values into a cut", rules.of_format("write_part"))
+WRITE_PART = _by_format("copy_, fill_, zero_ of values into a cut", "write_part")
 
 # ---- writing ----
 
-FILL = _row(
+FILL = _exact(
     "fill_, zero_, uniform_, normal_",
-    always("exact", "in place: the master, if there is one, and the bytes of the value"),
-    *(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default),
-    *(aten.uniform_.default, aten.normal_.default),
+    "in place: the master, if there is one, and the bytes of the value",
+    "fill_.Scalar fill_.Tensor zero_ uniform_ normal_",
 )
-INITIALIZE = _row(
-    "nn.init functions",
-    always("exact", "the high-precision value, with a plain tensor's random numbers; one cast"),
+INITIALIZE = _exact(
+    "nn.init functions", "the high-precision value, with a plain tensor's random numbers; one cast"
 )
-META = _row(
-    "meta device: fully_shard, to_empty, nn.init",
-    always("exact", "shapes alone on meta, then as any weight"),
+META = _exact(
+    "meta device: fully_shard, to_empty, nn.init", "shapes alone on meta, then as any weight"
 )
-ARITHMETIC = _row(
+ARITHMETIC = _error(
     "add_, mul_, lerp_, clamp_, ... and torch._foreach_add_, _mul_, _lerp_, ...",
-    always("error", "in place: the bytes of a block depend on all its values"),
+    "in place: the bytes of a block depend on all its values",
 )
-SET = _row(
+SET = _error(
     "set_, resize_",
-    always("error", "the bytes lie in several buffers, which no one storage holds"),
-    *(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset),
-    *(aten.set_.source_Tensor, aten.set_.default, aten.resize_.default),
+    "the bytes lie in several buffers, which no one storage holds",
+    "set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor set_ resize_",
 )
 
 # ---- questions ----
 
-STORAGE = _row(
+STORAGE = _identity(
     "untyped_storage, data_ptr",
-    always("identity", "the storage of the first buffer, which FSDP2 compares; the address 0"),
+    "the storage of the first buffer, which FSDP2 compares; the address 0",
 )
-SHARED = _row("share_memory_, is_shared", always("exact", "of every buffer"))
-NO_MEMORY = _row(
-    "numpy, tolist, __dlpack__, apply_, map_",
-    always("error", "no memory holds the values, only their codes"),
+SHARED = _exact("share_memory_, is_shared", "of every buffer")
+NO_MEMORY = _error(
+    "numpy, tolist, __dlpack__, apply_, map_", "no memory holds the values, only their codes"
 )
-IS_PINNED = _row("is_pinned", always("exact", "whether all buffers are"), aten.is_pinned.default)
-RECORD_STREAM = _row(
-    "record_stream",
-    always("exact", "of every buffer; none is made anew"),
-    aten.record_stream.default,
-)
-EQUAL = _row(
-    "equal, of two quantized tensors",
-    always("exact", "equal bytes; if they differ, equal values"),
-    aten.equal.default,
+IS_PINNED = _exact("is_pinned", "whether all buffers are", "is_pinned")
+RECORD_STREAM = _exact("record_stream", "of every buffer; none is made anew", "record_stream")
+EQUAL = _exact(
+    "equal, of two quantized tensors", "equal bytes; if they differ, equal values", "equal"
 )
 
 # ---- protocols ----
 
-PICKLE = _row(
+PICKLE = _exact(
     "pickle, torch.save, torch.load(weights_only=True)",
-    always("exact", "bytes, scales (float32 ones as such) and master"),
+    "bytes, scales (float32 ones as such) and master",
 )
-FLATTEN = _row(
-    "__tensor_flatten__, __tensor_unflatten__",
-    always("exact", "the buffers, what spans the tensor, and the master"),
+FLATTEN = _exact(
+    "__tensor_flatten__, __tensor_unflatten__", "the buffers, what spans the tensor, and the master"
 )
-COMPILE = _row(
+COMPILE = _exact(
     "torch.compile of a model",
-    always("exact", "one graph: its inputs are the buffers, and a product is one operator"),
+    "one graph: its inputs are the buffers, and a product is one operator",
 )

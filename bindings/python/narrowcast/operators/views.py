@@ -2,12 +2,10 @@
 says which elements a view takes, and the geometry whether they are bytes of their own.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.utils._pytree import tree_map_only
 
-from narrowcast.operators import rules, table
+from narrowcast.operators import table
 from narrowcast.operators.common import refuse, refuse_flat
 from narrowcast.tensor import QuantizedTensor, region
 from narrowcast.tensor.dispatch import implements
@@ -16,7 +14,8 @@ from narrowcast.tensor.pieces import check_cut
 
 @implements(*table.ALIAS.operators)
 def _alias(func, args, kwargs):
-    return args[0].alias()
+    tensor, view = args[0], args[0]._view
+    return QuantizedTensor(view.store, tensor.shape, tensor.dtype, view.region, view.exchanged)
 
 
 @implements(
@@ -47,8 +46,9 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))
     taken, exchanged = found
-    if exchanged:
-        rules.require(store.format.rules.transpose, tensor, func)
+    transpose = store.format.rules.transpose
+    if exchanged and transpose.kind == "error":
+        refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
     return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)

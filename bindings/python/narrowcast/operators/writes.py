@@ -2,8 +2,6 @@
 one, and the bytes are made when they are next read.
 """
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast.operators import arithmetic, table
@@ -25,3 +23,13 @@ def _fill(func, args, kwargs):
     value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
     tensor.write(func(value, *rest, **kwargs))
     return tensor
+
+
+@implements(*table.LISTS.operators)
+def _each(func, args, kwargs):
+    """_foreach_name_(tensors, others) is tensor.name_(other) of each pair: torch would run the list
+    as one.
+    """
+    name = func._schema.name.removeprefix("aten::_foreach_")
+    for tensor, *others in zip(*(one for one in args if isinstance(one, list)), strict=True):
+        getattr(tensor, name)(*others)

@@ -1,14 +1,13 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import dtensors
 from narrowcast.optimizer.launches import Entry, Tables
 from narrowcast.optimizer.state import load_state_dict, make_state
-from narrowcast.tensor import compiling
+from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 from narrowcast.tensor.quantization import check_rounding, check_word
 
 
@@ -67,7 +66,7 @@ class FusedAdam(torch.optim.Optimizer):
                 "computed, on the CPU"
             )
         self.state_dtype = state_dtype
-        self._tables = self._recipe = None
+        self._tables = self._table_seeds = None
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -80,8 +79,8 @@ class FusedAdam(torch.optim.Optimizer):
         try:
             _options(self.param_groups[index], index)
             _seed_of(self.param_groups[index], index)
-            for position, parameter in enumerate(self.param_groups[index]["params"]):
-                state = make_state(parameter, self._name(index, position), self.state_dtype)
+            for _, parameter, name in self.named(index):
+                state = make_state(parameter, name, self.state_dtype)
                 self.state[parameter] = state
                 if "master" in state:
                     self._masters[parameter] = state["master"]
@@ -91,13 +90,15 @@ class FusedAdam(torch.optim.Optimizer):
             raise
         self._tables = None
 
-    def _name(self, group: int, position: int) -> str:
-        """What messages call a parameter: its name, where there is one."""
-        parameter = self.param_groups[group]["params"][position]
-        view = getattr(dtensors.local_of(parameter), "_view", None)
-        names = self.param_groups[group].get("param_names")
-        name = names[position] if names else None if view is None else view.store.label.name
-        return name or f"parameter {position} of group {group} (shape {tuple(parameter.shape)})"
+    def named(self, first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
+        """Every parameter, groups one after another: the index of its group, itself, and what
+        messages call it.
+        """
+        for index, group in enumerate(self.param_groups[first_group:], first_group):
+            names = group.get("param_names") or map(_label_of, group["params"])
+            for position, (parameter, name) in enumerate(zip(group["params"], names, strict=True)):
+                place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
+                yield index, parameter, name or place
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -112,9 +113,9 @@ class FusedAdam(torch.optim.Optimizer):
         if found_inf is not None and found_inf.item() != 0:
             return loss
         options = [_options(group, index) for index, group in enumerate(self.param_groups)]
-        recipe = [_seed_of(group, index) for index, group in enumerate(self.param_groups)]
-        if self._tables is None or recipe != self._recipe:
-            self._recipe = recipe
+        seeds = self._seeds()
+        if self._tables is None or seeds != self._table_seeds:
+            self._table_seeds = seeds
             self._rebuild()
         inverse_scale = None if grad_scale is None else 1.0 / float(grad_scale)
         if not self._tables.prepare(options, inverse_scale):
@@ -123,7 +124,6 @@ class FusedAdam(torch.optim.Optimizer):
                 raise RuntimeError(
                     "FusedAdam: a parameter's memory changes while the step reads it"
                 )
-        self._tables.refresh()
         self._tables.run()
         return loss
 
@@ -135,14 +135,15 @@ class FusedAdam(torch.optim.Optimizer):
 
     def entries(self) -> list[Entry]:
         """Every parameter with what its update needs, groups one after another."""
+        seeds = self._seeds()
         entries = []
-        for index, group in enumerate(self.param_groups):
-            seed = _seed_of(group, index)
-            for position, parameter in enumerate(group["params"]):
-                own = None if seed is None else (seed + len(entries)) % 2**64
-                name = self._name(index, position)
-                entries.append(Entry(parameter, self.state[parameter], name, index, own))
+        for group, parameter, name in self.named():
+            seed = None if seeds[group] is None else (seeds[group] + len(entries)) % 2**64
+            entries.append(Entry(parameter, self.state[parameter], name, group, seed))
         return entries
+
+    def _seeds(self) -> list[int | None]:
+        return [_seed_of(group, index) for index, group in enumerate(self.param_groups)]
 
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, without a cast: masters and moments to the
@@ -162,6 +163,12 @@ class FusedAdam(torch.optim.Optimizer):
 
 # torch.compile calls a step and does not look into it.
 compiling.leave_alone(FusedAdam.step.__wrapped__)
+
+
+def _label_of(parameter: torch.Tensor) -> str | None:
+    """The name that nc.convert has given a weight."""
+    local = dtensors.local_of(parameter)
+    return local._store.label.name if isinstance(local, QuantizedTensor) else None
 
 
 def _seed_of(group: dict, index: int) -> int | None:

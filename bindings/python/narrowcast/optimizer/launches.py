@@ -2,32 +2,33 @@
 reduced.
 """
 
-from __future__ import annotations
-
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import agreement, dtensors
+from narrowcast.fsdp import agreement
 from narrowcast.optimizer.state import make_updatable
-from narrowcast.tensor import QuantizedTensor, casting
+from narrowcast.registry import Format
+from narrowcast.tensor import QuantizedTensor, casting, dtensors
 from narrowcast.tensor.store import Store
 
 
-@dataclasses.dataclass
-class Launch:
-    """The parameters that one launch a pass updates. `amaxes`: one float a parameter, in formats
-    with a scale that spans the tensor; `group`: over which they are reduced.
+class Key(NamedTuple):
+    """What the parameters of one launch have in common. `format`: None of plain ones; `group`: over
+    which their amaxes are reduced.
     """
 
-    table: _C.AdamTable
     device: torch.device
-    spans: bool
-    group: Any
-    amaxes: torch.Tensor | None = None
+    format: Format | None = None
+    group: Any = None
+    stochastic: bool = False
+
+    @property
+    def spans(self) -> bool:
+        """Whether a scale spans the tensor."""
+        return self.format is not None and self.format.tensor_amax
 
 
 class Entry(NamedTuple):
@@ -46,24 +47,21 @@ class Tables:
     """
 
     def __init__(self, entries: Iterable[Entry], masters: dict[torch.Tensor, torch.Tensor]):
-        self._by_key: dict[tuple, Launch] = {}
+        self._tables: dict[Key, _C.AdamTable] = {}
         self._masters = masters
         self._quantized: list[tuple[torch.Tensor, Store]] = []
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
         self._agreements = agreement.Agreements()
-        self._groups: dict[Any, None] = {}
         for entry in entries:
             self._add(entry)
-        self._launches = list(self._by_key.values())
-        self._amaxes: list[torch.Tensor] = []  # all of a device
-        self._reductions: list[tuple[torch.Tensor, Any]] = []  # a part of them, its process group
-        for device in dict.fromkeys(launch.device for launch in self._launches if launch.spans):
-            self._lay_out_amaxes(device)
+        self._amaxes: dict[Key, torch.Tensor] = {}  # one float a parameter, where a scale spans it
+        self._reductions: list[tuple[torch.Tensor, Any]] = []  # all of a process group
+        self._lay_out_amaxes()
 
     def _add(self, entry: Entry) -> None:
         local = dtensors.local_of(entry.parameter)
         if not isinstance(local, QuantizedTensor):
-            table = self._launch(local.device).table
+            table = self._table(Key(local.device))
             table.add(entry.parameter, entry.name, entry.group, entry.state, 0, 0)
             return
         make_updatable(local)
@@ -72,12 +70,12 @@ class Tables:
         if store.bytes.history is not None:
             entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
-        self._groups[group] = None
         self._quantized.append((entry.parameter, store))
         if store.format.is_delayed:
             self._delayed.append((store, group))
         stochastic = entry.seed is not None
-        table = self._launch(local.device, store.format, group, stochastic).table
+        shared = group if store.format.tensor_amax else None
+        table = self._table(Key(local.device, store.format, shared, stochastic))
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
         table.add(entry.parameter, entry.name, entry.group, entry.state, *draw)
 
@@ -102,53 +100,47 @@ class Tables:
         if given is not None:
             self._masters[entry.parameter] = state["master"]
 
-    def _launch(self, device, format=None, group=None, stochastic=False) -> Launch:
-        spans = format is not None and format.tensor_amax
-        group = group if spans else None
-        key = (device, format, group, stochastic)
-        if key not in self._by_key:
-            table = _C.AdamTable(None if format is None else format.plugin, device, stochastic)
-            self._by_key[key] = Launch(table, device, spans, group)
-        return self._by_key[key]
+    def _table(self, key: Key) -> _C.AdamTable:
+        if key not in self._tables:
+            plugin = None if key.format is None else key.format.plugin
+            self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
+        return self._tables[key]
 
-    def _lay_out_amaxes(self, device: torch.device) -> None:
+    def _lay_out_amaxes(self) -> None:
         """Lets the amaxes of one process group lie together, in one order on all ranks: that of the
         parameters.
         """
-        spanning = [one for one in self._launches if one.spans and one.device == device]
-        count = sum(len(one.table) for one in spanning)
-        amaxes = torch.zeros(count, dtype=torch.float32, device=device)
-        end = 0
-        for group in self._groups:
-            begin = end
-            for launch in (one for one in spanning if one.group is group):
-                launch.amaxes = amaxes[end : end + len(launch.table)]
-                end += len(launch.table)
-            if group is not None and end > begin:
-                self._reductions.append((amaxes[begin:end], group))
-        self._amaxes.append(amaxes)
+        together: dict[tuple, list[Key]] = {}
+        for key in self._tables:
+            if key.spans:
+                together.setdefault((key.device, key.group), []).append(key)
+        for (device, group), keys in together.items():
+            counts = [len(self._tables[key]) for key in keys]
+            amaxes = torch.zeros(sum(counts), dtype=torch.float32, device=device)
+            self._amaxes.update(zip(keys, amaxes.split(counts), strict=True))
+            self._reductions.append((amaxes, group))
 
     def prepare(self, options: list[_C.AdamOptions], inverse_scale: float | None) -> bool:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        return all(launch.table.prepare(options, inverse_scale) for launch in self._launches)
+        return all(table.prepare(options, inverse_scale) for table in self._tables.values())
 
-    def refresh(self) -> None:
-        """Makes stale bytes whose history the update goes on with; all others it makes itself."""
+    def run(self) -> None:
+        """The step that was prepared. Stale bytes whose history the update goes on with are made
+        before; all others it makes itself.
+        """
         self._agreements.make_bytes(
             [store for store, _ in self._delayed], lambda: [group for _, group in self._delayed]
         )
-
-    def run(self) -> None:
-        """The step that was prepared."""
-        for amaxes in self._amaxes:
+        for amaxes, _ in self._reductions:
             amaxes.zero_()
-        for launch in self._launches:
-            launch.table.update(launch.amaxes)
+        for key, table in self._tables.items():
+            table.update(self._amaxes.get(key))
         try:
             for amaxes, group in self._reductions:
-                casting.reduce_over(amaxes, group)
+                if group is not None:
+                    casting.reduce_over(amaxes, group)
         except BaseException:
             # Masters are new. Their bytes can be made at the next gather or step.
             self._commit()
@@ -156,9 +148,8 @@ class Tables:
                 if store.spans_shards and parameter.grad is not None:
                     store.mark_stale(store.rows)
             raise
-        for launch in self._launches:
-            if launch.spans:
-                launch.table.finish(launch.amaxes)
+        for key, amaxes in self._amaxes.items():
+            self._tables[key].finish(amaxes)
         # Few are stale, and asking a tensor of a class of ours for its gradient is slow.
         for parameter, store in self._quantized:
             if store.is_stale and parameter.grad is not None:
@@ -166,8 +157,8 @@ class Tables:
         self._commit()
 
     def _commit(self) -> None:
-        for launch in self._launches:
-            launch.table.commit()
+        for table in self._tables.values():
+            table.commit()
 
 
 def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:

@@ -2,15 +2,12 @@
 cast.
 """
 
-from __future__ import annotations
-
 import copy
 from itertools import chain
 
 import torch
 
-from narrowcast.fsdp import dtensors
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 from narrowcast.tensor.master import Draw, Master, Saved
 
 
@@ -39,9 +36,8 @@ def make_state(
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in ("exp_avg", "exp_avg_sq"):
-        state[moment] = dtensors.like(
-            parameter, torch.zeros(local.shape, dtype=state_dtype, device=local.device)
-        )
+        zeros = torch.zeros(local.shape, dtype=state_dtype, device=local.device)
+        state[moment] = dtensors.like(parameter, zeros)
     return state
 
 
@@ -64,7 +60,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
         result = hook(optimizer, state_dict)
         state_dict = state_dict if result is None else result
     pairs = _matching(optimizer, state_dict)
-    for (parameter, name), saved in pairs:
+    for parameter, name, saved in pairs:
         _check(optimizer.state[parameter], saved, name)
     for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         group.update(
@@ -72,34 +68,32 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
         )
     seeds = {entry.parameter: entry.seed for entry in optimizer.entries()}
     with torch.no_grad():
-        for (parameter, _), saved in pairs:
+        for parameter, _, saved in pairs:
             for key, value in optimizer.state[parameter].items():
-                _copy(value, saved[key])
+                fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_
+                fill(saved[key])
             _settle(parameter, optimizer.state[parameter], seeds[parameter])
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
 
 def _matching(optimizer, state_dict):
-    """Parameters with their names, and the saved state of each. ValueError if groups or parameters
-    do not match.
+    """Parameters with their names and their saved state. ValueError if groups or parameters do not
+    match.
     """
-    groups, saved_groups = optimizer.param_groups, state_dict["param_groups"]
-    sizes, saved_sizes = (
-        [len(group["params"]) for group in some] for some in (groups, saved_groups)
-    )
+    saved_groups = state_dict["param_groups"]
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    saved_sizes = [len(group["params"]) for group in saved_groups]
     if sizes != saved_sizes:
         raise ValueError(
             f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
         )
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    places = [(group, position) for group, size in enumerate(sizes) for position in range(size)]
     pairs = []
-    for key, (group, position) in zip(keys, places, strict=True):
-        parameter, name = groups[group]["params"][position], optimizer._name(group, position)
+    for key, (_, parameter, name) in zip(keys, optimizer.named(), strict=True):
         saved = state_dict["state"].get(key)
         if saved is not None:
-            pairs.append(((parameter, name), saved))
+            pairs.append((parameter, name, saved))
         elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
             raise ValueError(f"the state dict has no state for {name}")
     return pairs
@@ -135,13 +129,6 @@ def _check(state: dict, saved: dict, name: str) -> None:
                 "optimizer, which would round it. Make the optimizer with "
                 f"state_dtype={other.dtype}"
             )
-
-
-def _copy(value: torch.Tensor, saved) -> None:
-    if not isinstance(saved, torch.Tensor):
-        value.fill_(saved)
-    else:
-        value.copy_(saved)
 
 
 def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:

@@ -2,29 +2,17 @@
 _C.Bytes, which checks what it is made of and never changes.
 """
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast._C import Bytes
 from narrowcast.registry import BUFFERS, buffers_of
-from narrowcast.tensor.region import Region, whole_region
+from narrowcast.tensor.region import Region
 
 allocate = Bytes.allocate  # (format, rows, columns, usages, device): undefined, padding zero
 
 
 def whole_of(bytes: Bytes) -> Region:
-    return whole_region(bytes.rows, bytes.columns)
-
-
-def spanning_of(bytes: Bytes) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What belongs to the whole tensor beside its scales: amax and history."""
-    return bytes.amax, bytes.history
-
-
-def tensors_of(bytes: Bytes) -> list[torch.Tensor]:
-    """All that is there."""
-    return [one for one in (*bytes.buffers, *spanning_of(bytes)) if one is not None]
+    return Region(0, bytes.rows, 0, bytes.columns)
 
 
 def corner(shape) -> tuple[slice, ...]:
@@ -34,9 +22,9 @@ def corner(shape) -> tuple[slice, ...]:
 
 def mapped(bytes: Bytes, function) -> Bytes:
     """The same matrix with function(tensor) for each tensor: in other memory."""
-    every = [None if one is None else function(one) for one in bytes.buffers]
-    spanning = [None if one is None else function(one) for one in spanning_of(bytes)]
-    return Bytes(bytes.format, bytes.rows, bytes.columns, every, *spanning)
+    old = *bytes.buffers, bytes.amax, bytes.history
+    new = [None if one is None else function(one) for one in old]
+    return Bytes(bytes.format, bytes.rows, bytes.columns, new[:4], *new[4:])
 
 
 def exchanged(bytes: Bytes) -> Bytes:
@@ -44,7 +32,7 @@ def exchanged(bytes: Bytes) -> Bytes:
     usages mirror each other.
     """
     mirrored = bytes.buffers[2:] + bytes.buffers[:2]
-    return Bytes(bytes.format, bytes.columns, bytes.rows, mirrored, *spanning_of(bytes))
+    return Bytes(bytes.format, bytes.columns, bytes.rows, mirrored, bytes.amax, bytes.history)
 
 
 def fill_with_zeros(bytes: Bytes) -> None:
@@ -94,11 +82,9 @@ def part(bytes: Bytes, region: Region, usages) -> Bytes:
     """
     if region == whole_of(bytes) and len(usages) == len(bytes.usages):
         return bytes
-    buffers: list[torch.Tensor | None] = [None] * len(BUFFERS)
-    for usage in usages:
-        for buffer in buffers_of(usage):
-            buffers[buffer] = canonical(bytes, buffer, region)
-    return Bytes(bytes.format, *region.shape, buffers, *spanning_of(bytes))
+    wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
+    parts = [canonical(bytes, one, region) if one in wanted else None for one in BUFFERS]
+    return Bytes(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
 def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:
@@ -119,22 +105,23 @@ def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Reg
 # ---- what spans the tensor ----
 
 
+def spanning_of(bytes: Bytes) -> list[torch.Tensor | None]:
+    """What belongs to the whole tensor: scales that span it, amax and history."""
+    scales = [bytes.buffer(buffer) for buffer in BUFFERS if bytes.format.is_spanning(buffer)]
+    return [*scales, bytes.amax, bytes.history]
+
+
 def copy_spanning(target: Bytes, source: Bytes) -> None:
-    """Copies what belongs to the whole tensor, per-tensor scales among it."""
-    pairs = [*zip(spanning_of(target), spanning_of(source), strict=True)]
-    spanning = (buffer for buffer in BUFFERS if target.format.is_spanning(buffer))
-    pairs += [(target.buffer(buffer), source.buffer(buffer)) for buffer in spanning]
-    for there, here in pairs:
+    """Copies what belongs to the whole tensor."""
+    for there, here in zip(spanning_of(target), spanning_of(source), strict=True):
         if there is not None and here is not None:
             there.copy_(here)
 
 
 def scale_of(bytes: Bytes) -> torch.Tensor | None:
     """What the one scale of the whole tensor is, or comes from; None in formats without."""
-    for buffer in BUFFERS:
-        if bytes.format.is_spanning(buffer) and bytes.buffer(buffer) is not None:
-            return bytes.buffer(buffer)
-    return bytes.amax
+    *candidates, _history = spanning_of(bytes)
+    return next((one for one in candidates if one is not None), None)
 
 
 def have_one_scale(one: Bytes, other: Bytes) -> bool:

@@ -2,8 +2,6 @@
 operators.
 """
 
-from __future__ import annotations
-
 import torch
 from torch._C._dynamo import eval_frame
 

@@ -4,8 +4,6 @@ FUNCTIONS: torch functions that must be seen above autograd. OPERATORS: ATen ope
 the bytes; all others are arithmetic (narrowcast.operators.arithmetic).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -34,14 +32,15 @@ def _enter(table, keys):
 
 def run_function(func, args, kwargs):
     """What __torch_function__ does."""
-    handler = FUNCTIONS.get(func)
-    if handler is not None:
-        return handler(func, args, kwargs)
+    return FUNCTIONS.get(func, as_torch_does)(func, args, kwargs)
+
+
+def as_torch_does(func, args, kwargs):
+    """Runs a function down to its operators, which come to the other table."""
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
 def run_operator(func, args, kwargs):
     """What __torch_dispatch__ does."""
-    handler = OPERATORS.get(func) or OPERATORS[None]
-    return handler(func, args, kwargs)
+    return OPERATORS.get(func, OPERATORS[None])(func, args, kwargs)

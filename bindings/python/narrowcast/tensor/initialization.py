@@ -6,46 +6,37 @@ operations, of which no one says what the whole is, are wrapped here: for quanti
 any other tensor goes straight to torch's function.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch
 from torch import nn
 
-from narrowcast.fsdp import dtensors
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 
-def _initialize(func, args, kwargs):
-    """Runs an initializer on a plain float32 tensor and writes what it leaves."""
-    values = dict(kwargs)
-    tensor, rest = (args[0], args[1:]) if args else (values.pop("tensor"), ())
-    local = dtensors.local_of(tensor)
-    plain = torch.empty(local.shape, dtype=torch.float32, device=local.device)
-    value = dtensors.like(tensor, plain)
-    if func.__name__ == "eye_":  # torch.eye knows no sharding
-        first = dtensors.first_element(tensor) // tensor.shape[-1]
-        plain.copy_(torch.eye(*tensor.shape)[first : first + len(plain)])
-    else:
-        func(value, *rest, **values)
-    with torch.no_grad():
-        tensor.copy_(value)
-    return tensor
-
-
-def _seen(function):
-    """An initializer that hands quantized weights, sharded or not, to _initialize."""
+def _by_value(function):
+    """An initializer that runs on a plain float32 tensor in place of a quantized one, sharded or
+    not, and writes what it leaves.
+    """
 
     @functools.wraps(function)
-    def initializer(*args, **kwargs):
-        tensor = args[0] if args else kwargs.get("tensor")
-        if isinstance(dtensors.local_of(tensor), QuantizedTensor):
-            return _initialize(function, args, kwargs)
-        return function(*args, **kwargs)
+    def initializer(tensor, *args, **kwargs):
+        local = dtensors.local_of(tensor)
+        if not isinstance(local, QuantizedTensor):
+            return function(tensor, *args, **kwargs)
+        plain = torch.empty(local.shape, dtype=torch.float32, device=local.device)
+        value = dtensors.like(tensor, plain)
+        if function.__name__ == "eye_":  # torch.eye knows no sharding
+            first = dtensors.first_element(tensor) // tensor.shape[-1]
+            plain.copy_(torch.eye(*tensor.shape)[first : first + len(plain)])
+        else:
+            function(value, *args, **kwargs)
+        with torch.no_grad():
+            tensor.copy_(value)
+        return tensor
 
     return initializer
 
 
 for _name in ("eye_", "dirac_", "orthogonal_", "sparse_", "trunc_normal_"):
-    setattr(nn.init, _name, _seen(getattr(nn.init, _name)))
+    setattr(nn.init, _name, _by_value(getattr(nn.init, _name)))

@@ -1,7 +1,5 @@
 """A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
 
-from __future__ import annotations
-
 import torch
 
 from narrowcast import registry
@@ -26,21 +24,21 @@ def parts_of(tensor) -> tuple:
     view = tensor._view
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
-    return *facts, _tensors_of(tensor), *view.store.label, partial, _flattened(tensor)
+    return *facts, _tensors_of(tensor), *view.store.label, partial, flattened(tensor)
 
 
-def _flattened(tensor) -> tuple[int, int] | None:
+def flattened(tensor) -> tuple[int, int] | None:
+    """The rows and columns that a flat view keeps; None of any other tensor."""
     return tensor._view.region.shape if tensor.is_flat else None
 
 
-def store_of(format: str, shape, tensors, partial: bool, flattened) -> Store:
+def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label) -> Store:
     """The store of a tensor's parts."""
     *tensors, master = tensors
     rows, columns = flattened or matrix_shape(shape)
     bytes = Bytes(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
-    store = Store(bytes)
-    if master is not None:
-        store.master = Master(master.reshape(rows, columns).contiguous())
+    kept = None if master is None else Master(master.reshape(rows, columns).contiguous())
+    store = Store(bytes, kept, label)
     store.partial = partial
     return store
 
@@ -78,15 +76,13 @@ def gathered_buffer(tensor, index: int) -> torch.Tensor | None:
 def flatten(tensor) -> tuple[list[str], tuple]:
     """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
     store = tensor._view.store
-    if store.present is not None:
-        names, tensors = GATHERED, [gathered_buffer(tensor, index) for index in range(4)]
-        names, tensors = (*names, PRESENT), [*tensors, store.present]
-        names, tensors = names + SPANNING[:2], [*tensors, tensor.amax, tensor.history]
+    if store.present is None:
+        found = dict(zip(BUFFERS + SPANNING, _tensors_of(tensor), strict=True))
     else:
-        names, tensors = BUFFERS + SPANNING, _tensors_of(tensor)
-    there = [name for name, one in zip(names, tensors, strict=True) if one is not None]
+        found = {name: getattr(tensor, name) for name in (*GATHERED, PRESENT, "amax", "history")}
+    there = [name for name, one in found.items() if one is not None]
     partial = store.partial or not tensor._view.is_whole
-    facts = store.format.name, tensor.dtype, partial, _flattened(tensor)
+    facts = store.format.name, tensor.dtype, partial, flattened(tensor)
     return there, (*facts, _Aside(store.label))
 
 
@@ -96,6 +92,6 @@ def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, to
     pairs = zip(BUFFERS, GATHERED, strict=True)
     tensors = [inner[one] if one in inner else inner.get(other) for one, other in pairs]
     tensors += [inner.get(name) for name in SPANNING]
-    store = store_of(format, shape, tensors, partial, flattened)
-    store.present, store.label = inner.get(PRESENT), aside.label
+    store = store_of(format, shape, tensors, partial, flattened, aside.label)
+    store.present = inner.get(PRESENT)
     return store, dtype

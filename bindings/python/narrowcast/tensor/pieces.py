@@ -1,8 +1,5 @@
 """Stores from regions of others: where one may be cut, copies of a region, a shard to fill."""
 
-from __future__ import annotations
-
-from narrowcast import errors
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
@@ -12,11 +9,21 @@ def check_cut(store: Store, region: Region) -> None:
     """ValueError unless a region begins and ends where the matrix can be cut."""
     row_step, column_step = store.step
     for row in (region.row, region.row_end):
-        if row % row_step != 0 and row < min(store.used, store.rows):
-            raise errors.cannot_cut(store, "row", row)
+        if row < min(store.used, store.rows):
+            _check_bound(store, "row", row, row_step, store.rows)
     for column in (region.column, region.column_end):
-        if column % column_step != 0 and column < store.columns:
-            raise errors.cannot_cut(store, "column", column)
+        if column < store.columns:
+            _check_bound(store, "column", column, column_step, store.columns)
+
+
+def _check_bound(store: Store, what: str, at: int, step: int, end: int) -> None:
+    if at % step != 0:
+        below, above = at // step * step, min(-(-at // step) * step, end)
+        raise ValueError(
+            f"{store.describe()} cannot be cut at {what} {at}: only at multiples of {step}, the "
+            f"{what} step of {store.format.name} in its {' and '.join(store.bytes.usages)} bytes. "
+            f"Cut at {what} {below} or {above}, or cut the plain tensor that dequantize() makes"
+        )
 
 
 def copy_region(target: Store, region: Region, source: Store, source_region: Region) -> None:
@@ -40,14 +47,15 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
 def part_of(store: Store, region: Region) -> Store:
     """A copy of a region, as a matrix of its own, in the usages that are there."""
     if store.present is not None and store.gather is None:
-        raise errors.copied_in_a_graph(store)
+        raise ValueError(
+            f"{store.describe()}: a compiled function cannot use a part of it, or copy it, because "
+            "its graph would keep the copy for the backward, whose gather brings other bytes. Use "
+            "nc.convert(..., recompute=True), which has every gather carry both usages, or "
+            "dequantize()"
+        )
     if region == store.whole:
         return store.map(lambda tensor: tensor.clone())
-    part = Store.allocate(
-        *(store.format, *region.shape, store.bytes.usages, store.bytes.device),
-        master=store.master is not None,
-    )
-    part.label = store.label
+    part = store.room(*region.shape, store.bytes.usages, store.bytes.device)
     copy_region(part, part.whole, store, region)
     part.partial = True
     return part
@@ -62,12 +70,10 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """
     derived = store.format.columnwise_derived and store.bytes.has("rowwise")
     usages = ["rowwise"] if derived else store.bytes.usages
-    zeros = Store.allocate(
-        *(store.format, rows, columns, usages, device), master=store.master is not None
-    )
+    zeros = store.room(rows, columns, usages, device)
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()
         buffers.copy_spanning(zeros.bytes, store.bytes)
-    zeros.label, zeros.used, zeros.partial = store.label, 0, store.partial
+    zeros.used = 0
     return zeros

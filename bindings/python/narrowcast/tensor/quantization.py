@@ -1,7 +1,6 @@
 """nc.quantize: a QuantizedTensor from a plain tensor."""
 
-from __future__ import annotations
-
+import itertools
 import numbers
 
 import torch
@@ -48,9 +47,7 @@ def quantize(
     """
     format = registry.format(format)
     check_value(x)
-    usages = [
-        usage for usage, wanted in (("rowwise", rowwise), ("columnwise", columnwise)) if wanted
-    ]
+    usages = list(itertools.compress(registry.USAGES, (rowwise, columnwise)))
     if not usages:
         raise ValueError("quantize with rowwise=False and columnwise=False would make nothing")
     if source not in ("master", "bf16"):

@@ -5,8 +5,6 @@ row by row. It is a region if it takes some rows and some columns in their order
 region with rows and columns exchanged, or is a whole one under one dimension.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -42,10 +40,6 @@ class Region(NamedTuple):
         if self.is_empty:  # which lies nowhere
             return tensor.new_empty(self.shape)
         return tensor.narrow(0, self.row, self.rows).narrow(1, self.column, self.columns)
-
-
-def whole_region(rows: int, columns: int) -> Region:
-    return Region(0, rows, 0, columns)
 
 
 def matrix_shape(shape) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from narrowcast import _C, errors
-from narrowcast.registry import USAGES, Format
+from narrowcast.registry import USAGES
 from narrowcast.tensor import buffers, casting
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import Region
@@ -24,7 +24,9 @@ UNNAMED = Label()
 
 
 class Store:
-    """bytes    a _C.Bytes: a usage that is absent there is absent
+    """bytes    a _C.Bytes: a usage that is absent there is absent. Others may come, of the same
+             format, rows and columns
+    whole    all of the matrix, as a Region
     master   the value behind the bytes, or None if none is kept
     label    of the weight
     partial  it is part of a larger tensor, to which its amax belongs
@@ -35,45 +37,24 @@ class Store:
     sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
     """
 
-    __slots__ = ("bytes", "gather", "label", "master", "partial", "present", "sender", "used")
+    __slots__ = (
+        *("bytes", "columns", "format", "gather", "label", "master", "partial", "present", "rows"),
+        *("sender", "used", "whole"),
+    )
 
     def __init__(self, bytes: _C.Bytes, master: Master | None = None, label: Label = UNNAMED):
         self.bytes, self.master, self.label = bytes, master, label
+        self.format, self.rows, self.columns = bytes.format, bytes.rows, bytes.columns
+        self.whole = buffers.whole_of(bytes)
         self.partial, self.used = False, bytes.rows
         self.present = self.gather = self.sender = None
-
-    @classmethod
-    def allocate(
-        cls, format: Format, rows: int, columns: int, usages, device, master: bool = False
-    ) -> Store:
-        """Room for some usages, with undefined bytes. ValueError if the format cannot hold the
-        matrix.
-        """
-        value = torch.empty(rows, columns, device=device, dtype=torch.float32) if master else None
-        bytes = buffers.allocate(format, rows, columns, usages, device)
-        return cls(bytes, Master(value) if master else None)
-
-    @property
-    def format(self) -> Format:
-        return self.bytes.format
-
-    @property
-    def rows(self) -> int:
-        return self.bytes.rows
-
-    @property
-    def columns(self) -> int:
-        return self.bytes.columns
-
-    @property
-    def whole(self) -> Region:
-        return buffers.whole_of(self.bytes)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All that is there: buffers, what spans the tensor, and the master."""
-        master = [] if self.master is None else [self.master.value]
-        return buffers.tensors_of(self.bytes) + master
+        master = None if self.master is None else self.master.value
+        every = *self.bytes.buffers, self.bytes.amax, self.bytes.history, master
+        return [one for one in every if one is not None]
 
     @property
     def step(self) -> tuple[int, int]:
@@ -96,7 +77,16 @@ class Store:
         name = f"{self.label.name}: " if self.label.name else ""
         return f"{name}{self.rows}x{self.columns} matrix in {self.format.name}"
 
-    # ---- other stores like this one ----
+    # ---- other stores of the same weight ----
+
+    def room(self, rows: int, columns: int, usages, device) -> Store:
+        """Undefined bytes of another size, and a master if this has one. ValueError if the format
+        cannot hold the matrix.
+        """
+        bytes, master = buffers.allocate(self.format, rows, columns, usages, device), None
+        if self.master is not None:
+            master = Master(torch.empty(rows, columns, device=device, dtype=torch.float32))
+        return self._over(bytes, master, rows)
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
@@ -152,11 +142,20 @@ class Store:
     def refresh(self) -> None:
         """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""
         if self.gather is not None and self.bytes.is_freed:
-            raise errors.freed(self)
+            raise ValueError(
+                f"{self.describe()}: its bytes have been freed, because FSDP2 has resharded its "
+                "module. Use it within the module's forward or backward, or call the module's "
+                "unshard() first"
+            )
         if not self.is_stale:
             return
         if self.spans_shards:
-            raise errors.stale_shard(self)
+            raise ValueError(
+                f"{self.describe()}: this shard has been written to, and a scale of "
+                f"{self.format.name} spans the whole tensor; so its bytes wait for the next gather "
+                "(a forward, unshard()) or optimizer step, which reduces the amax over all shards. "
+                "Read it after one"
+            )
         casting.cast_masters([self])
 
     def write(self, region: Region, value: torch.Tensor) -> None:
@@ -172,12 +171,19 @@ class Store:
             casting.cast_value(self.bytes, value)
             self.used = self.rows
         elif not self.format.tensor_amax:  # a region is of whole blocks, each with its own scales
-            part = Store.allocate(self.format, *region.shape, self.bytes.usages, self.bytes.device)
-            casting.cast_value(part.bytes, value)
-            buffers.copy_region(self.bytes, region, part.bytes, part.whole)
+            usages, device = self.bytes.usages, self.bytes.device
+            part = buffers.allocate(self.format, *region.shape, usages, device)
+            casting.cast_value(part, value)
+            buffers.copy_region(self.bytes, region, part, buffers.whole_of(part))
             self.used = max(self.used, region.row_end)
         else:
-            raise errors.cannot_write(self, region)
+            is_wide = region.columns == self.columns
+            columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
+            raise NotImplementedError(
+                f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be "
+                "written alone, because a scale spans the whole tensor and no master is kept "
+                "(nc.convert keeps one). Write the whole tensor"
+            )
 
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import buffers_of, other_usage
+from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.pieces import part_of
 from narrowcast.tensor.region import Region
@@ -25,11 +25,8 @@ class View:
         self.is_whole = not exchanged and self.region == store.whole
 
     def is_same(self, other: View) -> bool:
-        return (
-            self.store is other.store
-            and self.region == other.region
-            and self.exchanged == other.exchanged
-        )
+        mine, theirs = ((one.store, one.region, one.exchanged) for one in (self, other))
+        return mine == theirs
 
     @property
     def first(self) -> int:
@@ -38,7 +35,7 @@ class View:
 
     def own_usage(self, usage: str) -> str:
         """What the store calls a usage of this view, and the other way round."""
-        return other_usage(usage) if self.exchanged else usage
+        return USAGES[1 - USAGES.index(usage)] if self.exchanged else usage
 
     def oriented(self, value: torch.Tensor) -> torch.Tensor:
         """A value between the orientation of this view and that of its store."""
@@ -54,18 +51,14 @@ class View:
         """The data (0) or the scales (1) of a usage that is there, or None: the store's own, or a
         copy if they do not lie together.
         """
-        usage = self.own_usage(usage)
-        if not self.store.bytes.has(usage):
-            return None
-        buffer = buffers_of(usage)[index]
-        return buffers.canonical(self.store.fresh(usage), buffer, self.region)
+        return self.buffer(usage, index) if usage in self.usages else None
 
     def buffer(self, usage: str, index: int) -> torch.Tensor | None:
         """The same; of a gathered weight also where it follows from what has come."""
-        if not self.store.derives(self.own_usage(usage)):
-            return self.stored(usage, index)
-        bytes = self.store.fresh(self.own_usage(usage))
-        return buffers.canonical(bytes, buffers_of(self.own_usage(usage))[index], self.region)
+        own = self.own_usage(usage)
+        if not (self.store.bytes.has(own) or self.store.derives(own)):
+            return None
+        return buffers.canonical(self.store.fresh(own), buffers_of(own)[index], self.region)
 
     def spanning(self, name: str) -> torch.Tensor | None:
         """What belongs to the whole tensor, by its name."""

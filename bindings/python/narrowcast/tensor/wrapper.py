@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from narrowcast import registry
@@ -35,13 +37,11 @@ class QuantizedTensor(torch.Tensor):
         exchanged: bool = False,
     ):
         view = View(store, region, exchanged)
+        place = {"strides": strides(shape, exchanged, store.columns), "storage_offset": view.first}
         # A wrapper made in inference mode could be no view of one that was made outside.
         with torch.inference_mode(False):
             tensor = torch.Tensor._make_wrapper_subclass(
-                *(cls, shape, strides(shape, exchanged, store.columns)),
-                storage_offset=view.first,
-                dtype=dtype,
-                device=store.bytes.device,
+                cls, shape, **place, dtype=dtype, device=store.bytes.device
             )
         tensor._view = view
         return tensor
@@ -142,11 +142,6 @@ class QuantizedTensor(torch.Tensor):
         value = self._view.decode(dtype, usage)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
-    def alias(self) -> QuantizedTensor:
-        """The same view of the same bytes."""
-        view = self._view
-        return QuantizedTensor(view.store, self.shape, self.dtype, view.region, view.exchanged)
-
     def with_store(self, store: Store, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
@@ -205,12 +200,8 @@ class QuantizedTensor(torch.Tensor):
         return dispatch.run_operator(func, args, kwargs or {})
 
 
-def _gathered(index: int) -> property:
-    return property(lambda tensor: parts.gathered_buffer(tensor, index))
-
-
 for _index, _name in enumerate(parts.GATHERED):
-    setattr(QuantizedTensor, _name, _gathered(_index))
+    setattr(QuantizedTensor, _name, property(partial(parts.gathered_buffer, index=_index)))
 setattr(QuantizedTensor, parts.PRESENT, property(lambda tensor: tensor._view.store.present))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
@@ -239,8 +230,8 @@ def rebuild(
     is_parameter: bool = False,
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them."""
-    store = parts.store_of(format, shape, tensors, partial, flattened)
-    store.label = Label(name, recompute)
+    label = Label(name, recompute)
+    store = parts.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor
 

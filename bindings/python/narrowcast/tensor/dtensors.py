@@ -1,7 +1,5 @@
 """DTensors: the local part, its process group, and new ones like a parameter."""
 
-from __future__ import annotations
-
 import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
