@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "bindings/bytes.hpp"
+#include "bindings/launch.hpp"
+#include "bindings/tensors.hpp"
 #include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
@@ -32,7 +34,7 @@ class AdamTable {
   // `inverse_scale` is 1 / grad_scale.
   bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> inverse_scale);
   // `amax`: one float a parameter, for formats with a scale that spans the tensor.
-  void update(const std::optional<at::Tensor>& amax);
+  void update(const OptionalTensor& amax);
   // What waits for the amaxes of all shards: the cast, or the history's entry.
   void finish(const at::Tensor& amax);
   // Counts the step of every parameter that had a gradient.
@@ -41,39 +43,35 @@ class AdamTable {
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
 
  private:
-  struct Memory {
-    at::Tensor tensor;
-    const void* address;  // where it was
-    int64_t elements;     // and what it was
-    at::ScalarType dtype;
-  };
-  static Memory remembered(const at::Tensor& tensor, const void* address);
-  struct StateItem {
-    py::object key, value;  // of the state
-  };
   struct Parameter {
+    // The entry of the state by this name, as a plain tensor. ValueError if there is none.
+    at::Tensor take(const char* key);
+    // Has is_current() see to a tensor of the table, if there is one.
+    void remember(const at::Tensor& tensor);
+    // Whether all that the table was made from is as it was. `local`: the parameter's local tensor.
+    bool is_current(const py::object& local) const;
+
     py::object parameter;
-    bool sharded;     // a DTensor
-    py::object held;  // the Bytes of a quantized parameter; None for others
-    at::ScalarType dtype;
     std::string name;
     int64_t group;
     py::dict state;
-    std::vector<StateItem> entries;
-    std::vector<Memory> memory;
+    bool sharded;              // a DTensor
+    py::object held;           // the Bytes of a quantized parameter; null for others
+    std::optional<Place> own;  // of a parameter that is not quantized
+    std::vector<std::pair<py::str, py::object>> taken;
+    std::vector<std::pair<at::Tensor, Place>> remembered;
     float* step;
     at::Tensor gradient;  // of the step being prepared
   };
 
-  // The entry of the state by this name, as a plain tensor. ValueError if there is none.
-  at::Tensor take(Parameter& row, const char* key);
-  void add_quantized(Parameter& row, nc_tensor& entry, const Bytes& bytes, at::IntArrayRef shape);
-  void add_plain(Parameter& row, nc_tensor& entry, const at::Tensor& local);
-  bool is_current(const Parameter& row, const nc_tensor& entry, const py::object& local) const;
+  // The address of a tensor of the state, checked and remembered.
+  void* checked_state(Parameter& row, const at::Tensor& tensor, at::ScalarType dtype,
+                      at::IntArrayRef shape, const char* key) const;
+  nc_tensor entry_of_bytes(Parameter& row, const Bytes& bytes, at::IntArrayRef shape) const;
+  nc_tensor entry_of_plain(Parameter& row, const at::Tensor& local) const;
   void read_gradient(Parameter& row, nc_step& step, const at::Tensor& local,
                      int64_t elements) const;
-  void launch(nc_function function, const char* what, const std::optional<at::Tensor>& amax);
-  void upload();
+  void launch(nc_function function, const char* what, const OptionalTensor& amax);
 
   const Plugin* plugin_;
   at::Device device_;
@@ -82,9 +80,9 @@ class AdamTable {
   std::vector<Parameter> rows_;
   std::vector<nc_tensor> tensors_;
   std::vector<nc_step> steps_;
-  int64_t tiles_ = 0;
-  at::Tensor device_tensors_;  // the tables in the GPU's memory; undefined until the first launch
-  at::Tensor device_steps_;
+  int64_t tiles_ = 0;  // of all parameters; 0 before the first launch
+  Table<nc_tensor> tensor_table_;
+  Table<nc_step> step_table_;
 };
 
 }  // namespace narrowcast

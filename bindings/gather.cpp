@@ -1,13 +1,11 @@
 #include "bindings/gather.hpp"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
@@ -16,24 +14,32 @@ namespace {
 constexpr int64_t kAlignment = 256;
 
 int64_t bytes_of(const Plugin& plugin, int buffer, Extent matrix) {
-  const Extent shape = stored_shape(plugin, buffer, matrix);
-  return shape.rows * shape.columns *
+  return stored_elements(plugin, buffer, matrix) *
          static_cast<int64_t>(c10::elementSize(stored_dtype(plugin, buffer)));
 }
 
 // Bytes of a tensor of uint8 as a buffer.
 at::Tensor viewed(const at::Tensor& memory, int64_t begin, const Plugin& plugin, int buffer,
                   Extent matrix) {
-  const Extent shape = stored_shape(plugin, buffer, matrix);
   return memory.narrow(0, begin, bytes_of(plugin, buffer, matrix))
       .view(stored_dtype(plugin, buffer))
-      .view({shape.rows, shape.columns});
+      .view(tensor_sizes(plugin, buffer, stored_shape(plugin, buffer, matrix)));
 }
 
 int64_t claim(int64_t& end, int64_t bytes) {
   const int64_t begin = end;
   end += round_up(bytes, kAlignment);
   return begin;
+}
+
+// A row of a transfer's table, whose payloads are still to come.
+nc_shipment shipment_of(const nc_route& route, const Bytes& bytes) {
+  const nc_tensor entry = bytes.entry();
+  nc_shipment shipment{};
+  shipment.route = route;
+  shipment.own_rows = bytes.rows;
+  std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
+  return shipment;
 }
 
 }  // namespace
@@ -51,8 +57,8 @@ WeightGather::WeightGather(std::shared_ptr<Bytes> shard, int64_t rows, int64_t s
   }
   for (const int32_t phase : asked) {
     Phase& made = phases_.emplace_back();
-    shard_->plugin().table->route(phase, asked.size() == 1, rows, shard_->columns(), shard_rows,
-                                  world, &made.route);
+    shard_->plugin.table->route(phase, asked.size() == 1, rows, shard_->columns, shard_rows, world,
+                                &made.route);
     lay_out(made);
   }
 }
@@ -63,11 +69,10 @@ void WeightGather::lay_out(Phase& phase) {
   std::array<bool, NC_MAX_PAYLOADS> as_stored{};
   for (int i = 0; i < route.segments; ++i) {
     const nc_segment& segment = route.segment[i];
-    as_stored[segment.payload] = segment.as_stored && shard_->rows() == route.shard_rows;
-    phase.arena_at[i] = segment.in_place
-                            ? kAsStored
-                            : claim(arena_end, bytes_of(shard_->plugin(), segment.buffer,
-                                                        {route.rows, route.columns}));
+    as_stored[segment.payload] = segment.as_stored && shard_->rows == route.shard_rows;
+    phase.arena_at[i] = segment.in_place ? kAsStored
+                                         : claim(arena_end, bytes_of(shard_->plugin, segment.buffer,
+                                                                     {route.rows, route.columns}));
   }
   for (int payload = 0; payload < route.payloads; ++payload)
     phase.outbox_at[payload] =
@@ -84,14 +89,13 @@ void WeightGather::use_outbox(const at::Tensor& outbox, int64_t begin) {
       const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
       const int64_t at = phase.outbox_at[payload];
       phase.sent[payload] = at == kAsStored
-                                ? shard_->buffer(buffer).view({-1}).view(at::kByte)
+                                ? shard_->buffers[buffer].view({-1}).view(at::kByte)
                                 : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
     }
   }
 }
 
-void WeightGather::settle(const std::vector<at::Tensor>& slots,
-                          const std::optional<at::Tensor>& arena) {
+void WeightGather::settle(const std::vector<at::Tensor>& slots, const OptionalTensor& arena) {
   slots_ = slots;
   arena_ = arena;
   for (Phase& phase : phases_) {
@@ -104,38 +108,36 @@ void WeightGather::settle(const std::vector<at::Tensor>& slots,
 
 std::shared_ptr<Bytes> WeightGather::make_whole(const Phase& phase) const {
   const nc_route& route = phase.route;
-  const Plugin& plugin = shard_->plugin();
-  Bytes::Given buffers;
+  const Plugin& plugin = shard_->plugin;
+  const Extent matrix{route.rows, route.columns};
+  Bytes::Buffers buffers;
   for (int i = 0; i < route.segments; ++i) {
     const nc_segment& segment = route.segment[i];
     const bool in_place = phase.arena_at[i] == kAsStored;
     const at::Tensor& memory = in_place ? slots_[segment.payload] : arena_.value();
-    buffers[segment.buffer] = viewed(memory, in_place ? segment.begin : phase.arena_at[i], plugin,
-                                     segment.buffer, {route.rows, route.columns});
+    const int64_t begin = in_place ? segment.begin : phase.arena_at[i];
+    buffers[segment.buffer] = viewed(memory, begin, plugin, segment.buffer, matrix);
   }
   // What spans the tensor is equal in all shards: the whole looks at this rank's.
-  for (const int scale : {NC_ROWWISE_SCALE, NC_COLUMNWISE_SCALE}) {
-    if (spans_tensor(plugin, scale) && buffers[scale - 1]) buffers[scale] = shard_->buffer(scale);
+  for (const auto [data, scale] : {buffers_of(0), buffers_of(1)}) {
+    if (spans_tensor(plugin, scale) && buffers[data].defined())
+      buffers[scale] = shard_->buffers[scale];
   }
-  return std::make_shared<Bytes>(shard_->format(), route.rows, route.columns, buffers,
-                                 given(shard_->amax()), given(shard_->history()));
+  return std::make_shared<Bytes>(shard_->format, matrix, std::move(buffers), shard_->amax,
+                                 shard_->history);
 }
 
 const std::shared_ptr<Bytes>& WeightGather::arrive(bool backward) const {
   const std::shared_ptr<Bytes>& bytes = whole(backward);
   // Beside torch's version counter: a graph that has saved it for its backward wants the new value.
   if (present_.defined())
-    *static_cast<int64_t*>(const_cast<void*>(present_.const_data_ptr())) =
-        bytes->has(0) + 2 * bytes->has(1);
+    *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes->has(0) + 2 * bytes->has(1);
   return bytes;
 }
 
 nc_shipment WeightGather::outgoing(bool backward) const {
   const Phase& phase = of(backward);
-  nc_shipment shipment{
-      .route = phase.route, .own_rows = shard_->rows(), .buffer = {}, .payload = {}};
-  const nc_tensor entry = shard_->entry();
-  std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
+  nc_shipment shipment = shipment_of(phase.route, *shard_);
   for (int payload = 0; payload < phase.route.payloads; ++payload) {
     if (phase.outbox_at[payload] != kAsStored)
       shipment.payload[payload] = address_of(phase.sent[payload], "a payload");
@@ -145,57 +147,37 @@ nc_shipment WeightGather::outgoing(bool backward) const {
 
 nc_shipment WeightGather::incoming(bool backward) const {
   const Phase& phase = of(backward);
-  nc_shipment shipment{.route = phase.route, .own_rows = 0, .buffer = {}, .payload = {}};
-  const nc_tensor entry = phase.whole->entry();
-  std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
+  nc_shipment shipment = shipment_of(phase.route, *phase.whole);
   for (int payload = 0; payload < phase.route.payloads; ++payload)
     shipment.payload[payload] = address_of(slots_[payload], "a gathered payload");
   return shipment;
 }
 
-GatherGroup::GatherGroup(std::vector<std::shared_ptr<WeightGather>> weights) {
-  for (auto& weight : weights) {
-    const nc_plugin* table = weight->shard()->plugin().table;
-    const auto same = std::find_if(by_format_.begin(), by_format_.end(), [=](const auto& some) {
-      return some[0]->shard()->plugin().table == table;
-    });
-    if (same != by_format_.end()) {
-      same->push_back(std::move(weight));
-    } else {
-      by_format_.push_back({std::move(weight)});
-    }
+GatherGroup::GatherGroup(const std::vector<std::shared_ptr<WeightGather>>& weights) {
+  for (const auto& weight : weights) by_format_[weight->shard()->facts().name].push_back(weight);
+}
+
+void GatherGroup::transfer(nc_transfer_function nc_machine::*function, const char* what,
+                           nc_shipment (WeightGather::*shipment)(bool) const, bool backward) const {
+  for (const auto& [format, weights] : by_format_) {
+    const at::Device device = weights[0]->shard()->device;
+    const nc_machine& machine = weights[0]->shard()->plugin.machine(device);
+    std::vector<nc_shipment> shipments;
+    shipments.reserve(weights.size());
+    for (const auto& weight : weights) shipments.push_back(((*weight).*shipment)(backward));
+    nc_transfer transfer{};
+    transfer.shipments = shipments.data();
+    transfer.count = std::ssize(shipments);
+    call(machine.*function, what, transfer, device);
   }
 }
 
-namespace {
-
-template <class Weights, class Shipment>
-void transfer(const Weights& weights, nc_transfer_function nc_machine::*function, const char* what,
-              const Shipment& shipment_of) {
-  const at::Device device = weights[0]->shard()->device();
-  const nc_machine& machine = weights[0]->shard()->plugin().machine(device);
-  std::vector<nc_shipment> shipments;
-  shipments.reserve(weights.size());
-  for (const auto& weight : weights) shipments.push_back(shipment_of(*weight));
-  const c10::DeviceGuard guard(device);
-  const nc_transfer transfer{shipments.data(), std::ssize(shipments), stream_of(device),
-                             &parallel_for};
-  const py::gil_scoped_release release;
-  check_launch((machine.*function)(&transfer), what);
-}
-
-}  // namespace
-
 void GatherGroup::pack(bool backward) const {
-  for (const auto& weights : by_format_)
-    transfer(weights, &nc_machine::pack, "packing shards",
-             [=](const WeightGather& weight) { return weight.outgoing(backward); });
+  transfer(&nc_machine::pack, "packing shards", &WeightGather::outgoing, backward);
 }
 
 void GatherGroup::unpack(bool backward) const {
-  for (const auto& weights : by_format_)
-    transfer(weights, &nc_machine::unpack, "unpacking gathered shards",
-             [=](const WeightGather& weight) { return weight.incoming(backward); });
+  transfer(&nc_machine::unpack, "unpacking gathered shards", &WeightGather::incoming, backward);
 }
 
 void bind_gather(py::module_& module) {
@@ -211,8 +193,7 @@ void bind_gather(py::module_& module) {
       .def("settle", &WeightGather::settle, py::arg("slots"), py::arg("arena"))
       .def("whole", &WeightGather::whole, py::arg("backward"))
       .def("arrive", &WeightGather::arrive, py::arg("backward"))
-      .def_property_readonly("present",
-                             [](const WeightGather& gather) { return given(gather.present()); });
+      .def_property_readonly("present", &WeightGather::present);
   py::class_<GatherGroup>(module, "GatherGroup",
                           "Weights that are packed together, and unpacked together.")
       .def(py::init<std::vector<std::shared_ptr<WeightGather>>>())

@@ -1,10 +1,12 @@
 // What FSDP2's all-gathers carry of a weight, and where it arrives: docs/sharding.md.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "bindings/bytes.hpp"
+#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 
@@ -28,8 +30,8 @@ class WeightGather {
   // Makes room for the whole weight over the slots that payloads arrive in, and in `arena`, uint8
   // of arena_bytes(), for what does not arrive as it is stored.
   int64_t arena_bytes() const { return arena_bytes_; }
-  void settle(const std::vector<at::Tensor>& slots, const std::optional<at::Tensor>& arena);
-  const std::optional<at::Tensor>& arena() const { return arena_; }
+  void settle(const std::vector<at::Tensor>& slots, const OptionalTensor& arena);
+  const OptionalTensor& arena() const { return arena_; }
   // The whole weight as the gather of a pass brings it; after settle().
   const std::shared_ptr<Bytes>& whole(bool backward) const { return of(backward).whole; }
   // The same, and says in present() which usages have come, where that differs by pass.
@@ -61,19 +63,22 @@ class WeightGather {
   std::vector<Phase> phases_;  // forward and backward, or the one that serves both
   int64_t outbox_bytes_ = 0, arena_bytes_ = 0;
   std::vector<at::Tensor> slots_;
-  std::optional<at::Tensor> arena_;
+  OptionalTensor arena_;
   at::Tensor present_;
 };
 
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 class GatherGroup {
  public:
-  explicit GatherGroup(std::vector<std::shared_ptr<WeightGather>> weights);
+  explicit GatherGroup(const std::vector<std::shared_ptr<WeightGather>>& weights);
   void pack(bool backward) const;
   void unpack(bool backward) const;
 
  private:
-  std::vector<std::vector<std::shared_ptr<WeightGather>>> by_format_;
+  void transfer(nc_transfer_function nc_machine::*function, const char* what,
+                nc_shipment (WeightGather::*shipment)(bool) const, bool backward) const;
+
+  std::map<std::string, std::vector<std::shared_ptr<WeightGather>>> by_format_;
 };
 
 }  // namespace narrowcast

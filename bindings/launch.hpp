@@ -3,34 +3,39 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <span>
 
 #include "runtime/plugin/table.h"
 
 namespace narrowcast {
 
-// Bytes in the device's memory: `host` itself on the CPU, else a copy on the current stream.
-at::Tensor to_device(const void* host, int64_t bytes, at::Device device);
+// Calls a plugin's function on what it takes (nc_launch or nc_transfer), with torch's current
+// stream and threads and without Python's lock. RuntimeError, naming `what`, if it fails.
+template <class Argument>
+void call(const char* (*function)(const Argument*), const char* what, Argument argument,
+          at::Device device);
 
-// torch's threads, which honour torch.set_num_threads().
-void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* context);
+// Bytes of the host in the memory of a GPU: a copy on the current stream.
+at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes);
 
-// The current stream of a GPU (cudaStream_t); null on the CPU.
-void* stream_of(at::Device device);
+// Rows of a launch's table where the machine reads them: the host's own, on the CPU and if they are
+// few enough to travel among a kernel's parameters; else a copy in the GPU's memory.
+template <class Row>
+struct Table {
+  Table() = default;
+  Table(std::span<const Row> host, at::Device device) : rows(host.data()) {
+    if (device.is_cpu() || host.size() <= NC_PARAMETER_TENSORS) return;
+    copy = copied_to(device, host.data(), host.size_bytes());
+    rows = static_cast<const Row*>(copy.const_data_ptr());
+  }
 
-struct LaunchOptions {
-  float* amax = nullptr;        // one float a matrix
-  const float* skip = nullptr;  // if not 0, nothing happens
-  bool source_bf16 = false;
-  bool stochastic = false;  // with seed, step and first of each matrix
+  const Row* rows = nullptr;
+  at::Tensor copy;
 };
 
-// Runs `function` over the matrices, whose first_tile it fills in. RuntimeError, naming `what`, if
-// it fails.
-void run(nc_function function, const char* what, const nc_machine& machine, nc_tensor* matrices,
-         int64_t count, at::Device device, const LaunchOptions& options);
-
-// The last step of every launch: RuntimeError with the plugin's own sentence.
-void check_launch(const char* failure, const char* what);
+// Runs `function` over the matrices, whose first_tile it fills in. `options`: what else the
+// plugin's table says of the launch.
+void run(nc_function function, const char* what, const nc_machine& machine,
+         std::span<nc_tensor> matrices, at::Device device, nc_launch options = {});
 
 }  // namespace narrowcast

@@ -12,13 +12,11 @@
 
 #include "bindings/bytes.hpp"
 #include "bindings/module.hpp"
-#include "bindings/products.hpp"
 #include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
 
-using OptionalTensor = std::optional<at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -35,10 +33,18 @@ at::Tensor decoded_operand(const at::Tensor& weight, at::ScalarType dtype, bool 
   const py::gil_scoped_acquire python;
   const py::object wrapper = py::cast(weight);
   const auto bytes = py::cast<std::shared_ptr<Bytes>>(py::handle{operand_of}(wrapper));
-  if (!bytes->is_plain()) return {};
+  if (!bytes->is_plain) return {};
   const int usage = bytes->product_usage(backward);
   if (usage < 0) py::handle{refuse}(wrapper, backward);
   return bytes->decode(usage, dtype);
+}
+
+// The operators without autograd: no backend has them, for a wrapper is seen by Python first.
+at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
+  type_error("narrowcast::linear takes a QuantizedTensor as its weight");
+}
+at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
+  type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
 }
 
 template <class Signature>
@@ -48,17 +54,15 @@ auto typed_operator(const char* name) {
 
 at::Tensor linear_below(const at::Tensor& input, const at::Tensor& weight,
                         const OptionalTensor& bias) {
-  static const auto kOperator =
-      typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>(
-          "narrowcast::linear");
+  static const auto kOperator = typed_operator<decltype(linear_of_plain)>("narrowcast::linear");
   const at::AutoDispatchBelowADInplaceOrView below;
   const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
   return value.defined() ? at::linear(input, value, bias) : kOperator.call(input, weight, bias);
 }
 
 at::Tensor input_gradient_below(const at::Tensor& gradient, const at::Tensor& weight) {
-  static const auto kOperator = typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&)>(
-      "narrowcast::linear_input_gradient");
+  static const auto kOperator =
+      typed_operator<decltype(input_gradient_of_plain)>("narrowcast::linear_input_gradient");
   const at::Tensor value = decoded_operand(weight, gradient.scalar_type(), /*backward=*/true);
   return value.defined() ? at::matmul(gradient, value) : kOperator.call(gradient, weight);
 }
@@ -103,14 +107,6 @@ at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weigh
   return Linear::apply(input, weight, bias);
 }
 
-// The operator without autograd: no backend has it, for a wrapper is seen by Python first.
-at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
-  type_error("narrowcast::linear takes a QuantizedTensor as its weight");
-}
-at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
-  type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
-}
-
 // F.linear's arguments as it takes them: autocast, shapes and dtypes. None if the product is not
 // one of these operators'.
 py::object linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
@@ -124,9 +120,7 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   }
   if (weight.dim() != 2 || dtype_number(operand.scalar_type()) < 0) return py::none();
   if (operand.dim() == 0 || operand.sym_size(-1) != weight.size(1)) return py::none();
-  static const auto kOperator =
-      typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>(
-          "narrowcast::linear");
+  static const auto kOperator = typed_operator<decltype(linear_of_plain)>("narrowcast::linear");
   at::Tensor result;
   {
     const py::gil_scoped_release release;

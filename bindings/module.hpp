@@ -3,6 +3,10 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+namespace torch {
+class Library;
+}
+
 namespace narrowcast {
 
 namespace py = pybind11;
@@ -13,5 +17,8 @@ void bind_quantize(py::module_& module);
 void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_optimizer(py::module_& module);
+
+// Adds what graphs of torch.compile hold to a library of operators.
+void define_products(torch::Library& library);
 
 }  // namespace narrowcast

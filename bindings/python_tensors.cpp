@@ -5,6 +5,16 @@ namespace {
 
 PyObject* interned(const char* name) { return PyUnicode_InternFromString(name); }
 
+// An attribute by its interned name; a null object if there is none.
+py::object attribute(const py::handle& object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object.ptr(), name);
+  if (value == nullptr) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw py::error_already_set();
+    PyErr_Clear();
+  }
+  return py::reinterpret_steal<py::object>(value);
+}
+
 // DTensor, once it has been imported.
 PyTypeObject* dtensor_type() {
   static PyObject* const kType =

@@ -15,73 +15,59 @@ using Values = std::vector<at::Tensor>;
 // element in the whole tensor.
 using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
 
-std::vector<nc_tensor> entries_of(const Matrices& matrices) {
-  std::vector<nc_tensor> entries;
-  entries.reserve(matrices.size());
-  for (const auto& matrix : matrices) entries.push_back(matrix->entry());
-  return entries;
-}
-
 std::vector<nc_tensor> entries_of(const Matrices& matrices, const Values& values) {
   if (values.size() != matrices.size())
     value_error(values.size(), " values for ", matrices.size(), " matrices");
-  std::vector<nc_tensor> entries = entries_of(matrices);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i].value_dtype = checked_dtype(values[i].scalar_type(), "the value");
-    entries[i].value = checked_address(values[i], values[i].scalar_type(), matrices[i]->elements(),
-                                       matrices[i]->device(), "the value");
+  std::vector<nc_tensor> entries;
+  entries.reserve(matrices.size());
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Bytes& matrix = *matrices[i];
+    nc_tensor& entry = entries.emplace_back(matrix.entry());
+    entry.value_dtype = checked_dtype(values[i].scalar_type(), "the value");
+    check_run(values[i], matrix.rows * matrix.columns, matrix.device, "the value");
+    entry.value = address_of(values[i], "the value");
   }
   return entries;
 }
 
-float* amaxes_of(const at::Tensor& amaxes, const Matrices& matrices) {
-  return static_cast<float*>(checked_address(amaxes, at::kFloat,
-                                             static_cast<int64_t>(matrices.size()),
-                                             matrices[0]->device(), "the tensor of amaxes"));
-}
-
 // The largest magnitude of each value, float32; None in formats without a scale that spans the
 // tensor. `skip`: a float; if it is not 0 when the kernel runs, all are 0.
-std::optional<at::Tensor> find_amaxes(const Matrices& matrices, const Values& values,
-                                      bool source_bf16, const std::optional<at::Tensor>& skip) {
+OptionalTensor find_amaxes(const Matrices& matrices, const Values& values, bool source_bf16,
+                           const OptionalTensor& skip) {
   if (matrices.empty() || !matrices[0]->facts().tensor_amax) return std::nullopt;
-  const Bytes& first = *matrices[0];
-  const nc_machine& machine = first.plugin().machine(first.device());
-  at::Tensor amaxes = at::zeros({static_cast<int64_t>(matrices.size())},
-                                at::TensorOptions().dtype(at::kFloat).device(first.device()));
-  LaunchOptions options;
-  options.amax = amaxes_of(amaxes, matrices);
+  const at::Device device = matrices[0]->device;
+  const nc_machine& machine = matrices[0]->plugin.machine(device);
+  at::Tensor amaxes =
+      at::zeros({std::ssize(matrices)}, at::TensorOptions().dtype(at::kFloat).device(device));
+  nc_launch options{};
+  options.amax = static_cast<float*>(amaxes.mutable_data_ptr());
   options.source_bf16 = source_bf16;
-  if (skip)
-    options.skip = static_cast<const float*>(
-        checked_address(*skip, at::kFloat, 1, first.device(), "the flag"));
+  if (skip) options.found_inf = checked_floats(*skip, 1, device, "the flag");
   std::vector<nc_tensor> entries = entries_of(matrices, values);
-  run(machine.reduce_amax, "the amax", machine, entries.data(), std::ssize(entries), first.device(),
-      options);
+  run(machine.reduce_amax, "the amax", machine, entries, device, options);
   return amaxes;
 }
 
-void cast(const Matrices& matrices, const Values& values, const std::optional<at::Tensor>& amaxes,
+void cast(const Matrices& matrices, const Values& values, const OptionalTensor& amaxes,
           bool source_bf16, const std::optional<std::vector<RandomKey>>& draws) {
   if (matrices.empty()) return;
-  const Bytes& first = *matrices[0];
-  const nc_machine& machine = first.plugin().machine(first.device());
-  LaunchOptions options;
+  const nc_format& facts = matrices[0]->facts();
+  const at::Device device = matrices[0]->device;
+  const nc_machine& machine = matrices[0]->plugin.machine(device);
+  nc_launch options{};
   options.source_bf16 = source_bf16;
-  if (amaxes) options.amax = amaxes_of(*amaxes, matrices);
+  if (amaxes)
+    options.amax = checked_floats(*amaxes, std::ssize(matrices), device, "the tensor of amaxes");
   std::vector<nc_tensor> entries = entries_of(matrices, values);
   if (machine.start_history == nullptr) {
-    if (first.facts().tensor_amax && !amaxes)
-      value_error("format ", first.facts().name,
-                  " has a scale that spans the tensor: its amax is needed");
+    if (facts.tensor_amax && !amaxes)
+      value_error("format ", facts.name, " has a scale that spans the tensor: its amax is needed");
   } else {
-    for (const auto& matrix : matrices) {
-      if (!matrix->history().defined()) value_error("a matrix has no history");
+    for (const nc_tensor& entry : entries) {
+      if (entry.history == nullptr) value_error("a matrix has no history");
     }
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
-    if (amaxes)
-      run(machine.start_history, "starting a history", machine, entries.data(), std::ssize(entries),
-          first.device(), options);
+    if (amaxes) run(machine.start_history, "starting a history", machine, entries, device, options);
   }
   if (draws) {
     if (draws->size() != entries.size())
@@ -90,28 +76,26 @@ void cast(const Matrices& matrices, const Values& values, const std::optional<at
       std::tie(entries[i].seed, entries[i].step, entries[i].first) = (*draws)[i];
     options.stochastic = true;
   }
-  run(machine.cast, "the cast", machine, entries.data(), std::ssize(entries), first.device(),
-      options);
+  run(machine.cast, "the cast", machine, entries, device, options);
 }
 
 // The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
 // own.
-std::shared_ptr<Bytes> with_columnwise(const std::shared_ptr<Bytes>& rowwise) {
-  const nc_format& facts = rowwise->facts();
-  if (!facts.columnwise_derived)
-    value_error("format ", facts.name,
+std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
+  if (!rowwise.facts().columnwise_derived)
+    value_error("format ", rowwise.facts().name,
                 " quantizes columnwise from the master; it cannot be derived from rowwise");
-  if (!rowwise->has(0)) value_error("a matrix has no rowwise bytes");
-  const auto made = Bytes::allocate(rowwise->format(), rowwise->rows(), rowwise->columns(),
-                                    {"columnwise"}, rowwise->device());
-  auto both = std::make_shared<Bytes>(
-      rowwise->format(), rowwise->rows(), rowwise->columns(),
-      Bytes::Given{rowwise->buffer(0), rowwise->buffer(1), made->buffer(2), made->buffer(3)},
-      given(rowwise->amax()), given(rowwise->history()));
-  if (!both->is_plain()) return both;  // on meta, or in a trace: shapes alone
-  const nc_machine& machine = rowwise->plugin().machine(rowwise->device());
+  if (!rowwise.has(0)) value_error("a matrix has no rowwise bytes");
+  Bytes::Buffers buffers =
+      Bytes::allocate(rowwise.format, rowwise.rows, rowwise.columns, {"columnwise"}, rowwise.device)
+          ->buffers;
+  for (const int index : buffers_of(0)) buffers[index] = rowwise.buffers[index];
+  auto both = std::make_shared<Bytes>(rowwise.format, Extent{rowwise.rows, rowwise.columns},
+                                      std::move(buffers), rowwise.amax, rowwise.history);
+  if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
+  const nc_machine& machine = rowwise.plugin.machine(rowwise.device);
   nc_tensor entry = both->entry();
-  run(machine.derive_columnwise, "deriving columnwise", machine, &entry, 1, rowwise->device(), {});
+  run(machine.derive_columnwise, "deriving columnwise", machine, {&entry, 1}, rowwise.device);
   return both;
 }
 
