@@ -7,7 +7,6 @@
 
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
@@ -27,19 +26,27 @@ at::Device device_of(const Bytes::Buffers& buffers) {
   value_error("a matrix needs the bytes of one usage at least");
 }
 
+at::Tensor or_undefined(const OptionalTensor& given) { return given.value_or(at::Tensor()); }
+
+Bytes::Buffers or_undefined(const Bytes::Given& given) {
+  Bytes::Buffers buffers;
+  for (int index = 0; index < NC_BUFFER_COUNT; ++index) buffers[index] = or_undefined(given[index]);
+  return buffers;
+}
+
 bool is_absent_or_plain(const at::Tensor& tensor) { return !tensor.defined() || is_plain(tensor); }
 
 }  // namespace
 
-Bytes::Bytes(py::object python_format, Extent matrix, Buffers tensors, at::Tensor one_amax,
-             at::Tensor one_history)
-    : format(std::move(python_format)),
+Bytes::Bytes(py::object its_format, int64_t its_rows, int64_t its_columns, const Given& its_buffers,
+             const OptionalTensor& its_amax, const OptionalTensor& its_history)
+    : format(std::move(its_format)),
       plugin(plugin_of(format)),
-      rows(matrix.rows),
-      columns(matrix.columns),
-      buffers(std::move(tensors)),
-      amax(std::move(one_amax)),
-      history(std::move(one_history)),
+      rows(its_rows),
+      columns(its_columns),
+      buffers(or_undefined(its_buffers)),
+      amax(or_undefined(its_amax)),
+      history(or_undefined(its_history)),
       device(device_of(buffers)),
       is_plain(std::ranges::all_of(buffers, is_absent_or_plain) && is_absent_or_plain(amax) &&
                is_absent_or_plain(history)) {
@@ -55,8 +62,8 @@ Bytes::Bytes(py::object python_format, Extent matrix, Buffers tensors, at::Tenso
       check_run(tensor, elements, device, name, " (", facts().name, ", ", rows, "x", columns, ")");
   };
   for (int index = 0; index < NC_BUFFER_COUNT; ++index)
-    check(buffers[index], stored_dtype(plugin, index), stored_elements(plugin, index, matrix),
-          kBufferNames[index]);
+    check(buffers[index], stored_dtype(plugin, index),
+          stored_elements(plugin, index, {rows, columns}), kBufferNames[index]);
   for (const int usage : {0, 1}) {
     const auto [data, scale] = buffers_of(usage);
     if (buffers[data].defined() != buffers[scale].defined())
@@ -72,7 +79,7 @@ std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t 
   const Plugin& plugin = plugin_of(format);
   const Extent matrix{rows, columns};
   const auto options = at::TensorOptions().device(device);
-  Buffers buffers;
+  Given buffers;
   for (const std::string& name : usages) {
     const int usage = usage_of(name);
     check_holds(plugin, usage, matrix);
@@ -85,13 +92,13 @@ std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t 
     }
   }
   const auto floats = options.dtype(at::kFloat);
-  at::Tensor amax, history;
+  OptionalTensor amax, history;
   if (plugin.format().tensor_amax) amax = at::zeros({1}, floats);
   if (plugin.table->cpu->start_history != nullptr) {
     history = at::zeros({kHistoryFloats}, floats);
-    history.narrow(0, 0, 2).fill_(1.0);  // the multipliers before any cast
+    history->narrow(0, 0, 2).fill_(1.0);  // the multipliers before any cast
   }
-  return std::make_shared<Bytes>(std::move(format), matrix, buffers, amax, history);
+  return std::make_shared<Bytes>(std::move(format), rows, columns, buffers, amax, history);
 }
 
 bool Bytes::is_freed() const {
@@ -129,21 +136,12 @@ at::Tensor decode(const Plugin& plugin, int usage, nc_tensor entry, at::Device d
 }
 
 void bind_bytes(py::module_& module) {
-  using Given = std::array<OptionalTensor, NC_BUFFER_COUNT>;
   py::class_<Bytes, std::shared_ptr<Bytes>>(
       module, "Bytes",
       "The bytes of a rows x columns matrix in a format: four buffers (rowwise data and scales, "
       "columnwise data and scales; None where absent), amax and history.")
-      .def(py::init([](py::object format, int64_t rows, int64_t columns, const Given& given,
-                       const OptionalTensor& amax, const OptionalTensor& history) {
-        const auto or_undefined = [](const OptionalTensor& one) {
-          return one.value_or(at::Tensor());
-        };
-        Bytes::Buffers buffers;
-        std::ranges::transform(given, buffers.begin(), or_undefined);
-        return std::make_shared<Bytes>(std::move(format), Extent{rows, columns}, std::move(buffers),
-                                       or_undefined(amax), or_undefined(history));
-      }))
+      .def(py::init<py::object, int64_t, int64_t, const Bytes::Given&, const OptionalTensor&,
+                    const OptionalTensor&>())
       .def_static("allocate", &Bytes::allocate)
       .def_readonly("format", &Bytes::format)
       .def_readonly("rows", &Bytes::rows)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/plugin.hpp"
+#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 
@@ -23,10 +24,12 @@ at::Tensor decode(const Plugin& plugin, int usage, nc_tensor entry, at::Device d
 
 struct Bytes {
   using Buffers = std::array<at::Tensor, NC_BUFFER_COUNT>;  // undefined where absent
+  using Given = std::array<OptionalTensor, NC_BUFFER_COUNT>;
 
   // `format`: Python's Format. `amax`, `history`: float32, where the format has them. TypeError or
   // ValueError if a tensor is not what the format stores for a matrix of this size.
-  Bytes(py::object format, Extent matrix, Buffers buffers, at::Tensor amax, at::Tensor history);
+  Bytes(py::object format, int64_t rows, int64_t columns, const Given& buffers,
+        const OptionalTensor& amax, const OptionalTensor& history);
 
   // Room for some usages: undefined bytes, and the zeros that pad scales, which no cast writes.
   static std::shared_ptr<Bytes> allocate(py::object format, int64_t rows, int64_t columns,

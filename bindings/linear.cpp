@@ -12,7 +12,6 @@
 
 #include "bindings/bytes.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
@@ -149,7 +148,6 @@ void bind_linear(py::module_& module) {
   static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
   plain.impl("linear", &linear_of_plain);
   plain.impl("linear_input_gradient", &input_gradient_of_plain);
-  define_products(all);
 }
 
 }  // namespace narrowcast

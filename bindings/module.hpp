@@ -3,10 +3,6 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-namespace torch {
-class Library;
-}
-
 namespace narrowcast {
 
 namespace py = pybind11;
@@ -16,9 +12,7 @@ void bind_bytes(py::module_& module);
 void bind_quantize(py::module_& module);
 void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
+void bind_products();
 void bind_optimizer(py::module_& module);
-
-// Adds what graphs of torch.compile hold to a library of operators.
-void define_products(torch::Library& library);
 
 }  // namespace narrowcast

@@ -5,7 +5,6 @@
 
 #include "bindings/bytes.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 #include "runtime/plugin/registry.hpp"
 
 namespace narrowcast {
@@ -61,7 +60,9 @@ at::Tensor product(const at::Tensor& operand, const at::Tensor& data, const at::
 
 }  // namespace
 
-void define_products(torch::Library& library) {
+void bind_products() {
+  static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
+                                __LINE__);
   library.def(
       "product(Tensor operand, Tensor data, Tensor scale, Tensor? amax, Tensor? present, "
       "Tensor? bias, str format, int usage, int rows, int columns, bool backward) -> Tensor");

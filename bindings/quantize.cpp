@@ -4,7 +4,6 @@
 #include "bindings/bytes.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
@@ -86,12 +85,12 @@ std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
     value_error("format ", rowwise.facts().name,
                 " quantizes columnwise from the master; it cannot be derived from rowwise");
   if (!rowwise.has(0)) value_error("a matrix has no rowwise bytes");
-  Bytes::Buffers buffers =
-      Bytes::allocate(rowwise.format, rowwise.rows, rowwise.columns, {"columnwise"}, rowwise.device)
-          ->buffers;
-  for (const int index : buffers_of(0)) buffers[index] = rowwise.buffers[index];
-  auto both = std::make_shared<Bytes>(rowwise.format, Extent{rowwise.rows, rowwise.columns},
-                                      std::move(buffers), rowwise.amax, rowwise.history);
+  const auto made = Bytes::allocate(rowwise.format, rowwise.rows, rowwise.columns, {"columnwise"},
+                                    rowwise.device);
+  const auto both = std::make_shared<Bytes>(
+      rowwise.format, rowwise.rows, rowwise.columns,
+      Bytes::Given{rowwise.buffers[0], rowwise.buffers[1], made->buffers[2], made->buffers[3]},
+      rowwise.amax, rowwise.history);
   if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
   const nc_machine& machine = rowwise.plugin.machine(rowwise.device);
   nc_tensor entry = both->entry();
