@@ -21,12 +21,12 @@ class AdamParameter {
         device_(device),
         sharded_(is_dtensor(parameter)) {
     const py::object wrapper = local();
-    const at::Tensor& local = THPVariable_Unpack(wrapper.ptr());
+    const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
     if (quantized) {
       bytes_ = bytes_of(wrapper);
-      add_bytes(py::cast<const Bytes&>(bytes_), local.sizes(), delayed);
+      add_bytes(py::cast<const Bytes&>(bytes_), tensor.sizes(), delayed);
     } else {
-      add_plain(local);
+      add_plain(tensor);
     }
     const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
                      exp_avg_sq = take("exp_avg_sq");
@@ -34,8 +34,8 @@ class AdamParameter {
     remember(step);
     const at::ScalarType dtype = exp_avg.scalar_type();
     entry_.state_dtype = checked_dtype(dtype, name, ": state exp_avg");
-    entry_.exp_avg = checked_state(exp_avg, dtype, local.sizes(), "exp_avg");
-    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, local.sizes(), "exp_avg_sq");
+    entry_.exp_avg = checked_state(exp_avg, dtype, tensor.sizes(), "exp_avg");
+    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, tensor.sizes(), "exp_avg_sq");
   }
 
   // Its row in the table of a launch.
@@ -47,7 +47,8 @@ class AdamParameter {
   // Its local tensor, as Python holds it.
   py::object local() const { return local_of(parameter_); }
 
-  // Whether memory and state are what the row was made from.
+  // Whether the memory of `local` (its local tensor) and of the state is what the row was made
+  // from.
   bool is_current(const py::object& local) const {
     for (const auto& [key, value] : taken_) {
       if (PyDict_GetItemWithError(state_.ptr(), key.ptr()) != value.ptr()) return false;
@@ -102,7 +103,7 @@ class AdamParameter {
     if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
     entry_.value = checked_state(take("master"), at::kFloat, shape, "master");
     entry_.value_dtype = NC_F32;
-    for (const at::Tensor& buffer : bytes.buffers) remember(buffer);
+    for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
     remember(bytes.amax);
     remember(bytes.history);
   }
@@ -145,8 +146,8 @@ class AdamParameter {
     return address;
   }
 
-  void remember(const at::Tensor& tensor) {
-    if (tensor.defined()) remembered_.emplace_back(tensor, Place(tensor));
+  void remember(const OptionalTensor& tensor) {
+    if (tensor) remembered_.emplace_back(*tensor, Place(*tensor));
   }
 
   py::object parameter_;

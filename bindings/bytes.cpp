@@ -14,59 +14,53 @@ namespace {
 // A history's floats in a tensor: the multiplier of the present bytes, the next one, the amaxes.
 constexpr int64_t kHistoryFloats = sizeof(nc_history) / sizeof(float);
 
-// Of Python's Format, which lives as long as the process.
+const at::Tensor kAbsent;
+
+// Of Python's Format, which keeps it.
 const Plugin& plugin_of(const py::object& format) {
   return *py::cast<const Plugin*>(format.attr("plugin"));
 }
 
 at::Device device_of(const Bytes::Buffers& buffers) {
-  for (const at::Tensor& buffer : buffers) {
-    if (buffer.defined()) return buffer.device();
+  for (const OptionalTensor& buffer : buffers) {
+    if (buffer) return buffer->device();
   }
   value_error("a matrix needs the bytes of one usage at least");
 }
 
-at::Tensor or_undefined(const OptionalTensor& given) { return given.value_or(at::Tensor()); }
-
-Bytes::Buffers or_undefined(const Bytes::Given& given) {
-  Bytes::Buffers buffers;
-  for (int index = 0; index < NC_BUFFER_COUNT; ++index) buffers[index] = or_undefined(given[index]);
-  return buffers;
-}
-
-bool is_absent_or_plain(const at::Tensor& tensor) { return !tensor.defined() || is_plain(tensor); }
+bool is_absent_or_plain(const OptionalTensor& tensor) { return !tensor || is_plain(*tensor); }
 
 }  // namespace
 
-Bytes::Bytes(py::object its_format, int64_t its_rows, int64_t its_columns, const Given& its_buffers,
-             const OptionalTensor& its_amax, const OptionalTensor& its_history)
+Bytes::Bytes(py::object its_format, int64_t its_rows, int64_t its_columns, Buffers its_buffers,
+             OptionalTensor its_amax, OptionalTensor its_history)
     : format(std::move(its_format)),
       plugin(plugin_of(format)),
       rows(its_rows),
       columns(its_columns),
-      buffers(or_undefined(its_buffers)),
-      amax(or_undefined(its_amax)),
-      history(or_undefined(its_history)),
+      buffers(std::move(its_buffers)),
+      amax(std::move(its_amax)),
+      history(std::move(its_history)),
       device(device_of(buffers)),
       is_plain(std::ranges::all_of(buffers, is_absent_or_plain) && is_absent_or_plain(amax) &&
                is_absent_or_plain(history)) {
-  const auto check = [&](const at::Tensor& tensor, at::ScalarType dtype, int64_t elements,
+  const auto check = [&](const OptionalTensor& tensor, at::ScalarType dtype, int64_t elements,
                          const char* name) {
-    if (!tensor.defined()) return;
-    if (tensor.scalar_type() != dtype)
+    if (!tensor) return;
+    if (tensor->scalar_type() != dtype)
       type_error(name, " (", facts().name, ", ", rows, "x", columns, ") is ",
-                 c10::toString(tensor.scalar_type()), ", not ",
+                 c10::toString(tensor->scalar_type()), ", not ",
                  dtype == at::kFloat ? "float32" : "uint8");
     // What a trace works with may have no sizes yet; it stands for a tensor that has been checked.
-    if (!tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides())
-      check_run(tensor, elements, device, name, " (", facts().name, ", ", rows, "x", columns, ")");
+    if (!tensor->unsafeGetTensorImpl()->has_symbolic_sizes_strides())
+      check_run(*tensor, elements, device, name, " (", facts().name, ", ", rows, "x", columns, ")");
   };
   for (int index = 0; index < NC_BUFFER_COUNT; ++index)
     check(buffers[index], stored_dtype(plugin, index),
           stored_elements(plugin, index, {rows, columns}), kBufferNames[index]);
   for (const int usage : {0, 1}) {
     const auto [data, scale] = buffers_of(usage);
-    if (buffers[data].defined() != buffers[scale].defined())
+    if (buffers[data].has_value() != buffers[scale].has_value())
       value_error(kBufferNames[data], " and ", kBufferNames[scale],
                   " go together: one of them is missing");
   }
@@ -79,11 +73,10 @@ std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t 
   const Plugin& plugin = plugin_of(format);
   const Extent matrix{rows, columns};
   const auto options = at::TensorOptions().device(device);
-  Given buffers;
+  Buffers buffers;
   for (const std::string& name : usages) {
-    const int usage = usage_of(name);
-    check_holds(plugin, usage, matrix);
-    for (const int index : buffers_of(usage)) {
+    check_holds(plugin, name, rows, columns);
+    for (const int index : buffers_of(usage_of(name))) {
       const Extent shape = stored_shape(plugin, index, matrix);
       const std::vector<int64_t> sizes = tensor_sizes(plugin, index, shape);
       const bool padded = used_shape(plugin, index, matrix) != shape;
@@ -102,8 +95,8 @@ std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t 
 }
 
 bool Bytes::is_freed() const {
-  return is_plain && std::ranges::any_of(buffers, [](const at::Tensor& buffer) {
-           return buffer.defined() && buffer.numel() != 0 && buffer.storage().nbytes() == 0;
+  return is_plain && std::ranges::any_of(buffers, [](const OptionalTensor& buffer) {
+           return buffer && buffer->numel() != 0 && buffer->storage().nbytes() == 0;
          });
 }
 
@@ -111,14 +104,14 @@ nc_tensor Bytes::entry(std::optional<int> only) const {
   nc_tensor entry{};
   entry.rows = rows;
   entry.columns = columns;
-  if (amax.defined()) entry.amax = static_cast<float*>(address_of(amax, "amax"));
-  if (history.defined())
-    entry.history = static_cast<nc_history*>(address_of(history, "the history"));
+  if (amax) entry.amax = static_cast<float*>(address_of(*amax, "amax"));
+  if (history) entry.history = static_cast<nc_history*>(address_of(*history, "the history"));
   for (const int usage : {0, 1}) {
     if (only ? usage != *only : !has(usage)) continue;
     for (const int index : buffers_of(usage))
-      entry.buffer[index] = address_of(buffers[index], kBufferNames[index], " of a ", rows, "x",
-                                       columns, " matrix in ", facts().name);
+      entry.buffer[index] =
+          address_of(buffers[index] ? *buffers[index] : kAbsent, kBufferNames[index], " of a ",
+                     rows, "x", columns, " matrix in ", facts().name);
   }
   return entry;
 }
@@ -140,8 +133,7 @@ void bind_bytes(py::module_& module) {
       module, "Bytes",
       "The bytes of a rows x columns matrix in a format: four buffers (rowwise data and scales, "
       "columnwise data and scales; None where absent), amax and history.")
-      .def(py::init<py::object, int64_t, int64_t, const Bytes::Given&, const OptionalTensor&,
-                    const OptionalTensor&>())
+      .def(py::init<py::object, int64_t, int64_t, Bytes::Buffers, OptionalTensor, OptionalTensor>())
       .def_static("allocate", &Bytes::allocate)
       .def_readonly("format", &Bytes::format)
       .def_readonly("rows", &Bytes::rows)
@@ -149,7 +141,6 @@ void bind_bytes(py::module_& module) {
       .def_readonly("device", &Bytes::device)
       .def_readonly("is_plain", &Bytes::is_plain)
       .def_property_readonly("is_freed", &Bytes::is_freed)
-      // torch's None stands for an undefined tensor.
       .def_readonly("amax", &Bytes::amax)
       .def_readonly("history", &Bytes::history)
       .def("buffer", [](const Bytes& bytes, int index) { return bytes.buffers[index]; })

@@ -2,13 +2,9 @@
 // optimizer updates. Facts and shapes are checked once, when the object is made.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <array>
 #include <memory>
-#include <optional>
-#include <vector>
 
 #include "bindings/plugin.hpp"
 #include "bindings/tensors.hpp"
@@ -23,13 +19,12 @@ at::Tensor decode(const Plugin& plugin, int usage, nc_tensor entry, at::Device d
                   at::ScalarType dtype);
 
 struct Bytes {
-  using Buffers = std::array<at::Tensor, NC_BUFFER_COUNT>;  // undefined where absent
-  using Given = std::array<OptionalTensor, NC_BUFFER_COUNT>;
+  using Buffers = std::array<OptionalTensor, NC_BUFFER_COUNT>;
 
   // `format`: Python's Format. `amax`, `history`: float32, where the format has them. TypeError or
   // ValueError if a tensor is not what the format stores for a matrix of this size.
-  Bytes(py::object format, int64_t rows, int64_t columns, const Given& buffers,
-        const OptionalTensor& amax, const OptionalTensor& history);
+  Bytes(py::object format, int64_t rows, int64_t columns, Buffers buffers, OptionalTensor amax,
+        OptionalTensor history);
 
   // Room for some usages: undefined bytes, and the zeros that pad scales, which no cast writes.
   static std::shared_ptr<Bytes> allocate(py::object format, int64_t rows, int64_t columns,
@@ -37,7 +32,7 @@ struct Bytes {
 
   const nc_format& facts() const { return plugin.format(); }
   // Whether a usage's bytes are there: 0 rowwise, 1 columnwise.
-  bool has(int usage) const { return buffers[2 * usage].defined(); }
+  bool has(int usage) const { return buffers[2 * usage].has_value(); }
   // The usage that a product of a pass decodes; -1 if it is absent. Where columnwise is a
   // rearrangement, both usages have the same values, and rowwise is read faster.
   int product_usage(bool backward) const {
@@ -62,7 +57,7 @@ struct Bytes {
   const Plugin& plugin;
   const int64_t rows, columns;
   const Buffers buffers;
-  const at::Tensor amax, history;
+  const OptionalTensor amax, history;
   const at::Device device;
   // Whether kernels can work on it: not on meta, and nothing that torch.compile traces with.
   const bool is_plain;

@@ -8,14 +8,12 @@ namespace narrowcast {
 
 const nc_machine& Plugin::machine(at::Device device) const {
   if (device.is_cpu()) return *table->cpu;
-  if (!device.is_cuda()) {
+  if (!device.is_cuda())
     not_implemented("format ", format().name, " runs on cpu and cuda devices, not on ",
                     device.str());
-  }
-  if (table->cuda == nullptr) {
+  if (table->cuda == nullptr)
     not_implemented("format ", format().name, " was built without GPU kernels (", path,
                     "): build narrowcast where nvcc is, or move the tensor to the CPU");
-  }
   return *table->cuda;
 }
 
@@ -26,14 +24,14 @@ int usage_of(const std::string& name) {
   value_error("usage is \"rowwise\" or \"columnwise\", not '", name, "'");
 }
 
-void check_holds(const Plugin& plugin, int usage, Extent matrix) {
-  const nc_layout& layout = plugin.layout(2 * usage);
-  if (holds(layout, matrix)) return;
+void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
+  const nc_layout& layout = plugin.layout(2 * usage_of(usage));
+  if (holds(layout, {rows, columns})) return;
   const char* what = layout.transposed ? "rows" : "columns";
-  value_error("format ", plugin.format().name, " cannot hold a ", matrix.rows, "x", matrix.columns,
-              " matrix ", kUsageNames[usage], ": its ", what, " are packed ", layout.element_bits,
+  value_error("format ", plugin.format().name, " cannot hold a ", rows, "x", columns, " matrix ",
+              usage, ": its ", what, " are packed ", layout.element_bits,
               " bits each, so their number must be a multiple of ", elements_per_group(layout),
-              ", not ", layout.transposed ? matrix.rows : matrix.columns,
+              ", not ", layout.transposed ? rows : columns,
               ". Pad the matrix, or ask for the other usage alone");
 }
 
@@ -113,10 +111,7 @@ void bind_facts(py::module_& module) {
       .def("buffer_shape", &sizes_of<stored_shape>)
       .def("used_shape", &sizes_of<used_shape>)
       .def("stored_box", &stored_box)
-      .def("check_holds",
-           [](const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
-             check_holds(plugin, usage_of(usage), {rows, columns});
-           });
+      .def("check_holds", &check_holds);
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });

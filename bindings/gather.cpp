@@ -1,9 +1,10 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
+#include "bindings/gather.hpp"
+
 #include <map>
 
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/weight_gather.hpp"
 
 namespace narrowcast {
 namespace {

@@ -51,15 +51,12 @@ auto typed_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-at::Tensor linear_below(const at::Tensor& input, const at::Tensor& weight,
-                        const OptionalTensor& bias) {
+const auto& linear_operator() {
   static const auto kOperator = typed_operator<decltype(linear_of_plain)>("narrowcast::linear");
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
-  return value.defined() ? at::linear(input, value, bias) : kOperator.call(input, weight, bias);
+  return kOperator;
 }
 
-at::Tensor input_gradient_below(const at::Tensor& gradient, const at::Tensor& weight) {
+at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
   static const auto kOperator =
       typed_operator<decltype(input_gradient_of_plain)>("narrowcast::linear_input_gradient");
   const at::Tensor value = decoded_operand(weight, gradient.scalar_type(), /*backward=*/true);
@@ -78,7 +75,10 @@ struct Linear : torch::autograd::Function<Linear> {
     ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
     ctx->saved_data["input"] = input.requires_grad();
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
-    return linear_below(input, weight, bias);
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
+    if (value.defined()) return at::linear(input, value, bias);
+    return linear_operator().call(input, weight, bias);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -88,7 +88,7 @@ struct Linear : torch::autograd::Function<Linear> {
     {
       const at::NoGradGuard once;
       const at::Tensor rows = as_rows(gradient);
-      if (ctx->saved_data["input"].toBool()) result[0] = input_gradient_below(gradient, weight);
+      if (ctx->saved_data["input"].toBool()) result[0] = input_gradient(gradient, weight);
       if (weight.requires_grad()) result[1] = at::matmul(rows.t(), as_rows(input));
       if (ctx->saved_data["bias"].toBool()) result[2] = rows.sum(0);
     }
@@ -119,11 +119,10 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   }
   if (weight.dim() != 2 || dtype_number(operand.scalar_type()) < 0) return py::none();
   if (operand.dim() == 0 || operand.sym_size(-1) != weight.size(1)) return py::none();
-  static const auto kOperator = typed_operator<decltype(linear_of_plain)>("narrowcast::linear");
   at::Tensor result;
   {
     const py::gil_scoped_release release;
-    result = kOperator.call(operand, weight, addend);
+    result = linear_operator().call(operand, weight, addend);
   }
   return py::cast(result);
 }

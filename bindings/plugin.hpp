@@ -75,6 +75,6 @@ inline std::vector<int64_t> tensor_sizes(const Plugin& plugin, int buffer, Exten
 }
 
 // ValueError, with the shape and the multiple, if sub-byte elements do not fill whole bytes.
-void check_holds(const Plugin& plugin, int usage, Extent matrix);
+void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns);
 
 }  // namespace narrowcast

@@ -89,7 +89,7 @@ std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
                                     rowwise.device);
   const auto both = std::make_shared<Bytes>(
       rowwise.format, rowwise.rows, rowwise.columns,
-      Bytes::Given{rowwise.buffers[0], rowwise.buffers[1], made->buffers[2], made->buffers[3]},
+      Bytes::Buffers{rowwise.buffers[0], rowwise.buffers[1], made->buffers[2], made->buffers[3]},
       rowwise.amax, rowwise.history);
   if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
   const nc_machine& machine = rowwise.plugin.machine(rowwise.device);

@@ -47,7 +47,7 @@ class WeightGather {
         const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
         const int64_t at = phase.outbox_at[payload];
         phase.sent[payload] = at == kAsStored
-                                  ? shard_->buffers[buffer].view({-1}).view(at::kByte)
+                                  ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
                                   : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
       }
     }
@@ -149,7 +149,7 @@ class WeightGather {
     const nc_route& route = phase.route;
     const Plugin& plugin = shard_->plugin;
     const Extent matrix{route.rows, route.columns};
-    Bytes::Given buffers;
+    Bytes::Buffers buffers;
     for (int i = 0; i < route.segments; ++i) {
       const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
       const at::Tensor& memory = in_place ? slots_[payload] : arena_.value();
