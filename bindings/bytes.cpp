@@ -7,93 +7,85 @@
 
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
 
+// A history's floats in a tensor: the multiplier of the present bytes, the next one, the amaxes.
+constexpr int64_t kHistoryFloats = sizeof(nc_history) / sizeof(float);
+
+const at::Tensor kAbsent;
+
+// Of Python's Format, which keeps it.
+const Plugin& plugin_of(const py::object& format) {
+  return *py::cast<const Plugin*>(format.attr("plugin"));
+}
+
 at::Device device_of(const Bytes::Buffers& buffers) {
-  for (const at::Tensor& buffer : buffers) {
-    if (buffer.defined()) return buffer.device();
+  for (const OptionalTensor& buffer : buffers) {
+    if (buffer) return buffer->device();
   }
   value_error("a matrix needs the bytes of one usage at least");
 }
 
-// A buffer's shape as a tensor: (1,) for the one scale of a whole tensor.
-std::vector<int64_t> tensor_shape(const Plugin& plugin, int buffer, Extent matrix) {
-  if (spans_tensor(plugin, buffer)) return {1};
-  const Extent shape = stored_shape(plugin, buffer, matrix);
-  return {shape.rows, shape.columns};
-}
+bool is_absent_or_plain(const OptionalTensor& tensor) { return !tensor || is_plain(*tensor); }
 
 }  // namespace
 
-int usage_of(const std::string& name) {
-  if (name == kUsageNames[0]) return 0;
-  if (name == kUsageNames[1]) return 1;
-  value_error("usage is \"rowwise\" or \"columnwise\", not '", name, "'");
-}
-
-Bytes::Bytes(py::object format, int64_t rows, int64_t columns, const Given& buffers,
-             std::optional<at::Tensor> amax, std::optional<at::Tensor> history)
-    : format_(std::move(format)),
-      plugin_(*py::cast<const Plugin*>(format_.attr("plugin"))),
-      rows_(rows),
-      columns_(columns),
-      amax_(amax.value_or(at::Tensor())),
-      history_(history.value_or(at::Tensor())),
-      device_(at::kCPU),
-      plain_(true) {
-  for (int index = 0; index < NC_BUFFER_COUNT; ++index)
-    buffers_[index] = buffers[index].value_or(at::Tensor());
-  device_ = device_of(buffers_);
-  const auto describe = [&](const char* name) {
-    return text(name, " (", facts().name, ", ", rows_, "x", columns_, ")");
-  };
-  const auto check = [&](const at::Tensor& tensor, at::ScalarType dtype, int64_t elements,
+Bytes::Bytes(py::object its_format, int64_t its_rows, int64_t its_columns, Buffers its_buffers,
+             OptionalTensor its_amax, OptionalTensor its_history)
+    : format(std::move(its_format)),
+      plugin(plugin_of(format)),
+      rows(its_rows),
+      columns(its_columns),
+      buffers(std::move(its_buffers)),
+      amax(std::move(its_amax)),
+      history(std::move(its_history)),
+      device(device_of(buffers)),
+      is_plain(std::ranges::all_of(buffers, is_absent_or_plain) && is_absent_or_plain(amax) &&
+               is_absent_or_plain(history)) {
+  const auto check = [&](const OptionalTensor& tensor, at::ScalarType dtype, int64_t elements,
                          const char* name) {
-    if (tensor.scalar_type() != dtype)
-      type_error(describe(name), " is ", c10::toString(tensor.scalar_type()), ", not ",
+    if (!tensor) return;
+    if (tensor->scalar_type() != dtype)
+      type_error(name, " (", facts().name, ", ", rows, "x", columns, ") is ",
+                 c10::toString(tensor->scalar_type()), ", not ",
                  dtype == at::kFloat ? "float32" : "uint8");
-    plain_ = plain_ && narrowcast::is_plain(tensor);
     // What a trace works with may have no sizes yet; it stands for a tensor that has been checked.
-    if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
-    if (tensor.device() != device_ || !tensor.is_contiguous() || tensor.numel() != elements)
-      check_run(tensor, elements, device_, describe(name));
+    if (!tensor->unsafeGetTensorImpl()->has_symbolic_sizes_strides())
+      check_run(*tensor, elements, device, name, " (", facts().name, ", ", rows, "x", columns, ")");
   };
-  for (int index = 0; index < NC_BUFFER_COUNT; ++index) {
-    if (!buffers_[index].defined()) continue;
-    const Extent shape = stored_shape(plugin_, index, {rows_, columns_});
-    check(buffers_[index], stored_dtype(plugin_, index), shape.rows * shape.columns,
-          kBufferNames[index]);
-  }
-  for (const int data : {NC_ROWWISE_DATA, NC_COLUMNWISE_DATA}) {
-    if (buffers_[data].defined() != buffers_[data + 1].defined())
-      value_error(kBufferNames[data], " and ", kBufferNames[data + 1],
+  for (int index = 0; index < NC_BUFFER_COUNT; ++index)
+    check(buffers[index], stored_dtype(plugin, index),
+          stored_elements(plugin, index, {rows, columns}), kBufferNames[index]);
+  for (const int usage : {0, 1}) {
+    const auto [data, scale] = buffers_of(usage);
+    if (buffers[data].has_value() != buffers[scale].has_value())
+      value_error(kBufferNames[data], " and ", kBufferNames[scale],
                   " go together: one of them is missing");
   }
-  if (amax_.defined()) check(amax_, at::kFloat, 1, "amax");
-  if (history_.defined()) check(history_, at::kFloat, kHistoryFloats, "history");
+  check(amax, at::kFloat, 1, "amax");
+  check(history, at::kFloat, kHistoryFloats, "history");
 }
 
 std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t columns,
                                        const std::vector<std::string>& usages, at::Device device) {
-  const Plugin& plugin = *py::cast<const Plugin*>(format.attr("plugin"));
+  const Plugin& plugin = plugin_of(format);
+  const Extent matrix{rows, columns};
   const auto options = at::TensorOptions().device(device);
-  Given buffers;
+  Buffers buffers;
   for (const std::string& name : usages) {
-    const int usage = usage_of(name);
-    check_holds(plugin, usage, rows, columns);
-    for (const int index : {2 * usage, 2 * usage + 1}) {
-      const std::vector<int64_t> shape = tensor_shape(plugin, index, {rows, columns});
-      const bool padded = used_shape(plugin, index, {rows, columns}) !=
-                          stored_shape(plugin, index, {rows, columns});
+    check_holds(plugin, name, rows, columns);
+    for (const int index : buffers_of(usage_of(name))) {
+      const Extent shape = stored_shape(plugin, index, matrix);
+      const std::vector<int64_t> sizes = tensor_sizes(plugin, index, shape);
+      const bool padded = used_shape(plugin, index, matrix) != shape;
       const auto typed = options.dtype(stored_dtype(plugin, index));
-      buffers[index] = padded ? at::zeros(shape, typed) : at::empty(shape, typed);
+      buffers[index] = padded ? at::zeros(sizes, typed) : at::empty(sizes, typed);
     }
   }
   const auto floats = options.dtype(at::kFloat);
-  std::optional<at::Tensor> amax, history;
+  OptionalTensor amax, history;
   if (plugin.format().tensor_amax) amax = at::zeros({1}, floats);
   if (plugin.table->cpu->start_history != nullptr) {
     history = at::zeros({kHistoryFloats}, floats);
@@ -103,38 +95,24 @@ std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t 
 }
 
 bool Bytes::is_freed() const {
-  return plain_ && std::any_of(buffers_.begin(), buffers_.end(), [](const at::Tensor& buffer) {
-           return buffer.defined() && buffer.numel() != 0 && buffer.storage().nbytes() == 0;
+  return is_plain && std::ranges::any_of(buffers, [](const OptionalTensor& buffer) {
+           return buffer && buffer->numel() != 0 && buffer->storage().nbytes() == 0;
          });
 }
 
-nc_tensor Bytes::empty_entry() const {
+nc_tensor Bytes::entry(std::optional<int> only) const {
   nc_tensor entry{};
-  entry.rows = rows_;
-  entry.columns = columns_;
-  if (amax_.defined()) entry.amax = static_cast<float*>(address_of(amax_, "amax"));
-  if (history_.defined())
-    entry.history = static_cast<nc_history*>(address_of(history_, "the history"));
-  return entry;
-}
-
-void Bytes::add_usage(nc_tensor& entry, int usage) const {
-  for (const int index : {2 * usage, 2 * usage + 1})
-    entry.buffer[index] = address_of(buffers_[index], kBufferNames[index], " of a ", rows_, "x",
-                                     columns_, " matrix in ", facts().name);
-}
-
-nc_tensor Bytes::entry() const {
-  nc_tensor entry = empty_entry();
+  entry.rows = rows;
+  entry.columns = columns;
+  if (amax) entry.amax = static_cast<float*>(address_of(*amax, "amax"));
+  if (history) entry.history = static_cast<nc_history*>(address_of(*history, "the history"));
   for (const int usage : {0, 1}) {
-    if (has(usage)) add_usage(entry, usage);
+    if (only ? usage != *only : !has(usage)) continue;
+    for (const int index : buffers_of(usage))
+      entry.buffer[index] =
+          address_of(buffers[index] ? *buffers[index] : kAbsent, kBufferNames[index], " of a ",
+                     rows, "x", columns, " matrix in ", facts().name);
   }
-  return entry;
-}
-
-nc_tensor Bytes::entry(int usage) const {
-  nc_tensor entry = empty_entry();
-  add_usage(entry, usage);
   return entry;
 }
 
@@ -147,8 +125,8 @@ at::Tensor decode(const Plugin& plugin, int usage, nc_tensor entry, at::Device d
   entry.value_dtype = checked_dtype(dtype, "the decoded value");
   MatrixTable table(machine, device);
   table.assign({entry});
-  table.run(usage == 0 ? machine.dequantize_rowwise : machine.dequantize_columnwise, "dequantizing",
-            {});
+  table.run(usage == 0 ? machine.dequantize_rowwise : machine.dequantize_columnwise,
+            "dequantizing");
   return value;
 }
 
@@ -157,24 +135,19 @@ void bind_bytes(py::module_& module) {
       module, "Bytes",
       "The bytes of a rows x columns matrix in a format: four buffers (rowwise data and scales, "
       "columnwise data and scales; None where absent), amax and history.")
-      .def(py::init<py::object, int64_t, int64_t, const Bytes::Given&, std::optional<at::Tensor>,
-                    std::optional<at::Tensor>>())
+      .def(py::init<py::object, int64_t, int64_t, Bytes::Buffers, OptionalTensor, OptionalTensor>())
       .def_static("allocate", &Bytes::allocate)
-      .def_property_readonly("format", &Bytes::format)
-      .def_property_readonly("rows", &Bytes::rows)
-      .def_property_readonly("columns", &Bytes::columns)
-      .def_property_readonly("device", &Bytes::device)
-      .def_property_readonly("is_plain", &Bytes::is_plain)
+      .def_readonly("format", &Bytes::format)
+      .def_readonly("rows", &Bytes::rows)
+      .def_readonly("columns", &Bytes::columns)
+      .def_readonly("device", &Bytes::device)
+      .def_readonly("is_plain", &Bytes::is_plain)
       .def_property_readonly("is_freed", &Bytes::is_freed)
-      .def_property_readonly("amax", [](const Bytes& bytes) { return given(bytes.amax()); })
-      .def_property_readonly("history", [](const Bytes& bytes) { return given(bytes.history()); })
-      .def("buffer", [](const Bytes& bytes, int index) { return given(bytes.buffer(index)); })
+      .def_readonly("amax", &Bytes::amax)
+      .def_readonly("history", &Bytes::history)
+      .def("buffer", [](const Bytes& bytes, int index) { return bytes.buffers[index]; })
       .def_property_readonly("buffers",
-                             [](const Bytes& bytes) {
-                               return py::make_tuple(given(bytes.buffer(0)), given(bytes.buffer(1)),
-                                                     given(bytes.buffer(2)),
-                                                     given(bytes.buffer(3)));
-                             })
+                             [](const Bytes& bytes) { return py::tuple(py::cast(bytes.buffers)); })
       .def("has",
            [](const Bytes& bytes, const std::string& usage) { return bytes.has(usage_of(usage)); })
       .def_property_readonly("usages",

@@ -1,5 +1,4 @@
 // The loaded formats: their facts, and the shapes of their buffers.
-#include "bindings/bytes.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/module.hpp"
 #include "bindings/plugin.hpp"
@@ -9,23 +8,28 @@ namespace narrowcast {
 
 const nc_machine& Plugin::machine(at::Device device) const {
   if (device.is_cpu()) return *table->cpu;
-  if (!device.is_cuda()) {
+  if (!device.is_cuda())
     not_implemented("format ", format().name, " runs on cpu and cuda devices, not on ",
                     device.str());
-  }
-  if (table->cuda == nullptr) {
+  if (table->cuda == nullptr)
     not_implemented("format ", format().name, " was built without GPU kernels (", path,
                     "): build narrowcast where nvcc is, or move the tensor to the CPU");
-  }
   return *table->cuda;
 }
 
-void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns) {
-  const nc_layout& layout = plugin.layout(2 * usage);
+int usage_of(const std::string& name) {
+  for (const int usage : {0, 1}) {
+    if (name == kUsageNames[usage]) return usage;
+  }
+  value_error("usage is \"rowwise\" or \"columnwise\", not '", name, "'");
+}
+
+void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
+  const nc_layout& layout = plugin.layout(2 * usage_of(usage));
   if (holds(layout, {rows, columns})) return;
   const char* what = layout.transposed ? "rows" : "columns";
   value_error("format ", plugin.format().name, " cannot hold a ", rows, "x", columns, " matrix ",
-              kUsageNames[usage], ": its ", what, " are packed ", layout.element_bits,
+              usage, ": its ", what, " are packed ", layout.element_bits,
               " bits each, so their number must be a multiple of ", elements_per_group(layout),
               ", not ", layout.transposed ? rows : columns,
               ". Pad the matrix, or ask for the other usage alone");
@@ -39,52 +43,37 @@ py::object block_facts(int64_t rows, int64_t columns) {
 }
 
 py::dict usage_facts(const nc_layout& layout) {
-  py::dict facts;
-  facts["block"] = block_facts(layout.block_rows, layout.block_columns);
-  facts["scale_per"] = block_facts(layout.scale_per_rows, layout.scale_per_columns);
-  facts["scale_pad"] = py::make_tuple(layout.scale_pad_rows, layout.scale_pad_columns);
-  facts["transposed"] = layout.transposed != 0;
-  facts["scale_transposed"] = layout.scale_transposed != 0;
+  using namespace py::literals;
   const Extent step = cut_step(layout);
-  facts["step"] = py::make_tuple(step.rows, step.columns);
-  facts["element_bits"] = layout.element_bits;
-  facts["scale_bytes"] = layout.scale_bytes;
-  return facts;
-}
-
-py::list rule_facts(const nc_format& format) {
-  py::list rules;
-  for (const nc_rule& rule : format.rules)
-    rules.append(py::make_tuple(rule.exact ? "exact" : "error", rule.text));
-  return rules;
+  return py::dict("block"_a = block_facts(layout.block_rows, layout.block_columns),
+                  "scale_per"_a = block_facts(layout.scale_per_rows, layout.scale_per_columns),
+                  "scale_pad"_a = py::make_tuple(layout.scale_pad_rows, layout.scale_pad_columns),
+                  "transposed"_a = layout.transposed != 0,
+                  "scale_transposed"_a = layout.scale_transposed != 0,
+                  "step"_a = py::make_tuple(step.rows, step.columns),
+                  "element_bits"_a = layout.element_bits, "scale_bytes"_a = layout.scale_bytes);
 }
 
 py::dict format_facts(const Plugin& plugin) {
+  using namespace py::literals;
   const nc_format& format = plugin.format();
-  py::dict facts;
-  facts["name"] = format.name;
-  facts["summary"] = format.summary;
-  facts["reference"] = format.reference;
-  facts["element"] = format.element;
-  facts["packing"] = format.packing;
-  facts["scale"] = format.scale;
-  facts["scale_dtype"] = format.scale_dtype;
-  facts["tensor_scale"] = format.tensor_scale;  // None from a null pointer
-  facts["scale_rule"] = format.scale_rule;
-  facts["amax"] = format.amax;
-  facts["rowwise"] = usage_facts(format.rowwise);
-  facts["columnwise"] = usage_facts(format.columnwise);
-  facts["columnwise_derived"] = format.columnwise_derived != 0;
-  facts["tensor_amax"] = format.tensor_amax != 0;
-  facts["row_step"] = format.row_step;
-  facts["shard_row_step"] = format.shard_row_step;
-  facts["group"] = elements_per_group(format.rowwise);
-  facts["mirrored"] = mirrored(format.rowwise, format.columnwise);
-  facts["bits_per_element"] = format.bits_per_element;
-  facts["wire_bits_per_element"] = format.wire_bits_per_element;
-  facts["rules"] = py::tuple(rule_facts(format));
-  facts["cuda"] = plugin.table->cuda != nullptr;
-  return facts;
+  py::list rules;
+  for (const nc_rule& rule : format.rules)
+    rules.append(py::make_tuple(rule.exact ? "exact" : "error", rule.text));
+  return py::dict(
+      "name"_a = format.name, "summary"_a = format.summary, "reference"_a = format.reference,
+      "element"_a = format.element, "packing"_a = format.packing, "scale"_a = format.scale,
+      "scale_dtype"_a = format.scale_dtype,
+      "tensor_scale"_a = format.tensor_scale,  // None from a null pointer
+      "scale_rule"_a = format.scale_rule, "amax"_a = format.amax,
+      "rowwise"_a = usage_facts(format.rowwise), "columnwise"_a = usage_facts(format.columnwise),
+      "columnwise_derived"_a = format.columnwise_derived != 0,
+      "tensor_amax"_a = format.tensor_amax != 0, "row_step"_a = format.row_step,
+      "shard_row_step"_a = format.shard_row_step, "group"_a = elements_per_group(format.rowwise),
+      "mirrored"_a = mirrored(format.rowwise, format.columnwise),
+      "bits_per_element"_a = format.bits_per_element,
+      "wire_bits_per_element"_a = format.wire_bits_per_element, "rules"_a = py::tuple(rules),
+      "cuda"_a = plugin.table->cuda != nullptr);
 }
 
 void check_buffer(int buffer) {
@@ -92,21 +81,12 @@ void check_buffer(int buffer) {
     value_error("there is no buffer ", buffer, ": 0 to 3");
 }
 
-// A buffer's shape as a tensor: two-dimensional, but (1,) for the one scale of a whole tensor.
-py::tuple shape_of(const Plugin& plugin, int buffer, Extent shape) {
-  if (spans_tensor(plugin, buffer)) return py::make_tuple(1);
-  return py::make_tuple(shape.rows, shape.columns);
-}
-
-py::tuple buffer_shape(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
+// A buffer's sizes as a tensor, by stored_shape() or used_shape().
+template <Extent (*Shape)(const Plugin&, int, Extent)>
+py::tuple sizes_of(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
   check_buffer(buffer);
-  return shape_of(plugin, buffer, stored_shape(plugin, buffer, {rows, columns}));
-}
-
-// The part of a buffer that is no padding.
-py::tuple used_part(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
-  check_buffer(buffer);
-  return shape_of(plugin, buffer, used_shape(plugin, buffer, {rows, columns}));
+  const Extent shape = Shape(plugin, buffer, {rows, columns});
+  return py::tuple(py::cast(tensor_sizes(plugin, buffer, shape)));
 }
 
 // Where a box of a matrix lies in a buffer: the first entry and their number along each dimension.
@@ -126,15 +106,12 @@ py::tuple stored_box(const Plugin& plugin, int buffer, int64_t row, int64_t rows
 void bind_facts(py::module_& module) {
   py::register_exception<PluginError>(module, "PluginError", PyExc_RuntimeError);
   py::class_<Plugin>(module, "Plugin")
-      .def_property_readonly("path", [](const Plugin& plugin) { return plugin.path; })
+      .def_readonly("path", &Plugin::path)
       .def("facts", &format_facts)
-      .def("buffer_shape", &buffer_shape)
-      .def("used_shape", &used_part)
+      .def("buffer_shape", &sizes_of<stored_shape>)
+      .def("used_shape", &sizes_of<used_shape>)
       .def("stored_box", &stored_box)
-      .def("check_holds",
-           [](const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
-             check_holds(plugin, usage_of(usage), rows, columns);
-           });
+      .def("check_holds", &check_holds);
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });

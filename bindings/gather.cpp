@@ -1,202 +1,48 @@
+// The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 #include "bindings/gather.hpp"
 
-#include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
-
-#include <algorithm>
+#include <map>
 
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
 
-// Parts of the outbox and of the arena begin where every dtype and every wide access may.
-constexpr int64_t kAlignment = 256;
+using Weights = std::vector<std::shared_ptr<WeightGather>>;
 
-int64_t bytes_of(const Plugin& plugin, int buffer, Extent matrix) {
-  const Extent shape = stored_shape(plugin, buffer, matrix);
-  return shape.rows * shape.columns *
-         static_cast<int64_t>(c10::elementSize(stored_dtype(plugin, buffer)));
-}
-
-// Bytes of a tensor of uint8 as a buffer.
-at::Tensor viewed(const at::Tensor& memory, int64_t begin, const Plugin& plugin, int buffer,
-                  Extent matrix) {
-  const Extent shape = stored_shape(plugin, buffer, matrix);
-  return memory.narrow(0, begin, bytes_of(plugin, buffer, matrix))
-      .view(stored_dtype(plugin, buffer))
-      .view({shape.rows, shape.columns});
-}
-
-int64_t claim(int64_t& end, int64_t bytes) {
-  const int64_t begin = end;
-  end += round_up(bytes, kAlignment);
-  return begin;
-}
-
-}  // namespace
-
-WeightGather::WeightGather(std::shared_ptr<Bytes> shard, int64_t rows, int64_t shard_rows,
-                           int64_t world, bool both)
-    : shard_(std::move(shard)) {
-  std::vector<int32_t> asked{NC_FORWARD, NC_BACKWARD};
-  if (shard_->facts().columnwise_derived) {
-    asked = {NC_FORWARD};
-  } else if (both) {
-    asked = {NC_BOTH};
-  } else {
-    present_ = at::zeros({}, at::TensorOptions().dtype(at::kLong));
+class GatherGroup {
+ public:
+  explicit GatherGroup(const Weights& weights) {
+    for (const auto& weight : weights) by_format_[weight->shard().facts().name].push_back(weight);
   }
-  for (const int32_t phase : asked) {
-    Phase& made = phases_.emplace_back();
-    shard_->plugin().table->route(phase, asked.size() == 1, rows, shard_->columns(), shard_rows,
-                                  world, &made.route);
-    lay_out(made);
+  void pack(bool backward) const {
+    transfer(&nc_machine::pack, "packing shards", &WeightGather::outgoing, backward);
   }
-}
-
-void WeightGather::lay_out(Phase& phase) {
-  const nc_route& route = phase.route;
-  int64_t outbox_end = 0, arena_end = 0;
-  std::array<bool, NC_MAX_PAYLOADS> as_stored{};
-  for (int i = 0; i < route.segments; ++i) {
-    const nc_segment& segment = route.segment[i];
-    as_stored[segment.payload] = segment.as_stored && shard_->rows() == route.shard_rows;
-    phase.arena_at[i] = segment.in_place
-                            ? kAsStored
-                            : claim(arena_end, bytes_of(shard_->plugin(), segment.buffer,
-                                                        {route.rows, route.columns}));
+  void unpack(bool backward) const {
+    transfer(&nc_machine::unpack, "unpacking gathered shards", &WeightGather::incoming, backward);
   }
-  for (int payload = 0; payload < route.payloads; ++payload)
-    phase.outbox_at[payload] =
-        as_stored[payload] ? kAsStored : claim(outbox_end, route.payload_bytes[payload]);
-  outbox_bytes_ = std::max(outbox_bytes_, outbox_end);
-  arena_bytes_ = std::max(arena_bytes_, arena_end);
-}
 
-void WeightGather::use_outbox(const at::Tensor& outbox, int64_t begin) {
-  for (Phase& phase : phases_) {
-    const nc_route& route = phase.route;
-    phase.sent.assign(route.payloads, at::Tensor());
-    for (int i = 0; i < route.segments; ++i) {
-      const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
-      const int64_t at = phase.outbox_at[payload];
-      phase.sent[payload] = at == kAsStored
-                                ? shard_->buffer(buffer).view({-1}).view(at::kByte)
-                                : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
+ private:
+  void transfer(nc_transfer_function nc_machine::*function, const char* what,
+                nc_shipment (WeightGather::*shipment)(bool) const, bool backward) const {
+    for (const auto& [format, weights] : by_format_) {
+      const Bytes& first = weights[0]->shard();
+      const nc_machine& machine = first.plugin.machine(first.device);
+      std::vector<nc_shipment> shipments;
+      shipments.reserve(weights.size());
+      for (const auto& weight : weights) shipments.push_back((weight.get()->*shipment)(backward));
+      nc_transfer transfer{};
+      transfer.shipments = shipments.data();
+      transfer.count = std::ssize(shipments);
+      call(machine.*function, what, transfer, first.device);
     }
   }
-}
 
-void WeightGather::settle(const std::vector<at::Tensor>& slots,
-                          const std::optional<at::Tensor>& arena) {
-  slots_ = slots;
-  arena_ = arena;
-  for (Phase& phase : phases_) {
-    if (std::ssize(slots) != phase.route.payloads)
-      value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
-                  phase.route.payloads, " were sent");
-    phase.whole = make_whole(phase);
-  }
-}
-
-std::shared_ptr<Bytes> WeightGather::make_whole(const Phase& phase) const {
-  const nc_route& route = phase.route;
-  const Plugin& plugin = shard_->plugin();
-  Bytes::Given buffers;
-  for (int i = 0; i < route.segments; ++i) {
-    const nc_segment& segment = route.segment[i];
-    const bool in_place = phase.arena_at[i] == kAsStored;
-    const at::Tensor& memory = in_place ? slots_[segment.payload] : arena_.value();
-    buffers[segment.buffer] = viewed(memory, in_place ? segment.begin : phase.arena_at[i], plugin,
-                                     segment.buffer, {route.rows, route.columns});
-  }
-  // What spans the tensor is equal in all shards: the whole looks at this rank's.
-  for (const int scale : {NC_ROWWISE_SCALE, NC_COLUMNWISE_SCALE}) {
-    if (spans_tensor(plugin, scale) && buffers[scale - 1]) buffers[scale] = shard_->buffer(scale);
-  }
-  return std::make_shared<Bytes>(shard_->format(), route.rows, route.columns, buffers,
-                                 given(shard_->amax()), given(shard_->history()));
-}
-
-const std::shared_ptr<Bytes>& WeightGather::arrive(bool backward) const {
-  const std::shared_ptr<Bytes>& bytes = whole(backward);
-  // Beside torch's version counter: a graph that has saved it for its backward wants the new value.
-  if (present_.defined())
-    *static_cast<int64_t*>(const_cast<void*>(present_.const_data_ptr())) =
-        bytes->has(0) + 2 * bytes->has(1);
-  return bytes;
-}
-
-nc_shipment WeightGather::outgoing(bool backward) const {
-  const Phase& phase = of(backward);
-  nc_shipment shipment{
-      .route = phase.route, .own_rows = shard_->rows(), .buffer = {}, .payload = {}};
-  const nc_tensor entry = shard_->entry();
-  std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
-  for (int payload = 0; payload < phase.route.payloads; ++payload) {
-    if (phase.outbox_at[payload] != kAsStored)
-      shipment.payload[payload] = address_of(phase.sent[payload], "a payload");
-  }
-  return shipment;
-}
-
-nc_shipment WeightGather::incoming(bool backward) const {
-  const Phase& phase = of(backward);
-  nc_shipment shipment{.route = phase.route, .own_rows = 0, .buffer = {}, .payload = {}};
-  const nc_tensor entry = phase.whole->entry();
-  std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
-  for (int payload = 0; payload < phase.route.payloads; ++payload)
-    shipment.payload[payload] = address_of(slots_[payload], "a gathered payload");
-  return shipment;
-}
-
-GatherGroup::GatherGroup(std::vector<std::shared_ptr<WeightGather>> weights) {
-  for (auto& weight : weights) {
-    const nc_plugin* table = weight->shard()->plugin().table;
-    const auto same = std::find_if(by_format_.begin(), by_format_.end(), [=](const auto& some) {
-      return some[0]->shard()->plugin().table == table;
-    });
-    if (same != by_format_.end()) {
-      same->push_back(std::move(weight));
-    } else {
-      by_format_.push_back({std::move(weight)});
-    }
-  }
-}
-
-namespace {
-
-template <class Weights, class Shipment>
-void transfer(const Weights& weights, nc_transfer_function nc_machine::*function, const char* what,
-              const Shipment& shipment_of) {
-  const at::Device device = weights[0]->shard()->device();
-  const nc_machine& machine = weights[0]->shard()->plugin().machine(device);
-  std::vector<nc_shipment> shipments;
-  shipments.reserve(weights.size());
-  for (const auto& weight : weights) shipments.push_back(shipment_of(*weight));
-  const c10::DeviceGuard guard(device);
-  const nc_transfer transfer{shipments.data(), std::ssize(shipments), stream_of(device),
-                             &parallel_for};
-  const py::gil_scoped_release release;
-  check_launch((machine.*function)(&transfer), what);
-}
+  std::map<std::string, Weights> by_format_;
+};
 
 }  // namespace
-
-void GatherGroup::pack(bool backward) const {
-  for (const auto& weights : by_format_)
-    transfer(weights, &nc_machine::pack, "packing shards",
-             [=](const WeightGather& weight) { return weight.outgoing(backward); });
-}
-
-void GatherGroup::unpack(bool backward) const {
-  for (const auto& weights : by_format_)
-    transfer(weights, &nc_machine::unpack, "unpacking gathered shards",
-             [=](const WeightGather& weight) { return weight.incoming(backward); });
-}
 
 void bind_gather(py::module_& module) {
   py::class_<WeightGather, std::shared_ptr<WeightGather>>(
@@ -211,8 +57,7 @@ void bind_gather(py::module_& module) {
       .def("settle", &WeightGather::settle, py::arg("slots"), py::arg("arena"))
       .def("whole", &WeightGather::whole, py::arg("backward"))
       .def("arrive", &WeightGather::arrive, py::arg("backward"))
-      .def_property_readonly("present",
-                             [](const WeightGather& gather) { return given(gather.present()); });
+      .def_property_readonly("present", &WeightGather::present);
   py::class_<GatherGroup>(module, "GatherGroup",
                           "Weights that are packed together, and unpacked together.")
       .def(py::init<std::vector<std::shared_ptr<WeightGather>>>())

@@ -1,8 +1,9 @@
-// What FSDP2's all-gathers carry of a weight, and where it arrives: docs/sharding.md.
+// What FSDP2's all-gathers carry of one sharded weight, and where it arrives: docs/sharding.md.
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 #include "bindings/bytes.hpp"
 
@@ -15,34 +16,95 @@ class WeightGather {
   // `shard`: this rank's bytes, of at most shard_rows of the weight's `rows` rows. `both`: every
   // gather serves both passes.
   WeightGather(std::shared_ptr<Bytes> shard, int64_t rows, int64_t shard_rows, int64_t world,
-               bool both);
+               bool both)
+      : shard_(std::move(shard)) {
+    std::vector<int32_t> asked{NC_FORWARD, NC_BACKWARD};
+    if (shard_->facts().columnwise_derived) {
+      asked = {NC_FORWARD};
+    } else if (both) {
+      asked = {NC_BOTH};
+    } else {
+      present_ = at::zeros({}, at::TensorOptions().dtype(at::kLong));
+    }
+    for (const int32_t phase : asked) {
+      Phase& made = phases_.emplace_back();
+      shard_->plugin.table->route(phase, asked.size() == 1, rows, shard_->columns, shard_rows,
+                                  world, &made.route);
+      lay_out(made);
+    }
+  }
 
-  const std::shared_ptr<Bytes>& shard() const { return shard_; }
+  const Bytes& shard() const { return *shard_; }
 
   // What this rank sends for a pass: uint8, one-dimensional; the shard's own buffers where they are
   // what travels, else parts of an outbox, uint8, from `begin` on, which pack() fills.
   int64_t outbox_bytes() const { return outbox_bytes_; }
-  void use_outbox(const at::Tensor& outbox, int64_t begin);
+  void use_outbox(const at::Tensor& outbox, int64_t begin) {
+    for (Phase& phase : phases_) {
+      const nc_route& route = phase.route;
+      phase.sent.assign(route.payloads, at::Tensor());
+      for (int i = 0; i < route.segments; ++i) {
+        const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
+        const int64_t at = phase.outbox_at[payload];
+        phase.sent[payload] = at == kAsStored
+                                  ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
+                                  : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
+      }
+    }
+  }
   const std::vector<at::Tensor>& payloads(bool backward) const { return of(backward).sent; }
 
   // Makes room for the whole weight over the slots that payloads arrive in, and in `arena`, uint8
   // of arena_bytes(), for what does not arrive as it is stored.
   int64_t arena_bytes() const { return arena_bytes_; }
-  void settle(const std::vector<at::Tensor>& slots, const std::optional<at::Tensor>& arena);
-  const std::optional<at::Tensor>& arena() const { return arena_; }
+  void settle(const std::vector<at::Tensor>& slots, const OptionalTensor& arena) {
+    slots_ = slots;
+    arena_ = arena;
+    for (Phase& phase : phases_) {
+      if (std::ssize(slots) != phase.route.payloads)
+        value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
+                    phase.route.payloads, " were sent");
+      phase.whole = make_whole(phase);
+    }
+  }
+  const OptionalTensor& arena() const { return arena_; }
+
   // The whole weight as the gather of a pass brings it; after settle().
   const std::shared_ptr<Bytes>& whole(bool backward) const { return of(backward).whole; }
   // The same, and says in present() which usages have come, where that differs by pass.
-  const std::shared_ptr<Bytes>& arrive(bool backward) const;
+  const std::shared_ptr<Bytes>& arrive(bool backward) const {
+    const std::shared_ptr<Bytes>& bytes = whole(backward);
+    // Beside torch's version counter: a graph that has saved it for its backward wants the new
+    // value.
+    if (present_.defined())
+      *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes->has(0) + 2 * bytes->has(1);
+    return bytes;
+  }
   // 0-dim int64 on the CPU, bit 0 rowwise and bit 1 columnwise: for graphs of torch.compile, whose
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
 
   // Its rows in the tables of pack and unpack. Addresses are those of now.
-  nc_shipment outgoing(bool backward) const;
-  nc_shipment incoming(bool backward) const;
+  nc_shipment outgoing(bool backward) const {
+    const Phase& phase = of(backward);
+    nc_shipment shipment = shipment_of(phase.route, *shard_);
+    for (int payload = 0; payload < phase.route.payloads; ++payload) {
+      if (phase.outbox_at[payload] != kAsStored)
+        shipment.payload[payload] = address_of(phase.sent[payload], "a payload");
+    }
+    return shipment;
+  }
+  nc_shipment incoming(bool backward) const {
+    const Phase& phase = of(backward);
+    nc_shipment shipment = shipment_of(phase.route, *phase.whole);
+    for (int payload = 0; payload < phase.route.payloads; ++payload)
+      shipment.payload[payload] = address_of(slots_[payload], "a gathered payload");
+    return shipment;
+  }
 
  private:
+  // Parts of the outbox and of the arena begin where every dtype and every wide access may.
+  static constexpr int64_t kAlignment = 256;
   static constexpr int64_t kAsStored = -1;
   // The gather of one phase, and where its parts lie in the outbox and in the arena: kAsStored
   // where a shard's buffer is sent itself, or what arrives is the whole buffer.
@@ -54,26 +116,72 @@ class WeightGather {
     std::shared_ptr<Bytes> whole;
   };
   const Phase& of(bool backward) const { return phases_[phases_.size() == 1 ? 0 : backward]; }
-  void lay_out(Phase& phase);
-  std::shared_ptr<Bytes> make_whole(const Phase& phase) const;
+
+  static int64_t claim(int64_t& end, int64_t bytes) {
+    const int64_t begin = end;
+    end += round_up(bytes, kAlignment);
+    return begin;
+  }
+
+  int64_t bytes_of(const nc_route& route, int buffer) const {
+    return stored_elements(shard_->plugin, buffer, {route.rows, route.columns}) *
+           static_cast<int64_t>(c10::elementSize(stored_dtype(shard_->plugin, buffer)));
+  }
+
+  void lay_out(Phase& phase) {
+    const nc_route& route = phase.route;
+    int64_t outbox_end = 0, arena_end = 0;
+    std::array<bool, NC_MAX_PAYLOADS> as_stored{};
+    for (int i = 0; i < route.segments; ++i) {
+      const nc_segment& segment = route.segment[i];
+      as_stored[segment.payload] = segment.as_stored && shard_->rows == route.shard_rows;
+      phase.arena_at[i] =
+          segment.in_place ? kAsStored : claim(arena_end, bytes_of(route, segment.buffer));
+    }
+    for (int payload = 0; payload < route.payloads; ++payload)
+      phase.outbox_at[payload] =
+          as_stored[payload] ? kAsStored : claim(outbox_end, route.payload_bytes[payload]);
+    outbox_bytes_ = std::max(outbox_bytes_, outbox_end);
+    arena_bytes_ = std::max(arena_bytes_, arena_end);
+  }
+
+  std::shared_ptr<Bytes> make_whole(const Phase& phase) const {
+    const nc_route& route = phase.route;
+    const Plugin& plugin = shard_->plugin;
+    const Extent matrix{route.rows, route.columns};
+    Bytes::Buffers buffers;
+    for (int i = 0; i < route.segments; ++i) {
+      const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
+      const at::Tensor& memory = in_place ? slots_[payload] : arena_.value();
+      buffers[buffer] =
+          memory.narrow(0, in_place ? first : phase.arena_at[i], bytes_of(route, buffer))
+              .view(stored_dtype(plugin, buffer))
+              .view(tensor_sizes(plugin, buffer, stored_shape(plugin, buffer, matrix)));
+    }
+    // What spans the tensor is equal in all shards: the whole looks at this rank's.
+    for (const auto [data, scale] : {buffers_of(0), buffers_of(1)}) {
+      if (spans_tensor(plugin, scale) && buffers[data]) buffers[scale] = shard_->buffers[scale];
+    }
+    return std::make_shared<Bytes>(shard_->format, route.rows, route.columns, buffers, shard_->amax,
+                                   shard_->history);
+  }
+
+  // A row of a transfer's table, whose payloads are still to come.
+  static nc_shipment shipment_of(const nc_route& route, const Bytes& bytes) {
+    const nc_tensor entry = bytes.entry();
+    nc_shipment shipment{};
+    shipment.route = route;
+    shipment.own_rows = bytes.rows;
+    std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
+    return shipment;
+  }
 
   std::shared_ptr<Bytes> shard_;
   std::vector<Phase> phases_;  // forward and backward, or the one that serves both
   int64_t outbox_bytes_ = 0, arena_bytes_ = 0;
   std::vector<at::Tensor> slots_;
-  std::optional<at::Tensor> arena_;
+  OptionalTensor arena_;
   at::Tensor present_;
-};
-
-// The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
-class GatherGroup {
- public:
-  explicit GatherGroup(std::vector<std::shared_ptr<WeightGather>> weights);
-  void pack(bool backward) const;
-  void unpack(bool backward) const;
-
- private:
-  std::vector<std::vector<std::shared_ptr<WeightGather>>> by_format_;
 };
 
 }  // namespace narrowcast

@@ -15,59 +15,62 @@
 #include "runtime/launch/plan.hpp"
 
 namespace narrowcast {
+namespace {
 
-at::Tensor to_device(const void* host, int64_t bytes, at::Device device) {
-  // Pinned, so that the copy waits for nothing; torch's allocator keeps the memory until the copy
-  // is done.
-  at::Tensor staging =
-      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.is_cuda()));
-  std::memcpy(staging.mutable_data_ptr(), host, static_cast<size_t>(bytes));
-  return device.is_cuda() ? staging.to(device, /*non_blocking=*/true) : staging;
-}
-
-bool travels_alone(int64_t count, at::Device device) {
-  return device.is_cuda() && count > NC_PARAMETER_TENSORS;
-}
-
+// torch's threads, which honour torch.set_num_threads().
 void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* context) {
   at::parallel_for(0, count, 1, [=](int64_t begin, int64_t end) { body(context, begin, end); });
 }
 
+// The current stream of a GPU (cudaStream_t); null on the CPU.
 void* stream_of(at::Device device) {
   if (!device.is_cuda()) return nullptr;
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
-void check_launch(const char* failure, const char* what) {
+}  // namespace
+
+template <class Argument>
+void call(const char* (*function)(const Argument*), const char* what, Argument argument,
+          at::Device device) {
+  const c10::DeviceGuard guard(device);
+  argument.stream = stream_of(device);
+  argument.parallel_for = &parallel_for;
+  std::optional<pybind11::gil_scoped_release> release;
+  if (PyGILState_Check()) release.emplace();
+  const char* failure = function(&argument);
   if (failure != nullptr) throw std::runtime_error(text(what, " failed: ", failure));
+}
+template void call(nc_function, const char*, nc_launch, at::Device);
+template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
+
+at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
+  const c10::DeviceGuard guard(gpu);
+  // Pinned, so that the copy waits for nothing; torch's allocator keeps the memory until the copy
+  // is done.
+  at::Tensor staging = at::empty({static_cast<int64_t>(bytes)},
+                                 at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  std::memcpy(staging.mutable_data_ptr(), host, bytes);
+  return staging.to(gpu, /*non_blocking=*/true);
 }
 
 void MatrixTable::assign(std::vector<nc_tensor> matrices) {
-  const auto count = std::ssize(matrices);
-  tiles_ = assign_tiles(matrices.data(), count, machine_);
-  const size_t bytes = matrices.size() * sizeof(nc_tensor);
-  if (tiles_ == 0 || (matrices.size() == matrices_.size() &&
-                      std::memcmp(matrices.data(), matrices_.data(), bytes) == 0))
+  tiles_ = assign_tiles(matrices.data(), std::ssize(matrices), machine_);
+  const std::span<const nc_tensor> now = matrices, before = matrices_;
+  if (tiles_ == 0 || (now.size() == before.size() &&
+                      std::memcmp(now.data(), before.data(), now.size_bytes()) == 0))
     return;
   matrices_ = std::move(matrices);
-  on_device_ = travels_alone(count, device_)
-                   ? to_device(matrices_.data(), static_cast<int64_t>(bytes), device_)
-                   : at::Tensor();
+  table_ = {matrices_, device_};
 }
 
-void MatrixTable::run(nc_function function, const char* what, nc_launch launch) const {
+void MatrixTable::run(nc_function function, const char* what, nc_launch options) const {
   if (tiles_ == 0) return;
-  const c10::DeviceGuard guard(device_);
-  launch.host_tables = !on_device_.defined();
-  launch.tensors = launch.host_tables ? matrices_.data()
-                                      : static_cast<const nc_tensor*>(on_device_.const_data_ptr());
-  launch.count = std::ssize(matrices_);
-  launch.tiles = tiles_;
-  launch.stream = stream_of(device_);
-  launch.parallel_for = &parallel_for;
-  std::optional<pybind11::gil_scoped_release> release;
-  if (PyGILState_Check()) release.emplace();
-  check_launch(function(&launch), what);
+  options.tensors = table_.rows;
+  options.host_tables = !table_.copy.defined();
+  options.count = std::ssize(matrices_);
+  options.tiles = tiles_;
+  call(function, what, options, device_);
 }
 
 }  // namespace narrowcast

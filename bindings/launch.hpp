@@ -3,48 +3,56 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <vector>
 
 #include "runtime/plugin/table.h"
 
 namespace narrowcast {
 
-// Bytes in the device's memory: `host` itself on the CPU, else a copy on the current stream.
-at::Tensor to_device(const void* host, int64_t bytes, at::Device device);
+// Calls a plugin's function on what it takes (nc_launch or nc_transfer), with torch's current
+// stream and threads and without Python's lock. RuntimeError, naming `what`, if it fails.
+template <class Argument>
+void call(const char* (*function)(const Argument*), const char* what, Argument argument,
+          at::Device device);
 
-// Whether a table of so many rows needs a copy in the device's memory: a few travel with the
-// launch.
-bool travels_alone(int64_t count, at::Device device);
+// Bytes of the host in the memory of a GPU: a copy on the current stream.
+at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes);
 
-// torch's threads, which honour torch.set_num_threads().
-void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* context);
+// Rows of a launch's table where the machine reads them: the host's own, on the CPU and if they are
+// few enough to travel among a kernel's parameters; else a copy in the GPU's memory.
+template <class Row>
+struct Table {
+  Table() = default;
+  Table(std::span<const Row> host, at::Device device) : rows(host.data()) {
+    if (device.is_cpu() || host.size() <= NC_PARAMETER_TENSORS) return;
+    copy = copied_to(device, host.data(), host.size_bytes());
+    rows = static_cast<const Row*>(copy.const_data_ptr());
+  }
 
-// The current stream of a GPU (cudaStream_t); null on the CPU.
-void* stream_of(at::Device device);
+  const Row* rows = nullptr;
+  at::Tensor copy;
+};
 
-// The matrices of launches, where their machine reads them. A copy in the device's memory is made
-// anew only when they have changed.
+// The matrices of launches on one machine.
 class MatrixTable {
  public:
   MatrixTable(const nc_machine& machine, at::Device device) : machine_(machine), device_(device) {}
 
+  // Fills in the first_tile of each. A copy for the GPU is made if they are others than before.
+  void assign(std::vector<nc_tensor> matrices);
+  // Runs `function` over all. `options`: what else the plugin's table says of the launch.
+  void run(nc_function function, const char* what, nc_launch options = {}) const;
+
   const nc_machine& machine() const { return machine_; }
   at::Device device() const { return device_; }
-  // Fills in the first_tile of each.
-  void assign(std::vector<nc_tensor> matrices);
-  // Runs `function` over all, with what else `launch` says. RuntimeError, naming `what`, if it
-  // fails.
-  void run(nc_function function, const char* what, nc_launch launch) const;
 
  private:
   const nc_machine& machine_;
   at::Device device_;
   std::vector<nc_tensor> matrices_;
   int64_t tiles_ = 0;
-  at::Tensor on_device_;  // undefined where they travel with the launch
+  Table<nc_tensor> table_;
 };
-
-// The last step of every launch: RuntimeError with the plugin's own sentence.
-void check_launch(const char* failure, const char* what);
 
 }  // namespace narrowcast

@@ -12,13 +12,10 @@
 
 #include "bindings/bytes.hpp"
 #include "bindings/module.hpp"
-#include "bindings/products.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
 
-using OptionalTensor = std::optional<at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -35,10 +32,18 @@ at::Tensor decoded_operand(const at::Tensor& weight, at::ScalarType dtype, bool 
   const py::gil_scoped_acquire python;
   const py::object wrapper = py::cast(weight);
   const auto bytes = py::cast<std::shared_ptr<Bytes>>(py::handle{operand_of}(wrapper));
-  if (!bytes->is_plain()) return {};
+  if (!bytes->is_plain) return {};
   const int usage = bytes->product_usage(backward);
   if (usage < 0) py::handle{refuse}(wrapper, backward);
   return bytes->decode(usage, dtype);
+}
+
+// The operators without autograd: no backend has them, for a wrapper is seen by Python first.
+at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
+  type_error("narrowcast::linear takes a QuantizedTensor as its weight");
+}
+at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
+  type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
 }
 
 template <class Signature>
@@ -46,19 +51,14 @@ auto typed_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-at::Tensor linear_below(const at::Tensor& input, const at::Tensor& weight,
-                        const OptionalTensor& bias) {
-  static const auto kOperator =
-      typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>(
-          "narrowcast::linear");
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
-  return value.defined() ? at::linear(input, value, bias) : kOperator.call(input, weight, bias);
+const auto& linear_operator() {
+  static const auto kOperator = typed_operator<decltype(linear_of_plain)>("narrowcast::linear");
+  return kOperator;
 }
 
-at::Tensor input_gradient_below(const at::Tensor& gradient, const at::Tensor& weight) {
-  static const auto kOperator = typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&)>(
-      "narrowcast::linear_input_gradient");
+at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
+  static const auto kOperator =
+      typed_operator<decltype(input_gradient_of_plain)>("narrowcast::linear_input_gradient");
   const at::Tensor value = decoded_operand(weight, gradient.scalar_type(), /*backward=*/true);
   return value.defined() ? at::matmul(gradient, value) : kOperator.call(gradient, weight);
 }
@@ -75,7 +75,10 @@ struct Linear : torch::autograd::Function<Linear> {
     ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
     ctx->saved_data["input"] = input.requires_grad();
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
-    return linear_below(input, weight, bias);
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
+    if (value.defined()) return at::linear(input, value, bias);
+    return linear_operator().call(input, weight, bias);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -85,7 +88,7 @@ struct Linear : torch::autograd::Function<Linear> {
     {
       const at::NoGradGuard once;
       const at::Tensor rows = as_rows(gradient);
-      if (ctx->saved_data["input"].toBool()) result[0] = input_gradient_below(gradient, weight);
+      if (ctx->saved_data["input"].toBool()) result[0] = input_gradient(gradient, weight);
       if (weight.requires_grad()) result[1] = at::matmul(rows.t(), as_rows(input));
       if (ctx->saved_data["bias"].toBool()) result[2] = rows.sum(0);
     }
@@ -103,14 +106,6 @@ at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weigh
   return Linear::apply(input, weight, bias);
 }
 
-// The operator without autograd: no backend has it, for a wrapper is seen by Python first.
-at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
-  type_error("narrowcast::linear takes a QuantizedTensor as its weight");
-}
-at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
-  type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
-}
-
 // F.linear's arguments as it takes them: autocast, shapes and dtypes. None if the product is not
 // one of these operators'.
 py::object linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
@@ -124,13 +119,10 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   }
   if (weight.dim() != 2 || dtype_number(operand.scalar_type()) < 0) return py::none();
   if (operand.dim() == 0 || operand.sym_size(-1) != weight.size(1)) return py::none();
-  static const auto kOperator =
-      typed_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>(
-          "narrowcast::linear");
   at::Tensor result;
   {
     const py::gil_scoped_release release;
-    result = kOperator.call(operand, weight, addend);
+    result = linear_operator().call(operand, weight, addend);
   }
   return py::cast(result);
 }
@@ -155,7 +147,6 @@ void bind_linear(py::module_& module) {
   static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
   plain.impl("linear", &linear_of_plain);
   plain.impl("linear_input_gradient", &input_gradient_of_plain);
-  define_products(all);
 }
 
 }  // namespace narrowcast

@@ -9,5 +9,6 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_quantize(module);
   narrowcast::bind_gather(module);
   narrowcast::bind_linear(module);
+  narrowcast::bind_products();
   narrowcast::bind_optimizer(module);
 }

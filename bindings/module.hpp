@@ -12,6 +12,7 @@ void bind_bytes(py::module_& module);
 void bind_quantize(py::module_& module);
 void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
+void bind_products();
 void bind_optimizer(py::module_& module);
 
 }  // namespace narrowcast

@@ -1,63 +1,123 @@
-// The launches of AdamTable, and its face in Python.
-#include <c10/core/DeviceGuard.h>
-#include <torch/csrc/autograd/python_variable.h>
-
-#include "bindings/adam_table.hpp"
+// The parameters of one optimizer that one launch updates: those of one format (or of none) on one
+// device.
+#include "bindings/adam_parameter.hpp"
+#include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
+#include "runtime/optimizer/plain.hpp"
+#include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
+namespace {
 
-void AdamTable::launch(nc_function function, const char* what,
-                       const std::optional<at::Tensor>& amax) const {
-  nc_launch launch{};
-  launch.steps = device_steps_.defined()
-                     ? static_cast<const nc_step*>(device_steps_.const_data_ptr())
-                     : steps_.data();
-  launch.stochastic = stochastic_;
-  if (amax)
-    launch.amax = static_cast<float*>(
-        checked_address(*amax, at::kFloat, size(), device_, "the tensor of amaxes"));
-  table_.run(function, what, launch);
+const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
+  if (plugin != nullptr) return plugin->machine(device);
+  if (device.is_cpu()) return plain_cpu();
+  if (device.is_cuda() && plain_cuda() != nullptr) return *plain_cuda();
+  not_implemented(
+      "FusedAdam cannot update parameters on ", device.str(),
+      device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
 }
 
-void AdamTable::update(const std::optional<at::Tensor>& amax) {
-  if (size() == 0) return;
-  const c10::DeviceGuard guard(device_);
-  table_.assign(tensors_);
-  // These change every time.
-  if (travels_alone(size(), device_))
-    device_steps_ =
-        to_device(steps_.data(), size() * static_cast<int64_t>(sizeof(nc_step)), device_);
-  launch(machine_.update != nullptr ? machine_.update : machine_.update_amax, "the update", amax);
-}
+// A step: prepare() of every table (reads gradients, checks everything, changes nothing); update()
+// of every table; the caller's reduction of amaxes; finish() of the tables that have amaxes;
+// commit().
+class AdamTable {
+ public:
+  // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
+  AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
+      : quantized_(plugin != nullptr),
+        device_(device),
+        machine_(machine_of(plugin, device)),
+        stochastic_(stochastic),
+        table_(machine_, device) {}
 
-void AdamTable::finish(const at::Tensor& amax) {
-  if (size() == 0) return;
-  if (machine_.update == nullptr) {
-    launch(machine_.cast, "the cast", amax);
-  } else if (machine_.record_amax != nullptr) {
-    launch(machine_.record_amax, "recording the amax", amax);
+  // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
+  // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
+  // nc_tensor.
+  void add(const py::object& parameter, const std::string& name, int64_t group,
+           const py::dict& state, uint64_t seed, uint64_t first) {
+    const bool delayed = machine_.record_amax != nullptr;
+    parameters_.emplace_back(parameter, name, state, device_, quantized_, delayed);
+    groups_.push_back(group);
+    nc_tensor& entry = tensors_.emplace_back(parameters_.back().entry());
+    entry.seed = seed;
+    entry.first = first;
+    steps_.emplace_back();
   }
-}
 
-void AdamTable::commit() {
-  for (Parameter& row : rows_) {
-    if (!row.gradient.defined()) continue;
-    *row.step += 1;
-    // As any in-place operation of torch: a backward through the old value is then an error, not a
-    // wrong gradient.
-    THPVariable_Unpack(row.parameter.ptr()).unsafeGetTensorImpl()->bump_version();
-    row.gradient = at::Tensor();
+  // False if the parameters' memory or state are no longer what the table was made from.
+  // `inverse_scale` is 1 / grad_scale.
+  bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> inverse_scale) {
+    int64_t made_for_group = -1, made_for_t = -1;
+    nc_step made{};
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      AdamParameter& parameter = parameters_[i];
+      const py::object local = parameter.local();
+      if (!parameter.is_current(local)) return false;
+      const int64_t t = parameter.next_step();
+      if (groups_[i] != made_for_group || t != made_for_t) {
+        made = make_step(groups[groups_[i]], t);
+        made.scaled = inverse_scale.has_value();
+        made.grad_multiplier = static_cast<float>(inverse_scale.value_or(1.0));
+        made_for_group = groups_[i];
+        made_for_t = t;
+      }
+      steps_[i] = made;
+      parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
+    }
+    return true;
   }
-}
+
+  // `amax`: one float a parameter, for formats with a scale that spans the tensor.
+  void update(const OptionalTensor& amax) {
+    if (parameters_.empty()) return;
+    table_.assign(tensors_);
+    step_table_ = {steps_, device_};
+    launch(machine_.update != nullptr ? machine_.update : machine_.update_amax, "the update", amax);
+  }
+
+  // What waits for the amaxes of all shards: the cast, or the history's entry.
+  void finish(const at::Tensor& amax) {
+    if (machine_.update == nullptr) {
+      launch(machine_.cast, "the cast", amax);
+    } else if (machine_.record_amax != nullptr) {
+      launch(machine_.record_amax, "recording the amax", amax);
+    }
+  }
+
+  // Counts the step of every parameter that had a gradient.
+  void commit() {
+    for (AdamParameter& parameter : parameters_) parameter.commit();
+  }
+
+  int64_t size() const { return std::ssize(parameters_); }
+
+ private:
+  void launch(nc_function function, const char* what, const OptionalTensor& amax) const {
+    nc_launch options{};
+    options.steps = step_table_.rows;
+    options.stochastic = stochastic_;
+    if (amax) options.amax = checked_floats(*amax, size(), device_, "the tensor of amaxes");
+    table_.run(function, what, options);
+  }
+
+  bool quantized_;
+  at::Device device_;
+  const nc_machine& machine_;
+  bool stochastic_;
+  std::vector<AdamParameter> parameters_;
+  std::vector<int64_t> groups_;  // of the options
+  std::vector<nc_tensor> tensors_;
+  std::vector<nc_step> steps_;
+  MatrixTable table_;
+  Table<nc_step> step_table_;
+};
+
+}  // namespace
 
 void bind_optimizer(py::module_& module) {
   py::class_<AdamOptions>(module, "AdamOptions")
-      .def(py::init([](double learning_rate, double beta1, double beta2, double epsilon,
-                       double weight_decay, bool decoupled) {
-        return AdamOptions{learning_rate, beta1, beta2, epsilon, weight_decay, decoupled};
-      }));
+      .def(py::init<double, double, double, double, double, bool>());
   py::class_<AdamTable>(module, "AdamTable")
       .def(py::init<const Plugin*, at::Device, bool>(), py::keep_alive<1, 2>())
       .def("add", &AdamTable::add)

@@ -1,10 +1,12 @@
-// A loaded format, as Python holds it.
+// A loaded format, as Python holds it, and the shapes of its buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/plugin/table.h"
@@ -26,6 +28,12 @@ struct Plugin {
 inline constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {
     "rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"};
 inline constexpr const char* kUsageNames[2] = {"rowwise", "columnwise"};
+
+// The usage of this name: 0 rowwise, 1 columnwise. ValueError for another name.
+int usage_of(const std::string& name);
+
+// The data and the scale buffer of a usage.
+inline std::array<int, 2> buffers_of(int usage) { return {2 * usage, 2 * usage + 1}; }
 
 inline bool is_data(int buffer) {
   return buffer == NC_ROWWISE_DATA || buffer == NC_COLUMNWISE_DATA;
@@ -54,7 +62,19 @@ inline Extent used_shape(const Plugin& plugin, int buffer, Extent matrix) {
   return is_data(buffer) ? data_shape(layout, matrix) : scale_extent(layout, matrix);
 }
 
+inline int64_t stored_elements(const Plugin& plugin, int buffer, Extent matrix) {
+  const Extent shape = stored_shape(plugin, buffer, matrix);
+  return shape.rows * shape.columns;
+}
+
+// The sizes of a tensor for a buffer, or a part of it, of this shape: two, but (1,) for the one
+// scale of a whole tensor.
+inline std::vector<int64_t> tensor_sizes(const Plugin& plugin, int buffer, Extent shape) {
+  if (spans_tensor(plugin, buffer)) return {1};
+  return {shape.rows, shape.columns};
+}
+
 // ValueError, with the shape and the multiple, if sub-byte elements do not fill whole bytes.
-void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns);
+void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns);
 
 }  // namespace narrowcast

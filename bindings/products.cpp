@@ -1,16 +1,14 @@
-#include "bindings/products.hpp"
-
+// Operators of torch on the buffers of a weight: what graphs of torch.compile hold.
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <torch/library.h>
 
 #include "bindings/bytes.hpp"
-#include "bindings/tensors.hpp"
+#include "bindings/module.hpp"
 #include "runtime/plugin/registry.hpp"
 
 namespace narrowcast {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 Plugin plugin_named(const std::string& name) {
   const nc_plugin* table = find_plugin(name);
@@ -38,16 +36,15 @@ at::Tensor dequantize(const at::Tensor& data, const at::Tensor& scale, const Opt
   nc_tensor entry{};
   entry.rows = rows;
   entry.columns = columns;
-  const std::array<const at::Tensor*, 2> stored{&data, &scale};
-  for (const int part : {0, 1}) {
-    const int index = static_cast<int>(2 * usage) + part;
-    const Extent shape = stored_shape(plugin, index, {rows, columns});
-    entry.buffer[index] =
-        checked_address(*stored[part], stored_dtype(plugin, index), shape.rows * shape.columns,
-                        data.device(), kBufferNames[index]);
-  }
-  if (amax)
-    entry.amax = static_cast<float*>(checked_address(*amax, at::kFloat, 1, data.device(), "amax"));
+  const auto [data_index, scale_index] = buffers_of(static_cast<int>(usage));
+  const auto add = [&](const at::Tensor& buffer, int index) {
+    entry.buffer[index] = checked_address(buffer, stored_dtype(plugin, index),
+                                          stored_elements(plugin, index, {rows, columns}),
+                                          data.device(), kBufferNames[index]);
+  };
+  add(data, data_index);
+  add(scale, scale_index);
+  if (amax) entry.amax = checked_floats(*amax, 1, data.device(), "amax");
   return decode(plugin, static_cast<int>(usage), entry, data.device(), dtype);
 }
 
@@ -63,7 +60,9 @@ at::Tensor product(const at::Tensor& operand, const at::Tensor& data, const at::
 
 }  // namespace
 
-void define_products(torch::Library& library) {
+void bind_products() {
+  static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
+                                __LINE__);
   library.def(
       "product(Tensor operand, Tensor data, Tensor scale, Tensor? amax, Tensor? present, "
       "Tensor? bias, str format, int usage, int rows, int columns, bool backward) -> Tensor");

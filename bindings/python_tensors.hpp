@@ -18,17 +18,27 @@ inline py::object attribute(const py::handle& object, PyObject* name) {
   return py::reinterpret_steal<py::object>(value);
 }
 
-bool is_dtensor(const py::handle& tensor);
+inline bool is_dtensor(const py::handle& tensor) {
+  static PyObject* const kType =
+      py::object(py::module_::import("torch.distributed.tensor").attr("DTensor")).release().ptr();
+  return PyObject_TypeCheck(tensor.ptr(), reinterpret_cast<PyTypeObject*>(kType));
+}
 
 // The local tensor of a DTensor; any other object itself.
-py::object local_of(const py::object& tensor);
+inline py::object local_of(const py::object& tensor) {
+  static PyObject* const kLocalTensor = PyUnicode_InternFromString("_local_tensor");
+  return is_dtensor(tensor) ? attribute(tensor, kLocalTensor) : tensor;
+}
 
 // The Bytes that a QuantizedTensor looks at; a null object for any other tensor.
-py::object bytes_of(const py::handle& tensor);
-
-// Whether a tensor still looks at these bytes.
-inline bool holds(const py::handle& tensor, const py::handle& bytes) {
-  return bytes_of(tensor).is(bytes);
+inline py::object bytes_of(const py::handle& tensor) {
+  static PyObject* const kView = PyUnicode_InternFromString("_view");
+  static PyObject* const kStore = PyUnicode_InternFromString("store");
+  static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
+  const py::object view = attribute(tensor, kView);
+  if (!view) return {};
+  const py::object store = attribute(view, kStore);
+  return store ? attribute(store, kBytes) : py::object();
 }
 
 }  // namespace narrowcast

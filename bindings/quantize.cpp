@@ -4,7 +4,6 @@
 #include "bindings/bytes.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
-#include "bindings/tensors.hpp"
 
 namespace narrowcast {
 namespace {
@@ -17,126 +16,105 @@ using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
 // cast again and again: addresses are those of each time.
 class CastList {
  public:
-  CastList(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<at::Tensor> values);
-  std::optional<at::Tensor> find_amaxes(bool source_bf16, const std::optional<at::Tensor>& into,
-                                        const std::optional<at::Tensor>& skip);
-  void cast(const std::optional<at::Tensor>& amaxes, bool source_bf16,
-            const std::optional<std::vector<RandomKey>>& draws,
-            const std::optional<at::Tensor>& verdict);
+  CastList(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<at::Tensor> values)
+      : matrices_(std::move(matrices)),
+        values_(std::move(values)),
+        table_(first().plugin.machine(first().device), first().device) {
+    if (values_.size() != matrices_.size())
+      value_error(values_.size(), " values for ", matrices_.size(), " matrices");
+  }
+
+  OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into,
+                             const OptionalTensor& skip) {
+    if (!first().facts().tensor_amax) return std::nullopt;
+    const auto floats = at::TensorOptions().dtype(at::kFloat).device(table_.device());
+    at::Tensor amaxes = into ? *into : at::zeros({std::ssize(matrices_)}, floats);
+    nc_launch options{};
+    options.amax = one_each(amaxes, "the tensor of amaxes");
+    options.source_bf16 = source_bf16;
+    if (skip) options.found_inf = checked_floats(*skip, 1, table_.device(), "the flag to skip");
+    table_.assign(entries());
+    table_.run(table_.machine().reduce_amax, "the amax", options);
+    return amaxes;
+  }
+
+  void cast(const OptionalTensor& amaxes, bool source_bf16,
+            const std::optional<std::vector<RandomKey>>& draws, const OptionalTensor& verdict) {
+    nc_launch options{};
+    options.source_bf16 = source_bf16;
+    options.stochastic = draws.has_value();
+    if (amaxes) options.amax = one_each(*amaxes, "the tensor of amaxes");
+    if (verdict) options.verdict = one_each(*verdict, "the verdict");
+    std::vector<nc_tensor> matrices = entries();
+    if (draws) add_draws(matrices, *draws);
+    const nc_function start_history = table_.machine().start_history;
+    if (start_history != nullptr) {
+      for (const nc_tensor& matrix : matrices) {
+        if (matrix.history == nullptr) value_error("a matrix has no history");
+      }
+    } else if (first().facts().tensor_amax && !amaxes) {
+      value_error("format ", first().facts().name,
+                  " has a scale that spans the tensor: its amax is needed");
+    }
+    table_.assign(std::move(matrices));
+    // Without new amaxes the bytes are made again with the multiplier that the history holds.
+    if (start_history != nullptr && amaxes)
+      table_.run(start_history, "starting a history", options);
+    table_.run(table_.machine().cast, "the cast", options);
+  }
 
  private:
-  std::vector<nc_tensor> entries() const;
-  float* floats(const at::Tensor& tensor, const char* what) const;
-  void check_histories() const;
-  const nc_machine& machine() const { return table_.machine(); }
-  const nc_format& facts() const { return matrices_[0]->facts(); }
-  at::Device device() const { return table_.device(); }
+  const Bytes& first() const {
+    if (matrices_.empty()) value_error("there is no matrix to cast");
+    return *matrices_[0];
+  }
+
+  std::vector<nc_tensor> entries() const {
+    std::vector<nc_tensor> entries;
+    entries.reserve(matrices_.size());
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      const Bytes& matrix = *matrices_[i];
+      nc_tensor& entry = entries.emplace_back(matrix.entry());
+      entry.value_dtype = checked_dtype(values_[i].scalar_type(), "the value");
+      check_run(values_[i], matrix.rows * matrix.columns, matrix.device, "the value");
+      entry.value = address_of(values_[i], "the value");
+    }
+    return entries;
+  }
+
+  static void add_draws(std::vector<nc_tensor>& matrices, const std::vector<RandomKey>& draws) {
+    if (draws.size() != matrices.size())
+      value_error(draws.size(), " draws for ", matrices.size(), " matrices");
+    for (size_t i = 0; i < matrices.size(); ++i)
+      std::tie(matrices[i].seed, matrices[i].step, matrices[i].first) = draws[i];
+  }
+
+  float* one_each(const at::Tensor& tensor, const char* what) const {
+    return checked_floats(tensor, std::ssize(matrices_), table_.device(), what);
+  }
 
   std::vector<std::shared_ptr<Bytes>> matrices_;
   std::vector<at::Tensor> values_;
   MatrixTable table_;
 };
 
-const Bytes& first_of(const std::vector<std::shared_ptr<Bytes>>& matrices) {
-  if (matrices.empty()) value_error("there is no matrix to cast");
-  return *matrices[0];
-}
-
-CastList::CastList(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<at::Tensor> values)
-    : matrices_(std::move(matrices)),
-      values_(std::move(values)),
-      table_(first_of(matrices_).plugin().machine(first_of(matrices_).device()),
-             first_of(matrices_).device()) {
-  if (values_.size() != matrices_.size())
-    value_error(values_.size(), " values for ", matrices_.size(), " matrices");
-}
-
-std::vector<nc_tensor> CastList::entries() const {
-  std::vector<nc_tensor> entries;
-  entries.reserve(matrices_.size());
-  for (size_t i = 0; i < matrices_.size(); ++i) {
-    nc_tensor& entry = entries.emplace_back(matrices_[i]->entry());
-    entry.value_dtype = checked_dtype(values_[i].scalar_type(), "the value");
-    entry.value = checked_address(values_[i], values_[i].scalar_type(), matrices_[i]->elements(),
-                                  device(), "the value");
-  }
-  return entries;
-}
-
-// One float a matrix.
-float* CastList::floats(const at::Tensor& tensor, const char* what) const {
-  return static_cast<float*>(
-      checked_address(tensor, at::kFloat, std::ssize(matrices_), device(), what));
-}
-
-std::optional<at::Tensor> CastList::find_amaxes(bool source_bf16,
-                                                const std::optional<at::Tensor>& into,
-                                                const std::optional<at::Tensor>& skip) {
-  if (!facts().tensor_amax) return std::nullopt;
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device());
-  at::Tensor amaxes = into ? *into : at::zeros({std::ssize(matrices_)}, options);
-  nc_launch launch{};
-  launch.amax = floats(amaxes, "the tensor of amaxes");
-  launch.source_bf16 = source_bf16;
-  if (skip)
-    launch.found_inf = static_cast<const float*>(
-        checked_address(*skip, at::kFloat, 1, device(), "the flag to skip"));
-  table_.assign(entries());
-  table_.run(machine().reduce_amax, "the amax", launch);
-  return amaxes;
-}
-
-void CastList::check_histories() const {
-  for (const auto& matrix : matrices_) {
-    if (!matrix->history().defined()) value_error("a matrix has no history");
-  }
-}
-
-void CastList::cast(const std::optional<at::Tensor>& amaxes, bool source_bf16,
-                    const std::optional<std::vector<RandomKey>>& draws,
-                    const std::optional<at::Tensor>& verdict) {
-  std::vector<nc_tensor> matrices = entries();
-  nc_launch launch{};
-  launch.source_bf16 = source_bf16;
-  launch.stochastic = draws.has_value();
-  if (amaxes) launch.amax = floats(*amaxes, "the tensor of amaxes");
-  if (verdict) launch.verdict = floats(*verdict, "the verdict");
-  if (draws) {
-    if (draws->size() != matrices.size())
-      value_error(draws->size(), " draws for ", matrices.size(), " matrices");
-    for (size_t i = 0; i < matrices.size(); ++i)
-      std::tie(matrices[i].seed, matrices[i].step, matrices[i].first) = (*draws)[i];
-  }
-  table_.assign(std::move(matrices));
-  if (machine().start_history != nullptr) {
-    check_histories();
-    // Without new amaxes the bytes are made again with the multiplier that the history holds.
-    if (amaxes) table_.run(machine().start_history, "starting a history", launch);
-  } else if (facts().tensor_amax && !amaxes) {
-    value_error("format ", facts().name, " has a scale that spans the tensor: its amax is needed");
-  }
-  table_.run(machine().cast, "the cast", launch);
-}
-
 // The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
 // own.
-std::shared_ptr<Bytes> with_columnwise(const std::shared_ptr<Bytes>& rowwise) {
-  const nc_format& facts = rowwise->facts();
-  if (!facts.columnwise_derived)
-    value_error("format ", facts.name,
+std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
+  if (!rowwise.facts().columnwise_derived)
+    value_error("format ", rowwise.facts().name,
                 " quantizes columnwise from the master; it cannot be derived from rowwise");
-  if (!rowwise->has(0)) value_error("a matrix has no rowwise bytes");
-  const auto made = Bytes::allocate(rowwise->format(), rowwise->rows(), rowwise->columns(),
-                                    {"columnwise"}, rowwise->device());
-  auto both = std::make_shared<Bytes>(
-      rowwise->format(), rowwise->rows(), rowwise->columns(),
-      Bytes::Given{rowwise->buffer(0), rowwise->buffer(1), made->buffer(2), made->buffer(3)},
-      given(rowwise->amax()), given(rowwise->history()));
-  if (!both->is_plain()) return both;  // on meta, or in a trace: shapes alone
-  const nc_machine& machine = rowwise->plugin().machine(rowwise->device());
-  MatrixTable table(machine, rowwise->device());
+  if (!rowwise.has(0)) value_error("a matrix has no rowwise bytes");
+  const auto made = Bytes::allocate(rowwise.format, rowwise.rows, rowwise.columns, {"columnwise"},
+                                    rowwise.device);
+  const auto both = std::make_shared<Bytes>(
+      rowwise.format, rowwise.rows, rowwise.columns,
+      Bytes::Buffers{rowwise.buffers[0], rowwise.buffers[1], made->buffers[2], made->buffers[3]},
+      rowwise.amax, rowwise.history);
+  if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
+  MatrixTable table(rowwise.plugin.machine(rowwise.device), rowwise.device);
   table.assign({both->entry()});
-  table.run(machine.derive_columnwise, "deriving columnwise", {});
+  table.run(table.machine().derive_columnwise, "deriving columnwise");
   return both;
 }
 

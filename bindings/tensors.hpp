@@ -4,10 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "bindings/errors.hpp"
 #include "runtime/plugin/table.h"
 
 namespace narrowcast {
+
+using OptionalTensor = std::optional<at::Tensor>;
 
 // A tensor whose values lie in memory of its own: neither a subclass nor what a trace works with.
 inline bool is_plain(const at::Tensor& tensor) {
@@ -44,12 +48,17 @@ void check_run(const at::Tensor& tensor, int64_t elements, at::Device device, co
   }
 }
 
-// The address of a plain tensor's elements as they lie now: storages move, and FSDP2 frees them.
+// Whether its storage has all of a plain tensor's elements: FSDP2 frees storages.
+inline bool has_memory(const at::Tensor& tensor) {
+  const size_t end = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize();
+  return tensor.storage().nbytes() >= end;
+}
+
+// The address of a plain tensor's elements as they lie now: storages move.
 template <class... What>
 void* address_of(const at::Tensor& tensor, const What&... what) {
   if (!is_plain(tensor)) type_error(what..., " is not a plain tensor");
-  const size_t end = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize();
-  if (tensor.numel() != 0 && tensor.storage().nbytes() < end) {
+  if (tensor.numel() != 0 && !has_memory(tensor)) {
     value_error(what...,
                 " has been freed: FSDP2 frees a gathered weight when it reshards its module");
   }
@@ -66,5 +75,26 @@ void* checked_address(const at::Tensor& tensor, at::ScalarType dtype, int64_t el
   check_run(tensor, elements, device, what...);
   return address_of(tensor, what...);
 }
+
+template <class... What>
+float* checked_floats(const at::Tensor& tensor, int64_t elements, at::Device device,
+                      const What&... what) {
+  return static_cast<float*>(checked_address(tensor, at::kFloat, elements, device, what...));
+}
+
+// Where the elements of a plain tensor were, and what they were.
+struct Place {
+  explicit Place(const at::Tensor& tensor)
+      : address(tensor.const_data_ptr()), elements(tensor.numel()), dtype(tensor.scalar_type()) {}
+  // Whether a tensor's elements are there, as many of the same dtype.
+  bool is_of(const at::Tensor& tensor) const {
+    return tensor.const_data_ptr() == address && has_memory(tensor) && tensor.numel() == elements &&
+           tensor.scalar_type() == dtype && tensor.is_contiguous();
+  }
+
+  const void* address;
+  int64_t elements;
+  at::ScalarType dtype;
+};
 
 }  // namespace narrowcast

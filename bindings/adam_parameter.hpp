@@ -1,0 +1,167 @@
+// A parameter of an optimizer, with what a launch that updates it reads of it and of its state.
+#pragma once
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/bytes.hpp"
+#include "bindings/python_tensors.hpp"
+
+namespace narrowcast {
+
+class AdamParameter {
+ public:
+  // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
+  // master. Tensors may be DTensors. ValueError or TypeError if one is missing, or no tensor that a
+  // kernel can read.
+  AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
+                at::Device device, bool quantized, bool delayed)
+      : parameter_(parameter),
+        name_(name),
+        state_(state),
+        device_(device),
+        sharded_(is_dtensor(parameter)) {
+    const py::object wrapper = local();
+    const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
+    if (quantized) {
+      bytes_ = bytes_of(wrapper);
+      add_bytes(py::cast<const Bytes&>(bytes_), tensor.sizes(), delayed);
+    } else {
+      add_plain(tensor);
+    }
+    const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
+                     exp_avg_sq = take("exp_avg_sq");
+    step_ = checked_floats(step, 1, at::kCPU, name, ": state step");
+    remember(step);
+    const at::ScalarType dtype = exp_avg.scalar_type();
+    entry_.state_dtype = checked_dtype(dtype, name, ": state exp_avg");
+    entry_.exp_avg = checked_state(exp_avg, dtype, tensor.sizes(), "exp_avg");
+    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, tensor.sizes(), "exp_avg_sq");
+  }
+
+  // Its row in the table of a launch.
+  const nc_tensor& entry() const { return entry_; }
+
+  // The number of the step that comes.
+  int64_t next_step() const { return static_cast<int64_t>(*step_) + 1; }
+
+  // Its local tensor, as Python holds it.
+  py::object local() const { return local_of(parameter_); }
+
+  // Whether the memory of `local` (its local tensor) and of the state is what the row was made
+  // from.
+  bool is_current(const py::object& local) const {
+    for (const auto& [key, value] : taken_) {
+      if (PyDict_GetItemWithError(state_.ptr(), key.ptr()) != value.ptr()) return false;
+    }
+    for (const auto& [tensor, place] : remembered_) {
+      if (!place.is_of(tensor)) return false;
+    }
+    if (bytes_) return bytes_of(local).is(bytes_);
+    const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
+    return is_plain(tensor) && place_->is_of(tensor);
+  }
+
+  // Takes the gradient of a step, checked, into its row of the table of steps.
+  void read_gradient(const at::Tensor& local, nc_step& step) {
+    at::Tensor gradient = THPVariable_Unpack(parameter_.ptr()).grad();
+    gradient_ = at::Tensor();
+    if (!gradient.defined()) return;
+    if (sharded_) {
+      const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
+      if (!is_dtensor(wrapper))
+        type_error(name_, ": the parameter is a DTensor and its gradient is not");
+      gradient = THPVariable_Unpack(local_of(wrapper).ptr());
+    }
+    constexpr const char* kWhat = ": the gradient";
+    if (gradient.layout() != at::kStrided)
+      not_implemented(name_, kWhat, " is sparse; FusedAdam takes dense gradients");
+    if (gradient.sizes() != local.sizes())
+      value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
+                  sharded_ ? " on this rank" : "");
+    step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
+    gradient_ = gradient.contiguous();
+    const int64_t elements = entry_.rows * entry_.columns;
+    check_run(gradient_, elements, device_, name_, kWhat);
+    step.grad = address_of(gradient_, name_, kWhat);
+    // An empty shard has no element to read, but takes part in what concerns the whole tensor.
+    if (elements == 0) step.grad = this;
+  }
+
+  // Counts a step, if it had a gradient.
+  void commit() {
+    if (!gradient_.defined()) return;
+    *step_ += 1;
+    // As any in-place operation of torch: a backward through the old value is then an error, not a
+    // wrong gradient.
+    THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
+    gradient_ = at::Tensor();
+  }
+
+ private:
+  void add_bytes(const Bytes& bytes, at::IntArrayRef shape, bool delayed) {
+    entry_ = bytes.entry();
+    if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
+    entry_.value = checked_state(take("master"), at::kFloat, shape, "master");
+    entry_.value_dtype = NC_F32;
+    for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
+    remember(bytes.amax);
+    remember(bytes.history);
+  }
+
+  void add_plain(const at::Tensor& local) {
+    entry_.rows = 1;
+    entry_.columns = local.numel();
+    entry_.value_dtype = checked_dtype(local.scalar_type(), name_);
+    check_run(local, entry_.columns, device_, name_);
+    void* memory = address_of(local, name_);
+    place_.emplace(local);
+    if (state_.contains("master")) {
+      entry_.parameter = memory;
+      entry_.value = checked_state(take("master"), at::kFloat, local.sizes(), "master");
+    } else if (entry_.value_dtype == NC_F32) {
+      entry_.value = memory;
+    } else {
+      value_error(name_, " is ", c10::toString(local.scalar_type()), " and has no master");
+    }
+  }
+
+  // The entry of the state by this name, as a plain tensor. ValueError if there is none.
+  at::Tensor take(const char* key) {
+    const py::str name(key);
+    PyObject* value = PyDict_GetItemWithError(state_.ptr(), name.ptr());
+    if (value == nullptr) value_error(name_, ": the optimizer's state has no ", key);
+    taken_.emplace_back(name, py::reinterpret_borrow<py::object>(value));
+    const py::object local = local_of(taken_.back().second);
+    if (!THPVariable_Check(local.ptr())) value_error(name_, ": state ", key, " is no tensor");
+    return THPVariable_Unpack(local.ptr());
+  }
+
+  void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef shape,
+                      const char* key) {
+    void* address = checked_address(tensor, dtype, c10::multiply_integers(shape), device_, name_,
+                                    ": state ", key);
+    if (tensor.sizes() != shape)
+      value_error(name_, ": state ", key, " has shape ", tensor.sizes(), ", not ", shape);
+    remember(tensor);
+    return address;
+  }
+
+  void remember(const OptionalTensor& tensor) {
+    if (tensor) remembered_.emplace_back(*tensor, Place(*tensor));
+  }
+
+  py::object parameter_;
+  std::string name_;
+  py::dict state_;
+  at::Device device_;
+  bool sharded_;                                       // a DTensor
+  py::object bytes_;                                   // of a quantized parameter; null for others
+  std::optional<Place> place_;                         // of a parameter that is not quantized
+  std::vector<std::pair<py::str, py::object>> taken_;  // of the state
+  std::vector<std::pair<at::Tensor, Place>> remembered_;
+  nc_tensor entry_{};
+  float* step_ = nullptr;
+  at::Tensor gradient_;  // of the step being prepared
+};
+
+}  // namespace narrowcast
