@@ -92,8 +92,7 @@ std::string decode(const Printer& printer, const Plan& plan, const nc_layout& la
     template <class Tile>
     NC_MACHINE static void decode_$usage$(Tile& x, $inputs$, const TensorBuffers& from) {
       const auto scale = x.template load_scale$blocks$(from.$usage$_scale);
-      const auto codes = x.load_codes(from.$usage$_data);
-      x.template decode<$element$>(codes, scale, $decoder$$level_above$);
+      x.template decode<$element$>(x.load_codes(from.$usage$_data), scale, Decoder$level_above$);
     }
   )text",
                       {{"usage", usage},
@@ -117,7 +116,9 @@ std::string emit_cast(const Plan& plan) {
 
     struct Sequence : Format {
       using TensorBuffers = Buffers<Format>;
-      using Rule = $rule$;  // from $amax$ to the scale
+      // From $amax$ to the scale, and from the scale to what codes are multiplied by.
+      using Rule = $rule$;
+      using Decoder = $decoder$;
 
       $first_pass$
       template <class Tile, class Rounding>

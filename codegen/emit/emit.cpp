@@ -5,10 +5,9 @@
 namespace narrowcast::codegen {
 namespace {
 
-constexpr Emitter kEmitters[] = {{"format.hpp", emit_format}, {"cast.hpp", emit_cast},
-                                 {"gather.hpp", emit_gather}, {"facts.hpp", emit_facts},
-                                 {"test.cpp", emit_test},     {"layout.svg", emit_picture},
-                                 {"page.md", emit_page}};
+constexpr Emitter kEmitters[] = {{"format.hpp", emit_format},  {"cast.hpp", emit_cast},
+                                 {"gather.hpp", emit_gather},  {"test.cpp", emit_test},
+                                 {"layout.svg", emit_picture}, {"page.md", emit_page}};
 
 }  // namespace
 

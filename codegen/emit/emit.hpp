@@ -14,7 +14,6 @@ namespace narrowcast::codegen {
 std::string emit_format(const Plan& plan);   // format.hpp
 std::string emit_cast(const Plan& plan);     // cast.hpp
 std::string emit_gather(const Plan& plan);   // gather.hpp
-std::string emit_facts(const Plan& plan);    // facts.hpp
 std::string emit_test(const Plan& plan);     // test.cpp
 std::string emit_picture(const Plan& plan);  // layout.svg
 std::string emit_page(const Plan& plan);     // page.md
@@ -27,6 +26,9 @@ std::span<const Emitter> emitters();
 
 // README.md, beside the folders of all formats: a table that compares them.
 std::string emit_index(std::span<const Plan> plans);
+
+// The constant of format.hpp that the plugin's table points to.
+std::string table_facts(const Plan& plan);
 
 // A printer that knows the plan's names, and has printed the head of a C++ file: what the file is,
 // and where it comes from.

@@ -1,4 +1,4 @@
-// facts.hpp: what the C table of the format's plugin says of it.
+// What the C table of the format's plugin says of it: the second half of format.hpp.
 #include <sstream>
 
 #include "codegen/cpp_text.hpp"
@@ -35,17 +35,9 @@ std::string rules(const Plan& plan) {
 
 }  // namespace
 
-std::string emit_facts(const Plan& plan) {
-  Printer printer = cpp_file(plan, "What the table of the plugin " + plan.name + " says of it.");
-  printer.print(
+std::string table_facts(const Plan& plan) {
+  return fill(
       R"text(
-    #pragma once
-
-    #include "generated/$name$/format.hpp"
-    #include "runtime/plugin/table.h"
-
-    namespace narrowcast::$name$ {
-
     inline constexpr nc_format kFacts = {
         .name = "$name$",
         $summary$
@@ -70,10 +62,9 @@ std::string emit_facts(const Plan& plan) {
                 $rules$
             },
     };
-
-    }  // namespace narrowcast::$name$
   )text",
-      {{"summary", member("summary", plan.summary)},
+      {{"name", plan.name},
+       {"summary", member("summary", plan.summary)},
        {"reference", member("reference", plan.reference)},
        {"element_word", std::string(word_of(plan.element))},
        {"packing_word", std::string(word_of(plan.packing))},
@@ -87,7 +78,6 @@ std::string emit_facts(const Plan& plan) {
        {"bits_per_element", literal(plan.bits_per_element)},
        {"wire_bits_per_element", literal(plan.wire_bits_per_element)},
        {"rules", rules(plan)}});
-  return printer.text();
 }
 
 }  // namespace narrowcast::codegen

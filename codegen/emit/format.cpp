@@ -1,4 +1,4 @@
-// format.hpp: the facts that the runtime's templates read.
+// format.hpp: the facts of a format, for the runtime's templates and for the plugin's table.
 #include <set>
 
 #include "codegen/cpp_text.hpp"
@@ -44,7 +44,8 @@ std::string columnwise(const Plan& plan) {
 // In the order of their names, as clang-format wants them.
 std::string includes(const Plan& plan) {
   const std::set<std::string> headers = {"runtime/geometry/geometry.hpp",
-                                         "runtime/numeric/scale_rule.hpp", plan.types.header};
+                                         "runtime/numeric/scale_rule.hpp", "runtime/plugin/table.h",
+                                         plan.types.header};
   std::string lines;
   for (const std::string& header : headers) lines += "#include \"" + header + "\"\n";
   lines.pop_back();
@@ -55,7 +56,7 @@ std::string includes(const Plan& plan) {
 
 std::string emit_format(const Plan& plan) {
   Printer printer =
-      cpp_file(plan, "The facts of " + plan.name + ", as the runtime's templates read them.");
+      cpp_file(plan, "The facts of " + plan.name + ", for templates and for its plugin's table.");
   printer.print(R"text(
     #pragma once
 
@@ -77,6 +78,8 @@ std::string emit_format(const Plan& plan) {
       static constexpr int kTileRows = $tile_rows$;
     };
 
+    $table_facts$
+
     }  // namespace narrowcast::$name$::inline NC_VARIANT
   )text",
                 {{"includes", includes(plan)},
@@ -86,7 +89,8 @@ std::string emit_format(const Plan& plan) {
                  {"delayed_amax", flag(plan.delayed_amax)},
                  {"columnwise_derived", flag(plan.columnwise_derived)},
                  {"tile_rows_reason", comment(plan.reasons.tile_rows, 2)},
-                 {"tile_rows", std::to_string(plan.tile_rows)}});
+                 {"tile_rows", std::to_string(plan.tile_rows)},
+                 {"table_facts", table_facts(plan)}});
   return printer.text();
 }
 

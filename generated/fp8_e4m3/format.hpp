@@ -1,10 +1,11 @@
-// The facts of fp8_e4m3, as the runtime's templates read them.
+// The facts of fp8_e4m3, for templates and for its plugin's table.
 // Made from spec/fp8_e4m3.toml; edit that and run `make regenerate`.
 #pragma once
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/numeric/scale_rule.hpp"
 #include "runtime/numeric/small_float.hpp"
+#include "runtime/plugin/table.h"
 
 namespace narrowcast::fp8_e4m3::inline NC_VARIANT {
 
@@ -31,6 +32,36 @@ struct Format {
   static constexpr bool kColumnwiseDerived = true;
   // A tile of 32 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 32;
+};
+
+inline constexpr nc_format kFacts = {
+    .name = "fp8_e4m3",
+    .summary = "8-bit floats under one scale for the tensor.",
+    .reference = "FP8 Formats for Deep Learning, arXiv:2209.05433",
+    .element = "e4m3",
+    .packing = "dense",
+    .scale = "f32",
+    .scale_dtype = "float32",
+    .tensor_scale = nullptr,
+    .scale_rule = "exact",
+    .amax = "current",
+    .rowwise = Format::kRowwise,
+    .columnwise = Format::kColumnwise,
+    .columnwise_derived = Format::kColumnwiseDerived,
+    .tensor_amax = Format::kTensorAmax,
+    .row_step = 1,
+    .shard_row_step = 1,
+    .bits_per_element = 8,
+    .wire_bits_per_element = 8,
+    .rules =
+        {
+            {1, 0, "cuts anywhere"},
+            {1, 0, "the usages change places, over the same buffers"},
+            {1, 0, "joints anywhere, and pieces of one tensor-wide scale"},
+            {0, 0,
+             "without a master, for a scale spans the whole tensor; with one: exact, through it"},
+            {1, 0, "any shape"},
+        },
 };
 
 }  // namespace narrowcast::fp8_e4m3::inline NC_VARIANT

@@ -9,7 +9,9 @@ namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
-  using Rule = Exact<F32, E4M3>;  // from the largest amax of the history to the scale
+  // From the largest amax of the history to the scale, and from the scale to what codes are multiplied by.
+  using Rule = Exact<F32, E4M3>;
+  using Decoder = OneLevel<F32>;
 
   // The scale comes from the amaxes of earlier steps, so no pass needs to go before this one.
   template <class Tile, class Rounding>
@@ -39,15 +41,13 @@ struct Sequence : Format {
   template <class Tile>
   NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.rowwise_scale);
-    const auto codes = x.load_codes(from.rowwise_data);
-    x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
+    x.template decode<E4M3>(x.load_codes(from.rowwise_data), scale, Decoder{});
   }
 
   template <class Tile>
   NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<Tile::kRows, Tile::kColumns>(from.columnwise_scale);
-    const auto codes = x.load_codes(from.columnwise_data);
-    x.template decode<E4M3>(codes, scale, OneLevel<F32>{});
+    x.template decode<E4M3>(x.load_codes(from.columnwise_data), scale, Decoder{});
   }
 };
 

@@ -1,10 +1,11 @@
-// The facts of int8_block32, as the runtime's templates read them.
+// The facts of int8_block32, for templates and for its plugin's table.
 // Made from spec/int8_block32.toml; edit that and run `make regenerate`.
 #pragma once
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/numeric/int8.hpp"
 #include "runtime/numeric/scale_rule.hpp"
+#include "runtime/plugin/table.h"
 
 namespace narrowcast::int8_block32::inline NC_VARIANT {
 
@@ -31,6 +32,35 @@ struct Format {
   static constexpr bool kColumnwiseDerived = true;
   // A tile of 32 rows holds whole blocks.
   static constexpr int kTileRows = 32;
+};
+
+inline constexpr nc_format kFacts = {
+    .name = "int8_block32",
+    .summary = "8-bit integers in 32 x 32 blocks under fp32 scales.",
+    .reference = "Jetfire: INT8 Data Flow and Per-Block Quantization, arXiv:2403.12422",
+    .element = "int8",
+    .packing = "dense",
+    .scale = "f32",
+    .scale_dtype = "float32",
+    .tensor_scale = nullptr,
+    .scale_rule = "exact",
+    .amax = "current",
+    .rowwise = Format::kRowwise,
+    .columnwise = Format::kColumnwise,
+    .columnwise_derived = Format::kColumnwiseDerived,
+    .tensor_amax = Format::kTensorAmax,
+    .row_step = 32,
+    .shard_row_step = 32,
+    .bits_per_element = 8.03125,
+    .wire_bits_per_element = 8.03125,
+    .rules =
+        {
+            {1, 0, "cuts at multiples of 32 rows, 32 columns"},
+            {1, 0, "the usages change places, over the same buffers"},
+            {1, 0, "joints at multiples of 32 rows, 32 columns"},
+            {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
+            {1, 0, "any shape"},
+        },
 };
 
 }  // namespace narrowcast::int8_block32::inline NC_VARIANT

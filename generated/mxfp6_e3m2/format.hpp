@@ -1,10 +1,11 @@
-// The facts of mxfp6_e3m2, as the runtime's templates read them.
+// The facts of mxfp6_e3m2, for templates and for its plugin's table.
 // Made from spec/mxfp6_e3m2.toml; edit that and run `make regenerate`.
 #pragma once
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/numeric/scale_rule.hpp"
 #include "runtime/numeric/small_float.hpp"
+#include "runtime/plugin/table.h"
 
 namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT {
 
@@ -31,6 +32,37 @@ struct Format {
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 64 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 64;
+};
+
+inline constexpr nc_format kFacts = {
+    .name = "mxfp6_e3m2",
+    .summary = "6-bit floats of wide range in groups of 32 under a power-of-two scale.",
+    .reference = "OCP Microscaling Formats (MX) Specification 1.0",
+    .element = "e3m2",
+    .packing = "dense",
+    .scale = "e8m0",
+    .scale_dtype = "uint8",
+    .tensor_scale = nullptr,
+    .scale_rule = "rceil",
+    .amax = "current",
+    .rowwise = Format::kRowwise,
+    .columnwise = Format::kColumnwise,
+    .columnwise_derived = Format::kColumnwiseDerived,
+    .tensor_amax = Format::kTensorAmax,
+    .row_step = 32,
+    .shard_row_step = 32,
+    .bits_per_element = 6.25,
+    .wire_bits_per_element = 6.25,
+    .rules =
+        {
+            {1, 0, "cuts at multiples of 32 rows, 32 columns"},
+            {0, 0,
+             "its columnwise bytes are quantized in blocks of their own, so the transposed "
+             "matrix would have other values"},
+            {1, 0, "joints at multiples of 32 rows, 32 columns"},
+            {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
+            {1, 0, "columns in multiples of 4 and rows in multiples of 4"},
+        },
 };
 
 }  // namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT

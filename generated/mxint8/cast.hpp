@@ -9,7 +9,9 @@ namespace narrowcast::mxint8::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
-  using Rule = Floor<E8M0, MxInteger8>;  // from the amax to the scale
+  // From the amax to the scale, and from the scale to what codes are multiplied by.
+  using Rule = Floor<E8M0, MxInteger8>;
+  using Decoder = OneLevel<E8M0>;
 
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
@@ -30,15 +32,13 @@ struct Sequence : Format {
   template <class Tile>
   NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<1, 32>(from.rowwise_scale);
-    const auto codes = x.load_codes(from.rowwise_data);
-    x.template decode<MxInteger8>(codes, scale, OneLevel<E8M0>{});
+    x.template decode<MxInteger8>(x.load_codes(from.rowwise_data), scale, Decoder{});
   }
 
   template <class Tile>
   NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<32, 1>(from.columnwise_scale);
-    const auto codes = x.load_codes(from.columnwise_data);
-    x.template decode<MxInteger8>(codes, scale, OneLevel<E8M0>{});
+    x.template decode<MxInteger8>(x.load_codes(from.columnwise_data), scale, Decoder{});
   }
 };
 

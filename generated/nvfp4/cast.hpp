@@ -9,7 +9,9 @@ namespace narrowcast::nvfp4::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
-  using Rule = NearestEven<E4M3Scale, E2M1>;  // from the amax to the scale
+  // From the amax to the scale, and from the scale to what codes are multiplied by.
+  using Rule = NearestEven<E4M3Scale, E2M1>;
+  using Decoder = TwoLevels<E2M1>;
 
   // The tensor scale comes from the amax of the whole tensor, so a pass that finds it goes before
   // this one.
@@ -40,15 +42,13 @@ struct Sequence : Format {
   template <class Tile>
   NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 16>(from.rowwise_scale);
-    const auto codes = x.load_codes(from.rowwise_data);
-    x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});
+    x.template decode<E2M1>(x.load_codes(from.rowwise_data), scale, Decoder{in.tensor_amax});
   }
 
   template <class Tile>
   NC_MACHINE static void decode_columnwise(Tile& x, const Inputs<>& in, const TensorBuffers& from) {
     const auto scale = x.template load_scale<16, 16>(from.columnwise_scale);
-    const auto codes = x.load_codes(from.columnwise_data);
-    x.template decode<E2M1>(codes, scale, TwoLevels<E2M1>{in.tensor_amax});
+    x.template decode<E2M1>(x.load_codes(from.columnwise_data), scale, Decoder{in.tensor_amax});
   }
 };
 

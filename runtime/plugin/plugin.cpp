@@ -1,6 +1,5 @@
 // The table that a format's plugin exports: compiled once for each format. The build names the
 // format, NC_FORMAT, and finds its generated headers.
-#include "facts.hpp"
 #include "gather.hpp"
 #include "runtime/gather/route.hpp"
 #include "runtime/plugin/export.hpp"
