@@ -101,6 +101,12 @@ std::string decode(const Printer& printer, const Plan& plan, const nc_layout& la
                        {"level_above", level_above(plan)}});
 }
 
+// What the rule and the decoder are.
+std::string levels(const Plan& plan) {
+  const std::string amax = plan.delayed_amax ? "the largest amax of the history" : "the amax";
+  return "From " + amax + " to the scale, and from the scale to what codes are multiplied by.";
+}
+
 }  // namespace
 
 std::string emit_cast(const Plan& plan) {
@@ -116,7 +122,7 @@ std::string emit_cast(const Plan& plan) {
 
     struct Sequence : Format {
       using TensorBuffers = Buffers<Format>;
-      // From $amax$ to the scale, and from the scale to what codes are multiplied by.
+      $levels$
       using Rule = $rule$;
       using Decoder = $decoder$;
 
@@ -135,7 +141,7 @@ std::string emit_cast(const Plan& plan) {
     }  // namespace narrowcast::$name$::inline NC_VARIANT
   )text",
       {{"first_pass", comment(plan.reasons.first_pass, 2)},
-       {"amax", plan.delayed_amax ? "the largest amax of the history" : "the amax"},
+       {"levels", comment(levels(plan), 2)},
        {"cast", plan.columnwise_derived ? cast_once(printer, plan) : cast_twice(printer, plan)},
        {"derive_columnwise", derive_columnwise(printer, plan)},
        {"decode_rowwise", decode(printer, plan, plan.rowwise, "rowwise")},

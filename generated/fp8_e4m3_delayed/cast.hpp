@@ -9,7 +9,8 @@ namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
-  // From the largest amax of the history to the scale, and from the scale to what codes are multiplied by.
+  // From the largest amax of the history to the scale, and from the scale to what codes are
+  // multiplied by.
   using Rule = Exact<F32, E4M3>;
   using Decoder = OneLevel<F32>;
 
