@@ -63,7 +63,7 @@ def forward_root(state):
 
 def local_tensor(parameter) -> torch.Tensor:
     """The shard that the hooks are called on."""
-    return parameter._sharded_local_tensor
+    return parameter.sharded_param._local_tensor
 
 
 def store_of(parameter):
