@@ -11,9 +11,8 @@
 
 #include "runtime/tile/buffers.hpp"
 #include "runtime/tile/cpu_amax.hpp"
+#include "runtime/tile/cpu_data.hpp"
 #include "runtime/tile/cpu_encode.hpp"
-#include "runtime/tile/pack.hpp"
-#include "runtime/tile/stream.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -152,53 +151,20 @@ struct CpuTile {
 
   template <class Buffer, class AnyCodes>
   NC_MACHINE void store(const Buffer& data, const AnyCodes& codes) const {
-    constexpr Layout kLayout = Buffer::kLayout;
-    if constexpr (kLayout.transposed) {
-      alignas(64) uint8_t all[kRows][kColumns];
-      for (int r = 0; r < rows; ++r) codes.row(r, all[r]);
-      for (int c = 0; c < columns; ++c) {
-        uint8_t run[kRows];
-        for (int r = 0; r < rows; ++r) run[r] = all[r][c];
-        pack<kLayout.element_bits>(
-            run, rows,
-            data.bytes + element_position(kLayout, matrix, origin.rows, origin.columns + c).byte);
-      }
+    if constexpr (Buffer::kLayout.transposed) {
+      store_code_columns<Buffer::kLayout>(*this, codes, data.bytes);
     } else {
-      for (int r = 0; r < rows; ++r) {
-        alignas(64) uint8_t run[kColumns];
-        codes.row(r, run);
-        const int64_t first =
-            element_position(kLayout, matrix, origin.rows + r, origin.columns).byte;
-        if constexpr (kLayout.element_bits == 8) {
-          stream_bytes(run, columns, data.bytes + first);
-        } else {
-          alignas(64) uint8_t packed[kColumns];
-          pack<kLayout.element_bits>(run, columns, packed);
-          stream_bytes(packed, columns * kLayout.element_bits / 8, data.bytes + first);
-        }
-      }
+      store_code_rows<Buffer::kLayout>(*this, codes, data.bytes);
     }
   }
 
   template <class Buffer>
   NC_MACHINE StoredCodes load_codes(const Buffer& data) const {
-    constexpr Layout kLayout = Buffer::kLayout;
     StoredCodes codes;
-    if constexpr (kLayout.transposed) {
-      const int height = std::min(rows, kRows);  // a bound that the compiler can see
-      for (int c = 0; c < columns; ++c) {
-        uint8_t run[kRows];
-        unpack<kLayout.element_bits>(
-            data.bytes + element_position(kLayout, matrix, origin.rows, origin.columns + c).byte,
-            height, run);
-        for (int r = 0; r < height; ++r) codes.code[r][c] = run[r];
-      }
+    if constexpr (Buffer::kLayout.transposed) {
+      load_code_columns<Buffer::kLayout>(*this, data.bytes, codes.code);
     } else {
-      for (int r = 0; r < rows; ++r) {
-        unpack<kLayout.element_bits>(
-            data.bytes + element_position(kLayout, matrix, origin.rows + r, origin.columns).byte,
-            columns, codes.code[r]);
-      }
+      load_code_rows<Buffer::kLayout>(*this, data.bytes, codes.code);
     }
     return codes;
   }
@@ -226,10 +192,14 @@ struct CpuTile {
   template <class Element, class Decoder, int R, int C, class Stored>
   NC_MACHINE void decode(const StoredCodes& codes, const Scales<R, C, Stored>& scales,
                          const Decoder& decoder) {
+    const int width = std::min(columns, kColumns);  // a bound that the compiler can see
+    alignas(64) float multiplier[kColumns];         // for each element, as in Codes
     for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < columns; ++c) {
-        x[r][c] = Element::decode(codes.code[r][c]) * decoder(scales.stored[r / R][c / C]);
-      }
+      for (int b = 0; r % R == 0 && b * C < width; ++b)
+        std::fill_n(multiplier + b * C, C, decoder(scales.stored[r / R][b]));
+      const uint8_t* __restrict code = codes.code[r];
+      float* __restrict value = x[r];
+      for (int c = 0; c < width; ++c) value[c] = Element::decode(code[c]) * multiplier[c];
     }
   }
 
