@@ -36,7 +36,7 @@ def forbid_decoding(monkeypatch):
         raise AssertionError("decoded or quantized")
 
     monkeypatch.setattr(casting, "decode", refuse)
-    for name in ("cast", "with_columnwise"):
+    for name in ("CastList", "with_columnwise"):
         monkeypatch.setattr(_C, name, refuse)
 
 
