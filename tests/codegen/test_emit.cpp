@@ -150,7 +150,7 @@ TEST_CASE("the gather has a sequence for each phase, or one for all") {
 
 TEST_CASE("the table's facts hold the rules, which the page prints") {
   const Plan plan = plan_of("nvfp4");
-  const std::string facts = emit_facts(plan), page = emit_page(plan);
+  const std::string facts = emit_format(plan), page = emit_page(plan);
   CHECK(holds(facts, "{1, 0, \"cuts at multiples of 16 rows, 16 columns\"},"));
   CHECK(holds(page, "| a cut | **exact**: cuts at multiples of 16 rows, 16 columns |"));
   CHECK(holds(page, "| values into a part | **error**: without a master, "));
