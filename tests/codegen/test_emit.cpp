@@ -158,7 +158,7 @@ TEST_CASE("the table's facts hold the rules, which the page prints") {
 
 TEST_CASE("an integer element brings its header") {
   CHECK(holds(emit_format(plan_of("mxint8")), "#include \"runtime/numeric/int8.hpp\"\n"));
-  CHECK(!holds(emit_format(plan_of("mxfp8_e4m3")), "int8"));
+  CHECK(!holds(emit_format(plan_of("mxfp8_e4m3")), "int8.hpp"));
 }
 
 TEST_CASE("the page shows facts, shapes, phases and a picture") {
