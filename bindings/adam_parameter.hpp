@@ -12,9 +12,9 @@ class AdamParameter {
  public:
   // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
   // master. Tensors may be DTensors. ValueError or TypeError if one is missing, or no tensor that a
-  // kernel can read.
+  // kernel can read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
   AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
-                at::Device device, bool quantized, bool delayed)
+                at::Device device, bool quantized, bool delayed, uint64_t seed, uint64_t first)
       : parameter_(parameter),
         name_(name),
         state_(state),
@@ -36,6 +36,8 @@ class AdamParameter {
     entry_.state_dtype = checked_dtype(dtype, name, ": state exp_avg");
     entry_.exp_avg = checked_state(exp_avg, dtype, tensor.sizes(), "exp_avg");
     entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, tensor.sizes(), "exp_avg_sq");
+    entry_.seed = seed;
+    entry_.first = first;
   }
 
   // Its row in the table of a launch.

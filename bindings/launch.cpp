@@ -68,7 +68,7 @@ void MatrixTable::run(nc_function function, const char* what, nc_launch options)
   if (tiles_ == 0) return;
   options.tensors = table_.rows;
   options.host_tables = !table_.copy.defined();
-  options.count = std::ssize(matrices_);
+  options.count = size();
   options.tiles = tiles_;
   call(function, what, options, device_);
 }

@@ -44,6 +44,7 @@ class MatrixTable {
   // Runs `function` over all. `options`: what else the plugin's table says of the launch.
   void run(nc_function function, const char* what, nc_launch options = {}) const;
 
+  int64_t size() const { return std::ssize(matrices_); }
   const nc_machine& machine() const { return machine_; }
   at::Device device() const { return device_; }
 

@@ -26,22 +26,18 @@ class AdamTable {
   // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
   AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
       : quantized_(plugin != nullptr),
-        device_(device),
-        machine_(machine_of(plugin, device)),
         stochastic_(stochastic),
-        table_(machine_, device) {}
+        table_(machine_of(plugin, device), device) {}
 
   // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
   // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
   // nc_tensor.
   void add(const py::object& parameter, const std::string& name, int64_t group,
            const py::dict& state, uint64_t seed, uint64_t first) {
-    const bool delayed = machine_.record_amax != nullptr;
-    parameters_.emplace_back(parameter, name, state, device_, quantized_, delayed);
+    const bool delayed = machine().record_amax != nullptr;
+    parameters_.emplace_back(parameter, name, state, table_.device(), quantized_, delayed, seed,
+                             first);
     groups_.push_back(group);
-    nc_tensor& entry = tensors_.emplace_back(parameters_.back().entry());
-    entry.seed = seed;
-    entry.first = first;
     steps_.emplace_back();
   }
 
@@ -71,17 +67,18 @@ class AdamTable {
   // `amax`: one float a parameter, for formats with a scale that spans the tensor.
   void update(const OptionalTensor& amax) {
     if (parameters_.empty()) return;
-    table_.assign(tensors_);
-    step_table_ = {steps_, device_};
-    launch(machine_.update != nullptr ? machine_.update : machine_.update_amax, "the update", amax);
+    if (table_.size() != size()) table_.assign(entries());  // they change only when some are added
+    step_table_ = {steps_, table_.device()};
+    launch(machine().update != nullptr ? machine().update : machine().update_amax, "the update",
+           amax);
   }
 
   // What waits for the amaxes of all shards: the cast, or the history's entry.
   void finish(const at::Tensor& amax) {
-    if (machine_.update == nullptr) {
-      launch(machine_.cast, "the cast", amax);
-    } else if (machine_.record_amax != nullptr) {
-      launch(machine_.record_amax, "recording the amax", amax);
+    if (machine().update == nullptr) {
+      launch(machine().cast, "the cast", amax);
+    } else if (machine().record_amax != nullptr) {
+      launch(machine().record_amax, "recording the amax", amax);
     }
   }
 
@@ -93,21 +90,26 @@ class AdamTable {
   int64_t size() const { return std::ssize(parameters_); }
 
  private:
+  const nc_machine& machine() const { return table_.machine(); }
+
+  std::vector<nc_tensor> entries() const {
+    std::vector<nc_tensor> entries;
+    entries.reserve(parameters_.size());
+    for (const AdamParameter& parameter : parameters_) entries.push_back(parameter.entry());
+    return entries;
+  }
+
   void launch(nc_function function, const char* what, const OptionalTensor& amax) const {
     nc_launch options{};
     options.steps = step_table_.rows;
     options.stochastic = stochastic_;
-    if (amax) options.amax = checked_floats(*amax, size(), device_, "the tensor of amaxes");
+    if (amax) options.amax = checked_floats(*amax, size(), table_.device(), "the tensor of amaxes");
     table_.run(function, what, options);
   }
 
-  bool quantized_;
-  at::Device device_;
-  const nc_machine& machine_;
-  bool stochastic_;
+  bool quantized_, stochastic_;
   std::vector<AdamParameter> parameters_;
   std::vector<int64_t> groups_;  // of the options
-  std::vector<nc_tensor> tensors_;
   std::vector<nc_step> steps_;
   MatrixTable table_;
   Table<nc_step> step_table_;

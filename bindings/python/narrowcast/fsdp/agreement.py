@@ -130,8 +130,9 @@ def before_forward(state, group) -> None:
     # After unshard(), the forward that it may be for is still to begin.
     last.since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
     last.root = (lambda: None) if root is None else weakref.ref(root)
-    parameters = torch_names.quantized_of_tree(state)
+    groups = torch_names.groups_of_tree(state)
+    shards = [shard for one in groups for shard in torch_names.quantized(one)]
     last.agreements.make_bytes(
-        [torch_names.store_of(parameter) for parameter in parameters],
-        lambda: [torch_names.process_group(parameter) for parameter in parameters],
+        [store for _, store in shards],
+        lambda: [torch_names.process_group(parameter) for parameter, _ in shards],
     )

@@ -10,7 +10,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import agreement, torch_names
-from narrowcast.fsdp.torch_names import store_of
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
@@ -42,11 +41,10 @@ class GroupPlan:
     def __init__(self, state, group):
         self._state, self._group = weakref.ref(state), weakref.ref(group)
         self.members: list[Member] = []
-        for parameter in group.fsdp_params:
+        for parameter, _ in torch_names.quantized(group):
             store = _own_store(parameter)
-            if store is not None:
-                store.sender = weakref.ref(self), len(self.members)
-                self.members.append(_member(state, parameter, store))
+            store.sender = weakref.ref(self), len(self.members)
+            self.members.append(_member(state, parameter, store))
         gathers = [member.gather for member in self.members]
         self._gathers = _C.GatherGroup(gathers)
         self._outbox, self._outbox_bytes = self._make_outbox()
@@ -72,7 +70,7 @@ class GroupPlan:
         shard has been replaced since, a plan made anew does.
         """
         if self._sent >> index & 1:
-            stores = [store for p in self._group().fsdp_params if (store := store_of(p))]
+            stores = [store for _, store in torch_names.quantized(self._group())]
             if stores != [member.store for member in self.members]:
                 return make_plan(self._state()).send(index)
             self._begin(stores)
@@ -103,12 +101,10 @@ class GroupPlan:
             self._outbox.resize_(0)
 
 
-def _own_store(parameter) -> Store | None:
-    """The shard of an FSDPParam as a matrix of its own; None if it is not quantized. FSDP2 gives a
-    short rank a view of a padded one.
+def _own_store(parameter) -> Store:
+    """The shard of a quantized FSDPParam as a matrix of its own. FSDP2 gives a short rank a view of
+    a padded one.
     """
-    if store_of(parameter) is None:
-        return None
     local = torch_names.local_tensor(parameter)
     if not local._view.is_whole:
         local.detach_from_whole()

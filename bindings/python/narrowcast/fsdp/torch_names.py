@@ -46,14 +46,10 @@ def groups_of_tree(state) -> list:
     return [group for group in groups if group is not None]
 
 
-def quantized_of_tree(state) -> list:
-    """The quantized parameters of those groups."""
-    return [
-        parameter
-        for group in groups_of_tree(state)
-        for parameter in group.fsdp_params
-        if store_of(parameter) is not None
-    ]
+def quantized(group) -> list[tuple]:
+    """The quantized parameters of a group, each with the store of its shard."""
+    every = ((parameter, store_of(parameter)) for parameter in group.fsdp_params)
+    return [(parameter, store) for parameter, store in every if store is not None]
 
 
 def forward_root(state):
@@ -68,7 +64,7 @@ def local_tensor(parameter) -> torch.Tensor:
 
 def store_of(parameter):
     """The store of a shard; None if it is not quantized."""
-    view = getattr(parameter.sharded_param._local_tensor, "_view", None)
+    view = getattr(local_tensor(parameter), "_view", None)
     return None if view is None else view.store
 
 
