@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "runtime/launch/cpu_entry.hpp"
+#include "runtime/launch/cpu_unchanged.hpp"
 #include "runtime/numeric/delayed.hpp"
-#include "runtime/plugin/table.h"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -33,11 +33,10 @@ void record_amax_of(const nc_tensor& tensor, float amax) {
 // Runs kAction(tensor, its amax) for every tensor that the launch changes.
 template <void (*kAction)(const nc_tensor&, float)>
 const char* cpu_for_each_tensor(const nc_launch* launch) {
-  if (launch->found_inf != nullptr && *launch->found_inf != 0) return nullptr;
+  if (is_stopped(*launch)) return nullptr;
   const IeeeArithmetic ieee;
   for (int64_t i = 0; i < launch->count; ++i) {
-    if (launch->steps != nullptr && launch->steps[i].grad == nullptr) continue;
-    if (launch->verdict != nullptr && launch->verdict[i] < 0) continue;
+    if (without_gradient(*launch, i) || is_skipped(*launch, i)) continue;
     kAction(launch->tensors[i], launch->amax[i]);
   }
   return nullptr;

@@ -6,6 +6,7 @@
 
 #include "runtime/launch/cpu_history.hpp"
 #include "runtime/launch/cpu_loop.hpp"
+#include "runtime/launch/cpu_unchanged.hpp"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/find_tensor.hpp"
 #include "runtime/launch/inputs.hpp"
@@ -96,14 +97,6 @@ struct CpuKernels {
           tile({tensor.rows, tensor.columns},
                tile_origin(tensor, tile_number, Tile::kRows, Tile::kColumns)) {}
   };
-
-  static bool without_gradient(const nc_launch& launch, int64_t index) {
-    return launch.steps != nullptr && launch.steps[index].grad == nullptr;
-  }
-
-  static bool is_skipped(const nc_launch& launch, int64_t index) {
-    return launch.verdict != nullptr && launch.verdict[index] < 0;
-  }
 
   template <class Rounding>
   static void cast_tile(const nc_launch& launch, Place& at, bool update) {

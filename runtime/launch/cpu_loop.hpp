@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/launch/cpu_entry.hpp"
-#include "runtime/plugin/table.h"
+#include "runtime/launch/cpu_unchanged.hpp"
 #include "runtime/tile/stream.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -10,7 +10,7 @@ namespace narrowcast::inline NC_VARIANT {
 // Runs kAction(launch, tile number) for every tile, with IEEE arithmetic on each thread.
 template <void (*kAction)(const nc_launch&, int64_t)>
 const char* cpu_for_each_tile(const nc_launch* launch) {
-  if (launch->found_inf != nullptr && *launch->found_inf != 0) return nullptr;
+  if (is_stopped(*launch)) return nullptr;
   constexpr auto kBody = [](void* context, int64_t begin, int64_t end) {
     const IeeeArithmetic ieee;
     for (int64_t tile = begin; tile < end; ++tile)
