@@ -68,23 +68,32 @@ Bytes::Bytes(py::object its_format, int64_t its_rows, int64_t its_columns, Buffe
   check(history, at::kFloat, kHistoryFloats, "history");
 }
 
-std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t columns,
-                                       const std::vector<std::string>& usages, at::Device device) {
-  const Plugin& plugin = plugin_of(format);
-  const Extent matrix{rows, columns};
-  const auto options = at::TensorOptions().device(device);
-  Buffers buffers;
-  for (const std::string& name : usages) {
-    check_holds(plugin, name, rows, columns);
-    for (const int index : buffers_of(usage_of(name))) {
+Bytes::Buffers allocate_buffers(const Plugin& plugin, Extent matrix, bool rowwise, bool columnwise,
+                                at::Device device) {
+  const std::array<bool, 2> asked{rowwise, columnwise};
+  Bytes::Buffers buffers;
+  for (const int usage : {0, 1}) {
+    if (!asked[usage]) continue;
+    check_holds(plugin, usage, matrix.rows, matrix.columns);
+    for (const int index : buffers_of(usage)) {
       const Extent shape = stored_shape(plugin, index, matrix);
       const std::vector<int64_t> sizes = tensor_sizes(plugin, index, shape);
       const bool padded = used_shape(plugin, index, matrix) != shape;
-      const auto typed = options.dtype(stored_dtype(plugin, index));
+      const auto typed = at::TensorOptions().device(device).dtype(stored_dtype(plugin, index));
       buffers[index] = padded ? at::zeros(sizes, typed) : at::empty(sizes, typed);
     }
   }
-  const auto floats = options.dtype(at::kFloat);
+  return buffers;
+}
+
+std::shared_ptr<Bytes> Bytes::allocate(py::object format, int64_t rows, int64_t columns,
+                                       const std::vector<std::string>& usages, at::Device device) {
+  const Plugin& plugin = plugin_of(format);
+  const auto is_asked = [&](const char* name) { return std::ranges::count(usages, name) != 0; };
+  for (const std::string& name : usages) usage_of(name);
+  Buffers buffers = allocate_buffers(plugin, {rows, columns}, is_asked(kUsageNames[0]),
+                                     is_asked(kUsageNames[1]), device);
+  const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
   OptionalTensor amax, history;
   if (plugin.format().tensor_amax) amax = at::zeros({1}, floats);
   if (plugin.table->cpu->start_history != nullptr) {

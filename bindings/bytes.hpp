@@ -63,4 +63,9 @@ struct Bytes {
   const bool is_plain;
 };
 
+// Room for the buffers of some usages: undefined bytes, and the zeros that pad scales, which no
+// cast writes. ValueError if the format cannot hold the matrix.
+Bytes::Buffers allocate_buffers(const Plugin& plugin, Extent matrix, bool rowwise, bool columnwise,
+                                at::Device device);
+
 }  // namespace narrowcast

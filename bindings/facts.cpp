@@ -1,8 +1,12 @@
 // The loaded formats: their facts, and the shapes of their buffers.
+#include <map>
+#include <mutex>
+
 #include "bindings/errors.hpp"
 #include "bindings/module.hpp"
 #include "bindings/plugin.hpp"
 #include "runtime/plugin/registry.hpp"
+#include "runtime/products/kinds.hpp"
 
 namespace narrowcast {
 
@@ -17,6 +21,16 @@ const nc_machine& Plugin::machine(at::Device device) const {
   return *table->cuda;
 }
 
+const Plugin& plugin_named(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, Plugin> named;  // whose entries stay in their places
+  const std::scoped_lock lock(mutex);
+  if (const auto found = named.find(name); found != named.end()) return found->second;
+  const nc_plugin* table = find_plugin(name);
+  if (table == nullptr) value_error("there is no format '", name, "'");
+  return named.emplace(name, Plugin{table, "the plugin of " + name}).first->second;
+}
+
 int usage_of(const std::string& name) {
   for (const int usage : {0, 1}) {
     if (name == kUsageNames[usage]) return usage;
@@ -24,12 +38,12 @@ int usage_of(const std::string& name) {
   value_error("usage is \"rowwise\" or \"columnwise\", not '", name, "'");
 }
 
-void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
-  const nc_layout& layout = plugin.layout(2 * usage_of(usage));
+void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns) {
+  const nc_layout& layout = plugin.layout(2 * usage);
   if (holds(layout, {rows, columns})) return;
   const char* what = layout.transposed ? "rows" : "columns";
   value_error("format ", plugin.format().name, " cannot hold a ", rows, "x", columns, " matrix ",
-              usage, ": its ", what, " are packed ", layout.element_bits,
+              kUsageNames[usage], ": its ", what, " are packed ", layout.element_bits,
               " bits each, so their number must be a multiple of ", elements_per_group(layout),
               ", not ", layout.transposed ? rows : columns,
               ". Pad the matrix, or ask for the other usage alone");
@@ -54,6 +68,20 @@ py::dict usage_facts(const nc_layout& layout) {
                   "element_bits"_a = layout.element_bits, "scale_bytes"_a = layout.scale_bytes);
 }
 
+// None where the spec says nothing of products.
+py::object products_facts(const nc_products& products) {
+  using namespace py::literals;
+  if (products.input == nullptr) return py::none();
+  py::list each;
+  for (const nc_product& product : products.product) {
+    const ProductKind& kind = kProductKinds[product.kind];
+    each.append(py::make_tuple(product.kind, kind.name, kind.machines, product.reason));
+  }
+  return py::dict("input"_a = products.input, "gradient"_a = products.gradient,
+                  "stochastic_gradient"_a = products.stochastic_gradient != 0,
+                  "products"_a = py::tuple(each));
+}
+
 py::dict format_facts(const Plugin& plugin) {
   using namespace py::literals;
   const nc_format& format = plugin.format();
@@ -73,7 +101,7 @@ py::dict format_facts(const Plugin& plugin) {
       "mirrored"_a = mirrored(format.rowwise, format.columnwise),
       "bits_per_element"_a = format.bits_per_element,
       "wire_bits_per_element"_a = format.wire_bits_per_element, "rules"_a = py::tuple(rules),
-      "cuda"_a = plugin.table->cuda != nullptr);
+      "products"_a = products_facts(format.products), "cuda"_a = plugin.table->cuda != nullptr);
 }
 
 void check_buffer(int buffer) {
@@ -111,7 +139,10 @@ void bind_facts(py::module_& module) {
       .def("buffer_shape", &sizes_of<stored_shape>)
       .def("used_shape", &sizes_of<used_shape>)
       .def("stored_box", &stored_box)
-      .def("check_holds", &check_holds);
+      .def("check_holds",
+           [](const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
+             check_holds(plugin, usage_of(usage), rows, columns);
+           });
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });

@@ -5,13 +5,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/python_variable.h>
+#include <torch/library.h>
 
-#include "bindings/bytes.hpp"
 #include "bindings/module.hpp"
+#include "bindings/weights.hpp"
 
 namespace narrowcast {
 namespace {
@@ -19,23 +17,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Python's part, set when the package is imported: operand_of(weight), the Bytes that a product
-// reads, fresh and of the weight alone; and refuse(weight, backward), which raises the error of a
-// weight that lacks the usage of a pass.
-PyObject* operand_of = nullptr;
-PyObject* refuse = nullptr;
-
 // The weight's value for a product, decoded. Undefined where a mode or a trace looks at operators,
 // or the bytes are no plain ones: then the operator goes through the dispatcher.
 at::Tensor decoded_operand(const at::Tensor& weight, at::ScalarType dtype, bool backward) {
-  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return {};
-  const py::gil_scoped_acquire python;
-  const py::object wrapper = py::cast(weight);
-  const auto bytes = py::cast<std::shared_ptr<Bytes>>(py::handle{operand_of}(wrapper));
+  if (is_watched()) return {};
+  const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
   if (!bytes->is_plain) return {};
-  const int usage = bytes->product_usage(backward);
-  if (usage < 0) py::handle{refuse}(wrapper, backward);
-  return bytes->decode(usage, dtype);
+  return bytes->decode(usage_of_weight(weight, *bytes, backward), dtype);
 }
 
 // The operators without autograd: no backend has them, for a wrapper is seen by Python first.
@@ -56,15 +44,17 @@ const auto& linear_operator() {
   return kOperator;
 }
 
+const auto& scaled_linear_operator() {
+  static const auto kOperator =
+      typed_operator<decltype(linear_of_plain)>("narrowcast::scaled_linear");
+  return kOperator;
+}
+
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
   static const auto kOperator =
       typed_operator<decltype(input_gradient_of_plain)>("narrowcast::linear_input_gradient");
   const at::Tensor value = decoded_operand(weight, gradient.scalar_type(), /*backward=*/true);
   return value.defined() ? at::matmul(gradient, value) : kOperator.call(gradient, weight);
-}
-
-at::Tensor as_rows(const at::Tensor& tensor) {
-  return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
 }
 
 // Saves the weight itself: FSDP2 gathers its bytes anew for the backward.
@@ -92,12 +82,7 @@ struct Linear : torch::autograd::Function<Linear> {
       if (weight.requires_grad()) result[1] = at::matmul(rows.t(), as_rows(input));
       if (ctx->saved_data["bias"].toBool()) result[2] = rows.sum(0);
     }
-    if (!at::GradMode::is_enabled()) return result;
-    const auto error = std::make_shared<torch::autograd::DelayedError>(
-        "a product with a QuantizedTensor has no second derivative: use "
-        "weight.dequantize() and a plain product",
-        3);
-    return (*error)(std::move(result));
+    return without_second_derivative(std::move(result));
   }
 };
 
@@ -108,7 +93,8 @@ at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weigh
 
 // F.linear's arguments as it takes them: autocast, shapes and dtypes. None if the product is not
 // one of these operators'.
-py::object linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
+py::object linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                  bool scaled) {
   at::Tensor operand = input;
   OptionalTensor addend = bias;
   const at::DeviceType device = input.device().type();
@@ -122,7 +108,7 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   at::Tensor result;
   {
     const py::gil_scoped_release release;
-    result = linear_operator().call(operand, weight, addend);
+    result = (scaled ? scaled_linear_operator() : linear_operator()).call(operand, weight, addend);
   }
   return py::cast(result);
 }
@@ -131,12 +117,9 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
 
 void bind_linear(py::module_& module) {
   module.def("linear", &linear,
-             "F.linear with a QuantizedTensor as its weight; None where the operands are no "
-             "matrix product of float32, bfloat16 or float16.");
-  module.def("set_operands", [](py::object find, py::object raise) {
-    operand_of = find.release().ptr();
-    refuse = raise.release().ptr();
-  });
+             "F.linear with a QuantizedTensor as its weight, of activations as they are or scaled "
+             "ones; None where the operands are no matrix product of float32, bfloat16 or "
+             "float16.");
   // Not by the macro that does so when the file is mapped: it would end the process if that
   // happened twice.
   static torch::Library all = MAKE_TORCH_LIBRARY(narrowcast);

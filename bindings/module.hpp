@@ -13,6 +13,9 @@ void bind_quantize(py::module_& module);
 void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_products();
+void bind_weights(py::module_& module);
+void bind_scaled_product();
+void bind_scaled_linear();
 void bind_optimizer(py::module_& module);
 
 }  // namespace narrowcast

@@ -25,6 +25,9 @@ struct Plugin {
   const nc_machine& machine(at::Device device) const;
 };
 
+// A loaded format. ValueError if there is none of this name.
+const Plugin& plugin_named(const std::string& name);
+
 inline constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {
     "rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"};
 inline constexpr const char* kUsageNames[2] = {"rowwise", "columnwise"};
@@ -75,6 +78,6 @@ inline std::vector<int64_t> tensor_sizes(const Plugin& plugin, int buffer, Exten
 }
 
 // ValueError, with the shape and the multiple, if sub-byte elements do not fill whole bytes.
-void check_holds(const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns);
+void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns);
 
 }  // namespace narrowcast

@@ -1,16 +1,12 @@
 // Casts over lists of matrices of one format on one device, and what goes with them.
 #include <ATen/ops/zeros.h>
 
-#include "bindings/bytes.hpp"
+#include "bindings/activation.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
 
 namespace narrowcast {
 namespace {
-
-// What the random words of a matrix are a function of: seed, step, and the index of its first
-// element in the whole tensor.
-using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
 
 // Matrices of one format on one device, each with the value that its bytes come from. They may be
 // cast again and again: addresses are those of each time.

@@ -74,6 +74,21 @@ int64_t tile_rows(const Plan& plan) {
   return rows;
 }
 
+// As runtime/numeric/scale_rule.hpp has it: the largest element times the largest scale.
+float tensor_range(const Plan& plan) {
+  if (!plan.two_levels) return 0;
+  return type_of(plan.element, plan.scale).max * E4M3::kMax;
+}
+
+// Those of the element, its leading one among them, and those of its block's scale.
+int32_t significant_bits(const Plan& plan) {
+  const int32_t element = type_of(plan.element, plan.scale).mantissa_bits + 1;
+  const bool power_of_two = row_of(plan.scale).power_of_two || plan.rule == ScaleRule::kRceil;
+  if (plan.spans_tensor || power_of_two) return element;
+  const bool is_float = plan.scale == ScaleType::kF32;
+  return element + (is_float ? 23 : E4M3::kMantissaBits) + 1;
+}
+
 std::string origin_of(const Format& format) {
   const std::string& name = format.name.value;
   return format.in_tree ? made_from_tree(name) + "; edit that and run `make regenerate`."
@@ -104,6 +119,8 @@ Plan derive(const Format& format) {
   plan.tensor_amax = plan.two_levels || plan.spans_tensor;
   plan.delayed_amax = plan.amax == Amax::kDelayed;
   plan.types = type_names_of(plan);
+  plan.tensor_range = tensor_range(plan);
+  plan.significant_bits = significant_bits(plan);
 
   // Equal blocks have equal amaxes, so equal scales and codes: the second usage holds nothing new.
   plan.columnwise_derived = format.rowwise.block.value == format.columnwise.block.value;

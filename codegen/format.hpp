@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "codegen/vocabulary.hpp"
 
@@ -53,6 +54,13 @@ struct Usage {
   Field<bool> scale_transposed;  // default: as transposed
 };
 
+// What linear layers multiply weights of the format by.
+struct Products {
+  Field<std::string> input, gradient;  // names of formats, or kSelf
+  Field<Rounding> gradient_rounding;
+};
+inline constexpr std::string_view kSelf = "self";
+
 struct Format {
   Field<std::string> name, summary, reference;
   Field<int64_t> vocabulary;
@@ -63,6 +71,8 @@ struct Format {
   Usage rowwise, columnwise;
   Field<Amax> amax;
   Field<ScaleRule> rule;
+  bool has_products = false;
+  Products products;     // if it has_products
   bool in_tree = false;  // the file lies where the source tree has its specs
 };
 

@@ -1,5 +1,4 @@
 // narrowcast-codegen: specs in, a folder of generated files for each format out.
-#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -8,12 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "codegen/derive.hpp"
 #include "codegen/emit/emit.hpp"
 #include "codegen/golden.hpp"
+#include "codegen/load.hpp"
 #include "codegen/output.hpp"
-#include "codegen/read.hpp"
-#include "codegen/validate.hpp"
 
 namespace narrowcast::codegen {
 namespace {
@@ -21,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "usage: narrowcast-codegen [--all] [--check] [--golden DIR] -o DIR SPEC...\n"
-    "       narrowcast-codegen --check-specs SPEC...\n"
+    "usage: narrowcast-codegen [--all] [--check] [--golden DIR] [--known DIR] -o DIR SPEC...\n"
+    "       narrowcast-codegen --check-specs [--known DIR] SPEC...\n"
     "\n"
     "  -o DIR         write DIR/<format>/ for each spec: only what changed; what is stale there is "
     "removed\n"
@@ -32,11 +29,12 @@ constexpr const char* kUsage =
     "  --check        write nothing; fail if DIR is not what the specs make\n"
     "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
     "ever after\n"
+    "  --known DIR    the specs of DIR, too, can be named by [products] of these\n"
     "  --check-specs  only read the specs, and print every error\n";
 
 struct Arguments {
   bool all = false, check = false, check_specs = false;
-  std::string output, golden;
+  std::string output, golden, known;
   std::vector<std::string> specs;
 };
 
@@ -45,16 +43,19 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
   Arguments arguments;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    const bool takes_value = word == "-o" || word == "--golden";
-    if (takes_value && i + 1 == words.size()) return std::nullopt;
+    std::string* value = word == "-o"         ? &arguments.output
+                         : word == "--golden" ? &arguments.golden
+                         : word == "--known"  ? &arguments.known
+                                              : nullptr;
+    if (value != nullptr && i + 1 == words.size()) return std::nullopt;
     if (word == "--all") {
       arguments.all = true;
     } else if (word == "--check") {
       arguments.check = true;
     } else if (word == "--check-specs") {
       arguments.check_specs = true;
-    } else if (takes_value) {
-      (word == "-o" ? arguments.output : arguments.golden) = words[++i];
+    } else if (value != nullptr) {
+      *value = words[++i];
     } else if (word.starts_with('-')) {
       return std::nullopt;
     } else {
@@ -64,32 +65,6 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
   const bool sensible =
       !arguments.specs.empty() && arguments.check_specs == arguments.output.empty();
   return sensible ? std::optional(arguments) : std::nullopt;
-}
-
-// The plans of all specs; errors of all of them on standard error, and nothing, if any spec is
-// wrong.
-std::optional<std::vector<Plan>> plans_of(const std::vector<std::string>& paths) {
-  std::vector<Plan> plans;
-  size_t errors = 0;
-  for (const std::string& path : paths) {
-    Source source;
-    if (!load(path, source)) {
-      std::cerr << path << ": error: cannot be read\n";
-      ++errors;
-      continue;
-    }
-    Diagnostics diagnostics(source);
-    const Format format = read(source, diagnostics);
-    validate(format, diagnostics);
-    std::cerr << diagnostics.text();
-    errors += diagnostics.size();
-    if (diagnostics.empty()) plans.push_back(derive(format));
-  }
-  std::sort(plans.begin(), plans.end(),
-            [](const Plan& a, const Plan& b) { return a.name < b.name; });
-  if (errors == 0) return plans;
-  std::cerr << errors << (errors == 1 ? " error" : " errors") << "\n";
-  return std::nullopt;
 }
 
 // Writes golden bytes that are not there yet. False if frozen bytes are not those of the plan.
@@ -119,7 +94,8 @@ void print(const std::string& what, const fs::path& root, const std::vector<std:
 }
 
 int run(const Arguments& arguments) {
-  const std::optional<std::vector<Plan>> plans = plans_of(arguments.specs);
+  const std::optional<std::vector<Plan>> plans =
+      load_plans(arguments.specs, arguments.known, std::cerr);
   if (!plans) return 1;
   if (arguments.check_specs) return 0;
 

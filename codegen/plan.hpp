@@ -71,6 +71,20 @@ struct OperationRule {
   std::string text;  // under which condition, or for which reason
 };
 
+// One of the three matrix products of a linear layer.
+struct Product {
+  nc_product_kind kind;
+  std::string reason;
+};
+
+// What a linear layer multiplies a weight of the format by, and how.
+struct ProductPlan {
+  std::string input, gradient;  // the formats that activations and gradients are cast to; empty:
+                                // products are those of decoded weights alone
+  bool stochastic_gradient;
+  std::array<Product, NC_PRODUCT_COUNT> product;  // in the order of nc_product_of
+};
+
 // Why the plan is as it is, in sentences for comments and pages.
 struct Reasons {
   std::string rowwise;     // the first usage of the cast
@@ -117,11 +131,15 @@ struct Plan {
   int optimizer_passes;          // kernels of a step: 2 if the cast must wait for the tensor's amax
   int64_t tile_rows;             // of the GPU's tile, and of the CPU's
 
+  float tensor_range;        // two levels: what the tensor scale brings the amax to; else 0
+  int32_t significant_bits;  // of a decoded value, a scale that spans the tensor left aside
+
   Example example;
   std::vector<Phase> phases;
   Reasons reasons;
   std::vector<GatherOfPhase> gathers;
   std::array<OperationRule, NC_OPERATION_COUNT> rules;  // in the order of nc_operation
+  ProductPlan products;  // filled by plan_products(), which reads other plans
 };
 
 }  // namespace narrowcast::codegen

@@ -22,6 +22,7 @@ enum class ScaleRule { NC_SCALE_RULES(NC_VALUE) };
 enum class Packing { kDense, kByte };
 enum class TensorScale { kNone, kF32 };  // kNone has no word: the key is left out
 enum class Amax { kCurrent, kDelayed };
+enum class Rounding { kNearest, kStochastic };
 
 template <class Value>
 struct Word {
@@ -46,6 +47,8 @@ inline constexpr auto kScaleRules = words_of_rows<ScaleRule>({NC_SCALE_RULES(NC_
 inline constexpr Word<Packing> kPackings[] = {{"dense", Packing::kDense}, {"byte", Packing::kByte}};
 inline constexpr Word<TensorScale> kTensorScales[] = {{"f32", TensorScale::kF32}};
 inline constexpr Word<Amax> kAmaxes[] = {{"current", Amax::kCurrent}, {"delayed", Amax::kDelayed}};
+inline constexpr Word<Rounding> kRoundings[] = {{"nearest", Rounding::kNearest},
+                                                {"stochastic", Rounding::kStochastic}};
 
 // The vocabulary of a type of value.
 constexpr std::span<const Word<Element>> words(Element) { return kElements; }
@@ -53,6 +56,7 @@ constexpr std::span<const Word<Packing>> words(Packing) { return kPackings; }
 constexpr std::span<const Word<ScaleType>> words(ScaleType) { return kScaleTypes; }
 constexpr std::span<const Word<TensorScale>> words(TensorScale) { return kTensorScales; }
 constexpr std::span<const Word<Amax>> words(Amax) { return kAmaxes; }
+constexpr std::span<const Word<Rounding>> words(Rounding) { return kRoundings; }
 constexpr std::span<const Word<ScaleRule>> words(ScaleRule) { return kScaleRules; }
 
 // How a spec spells a value; empty if it is spelled by leaving the key out.

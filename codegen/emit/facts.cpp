@@ -33,6 +33,36 @@ std::string rules(const Plan& plan) {
   return text;
 }
 
+std::string products(const Plan& plan) {
+  static constexpr const char* kKinds[NC_PRODUCT_KIND_COUNT] = {
+      "NC_DECODED",        "NC_TENSOR_BY_TENSOR", "NC_1X128_BY_128X128",
+      "NC_1X128_BY_1X128", "NC_1X32_E8M0",        "NC_1X16_E4M3"};
+  if (plan.products.input.empty()) return ".products = {},";
+  std::string each;
+  for (const Product& product : plan.products.product) {
+    const std::string before = std::string("{") + kKinds[product.kind] + ", 0,";
+    const StringPlace place{.before = before, .after = "},", .hang = 1};
+    each += with_string(place, product.reason, 20) + "\n";
+  }
+  each.pop_back();
+  return fill(R"text(
+    .products =
+        {
+            .input = "$input$",
+            .gradient = "$gradient$",
+            .product =
+                {
+                    $each$
+                },
+            .stochastic_gradient = $stochastic$,
+        },
+  )text",
+              {{"input", plan.products.input},
+               {"gradient", plan.products.gradient},
+               {"each", each},
+               {"stochastic", plan.products.stochastic_gradient ? "true" : "false"}});
+}
+
 }  // namespace
 
 std::string table_facts(const Plan& plan) {
@@ -61,6 +91,9 @@ std::string table_facts(const Plan& plan) {
             {
                 $rules$
             },
+        $products$
+        .tensor_range = $tensor_range$,
+        .significant_bits = $significant_bits$,
     };
   )text",
       {{"name", plan.name},
@@ -77,7 +110,10 @@ std::string table_facts(const Plan& plan) {
        {"shard_row_step", std::to_string(plan.shard_row_step)},
        {"bits_per_element", literal(plan.bits_per_element)},
        {"wire_bits_per_element", literal(plan.wire_bits_per_element)},
-       {"rules", rules(plan)}});
+       {"rules", rules(plan)},
+       {"products", products(plan)},
+       {"tensor_range", literal(plan.tensor_range)},
+       {"significant_bits", std::to_string(plan.significant_bits)}});
 }
 
 }  // namespace narrowcast::codegen

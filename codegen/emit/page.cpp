@@ -3,6 +3,7 @@
 #include "codegen/emit/emit.hpp"
 #include "codegen/page_text.hpp"
 #include "codegen/reasons.hpp"
+#include "runtime/products/kinds.hpp"
 
 namespace narrowcast::codegen {
 namespace {
@@ -93,6 +94,40 @@ std::string rule_rows(const Plan& plan) {
   return text;
 }
 
+std::string product_rows(const Plan& plan) {
+  constexpr const char* kProducts[NC_PRODUCT_COUNT] = {"forward", "input gradient",
+                                                       "weight gradient"};
+  std::string text;
+  for (size_t i = 0; i < NC_PRODUCT_COUNT; ++i) {
+    const Product& product = plan.products.product[i];
+    text += fill("| $name$ | $reason$ | $machines$ |",
+                 {{"name", kProducts[i]},
+                  {"reason", product.reason},
+                  {"machines", kProductKinds[product.kind].machines}});
+    text += "\n";
+  }
+  text.pop_back();
+  return text;
+}
+
+std::string products(const Plan& plan) {
+  if (plan.products.input.empty())
+    return "Those of decoded weights and plain activations: the spec names no formats that "
+           "activations and gradients are cast to.";
+  return fill(R"text(
+    With `products="scaled"`, a linear layer casts its input to `$input$` and the gradient of its output to `$gradient$`, rounded $rounding$.
+    A product is that of the decoded values; where the machine has no matrix unit for it, the operands are decoded first.
+
+    | product | operands | matrix unit |
+    |---|---|---|
+    $rows$
+  )text",
+              {{"input", plan.products.input},
+               {"gradient", plan.products.gradient},
+               {"rounding", plan.products.stochastic_gradient ? "stochastically" : "to nearest"},
+               {"rows", product_rows(plan)}});
+}
+
 }  // namespace
 
 std::string emit_page(const Plan& plan) {
@@ -141,6 +176,10 @@ std::string emit_page(const Plan& plan) {
     A scale travels once a block, without padding; the bytes are those of all shards together, before FSDP2 makes them equally long.
     $optimizer_reason$ $amax_reason$
 
+    ## Matrix products
+
+    $products$
+
     ## Error
 
     $error_method$
@@ -162,6 +201,7 @@ std::string emit_page(const Plan& plan) {
                  {"phases", phase_rows(plan)},
                  {"optimizer_reason", plan.reasons.optimizer_passes},
                  {"amax_reason", plan.reasons.amax},
+                 {"products", products(plan)},
                  {"error_method", accuracy_method()}});
   return printer.text();
 }

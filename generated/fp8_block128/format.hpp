@@ -61,6 +61,26 @@ inline constexpr nc_format kFacts = {
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
             {1, 0, "any shape"},
         },
+    .products =
+        {
+            .input = "fp8_block1x128",
+            .gradient = "fp8_block1x128",
+            .product =
+                {
+                    {NC_1X128_BY_128X128, 0,
+                     "input rowwise (e4m3, 1x128 f32) by weight rowwise (e4m3, 128x128 f32): "
+                     "1x128 by 128x128."},
+                    {NC_1X128_BY_128X128, 0,
+                     "gradient rowwise (e4m3, 1x128 f32) by weight columnwise (e4m3, 128x128 "
+                     "f32): 1x128 by 128x128."},
+                    {NC_1X128_BY_1X128, 0,
+                     "gradient columnwise (e4m3, 128x1 f32) by input columnwise (e4m3, 128x1 "
+                     "f32): 1x128 by 1x128."},
+                },
+            .stochastic_gradient = false,
+        },
+    .tensor_range = 0,
+    .significant_bits = 4,
 };
 
 }  // namespace narrowcast::fp8_block128::inline NC_VARIANT

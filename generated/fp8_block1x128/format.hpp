@@ -63,6 +63,9 @@ inline constexpr nc_format kFacts = {
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
             {1, 0, "any shape"},
         },
+    .products = {},
+    .tensor_range = 0,
+    .significant_bits = 4,
 };
 
 }  // namespace narrowcast::fp8_block1x128::inline NC_VARIANT

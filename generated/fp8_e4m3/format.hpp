@@ -62,6 +62,26 @@ inline constexpr nc_format kFacts = {
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
             {1, 0, "any shape"},
         },
+    .products =
+        {
+            .input = "fp8_e4m3",
+            .gradient = "fp8_e5m2",
+            .product =
+                {
+                    {NC_TENSOR_BY_TENSOR, 0,
+                     "input rowwise (e4m3, one scale) by weight rowwise (e4m3, one scale): one "
+                     "scale by one scale."},
+                    {NC_TENSOR_BY_TENSOR, 0,
+                     "gradient rowwise (e5m2, one scale) by weight columnwise (e4m3, one scale): "
+                     "one scale by one scale."},
+                    {NC_TENSOR_BY_TENSOR, 0,
+                     "gradient columnwise (e5m2, one scale) by input columnwise (e4m3, one "
+                     "scale): one scale by one scale."},
+                },
+            .stochastic_gradient = false,
+        },
+    .tensor_range = 0,
+    .significant_bits = 4,
 };
 
 }  // namespace narrowcast::fp8_e4m3::inline NC_VARIANT

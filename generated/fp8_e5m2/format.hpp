@@ -62,6 +62,9 @@ inline constexpr nc_format kFacts = {
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
             {1, 0, "any shape"},
         },
+    .products = {},
+    .tensor_range = 0,
+    .significant_bits = 3,
 };
 
 }  // namespace narrowcast::fp8_e5m2::inline NC_VARIANT

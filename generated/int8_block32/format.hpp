@@ -61,6 +61,26 @@ inline constexpr nc_format kFacts = {
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
             {1, 0, "any shape"},
         },
+    .products =
+        {
+            .input = "int8_block32",
+            .gradient = "int8_block32",
+            .product =
+                {
+                    {NC_DECODED, 0,
+                     "input rowwise (int8, 32x32 f32) by weight rowwise (int8, 32x32 f32): no "
+                     "matrix unit multiplies these."},
+                    {NC_DECODED, 0,
+                     "gradient rowwise (int8, 32x32 f32) by weight columnwise (int8, 32x32 f32): "
+                     "no matrix unit multiplies these."},
+                    {NC_DECODED, 0,
+                     "gradient columnwise (int8, 32x32 f32) by input columnwise (int8, 32x32 "
+                     "f32): no matrix unit multiplies these."},
+                },
+            .stochastic_gradient = false,
+        },
+    .tensor_range = 0,
+    .significant_bits = 31,
 };
 
 }  // namespace narrowcast::int8_block32::inline NC_VARIANT

@@ -63,6 +63,9 @@ inline constexpr nc_format kFacts = {
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
             {1, 0, "columns in multiples of 4 and rows in multiples of 4"},
         },
+    .products = {},
+    .tensor_range = 0,
+    .significant_bits = 4,
 };
 
 }  // namespace narrowcast::mxfp6_e2m3::inline NC_VARIANT

@@ -63,6 +63,9 @@ inline constexpr nc_format kFacts = {
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
             {1, 0, "columns in multiples of 4 and rows in multiples of 4"},
         },
+    .products = {},
+    .tensor_range = 0,
+    .significant_bits = 3,
 };
 
 }  // namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT

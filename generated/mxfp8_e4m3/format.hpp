@@ -73,6 +73,26 @@ inline constexpr nc_format kFacts = {
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
             {1, 0, "any shape"},
         },
+    .products =
+        {
+            .input = "mxfp8_e4m3",
+            .gradient = "mxfp8_e4m3",
+            .product =
+                {
+                    {NC_1X32_E8M0, 0,
+                     "input rowwise (e4m3, 1x32 e8m0) by weight rowwise (e4m3, 1x32 e8m0): 1x32 "
+                     "e8m0."},
+                    {NC_1X32_E8M0, 0,
+                     "gradient rowwise (e4m3, 1x32 e8m0) by weight columnwise (e4m3, 32x1 e8m0): "
+                     "1x32 e8m0."},
+                    {NC_1X32_E8M0, 0,
+                     "gradient columnwise (e4m3, 32x1 e8m0) by input columnwise (e4m3, 32x1 "
+                     "e8m0): 1x32 e8m0."},
+                },
+            .stochastic_gradient = false,
+        },
+    .tensor_range = 0,
+    .significant_bits = 4,
 };
 
 }  // namespace narrowcast::mxfp8_e4m3::inline NC_VARIANT

@@ -65,6 +65,26 @@ inline constexpr nc_format kFacts = {
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
             {1, 0, "columns in multiples of 2 and rows in multiples of 2"},
         },
+    .products =
+        {
+            .input = "nvfp4_1d",
+            .gradient = "nvfp4_1d",
+            .product =
+                {
+                    {NC_1X16_E4M3, 0,
+                     "input rowwise (e2m1, 1x16 e4m3) by weight rowwise (e2m1, 16x16 e4m3): 1x16 "
+                     "e4m3 under a tensor scale."},
+                    {NC_1X16_E4M3, 0,
+                     "gradient rowwise (e2m1, 1x16 e4m3) by weight columnwise (e2m1, 16x16 "
+                     "e4m3): 1x16 e4m3 under a tensor scale."},
+                    {NC_1X16_E4M3, 0,
+                     "gradient columnwise (e2m1, 16x1 e4m3) by input columnwise (e2m1, 16x1 "
+                     "e4m3): 1x16 e4m3 under a tensor scale."},
+                },
+            .stochastic_gradient = true,
+        },
+    .tensor_range = 2688,
+    .significant_bits = 6,
 };
 
 }  // namespace narrowcast::nvfp4::inline NC_VARIANT

@@ -65,6 +65,9 @@ inline constexpr nc_format kFacts = {
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
             {1, 0, "columns in multiples of 2 and rows in multiples of 2"},
         },
+    .products = {},
+    .tensor_range = 2688,
+    .significant_bits = 6,
 };
 
 }  // namespace narrowcast::nvfp4_1d::inline NC_VARIANT

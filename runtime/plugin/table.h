@@ -10,7 +10,7 @@
 #include "runtime/geometry/layout.h"
 
 #define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 3u
+#define NC_PLUGIN_VERSION 4u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
@@ -40,6 +40,38 @@ typedef struct nc_rule {
   const char* text; /* under which condition, or for which reason */
 } nc_rule;
 
+/* The matrix products of a linear layer, of operands that are cast: */
+typedef enum nc_product_of {
+  NC_PRODUCT_FORWARD = 0,         /* input rowwise by weight rowwise */
+  NC_PRODUCT_INPUT_GRADIENT = 1,  /* gradient rowwise by weight columnwise */
+  NC_PRODUCT_WEIGHT_GRADIENT = 2, /* gradient columnwise by input columnwise */
+  NC_PRODUCT_COUNT = 3
+} nc_product_of;
+
+/* What a matrix unit multiplies, by the scales of its operands: runtime/products/kinds.hpp. */
+typedef enum nc_product_kind {
+  NC_DECODED = 0,          /* no unit does: the operands are decoded */
+  NC_TENSOR_BY_TENSOR = 1, /* one scale by one scale */
+  NC_1X128_BY_128X128 = 2,
+  NC_1X128_BY_1X128 = 3,
+  NC_1X32_E8M0 = 4,
+  NC_1X16_E4M3 = 5, /* under a tensor scale */
+  NC_PRODUCT_KIND_COUNT = 6
+} nc_product_kind;
+
+typedef struct nc_product {
+  int32_t kind; /* nc_product_kind */
+  int32_t reserved;
+  const char* reason;
+} nc_product;
+
+typedef struct nc_products {
+  const char* input;    /* the format that a linear layer's input is cast to; NULL: none */
+  const char* gradient; /* likewise of its output's gradient */
+  nc_product product[NC_PRODUCT_COUNT];
+  int64_t stochastic_gradient; /* the gradient's codes are rounded stochastically */
+} nc_products;
+
 /* The facts of a format, as derived from its spec. */
 typedef struct nc_format {
   const char* name;
@@ -61,6 +93,9 @@ typedef struct nc_format {
   double bits_per_element; /* one usage as stored, without padding */
   double wire_bits_per_element; /* the same, without repetition */
   nc_rule rules[NC_OPERATION_COUNT];
+  nc_products products;
+  float tensor_range; /* two levels: a value is element * scale * amax / tensor_range; else 0 */
+  int32_t significant_bits; /* of a decoded value, a scale that spans the tensor left aside */
 } nc_format;
 
 #define NC_HISTORY_LENGTH 1024

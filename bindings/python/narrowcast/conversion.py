@@ -13,6 +13,8 @@ from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Label, Store
 
+_WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
+
 
 def convert(
     model: nn.Module,
@@ -20,6 +22,7 @@ def convert(
     *,
     filter: Callable[[str, nn.Module], bool] = lambda name, module: isinstance(module, nn.Linear),
     recompute: bool = False,
+    products: str = "decoded",
 ) -> nn.Module:
     """Replaces the parameter `weight` of every module that the filter chooses by a QuantizedTensor.
     Works in place and returns the model.
@@ -30,22 +33,30 @@ def convert(
                unshard() before a backward, set_reshard_after_backward(False) and a change of
                resharding at run time, if the format's columnwise bytes cannot be derived
                (format.gather == "by pass")
+    products   of linear layers: "decoded", of the decoded weight and the input as it is; "scaled",
+               of the bytes: input and gradient are cast to the formats that format.products names,
+               and matrix units multiply them where the machine has some (docs/products.md)
 
     Each weight keeps its value in float32 beside the bytes: what FusedAdam takes as its master.
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
     fully_shard; then it is collective. Weights that modules share stay shared. Nothing changes if
     there is an error: ValueError if no module is chosen, if a chosen one has no weight, or shares
-    it with one that is not chosen, or if the format cannot hold or shard it; TypeError for another
+    it with one that is not chosen, if the format cannot hold or shard it, or if it names no formats
+    for scaled products, or such as cannot hold the layer's activations; TypeError for another
     dtype; NotImplementedError for tensor parallelism.
     """
     format = registry.format(format)
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
+    partners = _partners(format, products)
     torch_names.reshard_all(model.modules())
     weights = _chosen(model, filter)
     for name, weight, _ in weights:
         _check(name, weight, format)
-    quantized = [_empty_like(name, weight, format, recompute) for name, weight, _ in weights]
+        _check_activations(name, weight, partners)
+    quantized = [
+        _empty_like(weight, format, Label(name, recompute, products)) for name, weight, _ in weights
+    ]
     stores = [tensor._store for tensor in quantized]
     agreement.Agreements().make_bytes(
         stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
@@ -59,6 +70,23 @@ def convert(
         for module in places:
             module.weight = parameter
     return model
+
+
+def _partners(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
+    """The formats of inputs and of gradients; none for decoded products. ValueError for an option
+    that makes no sense.
+    """
+    if products not in ("decoded", "scaled"):
+        raise ValueError(f'products is "decoded" or "scaled", not {products!r}')
+    if products == "decoded":
+        return ()
+    if format.products is None:
+        able = [name for name in registry.formats() if registry.format(name).products]
+        raise ValueError(
+            f'products="scaled": {format.name} names no formats for activations and gradients. '
+            f"Use one that does ({', '.join(able)}), or add [products] to its spec"
+        )
+    return tuple(map(registry.format, (format.products.input, format.products.gradient)))
 
 
 def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.Module]]]:
@@ -115,9 +143,17 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
         sharding.check_sharded(weight, name, format)
 
 
-def _empty_like(
-    name: str, weight: nn.Parameter, format: registry.Format, recompute: bool
-) -> QuantizedTensor:
+def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
+    """ValueError if a layer's input or the gradient of its output could not be cast."""
+    try:
+        for partner, width in zip(partners, matrix_shape(weight.shape)[::-1], strict=False):
+            for usage in registry.USAGES:
+                partner.check_holds(usage, _WHOLE_BYTES, width)
+    except ValueError as error:
+        raise ValueError(f"{name}: its input or its gradient cannot be cast: {error}") from None
+
+
+def _empty_like(weight: nn.Parameter, format: registry.Format, label: Label) -> QuantizedTensor:
     """A tensor with the weight's value as its master and bytes that are still to be made."""
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
@@ -128,6 +164,6 @@ def _empty_like(
     master = Master(local.to(torch.float32).reshape(rows, columns))
     bytes = buffers.allocate(format, rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    store = Store(bytes, master, Label(name, recompute))
+    store = Store(bytes, master, label)
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)

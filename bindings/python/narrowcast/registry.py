@@ -61,6 +61,33 @@ class Rules:
     make: Outcome
 
 
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A matrix product of operands that are cast. `kind`: by the scales of its operands;
+    `machines`: those whose matrix units know the kind, while all others decode the operands;
+    `reason`: in words.
+    """
+
+    number: int  # of the kind
+    kind: str
+    machines: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """What a linear layer's input and the gradient of its output are cast to, by the names of
+    formats, and its three products.
+    """
+
+    input: str
+    gradient: str
+    stochastic_gradient: bool  # its codes are rounded stochastically
+    forward: Product
+    input_gradient: Product
+    weight_gradient: Product
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Format:
     """The facts of a loaded format. Words and units: docs/numerics.md; every field follows from the
@@ -88,6 +115,7 @@ class Format:
     bits_per_element: float
     wire_bits_per_element: float
     rules: Rules
+    products: Products | None  # None where the spec says nothing of them
     cuda: bool
     plugin: _C.Plugin = dataclasses.field(repr=False)
 
@@ -154,6 +182,9 @@ def _register(plugin: _C.Plugin) -> str:
     for usage in USAGES:
         facts[usage] = UsageLayout(**facts[usage])
     facts["rules"] = Rules(*(Outcome(*rule) for rule in facts["rules"]))
+    if products := facts["products"]:
+        each = (Product(*product) for product in products.pop("products"))
+        facts["products"] = Products(*products.values(), *each)
     _formats.setdefault(facts["name"], Format(**facts, plugin=plugin))
     return facts["name"]
 

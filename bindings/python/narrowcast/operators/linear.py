@@ -23,7 +23,7 @@ def linear(func, args, kwargs):
     input, weight, bias = _operands(*args, **kwargs)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
-    result = _C.linear(input, weight, bias)
+    result = _C.linear(input, weight, bias, weight._store.label.products == "scaled")
     return _other_product(input, weight, bias) if result is None else result
 
 
@@ -76,11 +76,34 @@ def _traced_input_gradient(func, args, kwargs):
 
 
 def _product(operand, weight: QuantizedTensor, bias, backward: bool):
+    bytes, usage = _read(weight, backward)
+    data, scale = map(bytes.buffer, buffers_of(USAGES[usage]))
+    present = weight._store.present
+    facts = bytes.format.name, usage
+    return ops.product(operand, data, scale, bytes.amax, present, bias, *facts, backward)
+
+
+def _read(weight: QuantizedTensor, backward: bool) -> tuple[_C.Bytes, int]:
+    """The bytes that a product of a pass reads, and the number of their usage."""
     bytes = weight._view.operand()
     usage = bytes.product_usage(backward)
     if usage < 0:
         _refuse(weight, backward)
-    data, scale = map(bytes.buffer, buffers_of(USAGES[usage]))
-    facts = bytes.format.name, usage, bytes.rows, bytes.columns
-    present = weight._store.present
-    return ops.product(operand, data, scale, bytes.amax, present, bias, *facts, backward)
+    return bytes, usage
+
+
+@implements(ops.scaled_by_weight.default)
+def _traced_scaled_by_weight(func, args, kwargs):
+    operand, weight, backward, dtype = args
+    bytes, usage = _read(weight, backward)
+    products = bytes.format.products
+    cast_to = products.gradient if backward else products.input
+    product = products.input_gradient if backward else products.forward
+    if backward and bytes.has("columnwise"):
+        usage = 1  # the one in a matrix unit's order
+    stored = [*map(bytes.buffer, buffers_of(USAGES[usage]))]
+    stored += [bytes.amax] * bytes.format.tensor_amax
+    return ops.scaled_product(
+        *(operand, cast_to, 0, False, stored, bytes.format.name, usage, backward),
+        *(weight._store.present, product.number, not backward, dtype),
+    )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from narrowcast import _C
+from narrowcast.optimizer import observation
 from narrowcast.optimizer.launches import Entry, Tables
 from narrowcast.optimizer.state import load_state_dict, make_state
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
@@ -100,11 +101,15 @@ class FusedAdam(torch.optim.Optimizer):
                 place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
                 yield index, parameter, name or place
 
-    @torch.no_grad()
     def step(self, closure=None):
         """Updates every parameter that has a gradient. Returns what the closure returns, if one is
         given.
         """
+        step = self._observed_step if observation.is_on(self) else self._step
+        return step(closure)
+
+    @torch.no_grad()
+    def _step(self, closure):
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -126,6 +131,8 @@ class FusedAdam(torch.optim.Optimizer):
                 )
         self._tables.run()
         return loss
+
+    _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction and when memory has moved (a parameter put on
@@ -161,8 +168,9 @@ class FusedAdam(torch.optim.Optimizer):
         self._tables, self._masters = None, {}
 
 
+observation.leave_to_class(FusedAdam)
 # torch.compile calls a step and does not look into it.
-compiling.leave_alone(FusedAdam.step.__wrapped__)
+compiling.leave_alone(FusedAdam.step)
 
 
 def _label_of(parameter: torch.Tensor) -> str | None:

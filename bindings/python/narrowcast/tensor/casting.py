@@ -30,8 +30,7 @@ def decode(
         return bytes.decode(usage, dtype)
     return torch.ops.narrowcast.dequantize(
         *(bytes.buffer(buffer) for buffer in buffers_of(usage)),
-        *(bytes.amax, present, bytes.format.name, USAGES.index(usage)),
-        *(bytes.rows, bytes.columns, dtype),
+        *(bytes.amax, present, bytes.format.name, USAGES.index(usage), dtype),
     )
 
 

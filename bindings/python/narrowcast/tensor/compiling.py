@@ -2,10 +2,12 @@
 operators.
 """
 
+import itertools
+
 import torch
 from torch._C._dynamo import eval_frame
 
-from narrowcast import _C  # defines the operators
+from narrowcast import _C, registry  # _C defines the operators
 
 
 def leave_alone(function) -> None:
@@ -17,15 +19,50 @@ def leave_alone(function) -> None:
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
+def _matrix_of(format: str, usage: int, data: torch.Tensor) -> tuple[int, int]:
+    """The rows and columns of a matrix from the data of a usage."""
+    layout = getattr(registry.format(format), registry.USAGES[usage])
+    outer, inner = data.shape[0], data.shape[1] * 8 // layout.element_bits
+    return (inner, outer) if layout.transposed else (outer, inner)
+
+
 @torch.library.register_fake("narrowcast::dequantize")
-def _dequantize(data, scale, amax, present, format, usage, rows, columns, dtype):
-    return data.new_empty((rows, columns), dtype=dtype)
+def _dequantize(data, scale, amax, present, format, usage, dtype):
+    return data.new_empty(_matrix_of(format, usage, data), dtype=dtype)
 
 
 @torch.library.register_fake("narrowcast::product")
-def _product(operand, data, scale, amax, present, bias, format, usage, rows, columns, backward):
-    width = columns if backward else rows
-    return operand.new_empty((*operand.shape[:-1], width))
+def _product(operand, data, scale, amax, present, bias, format, usage, backward):
+    rows, columns = _matrix_of(format, usage, data)
+    return operand.new_empty((*operand.shape[:-1], columns if backward else rows))
+
+
+def _cast(value, format, rowwise, columnwise):
+    facts = registry.format(format)
+    usages = itertools.compress(registry.USAGES, (rowwise, columnwise))
+    made = [
+        value.new_empty(facts.buffer_shape(buffer, *value.shape), dtype=facts.buffer_dtype(buffer))
+        for usage in usages
+        for buffer in registry.buffers_of(usage)
+    ]
+    return made + [value.new_empty(1, dtype=torch.float32)] * facts.tensor_amax
+
+
+for _name in ("cast", "cast_stochastic"):
+    torch.library.register_fake(f"narrowcast::{_name}", _cast)
+
+
+@torch.library.register_fake("narrowcast::scaled_product")
+def _scaled_product(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_rows, *rest):
+    kept = (
+        _matrix_of(format, usage, operand[0])[over_rows]
+        for operand, format, usage, over_rows in (
+            (a, a_format, a_usage, a_over_rows),
+            (b, b_format, b_usage, b_over_rows),
+        )
+    )
+    *_, dtype = rest
+    return a[0].new_empty(tuple(kept), dtype=dtype)
 
 
 del _C

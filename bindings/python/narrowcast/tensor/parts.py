@@ -19,12 +19,15 @@ PRESENT = "_present"
 
 def parts_of(tensor) -> tuple:
     """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
-    absent), name, recompute, partial, and the rows and columns that a flat view keeps.
+    absent), name, recompute, partial, the rows and columns that a flat view keeps, requires_grad,
+    whether it is a parameter, and products.
     """
-    view = tensor._view
+    view, label = tensor._view, tensor._view.store.label
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
-    return *facts, _tensors_of(tensor), *view.store.label, partial, flattened(tensor)
+    options = label.name, label.recompute, partial, flattened(tensor)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return *facts, _tensors_of(tensor), *options, tensor.requires_grad, is_parameter, label.products
 
 
 def flattened(tensor) -> tuple[int, int] | None:
@@ -82,13 +85,13 @@ def flatten(tensor) -> tuple[list[str], tuple]:
         found = {name: getattr(tensor, name) for name in (*GATHERED, PRESENT, "amax", "history")}
     there = [name for name, one in found.items() if one is not None]
     partial = store.partial or not tensor._view.is_whole
-    facts = store.format.name, tensor.dtype, partial, flattened(tensor)
+    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.products
     return there, (*facts, _Aside(store.label))
 
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:
     """The store and the logical dtype of what flatten() made, over other tensors."""
-    format, dtype, partial, flattened, aside = context
+    format, dtype, partial, flattened, _, aside = context
     pairs = zip(BUFFERS, GATHERED, strict=True)
     tensors = [inner[one] if one in inner else inner.get(other) for one, other in pairs]
     tensors += [inner.get(name) for name in SPANNING]

@@ -14,10 +14,11 @@ from narrowcast.tensor.region import Region
 
 
 class Label(NamedTuple):
-    """What a weight keeps through copies: its name, for messages, and nc.convert's option."""
+    """What a weight keeps through copies: its name, for messages, and nc.convert's options."""
 
     name: str | None = None
     recompute: bool = False
+    products: str = "decoded"
 
 
 UNNAMED = Label()

@@ -181,8 +181,7 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(store, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        is_parameter = isinstance(self, torch.nn.Parameter)
-        return rebuild, (*parts.parts_of(self), self.requires_grad, is_parameter)
+        return rebuild, parts.parts_of(self)
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
@@ -228,9 +227,10 @@ def rebuild(
     flattened: tuple[int, int] | None,
     requires_grad: bool = False,
     is_parameter: bool = False,
+    products: str = "decoded",
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them."""
-    label = Label(name, recompute)
+    label = Label(name, recompute, products)
     store = parts.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor

@@ -1,0 +1,112 @@
+#include "bindings/activation.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <mutex>
+
+#include "bindings/launch.hpp"
+
+namespace narrowcast {
+
+Operand Activation::operand(int usage) const {
+  const auto [data, scale] = buffers_of(usage);
+  return {plugin, usage, usage == 1, rows, columns, *buffers[data], *buffers[scale], amax};
+}
+
+Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages usages,
+                           const std::optional<RandomKey>& key) {
+  const at::Device device = value.device();
+  const nc_machine& machine = plugin.machine(device);
+  const int64_t rows = value.size(0), columns = value.size(1);
+  Activation made{&plugin, rows, columns, {}, {}};
+  made.buffers =
+      allocate_buffers(plugin, {rows, columns}, usages.rowwise, usages.columnwise, device);
+
+  nc_tensor entry{};
+  entry.rows = rows;
+  entry.columns = columns;
+  entry.value_dtype = checked_dtype(value.scalar_type(), "the activation");
+  check_run(value, rows * columns, device, "the activation");
+  entry.value = address_of(value, "the activation");
+  for (int index = 0; index < NC_BUFFER_COUNT; ++index) {
+    if (made.buffers[index]) entry.buffer[index] = made.buffers[index]->mutable_data_ptr();
+  }
+  nc_launch options{};
+  options.stochastic = key.has_value();
+  if (key) std::tie(entry.seed, entry.step, entry.first) = *key;
+  if (plugin.format().tensor_amax) {
+    // One float is found, the other is stored with the bytes.
+    const at::Tensor amaxes = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(device));
+    made.amax = amaxes.narrow(0, 1, 1);
+    options.amax = amaxes.mutable_data_ptr<float>();
+    entry.amax = options.amax + 1;
+  }
+  MatrixTable table(machine, device);
+  table.assign({entry});
+  if (options.amax != nullptr) table.run(machine.reduce_amax, "the amax", options);
+  table.run(machine.cast, "the cast", options);
+  return made;
+}
+
+RandomKey drawn_key() {
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+  auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
+  const std::scoped_lock lock(cpu->mutex_);
+  return {cpu->random64(), 0, 0};
+}
+
+namespace {
+
+using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
+
+// The last cast, and what it was made of.
+struct LastInput {
+  Weak input;
+  uint32_t version;
+  at::ScalarType dtype;
+  c10::StreamId stream;
+  Activation activation;
+
+  bool serves(const at::Tensor& other, const at::Tensor& value, const Plugin& plugin, Usages usages,
+              c10::StreamId now) const {
+    // An input that has died may have another at its address: a weak pointer keeps the address.
+    return input.use_count() != 0 && input._unsafe_get_target() == other.unsafeGetTensorImpl() &&
+           version == other._version() && dtype == value.scalar_type() && stream == now &&
+           activation.plugin == &plugin && activation.rows == value.size(0) &&
+           activation.columns == value.size(1) && (!usages.rowwise || activation.has(0)) &&
+           (!usages.columnwise || activation.has(1));
+  }
+};
+
+std::mutex last_mutex;
+// Not destroyed with the process: by then torch's allocators may be gone.
+std::optional<LastInput>& last = *new std::optional<LastInput>;  // NOLINT(*-owning-memory)
+
+c10::StreamId stream_id(at::Device device) {
+  return device.is_cpu() ? 0 : c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
+}
+
+}  // namespace
+
+Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,
+                      Usages usages) {
+  // An inference tensor counts no versions, so nobody could tell that it was written to.
+  if (input.is_inference()) return cast_activation(value, plugin, usages);
+  const c10::StreamId stream = stream_id(value.device());
+  const std::scoped_lock lock(last_mutex);
+  if (last && last->serves(input, value, plugin, usages, stream)) return last->activation;
+  last.reset();  // before more memory is taken
+  Activation made = cast_activation(value, plugin, usages);
+  last.emplace(LastInput{Weak(input.getIntrusivePtr()), static_cast<uint32_t>(input._version()),
+                         value.scalar_type(), stream, made});
+  return made;
+}
+
+void forget_input() {
+  const std::scoped_lock lock(last_mutex);
+  last.reset();
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,42 @@
+// Casts of activations and of gradients, which products multiply weights by.
+#pragma once
+
+#include "bindings/operand.hpp"
+
+namespace narrowcast {
+
+// What the random words of a matrix are a function of: seed, step, and the index of its first
+// element in the whole tensor.
+using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
+
+struct Usages {
+  bool rowwise, columnwise;
+};
+
+// A value in a format.
+struct Activation {
+  const Plugin* plugin;
+  int64_t rows, columns;
+  Bytes::Buffers buffers;
+  OptionalTensor amax;
+
+  bool has(int usage) const { return buffers[2 * usage].has_value(); }
+  // Rowwise and summed over columns, or columnwise and summed over rows.
+  Operand operand(int usage) const;
+};
+
+// Casts a value, [rows, columns] of a logical dtype, in one launch, behind one that finds the amax
+// where a scale spans the tensor. With a key, codes are rounded stochastically.
+Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages usages,
+                           const std::optional<RandomKey>& key = {});
+
+// A key drawn from torch's default generator of the CPU.
+RandomKey drawn_key();
+
+// The same of an input that may be that of several layers one after the other: the last cast is
+// kept until another input comes, or a backward. `value`: the input as rows.
+Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,
+                      Usages usages);
+void forget_input();
+
+}  // namespace narrowcast

@@ -1,0 +1,233 @@
+// F.linear with a quantized weight where activations and gradients are cast, too, as the weight's
+// format says: docs/products.md.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <numeric>
+
+#include "bindings/activation.hpp"
+#include "bindings/module.hpp"
+#include "bindings/scaled_product.hpp"
+#include "bindings/units.hpp"
+#include "bindings/weights.hpp"
+
+namespace narrowcast {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// What the weight's format says of products.
+struct Recipe {
+  explicit Recipe(const nc_format& weight)
+      : facts(weight.products),
+        input(plugin_named(facts.input)),
+        gradient(plugin_named(facts.gradient)) {}
+
+  int32_t kind(nc_product_of product) const { return facts.product[product].kind; }
+  // Rows of activations come in multiples of it: columnwise, codes of neighbouring rows share
+  // bytes.
+  int64_t row_multiple() const {
+    return std::lcm(elements_per_group(input.layout(NC_COLUMNWISE_DATA)),
+                    elements_per_group(gradient.layout(NC_COLUMNWISE_DATA)));
+  }
+
+  const nc_products& facts;
+  const Plugin &input, &gradient;
+};
+
+template <class Signature>
+auto typed_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
+  type_error("narrowcast::scaled_linear takes a QuantizedTensor as its weight");
+}
+at::Tensor by_weight_of_plain(at::TensorList, const at::Tensor&, bool, at::ScalarType) {
+  type_error("narrowcast::scaled_by_weight takes a QuantizedTensor as its weight");
+}
+
+// The tensors of a cast's usages, one after the other, as the operators narrowcast::cast give them.
+struct CastTensors {
+  std::vector<at::Tensor> rowwise, columnwise;
+};
+
+CastTensors split(std::vector<at::Tensor> all, Usages usages, bool has_amax) {
+  CastTensors made;
+  size_t next = 0;
+  const auto take = [&](std::vector<at::Tensor>& to) {
+    to = {all[next], all[next + 1]};
+    next += 2;
+    if (has_amax) to.push_back(all.back());
+  };
+  if (usages.rowwise) take(made.rowwise);
+  if (usages.columnwise) take(made.columnwise);
+  return made;
+}
+
+CastTensors split(const Activation& activation, Usages usages) {
+  CastTensors made;
+  if (usages.rowwise) made.rowwise = stored_tensors(activation.operand(0));
+  if (usages.columnwise) made.columnwise = stored_tensors(activation.operand(1));
+  return made;
+}
+
+CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
+                          bool stochastic) {
+  using Cast = std::vector<at::Tensor>(const at::Tensor&, c10::string_view, bool, bool);
+  static const auto kNearest = typed_operator<Cast>("narrowcast::cast");
+  static const auto kStochastic = typed_operator<Cast>("narrowcast::cast_stochastic");
+  const nc_format& facts = plugin.format();
+  return split((stochastic ? kStochastic : kNearest)
+                   .call(rows, facts.name, usages.rowwise, usages.columnwise),
+               usages, facts.tensor_amax != 0);
+}
+
+// The product of a cast's rowwise bytes with a weight.
+at::Tensor by_weight(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
+                     const Bytes& bytes, bool backward, at::ScalarType dtype) {
+  const Recipe recipe(bytes.facts());
+  const Plugin& plugin = backward ? recipe.gradient : recipe.input;
+  const int32_t kind = recipe.kind(backward ? NC_PRODUCT_INPUT_GRADIENT : NC_PRODUCT_FORWARD);
+  int usage = usage_of_weight(weight, bytes, backward);
+  // Both usages of a derived format have one value; a unit reads the one in its order.
+  if (backward && bytes.has(1) && has_unit(bytes.device, kind)) usage = 1;
+  return scaled_product(operand_of(rowwise, plugin, 0, false), operand_of(bytes, usage, backward),
+                        kind, /*fast=*/!backward, dtype);
+}
+
+at::Tensor by_weight_in_trace(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
+                              bool backward, at::ScalarType dtype) {
+  static const auto kOperator =
+      typed_operator<decltype(by_weight_of_plain)>("narrowcast::scaled_by_weight");
+  return kOperator.call(rowwise, weight, backward, dtype);
+}
+
+at::Tensor weight_gradient_in_trace(const std::vector<at::Tensor>& gradient,
+                                    const std::vector<at::Tensor>& input, const Recipe& recipe,
+                                    at::ScalarType dtype) {
+  using Product =
+      at::Tensor(at::TensorList, c10::string_view, int64_t, bool, at::TensorList, c10::string_view,
+                 int64_t, bool, const OptionalTensor&, int64_t, bool, at::ScalarType);
+  static const auto kProduct = typed_operator<Product>("narrowcast::scaled_product");
+  return kProduct.call(gradient, recipe.facts.gradient, 1, true, input, recipe.facts.input, 1, true,
+                       std::nullopt, recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), false, dtype);
+}
+
+// A matrix with zeros for the rows that are missing to a multiple.
+at::Tensor padded(const at::Tensor& rows, int64_t multiple) {
+  if (multiple == 1) return rows;
+  const c10::SymInt missing = (multiple - rows.sym_size(0) % multiple) % multiple;
+  if (missing == 0) return rows;
+  return at::constant_pad_nd_symint(rows, {0, 0, 0, missing});
+}
+
+// The first rows of a product, in the shape of the tensor that they belong to.
+at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like) {
+  c10::SymIntArrayRef sizes = like.sym_sizes();
+  std::vector<c10::SymInt> shape(sizes.begin(), sizes.end());
+  shape.back() = product.sym_size(1);
+  c10::SymInt rows = 1;
+  for (const c10::SymInt& size : sizes.slice(0, sizes.size() - 1)) rows *= size;
+  const at::Tensor used = product.sym_size(0) == rows ? product : product.narrow_symint(0, 0, rows);
+  return shape.size() == 2 ? used : used.reshape_symint(shape);
+}
+
+// Saves the input's columnwise bytes, never the input, and the weight itself: FSDP2 gathers its
+// bytes anew for the backward.
+struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
+                            const OptionalTensor& bias, bool with_gradients) {
+    if (bias && bias->scalar_type() != input.scalar_type())
+      type_error("the bias is ", c10::toString(bias->scalar_type()), " and the input ",
+                 c10::toString(input.scalar_type()));
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
+    const Recipe recipe(bytes->facts());
+    const Usages usages{true, with_gradients && weight.requires_grad()};
+    const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
+    const bool traced = is_watched() || !bytes->is_plain;
+    const CastTensors cast = traced ? cast_in_trace(rows, recipe.input, usages, false)
+                                    : split(cast_input(input, rows, recipe.input, usages), usages);
+    const at::ScalarType dtype = input.scalar_type();
+    const at::Tensor product = traced ? by_weight_in_trace(cast.rowwise, weight, false, dtype)
+                                      : by_weight(cast.rowwise, weight, *bytes, false, dtype);
+    variable_list saved{weight};
+    saved.insert(saved.end(), cast.columnwise.begin(), cast.columnwise.end());
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["input"] = input.requires_grad();
+    ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
+    const at::Tensor result = unpadded(product, input);
+    return bias ? result.add_(*bias) : result;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    variable_list saved = ctx->get_saved_variables();
+    const at::Tensor weight = saved[0], &gradient = gradients[0];
+    variable_list result(4);
+    {
+      const at::NoGradGuard once;
+      forget_input();
+      const Usages usages{ctx->saved_data["input"].toBool(), weight.requires_grad()};
+      if (usages.rowwise || usages.columnwise)
+        multiply(weight, gradient, {saved.begin() + 1, saved.end()}, usages, result);
+      if (ctx->saved_data["bias"].toBool()) result[2] = as_rows(gradient).sum(0);
+    }
+    return without_second_derivative(std::move(result));
+  }
+
+ private:
+  static void multiply(const at::Tensor& weight, const at::Tensor& gradient,
+                       const std::vector<at::Tensor>& input, Usages usages, variable_list& result) {
+    const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
+    const Recipe recipe(bytes->facts());
+    const bool stochastic = recipe.facts.stochastic_gradient != 0;
+    const bool traced = is_watched() || !bytes->is_plain;
+    const at::Tensor rows = padded(as_rows(gradient), recipe.row_multiple()).contiguous();
+    const at::ScalarType dtype = gradient.scalar_type(), of_weight = weight.scalar_type();
+    if (traced) {
+      const CastTensors cast = cast_in_trace(rows, recipe.gradient, usages, stochastic);
+      if (usages.rowwise)
+        result[0] = unpadded(by_weight_in_trace(cast.rowwise, weight, true, dtype), gradient);
+      if (usages.columnwise)
+        result[1] = weight_gradient_in_trace(cast.columnwise, input, recipe, of_weight);
+      return;
+    }
+    const auto key = stochastic ? std::optional(drawn_key()) : std::nullopt;
+    const Activation cast = cast_activation(rows, recipe.gradient, usages, key);
+    if (usages.rowwise)
+      result[0] = unpadded(by_weight(stored_tensors(cast.operand(0)), weight, *bytes, true, dtype),
+                           gradient);
+    if (usages.columnwise)
+      result[1] =
+          scaled_product(cast.operand(1), operand_of(input, recipe.input, 1, true),
+                         recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), /*fast=*/false, of_weight);
+  }
+};
+
+at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
+                                const OptionalTensor& bias) {
+  return ScaledLinear::apply(input, weight, bias, at::GradMode::is_enabled());
+}
+
+}  // namespace
+
+void bind_scaled_linear() {
+  static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
+                                __LINE__);
+  library.def("scaled_linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
+  library.def(
+      "scaled_by_weight(Tensor[] operand, Tensor weight, bool backward, ScalarType dtype) -> "
+      "Tensor");
+  static torch::Library autograd = MAKE_TORCH_LIBRARY_IMPL(narrowcast, Autograd);
+  autograd.impl("scaled_linear", &linear_with_gradient);
+  static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
+  plain.impl("scaled_linear", &linear_of_plain);
+  plain.impl("scaled_by_weight", &by_weight_of_plain);
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,16 @@
+// Products by a machine's matrix units.
+#pragma once
+
+#include "bindings/operand.hpp"
+
+namespace narrowcast {
+
+// a @ b.T, [kept of a, kept of b], by the unit for a kind (nc_product_kind); undefined where the
+// machine has none, or the shapes do not suit it. `fast`: the unit may accumulate in fewer bits.
+at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
+                        at::ScalarType dtype);
+
+// Whether a device has a unit for a kind, so that operands are best cast in the usage it reads.
+bool has_unit(at::Device device, int32_t kind);
+
+}  // namespace narrowcast

@@ -1,0 +1,26 @@
+// What products ask Python of a quantized weight, and what their operators share.
+#pragma once
+
+#include "bindings/bytes.hpp"
+#include "bindings/module.hpp"
+
+namespace narrowcast {
+
+// The bytes that a product with a weight reads: fresh, and of the weight alone.
+std::shared_ptr<Bytes> bytes_of_weight(const at::Tensor& weight);
+// The usage of them that a product of a pass reads. ValueError, naming recompute=True, if it is
+// absent.
+int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward);
+
+// Whether a mode or a trace looks at operators, so that they go through the dispatcher.
+bool is_watched();
+
+// A tensor of at least one dimension as a matrix of its last one.
+inline at::Tensor as_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
+}
+
+// Gradients, refusing to be differentiated again.
+std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients);
+
+}  // namespace narrowcast

@@ -1,0 +1,24 @@
+// The kinds of products that matrix units know: what an operand of each looks like is decided in
+// codegen/products.cpp, what runs them in bindings/units.cpp.
+#pragma once
+
+#include "runtime/plugin/table.h"
+
+namespace narrowcast {
+
+struct ProductKind {
+  const char* name;
+  const char* machines;  // that have a unit for it
+};
+
+// In the order of nc_product_kind.
+inline constexpr ProductKind kProductKinds[NC_PRODUCT_KIND_COUNT] = {
+    {"decoded", "every machine, of decoded operands"},
+    {"one scale by one scale", "sm_89 and newer"},
+    {"1x128 by 128x128", "sm_90"},
+    {"1x128 by 1x128", "sm_90"},
+    {"1x32 e8m0", "none yet (sm_100 has the unit)"},
+    {"1x16 e4m3 under a tensor scale", "none yet (sm_100 has the unit)"},
+};
+
+}  // namespace narrowcast

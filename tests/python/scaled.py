@@ -1,0 +1,51 @@
+"""The definition of scaled products: those of the decoded values of cast operands, in float64."""
+
+import torch
+
+import narrowcast as nc
+
+SCALED = [name for name in nc.formats() if nc.format(name).products]
+
+
+def values(x, format, usage):
+    """What a cast leaves of a tensor, float64 [rows, columns]. A usage whose codes of neighbouring
+    rows share bytes is that of the tensor with rows of zeros added.
+    """
+    x = x.detach().reshape(-1, x.shape[-1])
+    padded = torch.cat([x, x.new_zeros(-len(x) % 24, x.shape[1])])
+    cast = nc.quantize(padded, format, rowwise=usage == "rowwise", columnwise=usage != "rowwise")
+    return cast.dequantize(usage=usage)[: len(x)].double()
+
+
+def weight_values(weight, usage):
+    return weight.detach().dequantize(usage=usage).double()
+
+
+def forward(x, weight):
+    """[..., out_features], without a bias."""
+    products = weight.format.products
+    out = values(x, products.input, "rowwise") @ weight_values(weight, "rowwise").t()
+    return out.view(*x.shape[:-1], -1)
+
+
+def input_gradient(gradient, weight):
+    """Of a format whose gradients are rounded to nearest."""
+    products = weight.format.products
+    out = values(gradient, products.gradient, "rowwise") @ weight_values(weight, "columnwise")
+    return out.view(*gradient.shape[:-1], -1)
+
+
+def weight_gradient(gradient, x, weight):
+    """The same."""
+    products = weight.format.products
+    return values(gradient, products.gradient, "columnwise").t() @ values(
+        x, products.input, "columnwise"
+    )
+
+
+def row_error(got, expected):
+    """The largest relative error of a row, in the 2-norm. float."""
+    got, expected = (one.double().reshape(-1, one.shape[-1]) for one in (got, expected))
+    norm = expected.norm(dim=1)
+    error = (got - expected).norm(dim=1)
+    return (error / norm.clamp_min(torch.finfo(torch.float32).tiny)).max().item()
