@@ -37,11 +37,12 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
   options.stochastic = key.has_value();
   if (key) std::tie(entry.seed, entry.step, entry.first) = *key;
   if (plugin.format().tensor_amax) {
-    // One float is found, the other is stored with the bytes.
+    // One float is stored with the bytes, the other is found. The stored one comes first, for
+    // torch.compile wants a tensor to begin at a multiple of 16 bytes.
     const at::Tensor amaxes = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(device));
-    made.amax = amaxes.narrow(0, 1, 1);
-    options.amax = amaxes.mutable_data_ptr<float>();
-    entry.amax = options.amax + 1;
+    made.amax = amaxes.narrow(0, 0, 1);
+    entry.amax = amaxes.mutable_data_ptr<float>();
+    options.amax = entry.amax + 1;
   }
   MatrixTable table(machine, device);
   table.assign({entry});
@@ -107,6 +108,16 @@ Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Pl
 void forget_input() {
   const std::scoped_lock lock(last_mutex);
   last.reset();
+}
+
+int64_t kept_input_bytes() {
+  const std::scoped_lock lock(last_mutex);
+  int64_t bytes = 0;
+  if (!last) return bytes;
+  for (const OptionalTensor& buffer : last->activation.buffers) {
+    if (buffer) bytes += static_cast<int64_t>(buffer->nbytes());
+  }
+  return bytes;
 }
 
 }  // namespace narrowcast

@@ -38,5 +38,6 @@ RandomKey drawn_key();
 Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,
                       Usages usages);
 void forget_input();
+int64_t kept_input_bytes();
 
 }  // namespace narrowcast

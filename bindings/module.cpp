@@ -12,6 +12,6 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_products();
   narrowcast::bind_weights(module);
   narrowcast::bind_scaled_product();
-  narrowcast::bind_scaled_linear();
+  narrowcast::bind_scaled_linear(module);
   narrowcast::bind_optimizer(module);
 }

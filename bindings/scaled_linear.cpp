@@ -78,7 +78,7 @@ CastTensors split(const Activation& activation, Usages usages) {
 
 CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
                           bool stochastic) {
-  using Cast = std::vector<at::Tensor>(const at::Tensor&, c10::string_view, bool, bool);
+  using Cast = std::vector<at::Tensor>(const at::Tensor&, const std::string&, bool, bool);
   static const auto kNearest = typed_operator<Cast>("narrowcast::cast");
   static const auto kStochastic = typed_operator<Cast>("narrowcast::cast_stochastic");
   const nc_format& facts = plugin.format();
@@ -110,9 +110,9 @@ at::Tensor by_weight_in_trace(const std::vector<at::Tensor>& rowwise, const at::
 at::Tensor weight_gradient_in_trace(const std::vector<at::Tensor>& gradient,
                                     const std::vector<at::Tensor>& input, const Recipe& recipe,
                                     at::ScalarType dtype) {
-  using Product =
-      at::Tensor(at::TensorList, c10::string_view, int64_t, bool, at::TensorList, c10::string_view,
-                 int64_t, bool, const OptionalTensor&, int64_t, bool, at::ScalarType);
+  using Product = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
+                             const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
+                             bool, at::ScalarType);
   static const auto kProduct = typed_operator<Product>("narrowcast::scaled_product");
   return kProduct.call(gradient, recipe.facts.gradient, 1, true, input, recipe.facts.input, 1, true,
                        std::nullopt, recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), false, dtype);
@@ -137,32 +137,44 @@ at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like) {
   return shape.size() == 2 ? used : used.reshape_symint(shape);
 }
 
+// The layer's output, and the input's columnwise bytes if they are asked for.
+struct Output {
+  Output(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+         bool columnwise) {
+    if (bias && bias->scalar_type() != input.scalar_type())
+      type_error("the bias is ", c10::toString(bias->scalar_type()), " and the input ",
+                 c10::toString(input.scalar_type()));
+    const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
+    const Recipe recipe(bytes->facts());
+    const Usages usages{true, columnwise};
+    const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
+    const bool traced = is_watched() || !bytes->is_plain;
+    cast = traced ? cast_in_trace(rows, recipe.input, usages, false)
+                  : split(cast_input(input, rows, recipe.input, usages), usages);
+    const at::ScalarType dtype = input.scalar_type();
+    const at::Tensor product = traced ? by_weight_in_trace(cast.rowwise, weight, false, dtype)
+                                      : by_weight(cast.rowwise, weight, *bytes, false, dtype);
+    value = unpadded(product, input);
+    if (bias) value.add_(*bias);
+  }
+
+  CastTensors cast;
+  at::Tensor value;
+};
+
 // Saves the input's columnwise bytes, never the input, and the weight itself: FSDP2 gathers its
 // bytes anew for the backward.
 struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const OptionalTensor& bias, bool with_gradients) {
-    if (bias && bias->scalar_type() != input.scalar_type())
-      type_error("the bias is ", c10::toString(bias->scalar_type()), " and the input ",
-                 c10::toString(input.scalar_type()));
     const at::AutoDispatchBelowADInplaceOrView below;
-    const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
-    const Recipe recipe(bytes->facts());
-    const Usages usages{true, with_gradients && weight.requires_grad()};
-    const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
-    const bool traced = is_watched() || !bytes->is_plain;
-    const CastTensors cast = traced ? cast_in_trace(rows, recipe.input, usages, false)
-                                    : split(cast_input(input, rows, recipe.input, usages), usages);
-    const at::ScalarType dtype = input.scalar_type();
-    const at::Tensor product = traced ? by_weight_in_trace(cast.rowwise, weight, false, dtype)
-                                      : by_weight(cast.rowwise, weight, *bytes, false, dtype);
+    const Output output(input, weight, bias, with_gradients && weight.requires_grad());
     variable_list saved{weight};
-    saved.insert(saved.end(), cast.columnwise.begin(), cast.columnwise.end());
+    saved.insert(saved.end(), output.cast.columnwise.begin(), output.cast.columnwise.end());
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["input"] = input.requires_grad();
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
-    const at::Tensor result = unpadded(product, input);
-    return bias ? result.add_(*bias) : result;
+    return output.value;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -216,7 +228,15 @@ at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weigh
 
 }  // namespace
 
-void bind_scaled_linear() {
+void bind_scaled_linear(py::module_& module) {
+  module.def(
+      "scaled_linear_without_autograd",
+      [](const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
+        return Output(input, weight, bias, false).value;
+      },
+      "The operator narrowcast::scaled_linear in inference mode.");
+  module.def("kept_input_bytes", &kept_input_bytes,
+             "Bytes of the last input's cast, which other layers may use.");
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);
   library.def("scaled_linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");

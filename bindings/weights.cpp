@@ -37,6 +37,10 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
       "a product with a QuantizedTensor has no second derivative: use weight.dequantize() and a "
       "plain product",
       static_cast<int64_t>(gradients.size()));
+  // An error is attached to what seems to need a gradient.
+  for (at::Tensor& gradient : gradients) {
+    if (gradient.defined()) gradient = gradient.detach().set_requires_grad(true);
+  }
   return (*error)(std::move(gradients));
 }
 

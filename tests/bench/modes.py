@@ -13,13 +13,14 @@ import llama
 import narrowcast as nc
 
 PLAIN, TORCHAO, EAGER = "bf16", "tensorwise", "+e"
+PRODUCTS = {"nc": "decoded", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """`weights`: bf16, tensorwise (torchao's float8) or nc:FORMAT. Written with +e if eager; else
-    each block is compiled.
+    """`weights`: bf16, tensorwise (torchao's float8), nc:FORMAT, or scaled:FORMAT with scaled
+    products. Written with +e if eager; else each block is compiled.
     """
 
     weights: str
@@ -31,7 +32,13 @@ class Mode:
     @property
     def format(self) -> str | None:
         """narrowcast's format, if that is what the weights are in."""
-        return self.weights[3:] if self.weights.startswith("nc:") else None
+        kind, _, name = self.weights.partition(":")
+        return name if kind in PRODUCTS else None
+
+    @property
+    def products(self) -> str:
+        """nc.convert's option."""
+        return PRODUCTS[self.weights.partition(":")[0]]
 
     @property
     def baseline(self) -> Mode:
@@ -46,7 +53,9 @@ def parse(text: str) -> Mode:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
         if mode.format is None:
-            raise ValueError(f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, each with +e")
+            raise ValueError(
+                f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e"
+            )
         nc.format(mode.format)
     return mode
 
@@ -74,7 +83,7 @@ def build(mode: Mode, options, mesh):
     with torch.device("meta"):
         model = llama.Llama(options.layers, options.width, options.vocabulary)
     if mode.format:
-        nc.convert(model, mode.format, filter=is_converted)
+        nc.convert(model, mode.format, filter=is_converted, products=mode.products)
     elif mode.weights == TORCHAO:
         _convert_with_torchao(model)
     shard(model, mesh, compiled=not mode.eager)

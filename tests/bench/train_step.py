@@ -4,10 +4,10 @@
     torchrun --nproc-per-node 8 tests/bench/train_step.py --modes bf16,nc:mxfp8_e4m3,nc:mxfp8_e4m3+e
     python tests/bench/train_step.py --formats all --json steps.jsonl
 
-A mode is the kind of the blocks' linear weights: bf16, nc:FORMAT, or tensorwise (torchao's float8,
-where torchao is). Each block is compiled; +e leaves that out, and is compared with eager bf16. All
-modes run in turn, several times over, so that a machine's drift falls on all of them; each makes
-its model, runs untimed steps, then timed ones, and drops it.
+A mode is the kind of the blocks' linear weights: bf16, nc:FORMAT, scaled:FORMAT (products of the
+bytes), or tensorwise (torchao's float8, where torchao is). Each block is compiled; +e leaves that
+out, and is compared with eager bf16. All modes run in turn, several times over, so that a machine's
+drift falls on all of them; each makes its model, runs untimed steps, then timed ones, and drops it.
 
 Peak memory is that of the timed steps. With fp32 masters in both, a format's may exceed bf16's by
 no more than what its shards store.

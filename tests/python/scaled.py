@@ -25,14 +25,14 @@ def forward(x, weight):
     """[..., out_features], without a bias."""
     products = weight.format.products
     out = values(x, products.input, "rowwise") @ weight_values(weight, "rowwise").t()
-    return out.view(*x.shape[:-1], -1)
+    return out.view(*x.shape[:-1], out.shape[1])
 
 
 def input_gradient(gradient, weight):
     """Of a format whose gradients are rounded to nearest."""
     products = weight.format.products
     out = values(gradient, products.gradient, "rowwise") @ weight_values(weight, "columnwise")
-    return out.view(*gradient.shape[:-1], -1)
+    return out.view(*gradient.shape[:-1], out.shape[1])
 
 
 def weight_gradient(gradient, x, weight):
@@ -46,6 +46,8 @@ def weight_gradient(gradient, x, weight):
 def row_error(got, expected):
     """The largest relative error of a row, in the 2-norm. float."""
     got, expected = (one.double().reshape(-1, one.shape[-1]) for one in (got, expected))
+    if got.numel() == 0:
+        return 0.0
     norm = expected.norm(dim=1)
     error = (got - expected).norm(dim=1)
     return (error / norm.clamp_min(torch.finfo(torch.float32).tiny)).max().item()

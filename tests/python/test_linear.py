@@ -64,6 +64,14 @@ def test_the_weight_is_saved_not_its_decoded_copy(format):
     assert sorted(type(t).__name__ for t in saved) == ["QuantizedTensor", "Tensor"]
 
 
+def test_no_second_derivative(format):
+    """A gradient penalty would go unnoticed."""
+    layer, x = make(format), torch.randn(4, 96, requires_grad=True)
+    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradient.sum().backward()
+
+
 def test_frozen_weights_and_inputs(format):
     layer, x = make(format), torch.randn(4, 96)
     layer(x).sum().backward()

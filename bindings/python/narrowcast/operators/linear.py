@@ -92,6 +92,11 @@ def _read(weight: QuantizedTensor, backward: bool) -> tuple[_C.Bytes, int]:
     return bytes, usage
 
 
+@implements(ops.scaled_linear.default)
+def _scaled_linear(func, args, kwargs):
+    return _C.scaled_linear_without_autograd(*args)
+
+
 @implements(ops.scaled_by_weight.default)
 def _traced_scaled_by_weight(func, args, kwargs):
     operand, weight, backward, dtype = args

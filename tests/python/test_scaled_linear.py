@@ -1,0 +1,242 @@
+"""F.linear with scaled products: those of cast operands, each of its three against float64."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import narrowcast as nc
+import scaled
+from models import DEVICES, same
+
+TESTED_FORMATS = scaled.SCALED
+STOCHASTIC = [name for name in scaled.SCALED if nc.format(name).products.stochastic_gradient]
+NEAREST = [name for name in scaled.SCALED if name not in STOCHASTIC]
+
+# Of a row: that of the accumulation, and of rounding the result to its dtype.
+ACCUMULATION = 2**-10
+ROUNDING = {torch.float32: 0, torch.bfloat16: 2**-8, torch.float16: 2**-10}
+# Matrix units that accumulate fast keep fewer bits (docs/decisions/0010-fast-accumulation.md).
+FAST_ACCUMULATION = 2**-8
+
+SHAPES = [(5, 96), (2, 3, 96), (96,), (0, 96), (1, 96), (64, 96)]
+
+
+def make(format, device="cpu", dtype=torch.float32, inner=96, outer=64, **options):
+    torch.manual_seed(0)
+    layer = nn.Linear(inner, outer, device=device, dtype=dtype, **options)
+    return nc.convert(layer, format, products="scaled")
+
+
+def error_bound(device, dtype, forward=False):
+    fast = forward and device == "cuda"
+    return (FAST_ACCUMULATION if fast else ACCUMULATION) + ROUNDING[dtype]
+
+
+def run(layer, x, gradient=None):
+    """Output without the bias, and the gradients of input, weight and bias."""
+    out = layer(x)
+    gradient = torch.randn_like(out) if gradient is None else gradient
+    got = torch.autograd.grad(out, (x, layer.weight, layer.bias), gradient)
+    return out, gradient, *got
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [*ROUNDING], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products(format, device, dtype, shape):
+    layer = make(format, device, dtype)
+    with torch.no_grad():
+        layer.bias.zero_()
+    x = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+    out, gradient, of_input, of_weight, of_bias = run(layer, x)
+    assert out.dtype == of_input.dtype == of_weight.dtype == dtype
+    assert out.shape == (*shape[:-1], 64)
+    assert of_input.shape == shape
+    assert of_weight.shape == (64, 96)
+    assert type(out) is torch.Tensor
+    expected = scaled.forward(x, layer.weight)
+    assert scaled.row_error(out, expected) <= error_bound(device, dtype, forward=True)
+    torch.testing.assert_close(of_bias, gradient.reshape(-1, 64).sum(0))
+    if format in STOCHASTIC:
+        return
+    expected = scaled.input_gradient(gradient, layer.weight)
+    assert scaled.row_error(of_input, expected) <= error_bound(device, dtype)
+    expected = scaled.weight_gradient(gradient, x, layer.weight)
+    assert scaled.row_error(of_weight, expected) <= error_bound(device, dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [1, 16, 20, 100, 512])
+@pytest.mark.parametrize("inner", [512, 528, 640])
+@pytest.mark.parametrize("outer", [512, 1024, 80])
+def test_shapes_of_matrix_units(device, rows, inner, outer):
+    """Whatever a unit takes or leaves, the product means the same."""
+    for format in NEAREST:
+        layer = make(format, device, torch.bfloat16, inner, outer)
+        with torch.no_grad():
+            layer.bias.zero_()
+        x = torch.randn(rows, inner, device=device, dtype=torch.bfloat16, requires_grad=True)
+        out, gradient, of_input, of_weight, _ = run(layer, x)
+        errors = (
+            scaled.row_error(out, scaled.forward(x, layer.weight)),
+            scaled.row_error(of_input, scaled.input_gradient(gradient, layer.weight)),
+            scaled.row_error(of_weight, scaled.weight_gradient(gradient, x, layer.weight)),
+        )
+        bounds = [error_bound(device, torch.bfloat16, i == 0) for i in range(3)]
+        assert all(error <= bound for error, bound in zip(errors, bounds, strict=True)), (
+            format,
+            errors,
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_stochastic_gradients(name, device):
+    """A cast of the gradient draws its seed from torch's generator of the CPU, on every machine."""
+    layer = make(name, device)
+    x = torch.randn(32, 96, device=device, requires_grad=True)
+    gradient = torch.randn(32, 64, device=device)
+    torch.manual_seed(7)
+    seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None).item() % 2**64
+    torch.manual_seed(7)
+    _, _, of_input, of_weight, _ = run(layer, x, gradient)
+    products = layer.weight.format.products
+    cast = nc.quantize(gradient, products.gradient, rounding="stochastic", seed=seed)
+    expected = cast.dequantize().double() @ scaled.weight_values(layer.weight, "columnwise")
+    assert scaled.row_error(of_input, expected) <= ACCUMULATION
+    columnwise = cast.dequantize(usage="columnwise").double()
+    expected = columnwise.t() @ scaled.values(x, products.input, "columnwise")
+    assert scaled.row_error(of_weight, expected) <= ACCUMULATION
+    assert not same(run(layer, x, gradient)[2], of_input)
+
+
+def test_a_bias(format, device):
+    layer = make(format, device)
+    x = torch.randn(5, 96, device=device)
+    with_bias = layer(x)
+    plain = F.linear(x, layer.weight)
+    assert same(with_bias, plain + layer.bias)
+
+
+def test_autocast(format, device):
+    """As F.linear: the product is in autocast's dtype, the gradients in those of their tensors."""
+    layer = make(format, device)
+    x = torch.randn(4, 96, device=device, requires_grad=True)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    of_input, of_weight = torch.autograd.grad(out.sum(), (x, layer.weight))
+    assert of_input.dtype == of_weight.dtype == torch.float32
+
+
+def test_what_needs_no_gradient(format, device):
+    layer = make(format, device)
+    x = torch.randn(8, 96, device=device)
+    layer(x).sum().backward()  # the input needs none
+    of_weight = layer.weight.grad
+    layer.zero_grad()
+    layer.weight.requires_grad_(False)
+    x.requires_grad_()
+    torch.manual_seed(1)
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    of_input = x.grad.clone()
+    layer.weight.requires_grad_(True)
+    x.grad = None
+    torch.manual_seed(1)
+    layer(x).sum().backward()
+    assert same(x.grad, of_input)
+    if format in NEAREST:
+        assert same(layer.weight.grad, of_weight)
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+    with torch.inference_mode():
+        token = layer(torch.randn(1, 1, 96, device=device))
+    assert token.shape == (1, 1, 64)
+
+
+def test_layers_that_share_a_weight(format):
+    one, other = make(format), nn.Linear(96, 64)
+    other.weight = one.weight
+    x = torch.randn(8, 96)
+    torch.manual_seed(1)
+    (one(x).sum() + other(x).sum()).backward()
+    both = one.weight.grad.clone()
+    one.zero_grad()
+    torch.manual_seed(1)
+    one(x).sum().backward()
+    F.linear(x, one.weight).sum().backward()
+    torch.testing.assert_close(one.weight.grad, both)
+
+
+def saved_by(function):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        function()
+    return [tensor for tensor in saved if type(tensor) is torch.Tensor]
+
+
+def test_the_input_is_saved_as_bytes(format):
+    layer, x = make(format), torch.randn(8, 96)
+    saved = saved_by(lambda: layer(x))
+    elements = nc.format(nc.format(format).products.input).rowwise.element_bits / 8
+    assert saved[0].dtype == torch.uint8
+    assert sum(tensor.nbytes for tensor in saved if tensor.dtype == torch.uint8) < 4 * 8 * 96
+    assert saved[0].nbytes == 8 * 96 * elements
+
+
+def test_one_cast_for_layers_of_one_input(format):
+    """Layers that see the same input share its bytes; an input that was written to is cast anew."""
+    layers, x = [make(format) for _ in range(3)], torch.randn(8, 96)
+    first, second = (saved_by(lambda: [layer(x) for layer in layers]) for _ in range(2))
+    addresses = {tensor.data_ptr() for tensor in first if tensor.dtype == torch.uint8}
+    assert addresses == {tensor.data_ptr() for tensor in second if tensor.dtype == torch.uint8}
+    before = layers[0](x)
+    x.mul_(2)
+    after = layers[0](x)
+    expected = scaled.forward(x, layers[0].weight)
+    assert scaled.row_error(after - layers[0].bias, expected) <= ACCUMULATION
+    assert not same(before, after)
+
+
+def test_a_cast_is_forgotten(format):
+    """Nothing is kept of an input after its backward."""
+    from narrowcast import _C
+
+    layer, x = make(format), torch.randn(8, 96)
+    out = layer(x)
+    assert _C.kept_input_bytes() > 0
+    out.sum().backward()
+    assert _C.kept_input_bytes() == 0
+
+
+def test_the_option_stays_with_the_weight(format):
+    x = torch.randn(8, 96)
+    for kept in (copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)), nn.Module.cpu):
+        layer = make(format)
+        assert same(kept(layer)(x), make(format)(x))
+        assert kept(layer).weight._store.label.products == "scaled"
+
+
+def test_no_second_derivative(format):
+    layer, x = make(format), torch.randn(4, 96, requires_grad=True)
+    (gradient,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradient.sum().backward()
+
+
+def test_refused():
+    layer = nn.Linear(96, 64)
+    with pytest.raises(ValueError, match='products is "decoded" or "scaled", not \'exact\''):
+        nc.convert(layer, TESTED_FORMATS[0], products="exact")
+    without = next(name for name in nc.formats() if nc.format(name).products is None)
+    with pytest.raises(ValueError, match=f"{without} names no formats for activations"):
+        nc.convert(layer, without, products="scaled")
+    assert type(layer.weight) is nn.Parameter
+    layer = make(TESTED_FORMATS[0])
+    with pytest.raises(TypeError, match="the bias is"):
+        F.linear(torch.randn(2, 96), layer.weight, torch.zeros(64, dtype=torch.float64))
