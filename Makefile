@@ -32,7 +32,7 @@ help:
 	@echo "make build       everything, into $(BUILD)/; leaves $(VENV)/ whose Python imports narrowcast"
 	@echo "make test        build, then every test that this machine can run"
 	@echo "make exhaustive  every number type and scale rule, for all 2^32 floats (minutes)"
-	@echo "make demo        build, then train a small GPT three times and compare (demo/)"
+	@echo "make demo        build, then train a small GPT four times and compare (demo/)"
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
 	@echo "make bench       measure this machine"
 	@echo "make bench-step  training steps under FSDP2 on all GPUs, beside bf16's; ARGS=\"--formats all\" and the like"

@@ -21,14 +21,14 @@ const nc_machine& Plugin::machine(at::Device device) const {
   return *table->cuda;
 }
 
-const Plugin& plugin_named(const std::string& name) {
+const Plugin& plugin_named(std::string_view name) {
   static std::mutex mutex;
-  static std::map<std::string, Plugin> named;  // whose entries stay in their places
+  static std::map<std::string, Plugin, std::less<>> named;  // whose entries stay in their places
   const std::scoped_lock lock(mutex);
   if (const auto found = named.find(name); found != named.end()) return found->second;
   const nc_plugin* table = find_plugin(name);
   if (table == nullptr) value_error("there is no format '", name, "'");
-  return named.emplace(name, Plugin{table, "the plugin of " + name}).first->second;
+  return named.emplace(name, Plugin{table, text("the plugin of ", name)}).first->second;
 }
 
 int usage_of(const std::string& name) {

@@ -26,7 +26,7 @@ struct Plugin {
 };
 
 // A loaded format. ValueError if there is none of this name.
-const Plugin& plugin_named(const std::string& name);
+const Plugin& plugin_named(std::string_view name);
 
 inline constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {
     "rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"};

@@ -87,15 +87,19 @@ CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages u
                usages, facts.tensor_amax != 0);
 }
 
+// Both usages of a derived format have one value; a unit of the backward reads columnwise bytes.
+bool prefers_columnwise(const Bytes& bytes, bool backward, int32_t kind) {
+  return backward && bytes.has(1) && has_unit(bytes.device, kind);
+}
+
 // The product of a cast's rowwise bytes with a weight.
 at::Tensor by_weight(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
                      const Bytes& bytes, bool backward, at::ScalarType dtype) {
   const Recipe recipe(bytes.facts());
   const Plugin& plugin = backward ? recipe.gradient : recipe.input;
   const int32_t kind = recipe.kind(backward ? NC_PRODUCT_INPUT_GRADIENT : NC_PRODUCT_FORWARD);
-  int usage = usage_of_weight(weight, bytes, backward);
-  // Both usages of a derived format have one value; a unit reads the one in its order.
-  if (backward && bytes.has(1) && has_unit(bytes.device, kind)) usage = 1;
+  const bool unit_order = prefers_columnwise(bytes, backward, kind);
+  const int usage = unit_order ? 1 : usage_of_weight(weight, bytes, backward);
   return scaled_product(operand_of(rowwise, plugin, 0, false), operand_of(bytes, usage, backward),
                         kind, /*fast=*/!backward, dtype);
 }
@@ -229,6 +233,8 @@ at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weigh
 }  // namespace
 
 void bind_scaled_linear(py::module_& module) {
+  module.def("prefers_columnwise", &prefers_columnwise,
+             "Whether a product of a pass reads a weight's columnwise bytes where it has both.");
   module.def(
       "scaled_linear_without_autograd",
       [](const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {

@@ -27,9 +27,21 @@ struct Operand {
   bool has_block(int64_t rows, int64_t columns) const {
     return layout.block_rows == rows && layout.block_columns == columns;
   }
-  // Scales are stored for each 1 x columns, padded as matrix units of sm_100 read them.
+  bool has_pad(int64_t rows, int64_t columns) const {
+    return layout.scale_pad_rows == rows && layout.scale_pad_columns == columns;
+  }
+  // Scales of 1 x 128 stored as [groups, rows], where rows that are a multiple of 4 have no
+  // padding; and of 128 x 128 as [blocks, groups], padded to 4 groups.
+  bool is_in_groups() const {
+    return has_block(1, 128) && layout.scale_transposed && (has_pad(1, 4) || has_pad(1, 1));
+  }
+  bool is_in_squares() const {
+    return has_block(128, 128) && !layout.scale_transposed && has_pad(1, 4);
+  }
+  // Scales are stored for each 1 x columns, in the padding that units of sm_100 read.
   bool has_scale_per(int64_t columns) const {
-    return layout.scale_per_rows == 1 && layout.scale_per_columns == columns;
+    return layout.scale_per_rows == 1 && layout.scale_per_columns == columns &&
+           (layout.scale_transposed ? has_pad(4, 128) : has_pad(128, 4));
   }
   bool is_8_bit_float() const { return is(Element::kE4M3) || is(Element::kE5M2); }
 
@@ -60,10 +72,10 @@ nc_product_kind kind_of(const Operand& a, const Operand& b) {
   if (both_have(a, b, ScaleType::kF32) && in_order) {
     if (spans_tensor(a.layout) && spans_tensor(b.layout) && are_8_bit_floats(a, b))
       return NC_TENSOR_BY_TENSOR;
-    const bool groups = a.is(Element::kE4M3) && b.is(Element::kE4M3) && a.has_block(1, 128) &&
-                        a.layout.scale_transposed;
-    if (groups && b.has_block(128, 128) && !b.layout.scale_transposed) return NC_1X128_BY_128X128;
-    if (groups && b.has_block(1, 128) && b.layout.scale_transposed) return NC_1X128_BY_1X128;
+    if (a.is(Element::kE4M3) && b.is(Element::kE4M3) && a.is_in_groups()) {
+      if (b.is_in_squares()) return NC_1X128_BY_128X128;
+      if (b.is_in_groups()) return NC_1X128_BY_1X128;
+    }
   }
   // Those of sm_100 read their operands in either order.
   if (both_have(a, b, ScaleType::kE8M0) && a.has_scale_per(32) && b.has_scale_per(32) &&

@@ -1,6 +1,7 @@
 """Trains a small GPT on bytes, its weights kept and gathered in a narrow format under FSDP2.
 
     python examples/train.py --format nvfp4                    # starts its own ranks
+    python examples/train.py --format nvfp4 --products scaled  # multiplies the bytes
     torchrun --nproc-per-node 2 examples/train.py --format mxfp8_e4m3
 
 What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.FusedAdam.
@@ -33,6 +34,9 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     formats = [*nc.formats(), "plain"]
     parser.add_argument("--format", default="mxfp8_e4m3", choices=formats, help="of the weights")
+    parser.add_argument(
+        "--products", default="decoded", choices=["decoded", "scaled"], help="of linear layers"
+    )
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
     parser.add_argument("--time", type=int, default=128, help="bytes in a window")
@@ -48,6 +52,10 @@ def options():
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
     parser.add_argument("--out", type=Path, help="where to write what the run measured, as JSON")
     args = parser.parse_args()
+    able = [name for name in nc.formats() if nc.format(name).products]
+    if args.products == "scaled" and args.format not in able:
+        parser.error(f"--products scaled takes --format {', '.join(able)}, not {args.format}")
+    args.name = args.format + ("-scaled" if args.products == "scaled" else "")
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     args.ranks = args.ranks or min(2, torch.cuda.device_count() if args.device == "cuda" else 2)
     return args
@@ -67,7 +75,7 @@ def build(args, mesh):
     torch.manual_seed(args.seed)  # every rank, every format: one initialisation
     model = GPT(args.width, args.layers, args.width // 32).to(args.device)
     if args.format != "plain":
-        nc.convert(model, args.format)
+        nc.convert(model, args.format, products=args.products)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.bf16 else None)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -113,7 +121,7 @@ def train(args, mesh):
     )
     random = torch.Generator().manual_seed(args.seed + 1)
     losses, optimizer_ms = [], []
-    bar = tqdm(range(args.steps), desc=args.format, disable=rank != 0, mininterval=0.5)
+    bar = tqdm(range(args.steps), desc=args.name, disable=rank != 0, mininterval=0.5)
     for _ in bar:
         tokens, targets = windows(training, args.batch, args.time, random)
         tokens, targets = tokens[rank::ranks].to(args.device), targets[rank::ranks].to(args.device)
@@ -128,6 +136,7 @@ def train(args, mesh):
     gathered_per_step = gathered.bytes / args.steps  # before the evaluation gathers more
     return {
         "format": args.format,
+        "products": args.products,
         "ranks": ranks,
         "bits_per_byte": bits_per_byte(model, held_out, args, mesh),
         "gathered_bytes_per_step": gathered_per_step,
@@ -158,7 +167,7 @@ def main():
     mesh = init_device_mesh(args.device, (dist.get_world_size(),))
     result = train(args, mesh)
     if mesh.get_local_rank() == 0:
-        print(f"{args.format}: {result['bits_per_byte']:.4f} bits per byte of held-out text")
+        print(f"{args.name}: {result['bits_per_byte']:.4f} bits per byte of held-out text")
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps(result))

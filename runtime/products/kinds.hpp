@@ -13,12 +13,12 @@ struct ProductKind {
 
 // In the order of nc_product_kind.
 inline constexpr ProductKind kProductKinds[NC_PRODUCT_KIND_COUNT] = {
-    {"decoded", "every machine, of decoded operands"},
+    {"decoded", "none"},
     {"one scale by one scale", "sm_89 and newer"},
     {"1x128 by 128x128", "sm_90"},
     {"1x128 by 1x128", "sm_90"},
-    {"1x32 e8m0", "none yet (sm_100 has the unit)"},
-    {"1x16 e4m3 under a tensor scale", "none yet (sm_100 has the unit)"},
+    {"1x32 e8m0", "sm_100 has one, not used yet"},
+    {"1x16 e4m3 under a tensor scale", "sm_100 has one, not used yet"},
 };
 
 }  // namespace narrowcast

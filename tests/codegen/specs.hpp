@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/derive.hpp"
+#include "codegen/products.hpp"
 #include "codegen/read.hpp"
 #include "codegen/validate.hpp"
 
@@ -36,13 +37,42 @@ inline std::vector<fs::path> files(const fs::path& folder, const std::string& ex
 
 inline std::vector<fs::path> good_specs() { return files(kSource / "spec", ".toml"); }
 
-// The plan of a spec that has no errors.
-inline Plan plan_of(const Source& source) {
+// The plan of a spec that has no errors, without its products.
+inline Plan plan_alone(const Source& source) {
   Diagnostics diagnostics(source);
   const Format format = read(source, diagnostics);
   validate(format, diagnostics);
   REQUIRE_MESSAGE(diagnostics.empty(), diagnostics.text());
   return derive(format);
+}
+
+// What products may name.
+inline const Plans& good_plans() {
+  static const Plans kPlans = [] {
+    Plans plans;
+    for (const fs::path& path : good_specs())
+      plans.emplace(path.stem().string(), plan_alone({path.string(), text_of(path)}));
+    return plans;
+  }();
+  return kPlans;
+}
+
+// All errors of a spec.
+inline std::string messages(const Source& source) {
+  Diagnostics diagnostics(source);
+  const Format format = read(source, diagnostics);
+  validate(format, diagnostics);
+  if (diagnostics.empty()) products_of(format, derive(format), good_plans(), diagnostics);
+  return diagnostics.text();
+}
+
+// The plan of a spec that has no errors.
+inline Plan plan_of(const Source& source) {
+  Plan plan = plan_alone(source);
+  Diagnostics diagnostics(source);
+  plan.products = products_of(read(source, diagnostics), plan, good_plans(), diagnostics);
+  REQUIRE_MESSAGE(diagnostics.empty(), diagnostics.text());
+  return plan;
 }
 
 inline Plan plan_of(const std::string& name) {

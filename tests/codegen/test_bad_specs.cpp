@@ -9,12 +9,6 @@ const fs::path kBad = kSource / "tests/codegen/bad";
 
 Source bad_spec(const fs::path& path) { return {"bad/" + path.filename().string(), text_of(path)}; }
 
-std::string messages(const Source& source) {
-  Diagnostics diagnostics(source);
-  validate(read(source, diagnostics), diagnostics);
-  return diagnostics.text();
-}
-
 TEST_CASE("each wrong spec gives exactly the message beside it") {
   const std::vector<fs::path> paths = files(kBad, ".toml");
   REQUIRE(paths.size() > rules().size());

@@ -27,12 +27,20 @@ SPEC = {
     "rowwise": {"block": [4, 8]},
     "columnwise": {"block": [4, 8]},
     "quantize": {"scale": "floor"},
+    "products": {"input": "self", "gradient": "mxfp8_e5m2"},
 }
 QUICK = ("--baseline", "--gpu", "off")
 CAST = (
     "import sys, torch, narrowcast as nc; q = nc.quantize(torch.ones(4, 8) * 15.75, sys.argv[1]); "
 )
 SHOW = CAST + "print(q.rowwise_scale_inv.tolist(), nc.format(sys.argv[1]).path)"
+TRAIN = """
+import sys, torch, narrowcast as nc
+layer = nc.convert(torch.nn.Linear(32, 16), sys.argv[1], products="scaled")
+layer(torch.randn(8, 32)).sum().backward()
+products = nc.format(sys.argv[1]).products
+print((products.input, products.gradient), bool(layer.weight.grad.isfinite().all()))
+"""
 
 
 @pytest.fixture
@@ -66,6 +74,8 @@ def test_build_rebuild_and_load(spec, tmp_path, capsys):
 
     loaded = run(sys.executable, "-c", SHOW, NAME, NARROWCAST_PLUGINS=str(plugins))
     assert loaded.stdout == f"[[122]] {plugins / NAME}.so\n", loaded.stderr
+    trained = run(sys.executable, "-c", TRAIN, NAME, NARROWCAST_PLUGINS=str(plugins))
+    assert trained.stdout == "('self', 'mxfp8_e5m2') True\n".replace("self", NAME), trained.stderr
 
     made = (plugins / f"{NAME}.so").stat().st_mtime_ns
     assert main(build) == 0

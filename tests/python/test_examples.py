@@ -26,9 +26,8 @@ def test_demo(demo, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert (tmp_path / "losses.png").stat().st_size > 10_000
     assert (tmp_path / "table.txt").read_text() in result.stdout
-    runs = [
-        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("plain", *demo.ALLOWED)
-    ]
+    runs = [json.loads((tmp_path / f"{name}.json").read_text()) for name in demo.RUNS]
+    assert [run["products"] for run in runs] == ["decoded", "decoded", "scaled", "decoded"]
     assert all(len(run["losses"]) == 3 for run in runs)
     first = [run["losses"][0] for run in runs]
     assert max(first) - min(first) < 0.1, "the runs do not begin with the same weights"
@@ -44,8 +43,17 @@ def test_demo(demo, tmp_path):
     [(0.0, True), (-0.01, True), (0.5, False), (-0.5, False), (float("nan"), False)],
 )
 def test_judgement(demo, distance, near):
-    results = {name: {"bits_per_byte": 2.5 + distance} for name in demo.ALLOWED}
-    assert demo.judge({demo.PLAIN: {"bits_per_byte": 2.5}} | results) == near
+    results = {name: {"bits_per_byte": 2.5 + distance} for name in demo.RUNS}
+    assert demo.judge(results | {demo.PLAIN: {"bits_per_byte": 2.5}}) == near
+
+
+@pytest.mark.parametrize("name", ["plain", "mxfp4"])
+def test_scaled_products_need_a_format_that_names_some(name):
+    train = [sys.executable, str(EXAMPLES / "train.py")]
+    command = [*train, "--format", name, "--products", "scaled"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2
+    assert result.stderr.endswith(f", not {name}\n")
 
 
 def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
@@ -59,4 +67,4 @@ def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode != 0
-    assert "the run with plain weights failed" in result.stderr
+    assert "the plain run failed" in result.stderr

@@ -86,8 +86,10 @@ def _formats_of(specs: Sequence[str]) -> list[str]:
 
 
 def _generate(*arguments: str | Path) -> bool:
-    """Runs the generator, whose errors are made for users. Its list of written files is not."""
-    answer = _run(toolchain.generator(), *arguments)
+    """Runs the generator, whose errors are made for users. Its list of written files is not. Specs
+    may name the formats that come with narrowcast.
+    """
+    answer = _run(toolchain.generator(), "--known", toolchain.specs(), *arguments)
     print(answer.stderr, end="", file=sys.stderr, flush=True)
     return answer.returncode == 0
 

@@ -57,9 +57,25 @@ def _facts(f: registry.Format) -> dict[str, str]:
         "bits per element": f"{f.bits_per_element:.6g}, {f.wire_bits_per_element:.6g} on the wire",
         "row step": f"{f.row_step}: shards begin at its multiples",
         "gathered": gathered,
+        **_products(f),
         "reference": f.reference,
         "loaded from": f.path,
     }
+
+
+def _products(f: registry.Format) -> dict[str, str]:
+    """What linear layers with scaled products do."""
+    names = ("forward", "input_gradient", "weight_gradient")
+    lines = {name.replace("_", " "): "-" for name in names}
+    if f.products is None:
+        none = "none: the spec names no formats for activations and gradients"
+        return {"scaled products": none} | lines
+    p = f.products
+    for line, name in zip(lines, names, strict=True):
+        product = getattr(p, name)
+        lines[line] = f"{product.kind}; matrix units: {product.machines}"
+    rounding = ", rounded stochastically" if p.stochastic_gradient else ""
+    return {"scaled products": f"input {p.input}, gradient {p.gradient}{rounding}"} | lines
 
 
 def _layouts(f: registry.Format) -> dict[str, str]:

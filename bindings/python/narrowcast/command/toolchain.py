@@ -33,6 +33,11 @@ def sources() -> Path:
     return (_PACKAGE / "source").resolve()
 
 
+def specs() -> Path:
+    """The specs of the formats that come with narrowcast."""
+    return _PACKAGE / "spec"
+
+
 def cmake() -> str:
     return _program("cmake", "Install CMake 3.25 or newer (Debian: cmake; or pip install cmake)")
 

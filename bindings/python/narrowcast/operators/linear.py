@@ -104,8 +104,8 @@ def _traced_scaled_by_weight(func, args, kwargs):
     products = bytes.format.products
     cast_to = products.gradient if backward else products.input
     product = products.input_gradient if backward else products.forward
-    if backward and bytes.has("columnwise"):
-        usage = 1  # the one in a matrix unit's order
+    if _C.prefers_columnwise(bytes, backward, product.number):
+        usage = 1
     stored = [*map(bytes.buffer, buffers_of(USAGES[usage]))]
     stored += [bytes.amax] * bytes.format.tensor_amax
     return ops.scaled_product(
