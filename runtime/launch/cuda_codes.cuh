@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
   alignas(16) __shared__ uint8_t stage[Decoding::kStageBytes];
   alignas(16) __shared__ uint8_t scale_stage[Decoding::kScaleStageBytes];
   __shared__ CudaEntry entry;
-  if (!load_entry</*kOfTile=*/true>(launch, entry)) return;
+  if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
   const nc_tensor& tensor = entry.tensor;
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
     with_code_tile<Sequence, Decoding::template Of<Type>::template Tile>(
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(Derivation<Sequence>::kThreads, Derivation<Seq
   alignas(16) __shared__ uint8_t stage[Derivation::kStageBytes];
   alignas(16) __shared__ uint8_t scale_stage[Derivation::kScaleStageBytes];
   __shared__ CudaEntry entry;
-  if (!load_entry</*kOfTile=*/true>(launch, entry)) return;
+  if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
   with_code_tile<Sequence, Derivation::template Tile>(
       entry.tensor, stage, scale_stage, [&](auto tile) {
         Sequence::derive_columnwise(tile, typename Sequence::TensorBuffers(entry.tensor));

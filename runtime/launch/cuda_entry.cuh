@@ -45,18 +45,18 @@ __device__ __forceinline__ void copy_entry(const nc_tensor* tensor, const nc_ste
     reinterpret_cast<uint64_t*>(&entry)[lane] = *source;
 }
 
-// By all threads of a block. False if nothing of the tensor may change. kOfTile: the block is that
-// of a tile, not that of a tensor.
+// By all threads of a block. False if nothing of the tensor may change. `number`: of a tile, if
+// kOfTile, or else of a tensor.
 template <bool kOfTile>
-__device__ __forceinline__ bool load_entry(const CudaLaunch& parameters, CudaEntry& entry) {
+__device__ __forceinline__ bool load_entry(const CudaLaunch& parameters, CudaEntry& entry,
+                                           int64_t number) {
   const nc_launch& launch = parameters.launch;
   if (threadIdx.x < kWarpSize) {
     const int lane = static_cast<int>(threadIdx.x);
     const nc_tensor* tensors = launch.host_tables ? parameters.tensors : launch.tensors;
     const nc_step* steps = launch.host_tables ? parameters.steps : launch.steps;
     const float found_inf = launch.found_inf == nullptr ? 0.0f : *launch.found_inf;
-    const int64_t index =
-        kOfTile ? find_tensor(tensors, launch.count, blockIdx.x, lane) : int64_t{blockIdx.x};
+    const int64_t index = kOfTile ? find_tensor(tensors, launch.count, number, lane) : number;
     copy_entry(tensors + index, launch.steps == nullptr ? nullptr : steps + index, entry, lane);
     if (lane == 0) {
       entry.index = index;

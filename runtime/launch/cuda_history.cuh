@@ -12,7 +12,7 @@ template <class Sequence, bool kStart>
 __global__ void __launch_bounds__(NC_HISTORY_LENGTH)
     history_kernel(const __grid_constant__ CudaLaunch launch) {
   __shared__ CudaEntry entry;
-  if (!load_entry</*kOfTile=*/false>(launch, entry)) return;
+  if (!load_entry</*kOfTile=*/false>(launch, entry, blockIdx.x)) return;
   const float amax = entry.amax;
   const int place = static_cast<int>(threadIdx.x);
   nc_history& history = *entry.tensor.history;

@@ -5,6 +5,7 @@
 #include "runtime/launch/cuda_codes.cuh"
 #include "runtime/launch/cuda_full.cuh"
 #include "runtime/launch/cuda_history.cuh"
+#include "runtime/launch/cuda_largest.cuh"
 #include "runtime/launch/cuda_rows.cuh"
 #include "runtime/launch/find_tensor.hpp"
 #include "runtime/launch/inputs.hpp"
@@ -32,7 +33,7 @@ struct CastAction {
   }
 };
 
-struct ReduceAmaxAction {
+struct ReduceAmax {
   // Magnitudes order like their bits, and none is NaN. Most warps find a larger one already there.
   template <class Tile>
   __device__ __forceinline__ static void reduce(const Tile& tile, float* amax) {
@@ -40,12 +41,6 @@ struct ReduceAmaxAction {
     unsigned* shared = reinterpret_cast<unsigned*>(amax);
     if (tile.lane == 0 && largest > *static_cast<volatile unsigned*>(shared))
       atomicMax(shared, largest);
-  }
-  template <class Sequence, class Tile>
-  __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
-                                             const CudaEntry& entry) {
-    load_value(tile, entry.tensor, launch.source_bf16);
-    reduce(tile, launch.amax + entry.index);
   }
 };
 
@@ -55,7 +50,7 @@ struct UpdateAction {
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
     update_tile(tile, entry.tensor, entry.step);
-    if constexpr (Sequence::kDelayedAmax) ReduceAmaxAction::reduce(tile, launch.amax + entry.index);
+    if constexpr (Sequence::kDelayedAmax) ReduceAmax::reduce(tile, launch.amax + entry.index);
     CastAction<Rounding>::template cast<Sequence>(tile, launch, entry, /*update=*/true);
   }
 };
@@ -65,7 +60,7 @@ struct UpdateAmaxAction {
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
     update_tile(tile, entry.tensor, entry.step);
-    ReduceAmaxAction::reduce(tile, launch.amax + entry.index);
+    ReduceAmax::reduce(tile, launch.amax + entry.index);
   }
 };
 
@@ -75,7 +70,7 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   constexpr int kWarps = Sequence::kTileRows / kThreadRows;
   __shared__ CudaShared<kWarps> shared;
   __shared__ CudaEntry entry;
-  if (!load_entry</*kOfTile=*/true>(parameters, entry)) return;
+  if (!load_entry</*kOfTile=*/true>(parameters, entry, blockIdx.x)) return;
   const nc_launch& launch = parameters.launch;
   const nc_tensor& tensor = entry.tensor;
   const void* grad = launch.steps == nullptr ? nullptr : entry.step.grad;
@@ -103,7 +98,7 @@ struct CudaKernels {
   }
 
   static const char* reduce_amax(const nc_launch* l) {
-    return run<ReduceAmaxAction, kCastBlocks>(l);
+    return run_largest<Sequence::kTileRows, kWarpColumns>(l);
   }
   static const char* cast(const nc_launch* l) {
     return l->stochastic ? run<CastAction<Stochastic>, kCastBlocks>(l)

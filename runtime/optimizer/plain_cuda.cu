@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ CudaLaunch launch) {
   __shared__ CudaShared<kWarps> shared;
   __shared__ CudaEntry entry;
-  if (!load_entry</*kOfTile=*/true>(launch, entry)) return;
+  if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
   const nc_tensor& tensor = entry.tensor;
   const nc_step& step = entry.step;
   const int64_t first = (blockIdx.x - tensor.first_tile) * kRun;

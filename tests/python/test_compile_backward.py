@@ -46,6 +46,8 @@ def exchange(layer, other, usages):
                 to.copy_(source)
         if mine.amax is not None:
             mine.amax.copy_(theirs.amax)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # FSDP2's gathers wait for nothing between forward and backward
 
 
 def changed_between(mesh, format, backend):
