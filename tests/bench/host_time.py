@@ -25,6 +25,7 @@ import report
 
 LINEAR_COLUMNS = [
     ("format", "linear, bf16 activations", "s"),
+    ("products", "products", "s"),
     ("size", "weight", "s"),
     ("plain_forward_us", "bf16 forward us", ".1f"),
     ("forward_us", "quantized", ".1f"),
@@ -137,11 +138,12 @@ def linear_rows(formats, sizes, watch) -> list[dict]:
     rows = []
     for size in sizes:
         plain = linear_microseconds(None, size, watch)
-        for name in formats:
-            forward, backward = linear_microseconds(name, size, watch)
+        for name, products in _with_products(formats):
+            forward, backward = linear_microseconds(name, size, watch, products)
             rows.append(
                 {
                     "format": name,
+                    "products": products,
                     "size": f"{size} x {size}",
                     "plain_forward_us": plain[0],
                     "forward_us": forward,
@@ -154,9 +156,17 @@ def linear_rows(formats, sizes, watch) -> list[dict]:
     return rows
 
 
-def linear_microseconds(format, size, watch):
+def _with_products(formats):
+    """Each format with each kind of products that it has."""
+    for name in formats:
+        yield name, "decoded"
+        if nc.format(name).products:
+            yield name, "scaled"
+
+
+def linear_microseconds(format, size, watch, products="decoded"):
     """Of a forward, and of its backward."""
-    weight = weights([(size, size)], watch.device, torch.bfloat16, format)[0]
+    weight = weights([(size, size)], watch.device, torch.bfloat16, format, products)[0]
     x = torch.randn(ROWS, size, device=watch.device, dtype=torch.bfloat16, requires_grad=True)
     gradient = torch.randn_like(x)
 
@@ -170,12 +180,14 @@ def linear_microseconds(format, size, watch):
     return [us / CALLS for us in watch.microseconds(forward, backward)]
 
 
-def weights(shapes, device, dtype=torch.float32, format=None) -> list[nn.Parameter]:
+def weights(
+    shapes, device, dtype=torch.float32, format=None, products="decoded"
+) -> list[nn.Parameter]:
     """Parameters without values that matter, quantized if a format is given."""
     layers = [nn.Linear(n, m, bias=False, device=device, dtype=dtype) for m, n in shapes]
     module = nn.ModuleList(layers)
     if format is not None:
-        nc.convert(module, format)
+        nc.convert(module, format, products=products)
     return list(module.parameters())
 
 

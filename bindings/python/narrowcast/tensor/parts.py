@@ -48,7 +48,12 @@ def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label
 
 def _tensors_of(tensor) -> list[torch.Tensor | None]:
     """Those that are there, in the order of BUFFERS and SPANNING."""
-    stored = [tensor._view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
+    view = tensor._view
+    if view.is_whole:  # which torch.compile asks of every weight at every call
+        view.store.refresh()
+        bytes = view.store.bytes
+        return [*bytes.buffers, bytes.amax, bytes.history, tensor.master]
+    stored = [view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
     return stored + [getattr(tensor, name) for name in SPANNING]
 
 

@@ -58,7 +58,10 @@ class View:
         own = self.own_usage(usage)
         if not (self.store.bytes.has(own) or self.store.derives(own)):
             return None
-        return buffers.canonical(self.store.fresh(own), buffers_of(own)[index], self.region)
+        bytes, number = self.store.fresh(own), buffers_of(own)[index]
+        return (
+            bytes.buffer(number) if self.is_whole else buffers.canonical(bytes, number, self.region)
+        )
 
     def spanning(self, name: str) -> torch.Tensor | None:
         """What belongs to the whole tensor, by its name."""
