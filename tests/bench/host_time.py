@@ -9,11 +9,8 @@ tiny and one thread works, but what is computed counts.
 """
 
 import argparse
-import contextlib
-import gc
 import statistics
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +19,7 @@ from torch import nn
 import narrowcast as nc
 import processes
 import report
+from stopwatch import Stopwatch
 
 LINEAR_COLUMNS = [
     ("format", "linear, bf16 activations", "s"),
@@ -73,64 +71,6 @@ def options():
     if len(set(args.counts)) < 2:
         parser.error("--counts: a line needs two different numbers")
     return args
-
-
-class Stopwatch:
-    """Times calls on the host while the device is kept busy."""
-
-    def __init__(self, device: str, samples: int):
-        self.device, self.samples = device, samples
-        self.cycles = 20_000_000  # some 10 ms
-
-    def microseconds(self, *works) -> list[float]:
-        """Median microseconds of each of some functions, called in turn, each with what the one
-        before has returned.
-        """
-        samples = []
-        with _undisturbed():
-            while len(samples) < self.samples + 3:
-                if sample := self._sample(works):
-                    samples.append(sample)
-        # The first warm up.
-        return [1e6 * statistics.median(seconds) for seconds in zip(*samples[3:], strict=True)]
-
-    def _sample(self, works):
-        """The seconds of each, or None if the device was idle before the host was through."""
-        busy = self._occupy()
-        seconds, result = [], None
-        for work in works:
-            begin = time.perf_counter()
-            result = work(result)
-            seconds.append(time.perf_counter() - begin)
-        if busy is not None and busy.query():
-            if self.cycles > 2**36:
-                raise RuntimeError("the host waits for the device: its time cannot be told")
-            self.cycles *= 2
-            return None
-        return seconds
-
-    def _occupy(self):
-        if self.device == "cpu":
-            return None
-        torch.cuda.synchronize()
-        torch.cuda._sleep(self.cycles)
-        event = torch.cuda.Event()
-        event.record()
-        return event
-
-
-@contextlib.contextmanager
-def _undisturbed():
-    """No collection of garbage, and one thread: waking others can take longer than the call."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        torch.set_num_threads(threads)
 
 
 def linear_rows(formats, sizes, watch) -> list[dict]:

@@ -85,9 +85,10 @@ def test_host_time(tmp_path):
     few = ("--samples", 3, "--counts", "2,4,8", "--sizes", 64, "--formats", "mxfp8_e4m3")
     result, rows = bench("host_time.py", *few, json_file=tmp_path / "rows")
     parts = {part: [row for row in rows if row["part"] == part] for part in ("linear", "step")}
-    (linear,) = parts["linear"]
-    assert min(linear[key] for key in ("forward_us", "plain_forward_us", "backward_us")) > 0
-    assert linear["forward_ratio"] == linear["forward_us"] / linear["plain_forward_us"]
+    assert [row["products"] for row in parts["linear"]] == ["decoded", "scaled"]
+    for row in parts["linear"]:
+        assert min(row[key] for key in ("forward_us", "plain_forward_us", "backward_us")) > 0
+        assert row["forward_ratio"] == row["forward_us"] / row["plain_forward_us"]
     assert [row["format"] for row in parts["step"]] == ["plain", "mxfp8_e4m3"]
     for row in parts["step"]:
         assert len(row["us"]) == 3 and min(row["us"]) > 0
