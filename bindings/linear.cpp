@@ -2,13 +2,13 @@
 // gradient with the decoded weight. A decoded copy is never kept.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "bindings/module.hpp"
+#include "bindings/operators.hpp"
 #include "bindings/weights.hpp"
 
 namespace narrowcast {
@@ -32,11 +32,6 @@ at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalT
 }
 at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
   type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
-}
-
-template <class Signature>
-auto typed_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
 const auto& linear_operator() {

@@ -12,6 +12,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_products();
   narrowcast::bind_weights(module);
   narrowcast::bind_scaled_product();
+  narrowcast::bind_traced();
   narrowcast::bind_scaled_linear(module);
   narrowcast::bind_optimizer(module);
 }

@@ -1,16 +1,13 @@
 // F.linear with a quantized weight where activations and gradients are cast, too, as the weight's
 // format says: docs/products.md.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <numeric>
-
-#include "bindings/activation.hpp"
 #include "bindings/module.hpp"
 #include "bindings/scaled_product.hpp"
+#include "bindings/traced.hpp"
 #include "bindings/units.hpp"
 #include "bindings/weights.hpp"
 
@@ -20,73 +17,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the weight's format says of products.
-struct Recipe {
-  explicit Recipe(const nc_format& weight)
-      : facts(weight.products),
-        input(plugin_named(facts.input)),
-        gradient(plugin_named(facts.gradient)) {}
-
-  int32_t kind(nc_product_of product) const { return facts.product[product].kind; }
-  // Rows of activations come in multiples of it: columnwise, codes of neighbouring rows share
-  // bytes.
-  int64_t row_multiple() const {
-    return std::lcm(elements_per_group(input.layout(NC_COLUMNWISE_DATA)),
-                    elements_per_group(gradient.layout(NC_COLUMNWISE_DATA)));
-  }
-
-  const nc_products& facts;
-  const Plugin &input, &gradient;
-};
-
-template <class Signature>
-auto typed_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
   type_error("narrowcast::scaled_linear takes a QuantizedTensor as its weight");
 }
-at::Tensor by_weight_of_plain(at::TensorList, const at::Tensor&, bool, at::ScalarType) {
-  type_error("narrowcast::scaled_by_weight takes a QuantizedTensor as its weight");
-}
-
-// The tensors of a cast's usages, one after the other, as the operators narrowcast::cast give them.
-struct CastTensors {
-  std::vector<at::Tensor> rowwise, columnwise;
-};
-
-CastTensors split(std::vector<at::Tensor> all, Usages usages, bool has_amax) {
-  CastTensors made;
-  size_t next = 0;
-  const auto take = [&](std::vector<at::Tensor>& to) {
-    to = {all[next], all[next + 1]};
-    next += 2;
-    if (has_amax) to.push_back(all.back());
-  };
-  if (usages.rowwise) take(made.rowwise);
-  if (usages.columnwise) take(made.columnwise);
-  return made;
-}
-
-CastTensors split(const Activation& activation, Usages usages) {
-  CastTensors made;
-  if (usages.rowwise) made.rowwise = stored_tensors(activation.operand(0));
-  if (usages.columnwise) made.columnwise = stored_tensors(activation.operand(1));
-  return made;
-}
-
-CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
-                          bool stochastic) {
-  using Cast = std::vector<at::Tensor>(const at::Tensor&, const std::string&, bool, bool);
-  static const auto kNearest = typed_operator<Cast>("narrowcast::cast");
-  static const auto kStochastic = typed_operator<Cast>("narrowcast::cast_stochastic");
-  const nc_format& facts = plugin.format();
-  return split((stochastic ? kStochastic : kNearest)
-                   .call(rows, facts.name, usages.rowwise, usages.columnwise),
-               usages, facts.tensor_amax != 0);
-}
-
 // Both usages of a derived format have one value; a unit of the backward reads columnwise bytes.
 bool prefers_columnwise(const Bytes& bytes, bool backward, int32_t kind) {
   return backward && bytes.has(1) && has_unit(bytes.device, kind);
@@ -102,24 +35,6 @@ at::Tensor by_weight(const std::vector<at::Tensor>& rowwise, const at::Tensor& w
   const int usage = unit_order ? 1 : usage_of_weight(weight, bytes, backward);
   return scaled_product(operand_of(rowwise, plugin, 0, false), operand_of(bytes, usage, backward),
                         kind, /*fast=*/!backward, dtype);
-}
-
-at::Tensor by_weight_in_trace(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
-                              bool backward, at::ScalarType dtype) {
-  static const auto kOperator =
-      typed_operator<decltype(by_weight_of_plain)>("narrowcast::scaled_by_weight");
-  return kOperator.call(rowwise, weight, backward, dtype);
-}
-
-at::Tensor weight_gradient_in_trace(const std::vector<at::Tensor>& gradient,
-                                    const std::vector<at::Tensor>& input, const Recipe& recipe,
-                                    at::ScalarType dtype) {
-  using Product = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
-                             const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
-                             bool, at::ScalarType);
-  static const auto kProduct = typed_operator<Product>("narrowcast::scaled_product");
-  return kProduct.call(gradient, recipe.facts.gradient, 1, true, input, recipe.facts.input, 1, true,
-                       std::nullopt, recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), false, dtype);
 }
 
 // A matrix with zeros for the rows that are missing to a multiple.
@@ -154,7 +69,7 @@ struct Output {
     const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
     const bool traced = is_watched() || !bytes->is_plain;
     cast = traced ? cast_in_trace(rows, recipe.input, usages, false)
-                  : split(cast_input(input, rows, recipe.input, usages), usages);
+                  : tensors_of(cast_input(input, rows, recipe.input, usages), usages);
     const at::ScalarType dtype = input.scalar_type();
     const at::Tensor product = traced ? by_weight_in_trace(cast.rowwise, weight, false, dtype)
                                       : by_weight(cast.rowwise, weight, *bytes, false, dtype);
@@ -246,14 +161,10 @@ void bind_scaled_linear(py::module_& module) {
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);
   library.def("scaled_linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
-  library.def(
-      "scaled_by_weight(Tensor[] operand, Tensor weight, bool backward, ScalarType dtype) -> "
-      "Tensor");
   static torch::Library autograd = MAKE_TORCH_LIBRARY_IMPL(narrowcast, Autograd);
   autograd.impl("scaled_linear", &linear_with_gradient);
   static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
   plain.impl("scaled_linear", &linear_of_plain);
-  plain.impl("scaled_by_weight", &by_weight_of_plain);
 }
 
 }  // namespace narrowcast

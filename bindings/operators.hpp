@@ -1,0 +1,13 @@
+// Operators of torch, found by their names.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace narrowcast {
+
+template <class Signature>
+auto typed_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace narrowcast

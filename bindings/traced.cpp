@@ -1,0 +1,78 @@
+#include "bindings/traced.hpp"
+
+#include <torch/library.h>
+
+#include "bindings/errors.hpp"
+#include "bindings/module.hpp"
+#include "bindings/operators.hpp"
+
+namespace narrowcast {
+namespace {
+
+at::Tensor by_weight_of_plain(at::TensorList, const at::Tensor&, bool, at::ScalarType) {
+  type_error("narrowcast::scaled_by_weight takes a QuantizedTensor as its weight");
+}
+
+// From the tensors of all usages, one behind the other, and one amax.
+CastTensors split(std::vector<at::Tensor> all, Usages usages, bool has_amax) {
+  CastTensors made;
+  size_t next = 0;
+  const auto take = [&](std::vector<at::Tensor>& to) {
+    to = {all[next], all[next + 1]};
+    next += 2;
+    if (has_amax) to.push_back(all.back());
+  };
+  if (usages.rowwise) take(made.rowwise);
+  if (usages.columnwise) take(made.columnwise);
+  return made;
+}
+
+}  // namespace
+
+CastTensors tensors_of(const Activation& activation, Usages usages) {
+  CastTensors made;
+  if (usages.rowwise) made.rowwise = stored_tensors(activation.operand(0));
+  if (usages.columnwise) made.columnwise = stored_tensors(activation.operand(1));
+  return made;
+}
+
+CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
+                          bool stochastic) {
+  using Cast = std::vector<at::Tensor>(const at::Tensor&, const std::string&, bool, bool);
+  static const auto kNearest = typed_operator<Cast>("narrowcast::cast");
+  static const auto kStochastic = typed_operator<Cast>("narrowcast::cast_stochastic");
+  const nc_format& facts = plugin.format();
+  return split((stochastic ? kStochastic : kNearest)
+                   .call(rows, facts.name, usages.rowwise, usages.columnwise),
+               usages, facts.tensor_amax != 0);
+}
+
+at::Tensor by_weight_in_trace(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
+                              bool backward, at::ScalarType dtype) {
+  static const auto kOperator =
+      typed_operator<decltype(by_weight_of_plain)>("narrowcast::scaled_by_weight");
+  return kOperator.call(rowwise, weight, backward, dtype);
+}
+
+at::Tensor weight_gradient_in_trace(const std::vector<at::Tensor>& gradient,
+                                    const std::vector<at::Tensor>& input, const Recipe& recipe,
+                                    at::ScalarType dtype) {
+  using Product = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
+                             const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
+                             bool, at::ScalarType);
+  static const auto kProduct = typed_operator<Product>("narrowcast::scaled_product");
+  return kProduct.call(gradient, recipe.facts.gradient, 1, true, input, recipe.facts.input, 1, true,
+                       std::nullopt, recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), false, dtype);
+}
+
+void bind_traced() {
+  static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
+                                __LINE__);
+  library.def(
+      "scaled_by_weight(Tensor[] operand, Tensor weight, bool backward, ScalarType dtype) -> "
+      "Tensor");
+  static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
+  plain.impl("scaled_by_weight", &by_weight_of_plain);
+}
+
+}  // namespace narrowcast
