@@ -148,6 +148,8 @@ at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weigh
 }  // namespace
 
 void bind_scaled_linear(py::module_& module) {
+  // Who casts an input holds its lock, and may want Python's: nobody may wait the other way round.
+  constexpr auto kWithoutLock = py::call_guard<py::gil_scoped_release>();
   module.def("prefers_columnwise", &prefers_columnwise,
              "Whether a product of a pass reads a weight's columnwise bytes where it has both.");
   module.def(
@@ -155,8 +157,8 @@ void bind_scaled_linear(py::module_& module) {
       [](const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
         return Output(input, weight, bias, false).value;
       },
-      "The operator narrowcast::scaled_linear in inference mode.");
-  module.def("kept_input_bytes", &kept_input_bytes,
+      kWithoutLock, "The operator narrowcast::scaled_linear in inference mode.");
+  module.def("kept_input_bytes", &kept_input_bytes, kWithoutLock,
              "Bytes of the last input's cast, which other layers may use.");
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
@@ -212,6 +213,26 @@ def test_a_cast_is_forgotten(format):
     assert _C.kept_input_bytes() > 0
     out.sum().backward()
     assert _C.kept_input_bytes() == 0
+
+
+def test_threads(format):
+    """Casts of shared inputs in several threads: none waits for ever, none sees another's bytes."""
+    layer, x = make(format), torch.randn(8, 96)
+    expected, wrong = layer(x), []
+
+    def work(inference):
+        for _ in range(20):
+            with torch.inference_mode(inference):
+                if not same(layer(x), expected):
+                    wrong.append(inference)
+
+    threads = [threading.Thread(target=work, args=(i % 2 == 0,), daemon=True) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
 
 
 def test_the_option_stays_with_the_weight(format):
