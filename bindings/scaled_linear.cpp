@@ -25,16 +25,13 @@ bool prefers_columnwise(const Bytes& bytes, bool backward, int32_t kind) {
   return backward && bytes.has(1) && has_unit(bytes.device, kind);
 }
 
-// The product of a cast's rowwise bytes with a weight.
-at::Tensor by_weight(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
-                     const Bytes& bytes, bool backward, at::ScalarType dtype) {
-  const Recipe recipe(bytes.facts());
-  const Plugin& plugin = backward ? recipe.gradient : recipe.input;
+// The product of a cast, rowwise, with a weight.
+at::Tensor by_weight(const Operand& cast, const at::Tensor& weight, const Bytes& bytes,
+                     const Recipe& recipe, bool backward, at::ScalarType dtype) {
   const int32_t kind = recipe.kind(backward ? NC_PRODUCT_INPUT_GRADIENT : NC_PRODUCT_FORWARD);
   const bool unit_order = prefers_columnwise(bytes, backward, kind);
   const int usage = unit_order ? 1 : usage_of_weight(weight, bytes, backward);
-  return scaled_product(operand_of(rowwise, plugin, 0, false), operand_of(bytes, usage, backward),
-                        kind, /*fast=*/!backward, dtype);
+  return scaled_product(cast, operand_of(bytes, usage, backward), kind, /*fast=*/!backward, dtype);
 }
 
 // A matrix with zeros for the rows that are missing to a multiple.
@@ -67,18 +64,23 @@ struct Output {
     const Recipe recipe(bytes->facts());
     const Usages usages{true, columnwise};
     const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
-    const bool traced = is_watched() || !bytes->is_plain;
-    cast = traced ? cast_in_trace(rows, recipe.input, usages, false)
-                  : tensors_of(cast_input(input, rows, recipe.input, usages), usages);
     const at::ScalarType dtype = input.scalar_type();
-    const at::Tensor product = traced ? by_weight_in_trace(cast.rowwise, weight, false, dtype)
-                                      : by_weight(cast.rowwise, weight, *bytes, false, dtype);
+    at::Tensor product;
+    if (is_watched() || !bytes->is_plain) {
+      CastTensors cast = cast_in_trace(rows, recipe.input, usages, false);
+      product = by_weight_in_trace(cast.rowwise, weight, false, dtype);
+      saved = std::move(cast.columnwise);
+    } else {
+      const Activation cast = cast_input(input, rows, recipe.input, usages);
+      product = by_weight(cast.operand(0), weight, *bytes, recipe, false, dtype);
+      if (columnwise) saved = stored_tensors(cast.operand(1));
+    }
     value = unpadded(product, input);
     if (bias) value.add_(*bias);
   }
 
-  CastTensors cast;
   at::Tensor value;
+  std::vector<at::Tensor> saved;  // the columnwise bytes
 };
 
 // Saves the input's columnwise bytes, never the input, and the weight itself: FSDP2 gathers its
@@ -89,7 +91,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     const at::AutoDispatchBelowADInplaceOrView below;
     const Output output(input, weight, bias, with_gradients && weight.requires_grad());
     variable_list saved{weight};
-    saved.insert(saved.end(), output.cast.columnwise.begin(), output.cast.columnwise.end());
+    saved.insert(saved.end(), output.saved.begin(), output.saved.end());
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["input"] = input.requires_grad();
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
@@ -131,8 +133,8 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     const auto key = stochastic ? std::optional(drawn_key()) : std::nullopt;
     const Activation cast = cast_activation(rows, recipe.gradient, usages, key);
     if (usages.rowwise)
-      result[0] = unpadded(by_weight(stored_tensors(cast.operand(0)), weight, *bytes, true, dtype),
-                           gradient);
+      result[0] =
+          unpadded(by_weight(cast.operand(0), weight, *bytes, recipe, true, dtype), gradient);
     if (usages.columnwise)
       result[1] =
           scaled_product(cast.operand(1), operand_of(input, recipe.input, 1, true),

@@ -29,13 +29,6 @@ CastTensors split(std::vector<at::Tensor> all, Usages usages, bool has_amax) {
 
 }  // namespace
 
-CastTensors tensors_of(const Activation& activation, Usages usages) {
-  CastTensors made;
-  if (usages.rowwise) made.rowwise = stored_tensors(activation.operand(0));
-  if (usages.columnwise) made.columnwise = stored_tensors(activation.operand(1));
-  return made;
-}
-
 CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
                           bool stochastic) {
   using Cast = std::vector<at::Tensor>(const at::Tensor&, const std::string&, bool, bool);

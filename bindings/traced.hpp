@@ -12,7 +12,6 @@ namespace narrowcast {
 struct CastTensors {
   std::vector<at::Tensor> rowwise, columnwise;
 };
-CastTensors tensors_of(const Activation& activation, Usages usages);
 
 CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
                           bool stochastic);
