@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <vector>
 
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/optimizer/step.hpp"
+#include "tests/bench/gpu_timing.hpp"
 #include "tests/support/cuda_memory.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
@@ -20,61 +20,11 @@
 namespace narrowcast::test {
 namespace {
 
-constexpr int kLayers = 4, kRepeats = 30;
+constexpr int kLayers = 4;
 constexpr Extent kLayer[] = {{4096, 4096},  {1024, 4096},  {1024, 4096}, {4096, 4096},
                              {14336, 4096}, {14336, 4096}, {4096, 14336}};
 
 constexpr Extent kSingle[] = {{1024, 4096}, {4096, 4096}, {14336, 4096}};
-
-using Work = std::function<const char*(cudaStream_t)>;
-
-void must(const char* fault) {
-  if (fault != nullptr) throw std::runtime_error(fault);
-}
-
-// Milliseconds: the median, and the spread between the 10th and the 90th percentile.
-struct Time {
-  double median, low, high;
-};
-
-Time measure(cudaStream_t stream, const Work& work) {
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  for (int i = 0; i < 3; ++i) must(work(stream));
-  std::vector<float> times;
-  for (int i = 0; i < kRepeats; ++i) {
-    check(cudaEventRecord(begin, stream), "record");
-    must(work(stream));
-    check(cudaEventRecord(end, stream), "record");
-    check(cudaEventSynchronize(end), "kernel");
-    float milliseconds;
-    check(cudaEventElapsedTime(&milliseconds, begin, end), "time");
-    times.push_back(milliseconds);
-  }
-  std::sort(times.begin(), times.end());
-  return {times[kRepeats / 2], times[kRepeats / 10], times[kRepeats * 9 / 10]};
-}
-
-// Kernels that the work launches, counted in a graph.
-int kernels_of(cudaStream_t stream, const Work& work) {
-  cudaGraph_t graph;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-  must(work(stream));
-  check(cudaStreamEndCapture(stream, &graph), "capture");
-  size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "nodes");
-  std::vector<cudaGraphNode_t> nodes(count);
-  check(cudaGraphGetNodes(graph, nodes.data(), &count), "nodes");
-  int kernels = 0;
-  for (cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type;
-    check(cudaGraphNodeGetType(node, &type), "node");
-    kernels += type == cudaGraphNodeTypeKernel;
-  }
-  check(cudaGraphDestroy(graph), "graph");
-  return kernels;
-}
 
 // Parameters, moments and gradients of all layers, for every format in turn.
 class Model {
@@ -161,10 +111,9 @@ class Model {
 
 class Bench {
  public:
-  Bench() : source_(kCopyBytes), target_(kCopyBytes) {
+  Bench() {
     check(cudaStreamCreate(&stream_), "stream");
-    check(cudaMemset(source_.get(), 1, kCopyBytes), "fill");
-    copy_ = copy_rate();
+    copy_ = copies_.rate(stream_);
     std::printf("copy %.0f GB/s (read plus written), %.0fM parameters\n", copy_ / 1e9,
                 model_.parameters() / 1e6);
     std::printf("%-48s %9s %17s %8s %8s %8s\n", "", "ms", "10 to 90 %", "B/param", "of copy",
@@ -244,21 +193,9 @@ class Bench {
     }
   }
 
-  void finish() { std::printf("copy again %.0f GB/s\n", copy_rate() / 1e9); }
+  void finish() { std::printf("copy again %.0f GB/s\n", copies_.rate(stream_) / 1e9); }
 
  private:
-  static constexpr size_t kCopyBytes = size_t{4} << 30;
-
-  double copy_rate() {
-    const Time time = measure(stream_, [&](cudaStream_t stream) -> const char* {
-      check(cudaMemcpyAsync(target_.get(), source_.get(), kCopyBytes, cudaMemcpyDeviceToDevice,
-                            stream),
-            "copy");
-      return nullptr;
-    });
-    return 2.0 * kCopyBytes / time.median * 1e3;
-  }
-
   void report(const std::string& name, double bytes_per_parameter, const Work& work) {
     report(name, bytes_per_parameter, static_cast<double>(model_.parameters()), work);
   }
@@ -267,13 +204,9 @@ class Bench {
   void report_single_copy(Extent matrix) {
     const size_t parameters = static_cast<size_t>(matrix.rows * matrix.columns);
     const size_t bytes = parameters * 3 / 2;
-    const size_t count = std::min<size_t>(8, kCopyBytes / bytes);
+    const size_t count = std::min<size_t>(8, Copy::kBytes / bytes);
     const Work work = [&](cudaStream_t stream) -> const char* {
-      for (size_t i = 0; i < count; ++i) {
-        check(cudaMemcpyAsync(target_.get() + i * bytes, source_.get() + i * bytes, bytes,
-                              cudaMemcpyDeviceToDevice, stream),
-              "copy");
-      }
+      for (size_t i = 0; i < count; ++i) copies_.run(stream, i * bytes, bytes);
       return nullptr;
     };
     report("copy [" + std::to_string(matrix.rows) + " x " + std::to_string(matrix.columns) + "]", 3,
@@ -311,7 +244,7 @@ class Bench {
   }
 
   Model model_;
-  DeviceArray<unsigned char> source_, target_;
+  Copy copies_;
   cudaStream_t stream_ = nullptr;
   double copy_ = 0;
 };
