@@ -7,6 +7,7 @@
 
 #include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/cuda_full.cuh"
+#include "runtime/launch/cuda_whole.cuh"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/find_tensor.hpp"
 #include "runtime/tile/cuda_code_tile.cuh"
@@ -70,6 +71,22 @@ struct Decoding {
   static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest>();
 };
 
+// A tile's codes to values.
+template <class Sequence, bool kColumnwise>
+struct Decode {
+  template <class Type, class Tile>
+  __device__ __forceinline__ static void run(Tile& tile, const nc_tensor& tensor) {
+    const Inputs<> in{tensor.amax == nullptr ? 0.0f : *tensor.amax};
+    const typename Sequence::TensorBuffers from(tensor);
+    if constexpr (kColumnwise) {
+      Sequence::decode_columnwise(tile, in, from);
+    } else {
+      Sequence::decode_rowwise(tile, in, from);
+    }
+    tile.template store_value<Type>(tensor.value);
+  }
+};
+
 template <class Sequence, bool kColumnwise>
 __global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
                                   Decoding<Sequence, kColumnwise>::kBlocks)
@@ -82,23 +99,34 @@ __global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
   const nc_tensor& tensor = entry.tensor;
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
     with_code_tile<Sequence, Decoding::template Of<Type>::template Tile>(
-        tensor, stage, scale_stage, [&](auto tile) {
-          const Inputs<> in{tensor.amax == nullptr ? 0.0f : *tensor.amax};
-          const typename Sequence::TensorBuffers from(tensor);
-          if constexpr (kColumnwise) {
-            Sequence::decode_columnwise(tile, in, from);
-          } else {
-            Sequence::decode_rowwise(tile, in, from);
-          }
-          tile.template store_value<Type>(tensor.value);
-        });
+        tensor, stage, scale_stage,
+        [&](auto tile) { Decode<Sequence, kColumnwise>::template run<Type>(tile, tensor); });
+  });
+}
+
+template <class Sequence, bool kColumnwise>
+__global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
+                                  Decoding<Sequence, kColumnwise>::kBlocks)
+    whole_decoding_kernel(const __grid_constant__ CudaWhole whole) {
+  using Decoding = Decoding<Sequence, kColumnwise>;
+  alignas(16) __shared__ uint8_t stage[Decoding::kStageBytes];
+  alignas(16) __shared__ uint8_t scale_stage[Decoding::kScaleStageBytes];
+  const nc_tensor& tensor = whole.tensor;
+  if (is_stopped(whole.launch)) return;
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+    using Tile = typename Decoding::template Of<Type>::template Tile<true>;
+    Tile tile({tensor.rows, tensor.columns}, block_origin(kTile<Sequence>), stage, scale_stage);
+    Decode<Sequence, kColumnwise>::template run<Type>(tile, tensor);
   });
 }
 
 template <class Sequence, bool kColumnwise>
 const char* run_decoding(const nc_launch* launch) {
-  return launch_tiles<decoding_kernel<Sequence, kColumnwise>>(
-      launch, Decoding<Sequence, kColumnwise>::kThreads);
+  constexpr int kThreads = Decoding<Sequence, kColumnwise>::kThreads;
+  if (is_whole(*launch, kTile<Sequence>))
+    return launch_whole<whole_decoding_kernel<Sequence, kColumnwise>>(launch, kTile<Sequence>,
+                                                                      kThreads);
+  return launch_tiles<decoding_kernel<Sequence, kColumnwise>>(launch, kThreads);
 }
 
 // ---- derivation: a thread has 8 x 8 codes, as many in a row as in a column ----
@@ -135,8 +163,24 @@ __global__ void __launch_bounds__(Derivation<Sequence>::kThreads, Derivation<Seq
 }
 
 template <class Sequence>
+__global__ void __launch_bounds__(Derivation<Sequence>::kThreads, Derivation<Sequence>::kBlocks)
+    whole_derivation_kernel(const __grid_constant__ CudaWhole whole) {
+  using Derivation = Derivation<Sequence>;
+  alignas(16) __shared__ uint8_t stage[Derivation::kStageBytes];
+  alignas(16) __shared__ uint8_t scale_stage[Derivation::kScaleStageBytes];
+  const nc_tensor& tensor = whole.tensor;
+  if (is_stopped(whole.launch)) return;
+  typename Derivation::template Tile<true> tile({tensor.rows, tensor.columns},
+                                                block_origin(kTile<Sequence>), stage, scale_stage);
+  Sequence::derive_columnwise(tile, typename Sequence::TensorBuffers(tensor));
+}
+
+template <class Sequence>
 const char* run_derivation(const nc_launch* launch) {
-  return launch_tiles<derivation_kernel<Sequence>>(launch, Derivation<Sequence>::kThreads);
+  constexpr int kThreads = Derivation<Sequence>::kThreads;
+  if (is_whole(*launch, kTile<Sequence>))
+    return launch_whole<whole_derivation_kernel<Sequence>>(launch, kTile<Sequence>, kThreads);
+  return launch_tiles<derivation_kernel<Sequence>>(launch, kThreads);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

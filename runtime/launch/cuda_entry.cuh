@@ -52,7 +52,7 @@ __device__ __forceinline__ bool load_entry(const CudaLaunch& parameters, CudaEnt
                                            int64_t number) {
   const nc_launch& launch = parameters.launch;
   if (threadIdx.x < kWarpSize) {
-    const int lane = static_cast<int>(threadIdx.x);
+    const int lane = thread_number();
     const nc_tensor* tensors = launch.host_tables ? parameters.tensors : launch.tensors;
     const nc_step* steps = launch.host_tables ? parameters.steps : launch.steps;
     const float found_inf = launch.found_inf == nullptr ? 0.0f : *launch.found_inf;

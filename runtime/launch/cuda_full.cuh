@@ -6,17 +6,22 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <class Sequence>
-__device__ __forceinline__ bool is_full(const nc_tensor& t, const void* grad, Extent origin,
-                                        int rows, int columns) {
-  constexpr bool kTransposed = Sequence::kRowwise.transposed || Sequence::kColumnwise.transposed;
+// Whether every row of every buffer begins at a multiple of 16 bytes.
+NC_EVERYWHERE bool whole_words(const nc_tensor& t, const void* grad, bool transposed) {
   const uint64_t low_bits =
       reinterpret_cast<uint64_t>(t.value) | reinterpret_cast<uint64_t>(t.exp_avg) |
       reinterpret_cast<uint64_t>(t.exp_avg_sq) | reinterpret_cast<uint64_t>(grad) |
       reinterpret_cast<uint64_t>(t.buffer[0]) | reinterpret_cast<uint64_t>(t.buffer[1]) |
       reinterpret_cast<uint64_t>(t.buffer[2]) | reinterpret_cast<uint64_t>(t.buffer[3]) |
-      static_cast<uint64_t>(t.columns) | (kTransposed ? static_cast<uint64_t>(t.rows) : 0);
-  return low_bits % 16 == 0 && origin.rows + rows <= t.rows &&
+      static_cast<uint64_t>(t.columns) | (transposed ? static_cast<uint64_t>(t.rows) : 0);
+  return low_bits % 16 == 0;
+}
+
+template <class Sequence>
+__device__ __forceinline__ bool is_full(const nc_tensor& t, const void* grad, Extent origin,
+                                        int rows, int columns) {
+  constexpr bool kTransposed = Sequence::kRowwise.transposed || Sequence::kColumnwise.transposed;
+  return whole_words(t, grad, kTransposed) && origin.rows + rows <= t.rows &&
          origin.columns + columns <= t.columns;
 }
 

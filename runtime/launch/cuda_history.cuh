@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(NC_HISTORY_LENGTH)
   __shared__ CudaEntry entry;
   if (!load_entry</*kOfTile=*/false>(launch, entry, blockIdx.x)) return;
   const float amax = entry.amax;
-  const int place = static_cast<int>(threadIdx.x);
+  const int place = thread_number();
   nc_history& history = *entry.tensor.history;
   const float mine = place == 0 ? amax : kStart ? 0.0f : history.amax[place - 1];
   // Magnitudes order like their bits. The barrier also keeps every read above every write.

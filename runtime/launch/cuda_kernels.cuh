@@ -7,6 +7,7 @@
 #include "runtime/launch/cuda_history.cuh"
 #include "runtime/launch/cuda_largest.cuh"
 #include "runtime/launch/cuda_rows.cuh"
+#include "runtime/launch/cuda_whole.cuh"
 #include "runtime/launch/find_tensor.hpp"
 #include "runtime/launch/inputs.hpp"
 
@@ -16,11 +17,9 @@ namespace narrowcast::inline NC_VARIANT {
 template <class Rounding>
 struct CastAction {
   template <class Sequence, class Tile>
-  __device__ __forceinline__ static void cast(Tile& tile, const nc_launch& launch,
-                                              const CudaEntry& entry, bool update) {
-    const nc_tensor& tensor = entry.tensor;
-    const nc_step* step = launch.steps == nullptr ? nullptr : &entry.step;
-    const auto in = cast_inputs<Sequence, Rounding>(tensor, step, entry.amax, update);
+  __device__ __forceinline__ static void cast(Tile& tile, const nc_tensor& tensor,
+                                              const nc_step* step, float amax, bool update) {
+    const auto in = cast_inputs<Sequence, Rounding>(tensor, step, amax, update);
     if (stores_amax<Sequence>(tensor, tile.origin) && threadIdx.x == 0)
       *tensor.amax = in.tensor_amax;
     Sequence::cast(tile, in, typename Sequence::TensorBuffers(tensor));
@@ -29,7 +28,8 @@ struct CastAction {
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
     load_value(tile, entry.tensor, launch.source_bf16);
-    cast<Sequence>(tile, launch, entry, /*update=*/false);
+    const nc_step* step = launch.steps == nullptr ? nullptr : &entry.step;
+    cast<Sequence>(tile, entry.tensor, step, entry.amax, /*update=*/false);
   }
 };
 
@@ -51,7 +51,8 @@ struct UpdateAction {
                                              const CudaEntry& entry) {
     update_tile(tile, entry.tensor, entry.step);
     if constexpr (Sequence::kDelayedAmax) ReduceAmax::reduce(tile, launch.amax + entry.index);
-    CastAction<Rounding>::template cast<Sequence>(tile, launch, entry, /*update=*/true);
+    CastAction<Rounding>::template cast<Sequence>(tile, entry.tensor, &entry.step, entry.amax,
+                                                  /*update=*/true);
   }
 };
 
@@ -85,6 +86,20 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   }
 }
 
+template <class Sequence, class Rounding, int kMinBlocks>
+__global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize, kMinBlocks)
+    whole_cast_kernel(const __grid_constant__ CudaWhole whole) {
+  constexpr int kWarps = Sequence::kTileRows / kThreadRows;
+  __shared__ CudaShared<kWarps> shared;
+  const nc_launch& launch = whole.launch;
+  const nc_tensor& tensor = whole.tensor;
+  if (is_stopped(launch)) return;
+  CudaTile<kWarps, true> tile({tensor.rows, tensor.columns}, block_origin(kTile<Sequence>), shared);
+  load_value(tile, tensor, launch.source_bf16);
+  const float amax = launch.amax == nullptr ? 0.0f : *launch.amax;
+  CastAction<Rounding>::template cast<Sequence>(tile, tensor, nullptr, amax, /*update=*/false);
+}
+
 template <class Sequence>
 struct CudaKernels {
   static constexpr int kThreads = Sequence::kTileRows / kThreadRows * kWarpSize;
@@ -100,9 +115,15 @@ struct CudaKernels {
   static const char* reduce_amax(const nc_launch* l) {
     return run_largest<Sequence::kTileRows, kWarpColumns>(l);
   }
+  template <class Rounding>
+  static const char* run_cast(const nc_launch* launch) {
+    if (is_whole(*launch, kTile<Sequence>))
+      return launch_whole<whole_cast_kernel<Sequence, Rounding, kCastBlocks>>(
+          launch, kTile<Sequence>, kThreads);
+    return run<CastAction<Rounding>, kCastBlocks>(launch);
+  }
   static const char* cast(const nc_launch* l) {
-    return l->stochastic ? run<CastAction<Stochastic>, kCastBlocks>(l)
-                         : run<CastAction<Nearest>, kCastBlocks>(l);
+    return l->stochastic ? run_cast<Stochastic>(l) : run_cast<Nearest>(l);
   }
   static const char* update(const nc_launch* l) {
     return l->stochastic ? run<UpdateAction<Stochastic>, kUpdateBlocks>(l)

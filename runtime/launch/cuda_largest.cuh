@@ -25,7 +25,7 @@ template <class Type>
 __device__ __forceinline__ float largest_of(const Type* run, int64_t begin, int64_t end) {
   constexpr int kVector = 16 / sizeof(Type), kAtOnce = 4;
   constexpr int64_t kStride = int64_t{kLargestThreads} * kVector;
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = thread_number();
   float largest = 0;
   const auto take = [&](Type x) { largest = fmaxf(largest, fabsf(widen(x))); };
   if (reinterpret_cast<uint64_t>(run) % 16 != 0) {

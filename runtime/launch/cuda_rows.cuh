@@ -40,6 +40,22 @@ __device__ __forceinline__ void store_four(const Place& place, Type* base, int r
   }
 }
 
+template <class Type>
+__device__ __forceinline__ void widen_four(const Four<Type>& four, float (&x)[kThreadColumns]) {
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) x[c] = widen(four.at[c]);
+}
+
+// A float32's upper half is its bfloat16, so a word of two needs an instruction for each of them.
+template <>
+__device__ __forceinline__ void widen_four(const Four<Bf16>& four, float (&x)[kThreadColumns]) {
+  const uint2 words = *reinterpret_cast<const uint2*>(&four);
+  x[0] = float_of(words.x << 16);
+  x[1] = float_of(words.x & 0xffff0000);
+  x[2] = float_of(words.y << 16);
+  x[3] = float_of(words.y & 0xffff0000);
+}
+
 template <class Tile>
 __device__ __forceinline__ void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16) {
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
@@ -48,10 +64,7 @@ __device__ __forceinline__ void load_value(Tile& tile, const nc_tensor& tensor, 
     for (int r = 0; r < kThreadRows; ++r)
       rows[r] = load_four(tile, static_cast<const Type*>(tensor.value), r);
 #pragma unroll
-    for (int r = 0; r < kThreadRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kThreadColumns; ++c) tile.x[r][c] = widen(rows[r].at[c]);
-    }
+    for (int r = 0; r < kThreadRows; ++r) widen_four(rows[r], tile.x[r]);
   });
   if (!source_bf16) return;
 #pragma unroll

@@ -86,7 +86,7 @@ struct CudaAmax {
       for (int down = 0; down < Share::kDown; ++down) {
 #pragma unroll
         for (int across = 0; across < Share::kAcross; ++across)
-          value[down][across] = largest[down][across];
+          value[down][across] = fmaxf(largest[down][across], 0.0f);  // where all are NaN
       }
     }
   }

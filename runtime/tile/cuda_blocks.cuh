@@ -15,6 +15,13 @@ inline constexpr int kWarpColumns = kWarpSize * kThreadColumns;
 
 constexpr int lesser(int a, int b) { return a < b ? a : b; }
 
+// A thread's number in its block. That its high bits are zero lets the compiler divide it, and what
+// is made of it, by a shift: of an int that might be negative it cannot, and tiles divide often.
+__device__ __forceinline__ int thread_number() {
+  constexpr unsigned kMostThreads = 1024;  // of a block
+  return static_cast<int>(threadIdx.x & (kMostThreads - 1));
+}
+
 template <int R, int C>
 struct ThreadBlocks {
   static constexpr int kRows = lesser(R, kThreadRows);  // of a block, in one thread

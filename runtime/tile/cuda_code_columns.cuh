@@ -34,7 +34,7 @@ struct RunWords {
   __device__ __forceinline__ static void for_each(const Action& action) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+      const int index = i * Place::kThreads + thread_number();
       action(i, index / kOfRun, index % kOfRun);
     }
   }

@@ -23,8 +23,8 @@ struct CodePlace {
   __device__ __forceinline__ CodePlace(Extent matrix, Extent origin)
       : matrix(matrix),
         origin(origin),
-        row_group(static_cast<int>(threadIdx.x) / kThreadsOfRow),
-        column_group(static_cast<int>(threadIdx.x) % kThreadsOfRow) {}
+        row_group(thread_number() / kThreadsOfRow),
+        column_group(thread_number() % kThreadsOfRow) {}
 
   // Of this thread's first element.
   __device__ __forceinline__ int64_t row() const { return origin.rows + row_group * kDown; }

@@ -64,7 +64,7 @@ struct MeetingScales {
     const Stored* corner = source + first.rows * pitch + first.columns;
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
-      const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+      const int index = i * Place::kThreads + thread_number();
       if (kWords % Place::kThreads != 0 && index >= kWords) break;
       const Stored* run = corner + index / kWordsOfRun * pitch;
       word[i] = reinterpret_cast<const Word*>(run)[index % kWordsOfRun];
@@ -75,7 +75,7 @@ struct MeetingScales {
     const Stored* staged = reinterpret_cast<const Stored*>(stage);
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
-      const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+      const int index = i * Place::kThreads + thread_number();
       if (kWords % Place::kThreads != 0 && index >= kWords) break;
       reinterpret_cast<Word*>(stage)[index] = word[i];
     }

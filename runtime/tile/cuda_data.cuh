@@ -91,15 +91,15 @@ __device__ __forceinline__ void store_exchanged(const Place& at, uint8_t* bytes,
   }
   __syncthreads();
   const int64_t pitch = data_row_bytes(kLayout, at.matrix);
-  uint8_t* first =
-      bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
+  const int first = thread_number() / kWarps, warp = thread_number() % kWarps;
+  uint8_t* target =
+      bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns + first).byte +
+      warp * kBits;
 #pragma unroll
-  for (int i = 0; i < Place::kColumns / kWarpSize; ++i) {
-    const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
-    const int column = index / kWarps, warp = index % kWarps;
+  for (int i = 0; i < Place::kColumns / kWarpSize; ++i, target += kWarpSize * pitch) {
+    const int column = first + i * kWarpSize;
     const Slot run =
         slots[exchange_slot<kWarps>(column / kThreadColumns, column % kThreadColumns, warp)];
-    uint8_t* target = first + column * pitch + warp * kBits;
     if constexpr (kBits == 6) {
 #pragma unroll
       for (int half = 0; half < 3; ++half) {

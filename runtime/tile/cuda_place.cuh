@@ -28,8 +28,8 @@ struct CudaPlace {
   __device__ __forceinline__ CudaPlace(Extent matrix, Extent origin, CudaShared<kWarps>& shared)
       : matrix(matrix),
         origin(origin),
-        lane(static_cast<int>(threadIdx.x) % kWarpSize),
-        warp(static_cast<int>(threadIdx.x) / kWarpSize),
+        lane(thread_number() % kWarpSize),
+        warp(thread_number() / kWarpSize),
         stage(shared.stage) {}
 
   // Of this thread's first element.

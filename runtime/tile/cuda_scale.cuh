@@ -58,7 +58,7 @@ __device__ __forceinline__ void store_staged_scales(const Place& at, Stored* tar
   Stored* corner = target + first.rows * pitch + first.columns;
 #pragma unroll
   for (int i = 0; i < (kWords + Place::kThreads - 1) / Place::kThreads; ++i) {
-    const int index = i * Place::kThreads + static_cast<int>(threadIdx.x);
+    const int index = i * Place::kThreads + thread_number();
     if (kWords % Place::kThreads != 0 && index >= kWords) break;
     const int run = index / (Runs::kRunLength / kWord),
               entry = index % (Runs::kRunLength / kWord) * kWord;

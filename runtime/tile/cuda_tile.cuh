@@ -7,6 +7,7 @@
 #include "runtime/tile/cuda_amax.cuh"
 #include "runtime/tile/cuda_data.cuh"
 #include "runtime/tile/cuda_encode.cuh"
+#include "runtime/tile/cuda_memory.cuh"
 #include "runtime/tile/cuda_scale.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -20,17 +21,18 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
   float x[kThreadRows][kThreadColumns];
 
   // The largest magnitude of each R x C block: in the thread, then across lanes, then across warps.
-  // fmaxf drops NaN.
+  // fmaxf drops NaN, as long as one of the two is none.
   template <int R, int C>
   __device__ __forceinline__ auto block_amax() const {
     using Blocks = ThreadBlocks<R, C>;
-    float largest[Blocks::kDown][Blocks::kAcross] = {};
+    float largest[Blocks::kDown][Blocks::kAcross];
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) {
 #pragma unroll
       for (int c = 0; c < kThreadColumns; ++c) {
         float& of_block = largest[r / Blocks::kRows][c / Blocks::kColumns];
-        of_block = fmaxf(of_block, fabsf(x[r][c]));
+        const bool first = r % Blocks::kRows == 0 && c % Blocks::kColumns == 0;
+        of_block = first ? fabsf(x[r][c]) : fmaxf(of_block, fabsf(x[r][c]));
       }
     }
     return CudaAmax<EvenShare<R, C>, Place>(*this, largest);
@@ -66,18 +68,19 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
 
   template <class Buffer>
   __device__ __forceinline__ void store(const Buffer& data, const CudaCodes& codes) const {
+    uint8_t* bytes = in_global_memory(data.bytes);
     if constexpr (!Buffer::kLayout.transposed) {
-      store_rows<Buffer::kLayout>(*this, data.bytes, codes);
+      store_rows<Buffer::kLayout>(*this, bytes, codes);
     } else if constexpr (kFull) {
-      store_exchanged<Buffer::kLayout>(*this, data.bytes, codes);
+      store_exchanged<Buffer::kLayout>(*this, bytes, codes);
     } else {
-      store_exchanged_bytes<Buffer::kLayout>(*this, data.bytes, codes);
+      store_exchanged_bytes<Buffer::kLayout>(*this, bytes, codes);
     }
   }
 
   template <class Buffer, class Scales>
   __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
-    store_scales<Buffer::kLayout>(*this, buffer.scales, scales);
+    store_scales<Buffer::kLayout>(*this, in_global_memory(buffer.scales), scales);
   }
 };
 
