@@ -112,8 +112,8 @@ struct NearestEven<E4M3Scale, Element> {
     block_scale = encode_scale * (1.0f / Element::kMax);
   }
   NC_EVERYWHERE constexpr Scale<uint8_t> operator()(float amax) const {
-    const uint32_t code = E4M3::encode(at_most(amax * block_scale, kFloatMax));
-    const float decoded = E4M3::decode(code) * decode_scale;
+    const uint32_t code = E4M3Scale::encode(at_most(amax * block_scale, kFloatMax));
+    const float decoded = E4M3Scale::decode(code) * decode_scale;
     return {at_most(1.0f / decoded, kFloatMax), static_cast<uint8_t>(code)};
   }
 };
@@ -130,7 +130,7 @@ template <class Element>
 struct TwoLevels {
   float tensor_amax;
   NC_EVERYWHERE constexpr float operator()(uint8_t stored) const {
-    return (E4M3::decode(stored) * tensor_amax) * (1.0f / (E4M3::kMax * Element::kMax));
+    return (E4M3Scale::decode(stored) * tensor_amax) * (1.0f / (E4M3::kMax * Element::kMax));
   }
 };
 

@@ -44,11 +44,31 @@ struct F32 {
 };
 
 // A stored scale of type e4m3, always positive. It stands under a tensor scale, so no multiplier
-// has one by itself.
+// has one by itself. GPUs from sm_89 on convert e4m3 themselves, to the same bits (a NaN's payload
+// aside, of which no product keeps any); in a cast of small blocks scales are a third of the work.
 struct E4M3Scale {
   using Stored = uint8_t;
   static constexpr bool kPowerOfTwo = false;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  NC_EVERYWHERE static float decode(uint32_t code) {
+    float value;
+    asm("{ .reg .b32 pair; .reg .b16 low, high;\n"
+        "  cvt.rn.f16x2.e4m3x2 pair, %1;\n"
+        "  mov.b32 {low, high}, pair;\n"
+        "  cvt.f32.f16 %0, low; }"
+        : "=f"(value)
+        : "h"(static_cast<uint16_t>(code)));
+    return value;
+  }
+  NC_EVERYWHERE static uint32_t encode(float scale) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(scale));
+    return pair;
+  }
+#else
   NC_EVERYWHERE static constexpr float decode(uint32_t code) { return E4M3::decode(code); }
+  NC_EVERYWHERE static constexpr uint32_t encode(float scale) { return E4M3::encode(scale); }
+#endif
 };
 
 }  // namespace narrowcast::inline NC_VARIANT

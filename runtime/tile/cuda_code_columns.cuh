@@ -2,6 +2,7 @@
 // through shared memory, so that the tile's part of a stored row is one run.
 #pragma once
 
+#include <numeric>
 #include <type_traits>
 
 #include "runtime/tile/cuda_code_place.cuh"
@@ -21,21 +22,32 @@ struct CodeStage {
   }
 };
 
-// Calls action(i, column, word) for each of the thread's words of a whole tile's runs, in words
-// that every stored row begins and ends with. Neighbours in a run are neighbours in a warp.
+// The words of a whole tile's runs, in words that every stored row begins and ends with: as many
+// neighbours in a warp as divide a run share one, kEach words each, and every kStep-th run.
 template <Layout kLayout, class Place>
 struct RunWords {
   using Word = std::conditional_t<kLayout.element_bits == 6, uint32_t, uint64_t>;
   static constexpr int kOfRun = CodeStage<kLayout, Place>::kRunBytes / sizeof(Word);
-  static constexpr int kCount = Place::kColumns * kOfRun / Place::kThreads;
-  static_assert(kCount * Place::kThreads == Place::kColumns * kOfRun);
+  static constexpr int kLanes = std::gcd(kOfRun, Place::kThreads);
+  static constexpr int kEach = kOfRun / kLanes, kStep = Place::kThreads / kLanes;
+  static constexpr int kRuns = Place::kColumns / kStep;  // of a thread
+  static_assert(kRuns * kStep == Place::kColumns);
 
+  // Calls action(run, i, byte, staged) for each of the thread's words: it lies at `byte` of the
+  // stored matrix, counted from the tile's first, and at `staged` of the stage.
   template <class Action>
-  __device__ __forceinline__ static void for_each(const Action& action) {
+  __device__ __forceinline__ static void for_each(int64_t pitch, const Action& action) {
+    const int first = thread_number() / kLanes, lane = thread_number() % kLanes;
+    const int word = lane * kEach * static_cast<int>(sizeof(Word));
+    int64_t byte = first * pitch + word;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int index = i * Place::kThreads + thread_number();
-      action(i, index / kOfRun, index % kOfRun);
+    for (int run = 0; run < kRuns; ++run, byte += kStep * pitch) {
+      const int staged = CodeStage<kLayout, Place>::offset(first + run * kStep) + word;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int further = i * static_cast<int>(sizeof(Word));
+        action(run, i, byte + further, staged + further);
+      }
     }
   }
 };
@@ -48,12 +60,12 @@ __device__ __forceinline__ void stage_from_memory(const Place& at, const uint8_t
   const int64_t pitch = data_row_bytes(kLayout, at.matrix);
   const uint8_t* first =
       bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
-  Word words[Words::kCount];
-  Words::for_each([&](int i, int column, int word) {
-    words[i] = reinterpret_cast<const Word*>(first + column * pitch)[word];
+  Word words[Words::kRuns][Words::kEach];
+  Words::for_each(pitch, [&](int run, int i, int64_t byte, int) {
+    words[run][i] = *reinterpret_cast<const Word*>(first + byte);
   });
-  Words::for_each([&](int i, int column, int word) {
-    reinterpret_cast<Word*>(stage + CodeStage<kLayout, Place>::offset(column))[word] = words[i];
+  Words::for_each(pitch, [&](int run, int i, int64_t, int staged) {
+    *reinterpret_cast<Word*>(stage + staged) = words[run][i];
   });
   __syncthreads();
 }
@@ -64,12 +76,10 @@ __device__ __forceinline__ void stage_to_memory(const Place& at, uint8_t* bytes,
   using Words = RunWords<kLayout, Place>;
   using Word = typename Words::Word;
   __syncthreads();
-  const int64_t pitch = data_row_bytes(kLayout, at.matrix);
   uint8_t* first =
       bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
-  Words::for_each([&](int, int column, int word) {
-    reinterpret_cast<Word*>(first + column * pitch)[word] =
-        reinterpret_cast<const Word*>(stage + CodeStage<kLayout, Place>::offset(column))[word];
+  Words::for_each(data_row_bytes(kLayout, at.matrix), [&](int, int, int64_t byte, int staged) {
+    *reinterpret_cast<Word*>(first + byte) = *reinterpret_cast<const Word*>(stage + staged);
   });
 }
 

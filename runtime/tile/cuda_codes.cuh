@@ -22,8 +22,8 @@ template <int kBits>
 __device__ __forceinline__ uint32_t unpack4(uint32_t packed) {
   if constexpr (kBits == 8) return packed;
   if constexpr (kBits == 4) {
-    const uint32_t spread = (packed & 0xff) | (packed & 0xff00) << 8;
-    return (spread & 0x000f000f) | (spread & 0x00f000f0) << 4;
+    const uint32_t spread = __byte_perm(packed, 0, 0x4140);
+    return (spread | spread << 4) & 0x0f0f0f0f;
   }
   if constexpr (kBits == 6) {
     const uint32_t pairs = (packed & 0xfff) | (packed & 0xfff000) << 4;
