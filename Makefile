@@ -25,7 +25,7 @@ endif
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
-.PHONY: help build test exhaustive demo regenerate bench bench-step format tidy asan ubsan clean
+.PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +36,7 @@ help:
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
 	@echo "make bench       measure this machine"
 	@echo "make bench-step  training steps under FSDP2 on all GPUs, beside bf16's; ARGS=\"--formats all\" and the like"
+	@echo "make bench-learning  a GPT of 126M parameters in bf16 and in formats: curves and a table (learning/); ARGS=\"--steps 500\""
 	@echo "make format      format the C++, CUDA and Python sources"
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan likewise"
@@ -78,6 +79,11 @@ bench: build
 bench-step: build
 	$(run_python) tests/bench/train_step.py $(ARGS)
 
+bench-learning: build
+	mkdir -p learning
+	$(run_python) tests/bench/learning.py --json learning/learning.jsonl $(ARGS)
+	$(run_python) tests/bench/learning_report.py learning/learning.jsonl --output learning
+
 sources = find bindings codegen generated runtime tests -name '*.[ch]pp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 
 format: $(ready)
@@ -97,5 +103,5 @@ asan ubsan: $(ready)
 	ctest --test-dir build-$@ --output-on-failure --no-tests=error --parallel $(JOBS)
 
 clean:
-	rm -rf build build-* demo dist .pytest_cache .ruff_cache
+	rm -rf build build-* demo learning dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.*' -prune -exec rm -rf {} +

@@ -56,7 +56,8 @@ def parse(text: str) -> Mode:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e"
             )
-        nc.format(mode.format)
+        if nc.format(mode.format).products is None and mode.products == "scaled":
+            raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
     return mode
 
 

@@ -1,8 +1,12 @@
 """What the benchmarks print: progress as it comes, a table at the end, JSON lines on request."""
 
 import argparse
+import contextlib
 import json
+import re
+import shlex
 import sys
+from pathlib import Path
 
 
 def add_options(parser: argparse.ArgumentParser):
@@ -18,8 +22,7 @@ def progress(text: str):
 
 def table(rows, columns) -> str:
     """Rows (dicts) as aligned text. `columns`: (key, heading, format); what is None is a dash."""
-    cells = [[heading for _, heading, _ in columns]]
-    cells += [[_cell(row.get(key), form) for key, _, form in columns] for row in rows]
+    cells = _cells(rows, columns)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(
@@ -30,15 +33,51 @@ def table(rows, columns) -> str:
     )
 
 
+def markdown(rows, columns) -> str:
+    """The same as a table of Markdown."""
+    head, *body = _cells(rows, columns)
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))
+
+
+def _cells(rows, columns) -> list[list[str]]:
+    """Lines of cells, the headings first."""
+    cells = [[heading for _, heading, _ in columns]]
+    return cells + [[_cell(row.get(key), form) for key, _, form in columns] for row in rows]
+
+
 def _cell(value, form) -> str:
     return "-" if value is None else format(value, form)
 
 
+@contextlib.contextmanager
+def json_lines(path):
+    """Gives a function that writes a row, as a line and at once. path may be None (nothing), or
+    "-"."""
+    with contextlib.ExitStack() as stack:
+        file = sys.stdout if path == "-" else None
+        if path and file is None:
+            file = stack.enter_context(open(path, "w", encoding="utf-8"))
+
+        def write(row):
+            if file:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+
+        yield write
+
+
 def write_json(rows, path):
-    """A line a row; path may be None (nothing), or "-"."""
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    if path == "-":
-        sys.stdout.write(lines)
-    elif path:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(lines)
+    """A line a row; path as for json_lines."""
+    with json_lines(path) as write:
+        for row in rows:
+            write(row)
+
+
+def command() -> str:
+    """The command line of this program, from the repository's root. Of files and folders elsewhere
+    it has the names alone.
+    """
+    program = Path(sys.argv[0]).resolve().relative_to(Path(__file__).parents[2])
+    arguments = [re.sub(r"(^|=)/(?:.*/)?", r"\1", argument) for argument in sys.argv[1:]]
+    return shlex.join(["python", str(program), *arguments])

@@ -1,5 +1,6 @@
 """The benchmarks in Python run, in a size at which their figures mean nothing."""
 
+import argparse
 import importlib
 import json
 import math
@@ -120,3 +121,108 @@ def test_models_dropped(tmp_path):
 )
 def test_kernels_are_told_apart(programs, kernel, category):
     assert programs("probes").own({kernel: 3, "ncclDevKernel_AllGather": 2}) == {category: 3}
+
+
+LEARNING = ("--layers", 1, "--width", 128, "--seq", 32, "--batch", 2, "--held-out", 2)
+
+
+def learning_report(*arguments):
+    command = [sys.executable, str(BENCH / "learning_report.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """The file that learning.py has written, its rows, and the standard error."""
+    file = tmp_path_factory.mktemp("learning") / "rows.jsonl"
+    chosen = ("--modes", "scaled:nvfp4,nc:mxfp8_e4m3", "--steps", 7, "--every", 3)
+    result, rows = bench("learning.py", *LEARNING, *chosen, json_file=file)
+    return file, rows, result.stderr
+
+
+def test_learning(learned):
+    _, rows, progress = learned
+    assert [row["mode"] for row in rows] == ["bf16", "scaled:nvfp4", "nc:mxfp8_e4m3"]
+    assert progress.count("of 7 steps") == 3 * 3
+    weights = 12 * 128**2
+    for row in rows:
+        assert len(row["losses"]) == 7 and [step for step, _ in row["held_out"]] == [3, 6, 7]
+        assert all(0 < loss < 10 for loss in row["losses"])
+        assert all(0 < bits < 10 for _, bits in row["held_out"])
+        assert row["losses"][-1] < row["losses"][0]
+        assert row["seconds"] > 0 and row["tokens_per_s"] > 0
+        assert row["parameters"] == weights + 2 * 256 * 128 + 3 * 2 * 128
+    assert [row["quantized_parameters"] for row in rows] == [0, weights, weights]
+    first = [row["losses"][0] for row in rows]
+    assert max(first) - min(first) < 0.05, "the runs do not begin with the same weights and text"
+    assert len({tuple(row["losses"]) for row in rows}) == 3
+    assert {len(row["text_sha256"]) for row in rows} == {64}
+
+
+def test_learning_report(learned, tmp_path):
+    pytest.importorskip("matplotlib")
+    file, rows, _ = learned
+    result = learning_report(file, "--output", tmp_path / "page")
+    assert result.returncode == 0, result.stderr
+    picture = (tmp_path / "page" / "learning.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    page = (tmp_path / "page" / "learning.md").read_text(encoding="utf-8")
+    plain = rows[0]["held_out"][-1][1]
+    for row in rows:
+        final = row["held_out"][-1][1]
+        above = "-" if row is rows[0] else f"{final - plain:+.4f}"
+        assert f"| {row['mode']} | {final:.4f} | {above} |" in page
+    assert f"{rows[0]['parameters']:,} parameters" in page and rows[0]["text_sha256"] in page
+    assert "python tests/bench/learning.py --device cpu --layers 1" in page
+    assert "--json rows.jsonl\n" in page, "the page names a folder of this machine"
+    assert "python tests/bench/learning_report.py rows.jsonl --output page\n" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"steps": 8}, "bf16: steps is 8, and 7 of bf16: these runs cannot be compared"),
+        ({}, "bf16 with seed 0 is there twice"),
+    ],
+)
+def test_learning_report_compares_like_with_like(learned, tmp_path, change, sentence):
+    pytest.importorskip("matplotlib")
+    file, rows, _ = learned
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps(rows[0] | change) + "\n")
+    result = learning_report(file, other, "--output", tmp_path)
+    assert result.returncode == 1 and sentence in result.stderr
+    assert not (tmp_path / "learning.md").exists()
+
+
+def test_learning_report_of_two_seeds(learned, tmp_path):
+    pytest.importorskip("matplotlib")
+    file, rows, _ = learned
+    other = tmp_path / "other.jsonl"
+    higher = [[step, bits + 0.25] for step, bits in rows[0]["held_out"]]
+    other.write_text(json.dumps(rows[0] | {"seed": 1, "held_out": higher}) + "\n")
+    assert learning_report(file, other, "--output", tmp_path).returncode == 0
+    page = (tmp_path / "learning.md").read_text(encoding="utf-8")
+    assert "bf16 with 2 seeds end 0.2500 bits per byte from each other" in page
+    assert f"| bf16, seed 1 | {higher[-1][1]:.4f} | - |" in page
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"), [(0, 0.01), (49, 0.5), (99, 1), (100, 1), (1050, 0.55), (2000, 0.1)]
+)
+def test_learning_rate(programs, step, rate):
+    args = argparse.Namespace(steps=2000, lr=1.0)
+    assert programs("learning").learning_rate(step, args) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
+        ("nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),
+    ],
+)
+def test_a_mode_that_learning_has_not(mode, sentence):
+    command = [sys.executable, str(BENCH / "learning.py"), "--modes", mode]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2 and sentence in result.stderr

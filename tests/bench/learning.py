@@ -1,0 +1,243 @@
+"""How a GPT learns with quantized weights beside bf16's, on one device.
+
+    python tests/bench/learning.py --json learning.jsonl
+    python tests/bench/learning.py --modes bf16,nc:nvfp4,scaled:nvfp4 --seed 1 --json more.jsonl
+    python tests/bench/learning_report.py learning.jsonl   # the page and the curves
+
+The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
+blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); embedding, head
+and norms are bf16 in all. Everything else is the same in every mode: the first weights, the windows
+of text and their order, bf16 activations and gradients, and AdamW with float32 masters. Modes are
+trained one after another, and each one's line of JSON is written when it is done. The host waits
+for the device only where held-out text is evaluated.
+"""
+
+import argparse
+import gc
+import hashlib
+import math
+import platform
+import statistics
+import sys
+import time
+import traceback
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import modes
+import narrowcast as nc
+import processes
+import report
+from demo_parts import GPT, VOCABULARY, read, windows
+
+MODES = "bf16,scaled:fp8_e4m3,scaled:fp8_block128,scaled:mxfp8_e4m3,scaled:nvfp4"
+WARMUP = 0.05  # of the steps: 100 of 2000
+LAST_RATE = 0.1  # of the highest learning rate: where the cosine ends
+CLIPPED_AT = 1.0  # norm of all gradients
+ADAM = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+HELD_OUT_SEED = 0  # whatever the run's, so that all runs are measured on the same windows
+GIB = 2**30
+
+
+def options():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--modes", default=MODES, help="default: %(default)s")
+    small = "; fewer on the CPU"
+    add("--steps", type=int, help="default: 2000" + small)
+    add("--layers", type=int, help="default: 10" + small)
+    add("--width", type=int, help="default: 1024, which gives 126M parameters" + small)
+    add("--seq", type=int, help="bytes in a window; default: 1024" + small)
+    add("--batch", type=int, default=8, help="windows a step")
+    add("--lr", type=float, default=6e-4, help="the highest learning rate; default: %(default)s")
+    add("--seed", type=int, default=0, help="of the first weights and of the windows' order")
+    add("--every", type=int, help="steps between evaluations; default: 100" + small)
+    add("--held-out", type=int, default=16, help="batches of held-out windows; default: 16")
+    add("--compile", action="store_true", help="each block; all is eager otherwise")
+    processes.add_device_option(parser)
+    report.add_options(parser)
+    args = parser.parse_args()
+    sizes = {"steps": (2000, 20), "layers": (10, 2), "width": (1024, 128), "seq": (1024, 64)}
+    for name, (on_gpu, on_cpu) in (sizes | {"every": (100, 5)}).items():
+        if getattr(args, name) is None:
+            setattr(args, name, on_gpu if args.device == "cuda" else on_cpu)
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1")
+    args.heads = max(1, args.width // 128)
+    try:
+        args.modes = modes.selection(args.modes, None)
+    except ValueError as error:
+        parser.error(str(error))
+    for mode in reversed(args.modes):  # a baseline that was not asked for comes first
+        if mode.eager or mode.weights == modes.TORCHAO:
+            parser.error(f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here; see --compile")
+    return args
+
+
+class Text:
+    """What all runs read: the windows of every step, drawn ahead, and the held-out ones. Bytes, on
+    the device: [steps, batch, seq] each, and [held_out, batch, seq].
+    """
+
+    def __init__(self, args):
+        training, held_out = read()
+        random = torch.Generator().manual_seed(args.seed + 1)
+        self.steps = self._batches(training, args.steps, args, random)
+        same = torch.Generator().manual_seed(HELD_OUT_SEED)
+        self.held_out = self._batches(held_out, args.held_out, args, same)
+        checksum = hashlib.sha256(training.numpy())
+        checksum.update(held_out.numpy())
+        self.facts = {
+            "training_bytes": len(training),
+            "held_out_bytes": len(held_out),
+            "text_sha256": checksum.hexdigest(),
+        }
+
+    @staticmethod
+    def _batches(text, count, args, generator):
+        """Inputs and targets."""
+        drawn = windows(text, count * args.batch, args.seq, generator)
+        return [
+            part.to(torch.uint8).view(count, args.batch, args.seq).to(args.device) for part in drawn
+        ]
+
+
+class Training:
+    """A mode's model and optimizer."""
+
+    def __init__(self, mode, args, text):
+        self.mode, self.args, self.text = mode, args, text
+        torch.manual_seed(args.seed)
+        model = GPT(args.width, args.layers, args.heads)  # on the CPU: equal on every machine
+        self.model = model.to(args.device, torch.bfloat16)
+        if mode.format:
+            convert = {"filter": modes.is_converted, "products": mode.products}
+            nc.convert(self.model, mode.format, **convert)
+        if args.compile:
+            for block in self.model.blocks:
+                block.compile()
+        self.optimizer = nc.FusedAdam(self.model.parameters(), lr=args.lr, **ADAM)
+        self.losses = torch.zeros(args.steps, device=args.device)  # in nats, of training
+
+    def step(self, number: int):
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(number, self.args)
+        loss = self._loss(*(part[number] for part in self.text.steps))
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIPPED_AT)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses[number] = loss.detach()
+
+    @torch.no_grad()
+    def held_out(self) -> float:
+        """Bits per byte of the held-out windows, as the mode multiplies."""
+        batches = zip(*self.text.held_out, strict=True)
+        return torch.stack([self._loss(*batch) for batch in batches]).mean().item() / math.log(2)
+
+    def _loss(self, tokens, targets):
+        """The mean cross entropy of the next byte, in nats."""
+        logits = self.model(tokens.long()).float().view(-1, VOCABULARY)
+        return F.cross_entropy(logits, targets.long().view(-1))
+
+
+def warmup_steps(args) -> int:
+    return max(1, round(WARMUP * args.steps))
+
+
+def learning_rate(step: int, args) -> float:
+    """A linear warm-up, then half a cosine."""
+    warmup = warmup_steps(args)
+    if step < warmup:
+        return args.lr * (step + 1) / warmup
+    done = (step - warmup) / max(1, args.steps - warmup)
+    return args.lr * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def train(mode, args, text) -> dict:
+    """Runs all steps of a mode; what was measured."""
+    training = Training(mode, args, text)
+    held_out, seconds, paces, done = [], 0.0, [], 0
+    while done < args.steps:
+        count = min(args.every, args.steps - done)
+        wait(args.device)
+        begin = time.perf_counter()
+        for number in range(done, done + count):
+            training.step(number)
+        wait(args.device)
+        stretch = time.perf_counter() - begin
+        done, seconds = done + count, seconds + stretch
+        paces.append(stretch / count)
+        held_out.append([done, round(training.held_out(), 5)])
+        report.progress(
+            f"{mode}: {done} of {args.steps} steps, {held_out[-1][1]:.4f} bits per byte of "
+            f"held-out text, {1e3 * paces[-1]:.1f} ms a step"
+        )
+    weights = list(training.model.parameters())
+    quantized = [weight for weight in weights if isinstance(weight, nc.QuantizedTensor)]
+    return {
+        "losses": [round(loss / math.log(2), 5) for loss in training.losses.tolist()],
+        "held_out": held_out,
+        "seconds": seconds,  # of training alone
+        # The median over the evaluations' intervals: the first one has what happens but once.
+        "tokens_per_s": args.batch * args.seq / statistics.median(paces),
+        "peak_gib": torch.cuda.max_memory_allocated() / GIB if args.device == "cuda" else None,
+        "parameters": sum(weight.numel() for weight in weights),
+        "quantized_parameters": sum(weight.numel() for weight in quantized),
+    }
+
+
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def forget(device):
+    """Gives back what the mode before this one had, so that peaks are each mode's own."""
+    torch._dynamo.reset()
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def facts(args, text) -> dict:
+    """What was run, and where: the same for every mode."""
+    sizes = ("layers", "width", "heads", "seq", "batch", "steps", "lr", "seed", "every", "compile")
+    return {
+        **{name: getattr(args, name) for name in sizes},
+        "held_out_windows": args.held_out * args.batch,
+        "warmup": warmup_steps(args),
+        "last_rate": LAST_RATE,
+        "clipped_at": CLIPPED_AT,
+        **ADAM,
+        **text.facts,
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "command": report.command(),
+    }
+
+
+def main() -> int:
+    args = options()
+    text = Text(args)
+    shared, status = facts(args, text), 0
+    with report.json_lines(args.json) as write:
+        for mode in args.modes:
+            forget(args.device)
+            try:
+                write({"mode": str(mode), **shared, **train(mode, args, text)})
+            except Exception:
+                traceback.print_exc()
+                status = 1  # the other modes are still trained
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
