@@ -13,6 +13,7 @@
 
 #include "bindings/errors.hpp"
 #include "runtime/launch/plan.hpp"
+#include "runtime/products/rescale.hpp"
 
 namespace narrowcast {
 namespace {
@@ -35,7 +36,7 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
           at::Device device) {
   const c10::DeviceGuard guard(device);
   argument.stream = stream_of(device);
-  argument.parallel_for = &parallel_for;
+  if constexpr (requires { argument.parallel_for; }) argument.parallel_for = &parallel_for;
   std::optional<pybind11::gil_scoped_release> release;
   if (PyGILState_Check()) release.emplace();
   const char* failure = function(&argument);
@@ -43,6 +44,7 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
 }
 template void call(nc_function, const char*, nc_launch, at::Device);
 template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
+template void call(RescaleFunction, const char*, Rescale, at::Device);
 
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
   const c10::DeviceGuard guard(gpu);

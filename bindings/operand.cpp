@@ -1,14 +1,9 @@
 #include "bindings/operand.hpp"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/mul.h>
 
 namespace narrowcast {
 namespace {
-
-at::Tensor one_float(float value, at::Device device) {
-  return at::full({1}, value, at::TensorOptions().dtype(at::kFloat).device(device));
-}
 
 // The shape of the matrix whose data has this shape.
 Extent matrix_of(const nc_layout& layout, at::IntArrayRef data) {
@@ -40,21 +35,22 @@ at::Tensor Operand::oriented(const nc_tensor& entry, at::ScalarType dtype) const
   return over_rows ? value.t() : value;
 }
 
-OptionalTensor Operand::spanning_scale() const {
-  if (spans_tensor(layout())) return scale;
-  if (facts().tensor_range == 0) return std::nullopt;
-  return amax->mul(1.0f / facts().tensor_range);
+Rescale::Scale Operand::spanning_scale() const {
+  const auto one_float = [&](const at::Tensor& tensor, const char* what) {
+    return checked_floats(tensor, 1, device(), what);
+  };
+  if (spans_tensor(layout())) return {one_float(scale, "the scale"), 1.0f};
+  if (facts().tensor_range == 0) return {nullptr, 1.0f};
+  return {one_float(*amax, "amax"), 1.0f / facts().tensor_range};
 }
 
 at::Tensor Operand::value_without_spanning_scale(at::ScalarType dtype) const {
   nc_tensor entry = this->entry();
+  entry.amax = nullptr;
   at::Tensor one;
   if (spans_tensor(layout())) {
-    one = one_float(1.0f, device());
+    one = at::full({1}, 1.0f, scale.options());
     entry.buffer[buffers_of(usage)[1]] = one.mutable_data_ptr();
-  } else if (facts().tensor_range != 0) {
-    one = one_float(facts().tensor_range, device());
-    entry.amax = one.mutable_data_ptr<float>();
   }
   return oriented(entry, dtype);
 }

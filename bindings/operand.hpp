@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bindings/bytes.hpp"
+#include "runtime/products/rescale.hpp"
 
 namespace narrowcast {
 
@@ -29,9 +30,9 @@ struct Operand {
   // Its value [kept, summed], of a logical dtype.
   at::Tensor value(at::ScalarType dtype) const { return oriented(entry(), dtype); }
 
-  // A scale that spans the tensor, float32 (1,); nullopt in other formats. With it left out, values
-  // have significant_bits alone.
-  OptionalTensor spanning_scale() const;
+  // A scale that spans the tensor; none in other formats. With it left out, values have
+  // significant_bits alone.
+  Rescale::Scale spanning_scale() const;
   at::Tensor value_without_spanning_scale(at::ScalarType dtype) const;
 
  private:

@@ -1,10 +1,12 @@
 #include "bindings/scaled_product.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "bindings/activation.hpp"
+#include "bindings/launch.hpp"
 #include "bindings/module.hpp"
 #include "bindings/units.hpp"
 
@@ -18,13 +20,20 @@ constexpr int32_t kBfloat16Bits = 8;  // significant ones
 at::Tensor product_of_bfloat16(const Operand& a, const Operand& b, at::ScalarType dtype) {
   const at::Tensor left = a.value_without_spanning_scale(at::kBFloat16);
   const at::Tensor right = b.value_without_spanning_scale(at::kBFloat16).t();
-  const OptionalTensor left_scale = a.spanning_scale(), right_scale = b.spanning_scale();
-  if (!left_scale && !right_scale && dtype == at::kBFloat16) return at::mm(left, right);
-  at::Tensor product = at::mm(left, right, at::kFloat);
-  // Scales one after the other: their own product may have no normal float32.
-  if (left_scale) product.mul_(*left_scale);
-  if (right_scale) product.mul_(*right_scale);
-  return product.to(dtype);
+  Rescale rescale{};
+  rescale.first = a.spanning_scale();
+  rescale.second = b.spanning_scale();
+  const bool scaled = rescale.first.pointer != nullptr || rescale.second.pointer != nullptr;
+  if (!scaled && dtype == at::kBFloat16) return at::mm(left, right);
+  const at::Tensor product = at::mm(left, right, at::kFloat);
+  const at::Tensor result =
+      dtype == at::kFloat ? product : at::empty(product.sizes(), product.options().dtype(dtype));
+  rescale.product = product.const_data_ptr<float>();
+  rescale.result = result.mutable_data_ptr();
+  rescale.count = product.numel();
+  rescale.dtype = checked_dtype(dtype, "a product");
+  call(cuda_rescale(), "rescaling a product", rescale, a.device());
+  return result;
 }
 
 at::Tensor decoded_product(const Operand& a, const Operand& b, at::ScalarType dtype) {

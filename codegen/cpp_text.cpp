@@ -1,6 +1,7 @@
 #include "codegen/cpp_text.hpp"
 
 #include <algorithm>
+#include <sstream>
 #include <vector>
 
 namespace narrowcast::codegen {
@@ -81,6 +82,13 @@ std::string with_string(const StringPlace& place, std::string_view text, size_t 
     result.append("\"").append(piece).append("\"");
   }
   return result + place.after;
+}
+
+std::string number(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
 }
 
 }  // namespace narrowcast::codegen

@@ -23,4 +23,7 @@ struct StringPlace {
 // `before "text" after` on one line if it fits; else the text, escaped, in pieces below `before`.
 std::string with_string(const StringPlace& place, std::string_view text, size_t indent);
 
+// A literal that reads back as the same bits.
+std::string number(double value);
+
 }  // namespace narrowcast::codegen

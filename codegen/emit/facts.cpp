@@ -1,19 +1,9 @@
 // What the C table of the format's plugin says of it: the second half of format.hpp.
-#include <sstream>
-
 #include "codegen/cpp_text.hpp"
 #include "codegen/emit/emit.hpp"
 
 namespace narrowcast::codegen {
 namespace {
-
-// A double as a literal that reads back as the same bits.
-std::string literal(double value) {
-  std::ostringstream text;
-  text.precision(17);
-  text << value;
-  return text.str();
-}
 
 std::string quoted_or_null(std::string_view word) {
   return word.empty() ? "nullptr" : '"' + std::string(word) + '"';
@@ -92,7 +82,7 @@ std::string table_facts(const Plan& plan) {
                 $rules$
             },
         $products$
-        .tensor_range = $tensor_range$,
+        .tensor_range = Format::kTensorRange,
         .significant_bits = $significant_bits$,
     };
   )text",
@@ -108,11 +98,10 @@ std::string table_facts(const Plan& plan) {
        {"amax_word", std::string(word_of(plan.amax))},
        {"row_step", std::to_string(plan.row_step)},
        {"shard_row_step", std::to_string(plan.shard_row_step)},
-       {"bits_per_element", literal(plan.bits_per_element)},
-       {"wire_bits_per_element", literal(plan.wire_bits_per_element)},
+       {"bits_per_element", number(plan.bits_per_element)},
+       {"wire_bits_per_element", number(plan.wire_bits_per_element)},
        {"rules", rules(plan)},
        {"products", products(plan)},
-       {"tensor_range", literal(plan.tensor_range)},
        {"significant_bits", std::to_string(plan.significant_bits)}});
 }
 

@@ -73,6 +73,7 @@ std::string emit_format(const Plan& plan) {
 
       static constexpr bool kTensorAmax = $tensor_amax$;
       static constexpr bool kDelayedAmax = $delayed_amax$;
+      static constexpr float kTensorRange = $tensor_range$;
       static constexpr bool kColumnwiseDerived = $columnwise_derived$;
       $tile_rows_reason$
       static constexpr int kTileRows = $tile_rows$;
@@ -87,6 +88,7 @@ std::string emit_format(const Plan& plan) {
                  {"columnwise", columnwise(plan)},
                  {"tensor_amax", flag(plan.tensor_amax)},
                  {"delayed_amax", flag(plan.delayed_amax)},
+                 {"tensor_range", number(plan.tensor_range)},
                  {"columnwise_derived", flag(plan.columnwise_derived)},
                  {"tile_rows_reason", comment(plan.reasons.tile_rows, 2)},
                  {"tile_rows", std::to_string(plan.tile_rows)},

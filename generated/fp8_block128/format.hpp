@@ -29,6 +29,7 @@ struct Format {
 
   static constexpr bool kTensorAmax = false;
   static constexpr bool kDelayedAmax = false;
+  static constexpr float kTensorRange = 0;
   static constexpr bool kColumnwiseDerived = true;
   // A tile of 128 rows holds whole blocks.
   static constexpr int kTileRows = 128;
@@ -79,7 +80,7 @@ inline constexpr nc_format kFacts = {
                 },
             .stochastic_gradient = false,
         },
-    .tensor_range = 0,
+    .tensor_range = Format::kTensorRange,
     .significant_bits = 4,
 };
 

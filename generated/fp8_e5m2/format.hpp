@@ -29,6 +29,7 @@ struct Format {
 
   static constexpr bool kTensorAmax = true;
   static constexpr bool kDelayedAmax = false;
+  static constexpr float kTensorRange = 0;
   static constexpr bool kColumnwiseDerived = true;
   // A tile of 32 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 32;
@@ -63,7 +64,7 @@ inline constexpr nc_format kFacts = {
             {1, 0, "any shape"},
         },
     .products = {},
-    .tensor_range = 0,
+    .tensor_range = Format::kTensorRange,
     .significant_bits = 3,
 };
 

@@ -29,6 +29,7 @@ struct Format {
 
   static constexpr bool kTensorAmax = false;
   static constexpr bool kDelayedAmax = false;
+  static constexpr float kTensorRange = 0;
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 64 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 64;
@@ -64,7 +65,7 @@ inline constexpr nc_format kFacts = {
             {1, 0, "columns in multiples of 2 and rows in multiples of 2"},
         },
     .products = {},
-    .tensor_range = 0,
+    .tensor_range = Format::kTensorRange,
     .significant_bits = 2,
 };
 

@@ -29,6 +29,7 @@ struct Format {
 
   static constexpr bool kTensorAmax = true;
   static constexpr bool kDelayedAmax = false;
+  static constexpr float kTensorRange = 2688;
   static constexpr bool kColumnwiseDerived = true;
   // A tile of 64 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 64;
@@ -83,7 +84,7 @@ inline constexpr nc_format kFacts = {
                 },
             .stochastic_gradient = true,
         },
-    .tensor_range = 2688,
+    .tensor_range = Format::kTensorRange,
     .significant_bits = 6,
 };
 

@@ -145,7 +145,7 @@ struct CpuKernels {
   template <bool kColumnwise>
   static void dequantize_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number);
-    const Inputs<> in{at.tensor.amax == nullptr ? 0.0f : *at.tensor.amax};
+    const Inputs<> in = decode_inputs<Sequence>(at.tensor);
     if constexpr (kColumnwise) {
       Sequence::decode_columnwise(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
     } else {

@@ -10,6 +10,7 @@
 #include "runtime/launch/cuda_whole.cuh"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/find_tensor.hpp"
+#include "runtime/launch/inputs.hpp"
 #include "runtime/tile/cuda_code_tile.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -76,7 +77,7 @@ template <class Sequence, bool kColumnwise>
 struct Decode {
   template <class Type, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_tensor& tensor) {
-    const Inputs<> in{tensor.amax == nullptr ? 0.0f : *tensor.amax};
+    const Inputs<> in = decode_inputs<Sequence>(tensor);
     const typename Sequence::TensorBuffers from(tensor);
     if constexpr (kColumnwise) {
       Sequence::decode_columnwise(tile, in, from);

@@ -44,4 +44,10 @@ NC_EVERYWHERE Inputs<Rounding> cast_inputs(const nc_tensor& tensor, const nc_ste
           rounding_of<Rounding>(tensor, step)};
 }
 
+// Of decoding. Where an amax is left out, so is the tensor scale that would be made of it.
+template <class Sequence>
+NC_EVERYWHERE Inputs<> decode_inputs(const nc_tensor& tensor) {
+  return {tensor.amax == nullptr ? Sequence::kTensorRange : *tensor.amax};
+}
+
 }  // namespace narrowcast::inline NC_VARIANT

@@ -243,7 +243,8 @@ typedef struct nc_machine {
                                 becomes `present`, and a new `next` follows */
   nc_function derive_columnwise;  /* rowwise buffers -> columnwise buffers; NULL unless
                                      nc_format.columnwise_derived */
-  nc_function dequantize_rowwise; /* buffers -> value, of value_dtype */
+  nc_function dequantize_rowwise; /* buffers -> value, of value_dtype. Two levels: the tensor scale
+                                     is left out where `amax` is NULL */
   nc_function dequantize_columnwise;
   nc_transfer_function pack;   /* shards' buffers -> this rank's payloads, every byte of them */
   nc_transfer_function unpack; /* the payloads of all ranks -> the whole matrices' buffers, every
