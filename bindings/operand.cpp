@@ -66,6 +66,14 @@ Operand operand_of(const Bytes& bytes, int usage, bool over_rows) {
       *bytes.buffers[scale], bytes.amax};
 }
 
+at::Tensor under_spanning_scales(at::Tensor product, const OptionalTensor& left,
+                                 const OptionalTensor& right, at::ScalarType dtype) {
+  // One after the other: the product of the scales may have no normal float32.
+  if (left) product.mul_(*left);
+  if (right) product.mul_(*right);
+  return product.to(dtype);
+}
+
 std::vector<at::Tensor> stored_tensors(const Operand& operand) {
   std::vector<at::Tensor> stored{operand.data, operand.scale};
   if (operand.amax) stored.push_back(*operand.amax);

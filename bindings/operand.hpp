@@ -22,6 +22,8 @@ struct Operand {
   at::Device device() const { return data.device(); }
   int64_t kept() const { return over_rows ? columns : rows; }
   int64_t summed() const { return over_rows ? rows : columns; }
+  // The layout of its bytes as those of the matrix [kept, summed].
+  nc_layout layout_in_product() const { return over_rows ? mirror(layout()) : layout(); }
 
   // Its row in the table of a launch. ValueError or TypeError if a tensor is not what the format
   // stores.
@@ -40,6 +42,11 @@ struct Operand {
 
 // A usage that is there.
 Operand operand_of(const Bytes& bytes, int usage, bool over_rows);
+
+// A float32 product of values without spanning scales, under the scales that were left out, in a
+// dtype. Writes to the product.
+at::Tensor under_spanning_scales(at::Tensor product, const OptionalTensor& left,
+                                 const OptionalTensor& right, at::ScalarType dtype);
 
 // The tensors of an operand as graphs of torch.compile hold them: data, scales and, where the
 // format has one, amax.

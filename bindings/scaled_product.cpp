@@ -20,11 +20,7 @@ at::Tensor product_of_bfloat16(const Operand& a, const Operand& b, at::ScalarTyp
   const at::Tensor right = b.value_without_spanning_scale(at::kBFloat16).t();
   const OptionalTensor left_scale = a.spanning_scale(), right_scale = b.spanning_scale();
   if (!left_scale && !right_scale && dtype == at::kBFloat16) return at::mm(left, right);
-  at::Tensor product = at::mm(left, right, at::kFloat);
-  // Scales one after the other: their own product may have no normal float32.
-  if (left_scale) product.mul_(*left_scale);
-  if (right_scale) product.mul_(*right_scale);
-  return product.to(dtype);
+  return under_spanning_scales(at::mm(left, right, at::kFloat), left_scale, right_scale, dtype);
 }
 
 at::Tensor decoded_product(const Operand& a, const Operand& b, at::ScalarType dtype) {
