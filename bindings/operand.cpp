@@ -35,13 +35,12 @@ at::Tensor Operand::oriented(const nc_tensor& entry, at::ScalarType dtype) const
   return over_rows ? value.t() : value;
 }
 
-Rescale::Scale Operand::spanning_scale() const {
-  const auto one_float = [&](const at::Tensor& tensor, const char* what) {
-    return checked_floats(tensor, 1, device(), what);
-  };
-  if (spans_tensor(layout())) return {one_float(scale, "the scale"), 1.0f};
-  if (facts().tensor_range == 0) return {nullptr, 1.0f};
-  return {one_float(*amax, "amax"), 1.0f / facts().tensor_range};
+OptionalSpanningScale Operand::spanning_scale() const {
+  const bool spans = spans_tensor(layout());
+  if (!spans && facts().tensor_range == 0) return std::nullopt;
+  const at::Tensor& stored = spans ? scale : *amax;
+  checked_floats(stored, 1, device(), spans ? "the scale" : "amax");
+  return SpanningScale{stored, spans ? 1.0f : 1.0f / facts().tensor_range};
 }
 
 at::Tensor Operand::value_without_spanning_scale(at::ScalarType dtype) const {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bindings/bytes.hpp"
-#include "runtime/products/rescale.hpp"
+#include "bindings/spanning_scale.hpp"
 
 namespace narrowcast {
 
@@ -23,6 +23,8 @@ struct Operand {
   at::Device device() const { return data.device(); }
   int64_t kept() const { return over_rows ? columns : rows; }
   int64_t summed() const { return over_rows ? rows : columns; }
+  // The layout of its bytes as those of the matrix [kept, summed].
+  nc_layout layout_in_product() const { return over_rows ? mirror(layout()) : layout(); }
 
   // Its row in the table of a launch. ValueError or TypeError if a tensor is not what the format
   // stores.
@@ -32,7 +34,7 @@ struct Operand {
 
   // A scale that spans the tensor; none in other formats. With it left out, values have
   // significant_bits alone.
-  Rescale::Scale spanning_scale() const;
+  OptionalSpanningScale spanning_scale() const;
   at::Tensor value_without_spanning_scale(at::ScalarType dtype) const;
 
  private:

@@ -1,12 +1,10 @@
 #include "bindings/scaled_product.hpp"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "bindings/activation.hpp"
-#include "bindings/launch.hpp"
 #include "bindings/module.hpp"
 #include "bindings/units.hpp"
 
@@ -20,20 +18,9 @@ constexpr int32_t kBfloat16Bits = 8;  // significant ones
 at::Tensor product_of_bfloat16(const Operand& a, const Operand& b, at::ScalarType dtype) {
   const at::Tensor left = a.value_without_spanning_scale(at::kBFloat16);
   const at::Tensor right = b.value_without_spanning_scale(at::kBFloat16).t();
-  Rescale rescale{};
-  rescale.first = a.spanning_scale();
-  rescale.second = b.spanning_scale();
-  const bool scaled = rescale.first.pointer != nullptr || rescale.second.pointer != nullptr;
-  if (!scaled && dtype == at::kBFloat16) return at::mm(left, right);
-  const at::Tensor product = at::mm(left, right, at::kFloat);
-  const at::Tensor result =
-      dtype == at::kFloat ? product : at::empty(product.sizes(), product.options().dtype(dtype));
-  rescale.product = product.const_data_ptr<float>();
-  rescale.result = result.mutable_data_ptr();
-  rescale.count = product.numel();
-  rescale.dtype = checked_dtype(dtype, "a product");
-  call(cuda_rescale(), "rescaling a product", rescale, a.device());
-  return result;
+  const OptionalSpanningScale left_scale = a.spanning_scale(), right_scale = b.spanning_scale();
+  if (!left_scale && !right_scale && dtype == at::kBFloat16) return at::mm(left, right);
+  return under_spanning_scales(at::mm(left, right, at::kFloat), left_scale, right_scale, dtype);
 }
 
 at::Tensor decoded_product(const Operand& a, const Operand& b, at::ScalarType dtype) {

@@ -5,7 +5,9 @@
 #include <array>
 #include <atomic>
 
-#include "bindings/launch.hpp"
+#include "bindings/module.hpp"
+#include "bindings/swizzle.hpp"
+#include "bindings/unit_operand.hpp"
 
 namespace narrowcast {
 namespace {
@@ -24,44 +26,11 @@ int capability(at::Device device) {
   return found;
 }
 
-at::ScalarType float8(const Operand& operand) {
-  return std::string_view(operand.facts().element) == "e5m2" ? at::kFloat8_e5m2
-                                                             : at::kFloat8_e4m3fn;
-}
-
-// Data as stored, [kept, summed].
-at::Tensor codes(const Operand& operand) { return operand.data.view(float8(operand)); }
-
-// Scales of groups of 128 along the summed dimension, [kept, groups], or of blocks, [groups, kept /
-// 128]; without padding, and the groups behind one another in memory where the unit wants that.
-at::Tensor group_scales(const Operand& operand) { return operand.scale.t(); }
-at::Tensor block_scales(const Operand& operand) {
-  return operand.scale.t().narrow(0, 0, operand.summed() / 128);
-}
-
-bool suits(const Operand& a, const Operand& b, int32_t kind) {
-  const bool whole_vectors = a.summed() % 16 == 0 && b.kept() % 16 == 0;
-  if (kind == NC_TENSOR_BY_TENSOR) return whole_vectors;
-  if (!whole_vectors || a.kept() % 4 != 0) return false;
-  return kind == NC_1X128_BY_1X128 || a.summed() % 512 == 0;
-}
-
-// With the columnwise bytes, if it is summed over rows and has rowwise ones.
-Operand in_order(const Operand& operand) {
-  if (operand.over_rows == (operand.usage == 1)) return operand;
-  const nc_machine& machine = operand.plugin->machine(operand.device());
-  Operand derived = operand;
-  derived.usage = 1;
-  const Bytes::Buffers made = allocate_buffers(*operand.plugin, {operand.rows, operand.columns},
-                                               false, true, operand.device());
-  derived.data = *made[NC_COLUMNWISE_DATA];
-  derived.scale = *made[NC_COLUMNWISE_SCALE];
-  nc_tensor entry = operand.entry();
-  for (const int index : buffers_of(1)) entry.buffer[index] = made[index]->mutable_data_ptr();
-  MatrixTable table(machine, operand.device());
-  table.assign({entry});
-  table.run(machine.derive_columnwise, "deriving columnwise");
-  return derived;
+// Rows in memory begin at multiples of 16 bytes, 16 codes of 8 bits or 32 of 4, and groups are
+// whole.
+bool suits_sm100(const Operand& a, const Operand& b) {
+  const bool along_kept = a.layout_in_product().transposed;
+  return a.summed() % 32 == 0 && b.kept() % 16 == 0 && (!along_kept || a.kept() % 16 == 0);
 }
 
 }  // namespace
@@ -73,6 +42,28 @@ bool has_unit(at::Device device, int32_t kind) {
     case NC_1X128_BY_128X128:
     case NC_1X128_BY_1X128:
       return capability(device) == 90;
+    case NC_1X32_E8M0:
+    case NC_1X16_E4M3:
+      // Those of sm_120 read 8-bit codes in one order alone.
+      return capability(device) / 10 == 10;
+    default:
+      return false;
+  }
+}
+
+bool suits_unit(const Operand& a, const Operand& b, int32_t kind) {
+  if (!can_be_summed(a) || !can_be_summed(b)) return false;
+  const bool whole_vectors = a.summed() % 16 == 0 && b.kept() % 16 == 0;
+  switch (kind) {
+    case NC_TENSOR_BY_TENSOR:
+      return whole_vectors;
+    case NC_1X128_BY_128X128:
+      return whole_vectors && a.kept() % 4 == 0 && a.summed() % 512 == 0;
+    case NC_1X128_BY_1X128:
+      return whole_vectors && a.kept() % 4 == 0;
+    case NC_1X32_E8M0:
+    case NC_1X16_E4M3:
+      return suits_sm100(a, b);
     default:
       return false;
   }
@@ -80,19 +71,42 @@ bool has_unit(at::Device device, int32_t kind) {
 
 at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
                         at::ScalarType dtype) {
-  if (!has_unit(a.device(), kind) || !suits(a, b, kind)) return {};
-  const Operand right = in_order(b);
-  at::Tensor a_scale = a.scale, b_scale = right.scale;
-  if (kind != NC_TENSOR_BY_TENSOR) {
-    a_scale = group_scales(a);
-    b_scale = kind == NC_1X128_BY_128X128 ? block_scales(right) : right.scale;
-  }
-  // Units of groups give back bfloat16 or float32.
-  const bool direct = kind == NC_TENSOR_BY_TENSOR || dtype != at::kHalf;
+  if (!has_unit(a.device(), kind) || !suits_unit(a, b, kind)) return {};
+  const UnitOperand left = unit_operand(a, kind), right = unit_operand(b, kind);
+  const bool one_scale = kind == NC_TENSOR_BY_TENSOR;
+  // Units of groups give back bfloat16 or float32; a product that is still to be scaled is float32.
+  const bool direct =
+      one_scale || (dtype != at::kHalf && !left.spanning_scale && !right.spanning_scale);
+  // Scales that are swizzled have one dimension, which t() leaves as it is.
   const at::Tensor product =
-      at::_scaled_mm(codes(a), codes(right).t(), a_scale, b_scale, {}, {},
-                     direct ? dtype : at::kFloat, fast && kind == NC_TENSOR_BY_TENSOR);
-  return direct ? product : product.to(dtype);
+      at::_scaled_mm(left.codes, right.codes.t(), left.scales, right.scales.t(), {}, {},
+                     direct ? dtype : at::kFloat, fast && one_scale);
+  if (direct) return product;
+  return under_spanning_scales(product, left.spanning_scale, right.spanning_scale, dtype);
+}
+
+void bind_units(py::module_& module) {
+  py::class_<Operand>(module, "Operand", "The bytes of one usage of a matrix, for a product.")
+      .def(py::init([](const Bytes& bytes, const std::string& usage, bool over_rows) {
+             if (!bytes.has(usage_of(usage))) value_error("a matrix has no ", usage, " bytes");
+             return operand_of(bytes, usage_of(usage), over_rows);
+           }),
+           py::arg("bytes"), py::arg("usage"), py::arg("over_rows"));
+  py::class_<UnitOperand>(module, "UnitOperand",
+                          "An operand as torch._scaled_mm takes it: bindings/unit_operand.hpp.")
+      .def_readonly("codes", &UnitOperand::codes)
+      .def_readonly("scales", &UnitOperand::scales)
+      .def_property_readonly("spanning_scale", [](const UnitOperand& operand) -> OptionalTensor {
+        if (!operand.spanning_scale) return std::nullopt;
+        return operand.spanning_scale->stored.mul(operand.spanning_scale->factor);
+      });
+  module.def("swizzled", &swizzled, py::arg("scales"),
+             "Scales [rows, groups] of one byte in the order of sm_100's units: 1-D, padded.");
+  module.def("unit_operand", &unit_operand, py::arg("operand"), py::arg("kind"),
+             "An operand for the unit of a kind (a Product's number).");
+  module.def("has_unit", &has_unit, py::arg("device"), py::arg("kind"));
+  module.def("suits_unit", &suits_unit, py::arg("a"), py::arg("b"), py::arg("kind"),
+             "Whether the unit of a kind takes a @ b.T, of operands of these shapes.");
 }
 
 }  // namespace narrowcast

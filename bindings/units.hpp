@@ -10,7 +10,9 @@ namespace narrowcast {
 at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
                         at::ScalarType dtype);
 
-// Whether a device has a unit for a kind, so that operands are best cast in the usage it reads.
+// Whether a device has a unit for a kind, so that operands are best cast in the usage it reads; and
+// whether that unit takes operands of these shapes, with the bytes that they have.
 bool has_unit(at::Device device, int32_t kind);
+bool suits_unit(const Operand& a, const Operand& b, int32_t kind);
 
 }  // namespace narrowcast

@@ -17,8 +17,8 @@ inline constexpr ProductKind kProductKinds[NC_PRODUCT_KIND_COUNT] = {
     {"one scale by one scale", "sm_89 and newer"},
     {"1x128 by 128x128", "sm_90"},
     {"1x128 by 1x128", "sm_90"},
-    {"1x32 e8m0", "sm_100 has one, not used yet"},
-    {"1x16 e4m3 under a tensor scale", "sm_100 has one, not used yet"},
+    {"1x32 e8m0", "sm_100, written but not yet run"},
+    {"1x16 e4m3 under a tensor scale", "sm_100, written but not yet run"},
 };
 
 }  // namespace narrowcast
