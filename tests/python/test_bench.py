@@ -181,17 +181,17 @@ def test_learning_report(learned, tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"steps": 8}, "bf16: steps is 8, and 7 of bf16: these runs cannot be compared"),
-        ({}, "bf16 with seed 0 is there twice"),
+        ({"steps": 8}, "{mode}: steps is 8, and 7 of bf16: these runs cannot be compared"),
+        ({}, "{mode} with seed 0 is there twice"),
     ],
 )
 def test_learning_report_compares_like_with_like(learned, tmp_path, change, sentence):
     pytest.importorskip("matplotlib")
     file, rows, _ = learned
     other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps(rows[0] | change) + "\n")
+    other.write_text(json.dumps(rows[1] | change) + "\n")
     result = learning_report(file, other, "--output", tmp_path)
-    assert result.returncode == 1 and sentence in result.stderr
+    assert result.returncode == 1 and sentence.format(**rows[1]) in result.stderr
     assert not (tmp_path / "learning.md").exists()
 
 
@@ -203,7 +203,7 @@ def test_learning_report_of_two_seeds(learned, tmp_path):
     other.write_text(json.dumps(rows[0] | {"seed": 1, "held_out": higher}) + "\n")
     assert learning_report(file, other, "--output", tmp_path).returncode == 0
     page = (tmp_path / "learning.md").read_text(encoding="utf-8")
-    assert "bf16 with 2 seeds end 0.2500 bits per byte from each other" in page
+    assert "those of bf16, 2 of them, end up to 0.2500 bits per byte from each other" in page
     assert f"| bf16, seed 1 | {higher[-1][1]:.4f} | - |" in page
 
 
