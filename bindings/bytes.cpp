@@ -133,9 +133,10 @@ at::Tensor decode(const Plugin& plugin, int usage, nc_tensor entry, at::Device d
   entry.value = value.mutable_data_ptr();
   entry.value_dtype = checked_dtype(dtype, "the decoded value");
   MatrixTable table(machine, device);
-  table.assign({entry});
-  table.run(usage == 0 ? machine.dequantize_rowwise : machine.dequantize_columnwise,
-            "dequantizing");
+  const nc_function function =
+      usage == 0 ? machine.dequantize_rowwise : machine.dequantize_columnwise;
+  table.assign({entry}, function);
+  table.run(function, "dequantizing");
   return value;
 }
 

@@ -56,8 +56,8 @@ at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
   return staging.to(gpu, /*non_blocking=*/true);
 }
 
-void MatrixTable::assign(std::vector<nc_tensor> matrices) {
-  tiles_ = assign_tiles(matrices.data(), std::ssize(matrices), machine_);
+void MatrixTable::assign(std::vector<nc_tensor> matrices, nc_function function) {
+  tiles_ = assign_tiles(matrices.data(), std::ssize(matrices), machine_, function);
   const std::span<const nc_tensor> now = matrices, before = matrices_;
   if (tiles_ == 0 || (now.size() == before.size() &&
                       std::memcmp(now.data(), before.data(), now.size_bytes()) == 0))

@@ -40,8 +40,9 @@ class MatrixTable {
  public:
   MatrixTable(const nc_machine& machine, at::Device device) : machine_(machine), device_(device) {}
 
-  // Fills in the first_tile of each. A copy for the GPU is made if they are others than before.
-  void assign(std::vector<nc_tensor> matrices);
+  // Fills in the first_tile of each, for `function` (see assign_tiles). A copy for the GPU is made
+  // if they are others than before.
+  void assign(std::vector<nc_tensor> matrices, nc_function function = nullptr);
   // Runs `function` over all. `options`: what else the plugin's table says of the launch.
   void run(nc_function function, const char* what, nc_launch options = {}) const;
 

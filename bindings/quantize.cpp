@@ -109,7 +109,7 @@ std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
       rowwise.amax, rowwise.history);
   if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
   MatrixTable table(rowwise.plugin.machine(rowwise.device), rowwise.device);
-  table.assign({both->entry()});
+  table.assign({both->entry()}, table.machine().derive_columnwise);
   table.run(table.machine().derive_columnwise, "deriving columnwise");
   return both;
 }

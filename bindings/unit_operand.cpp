@@ -19,7 +19,7 @@ Operand with_columnwise(const Operand& operand) {
   nc_tensor entry = operand.entry();
   for (const int index : buffers_of(1)) entry.buffer[index] = made[index]->mutable_data_ptr();
   MatrixTable table(machine, operand.device());
-  table.assign({entry});
+  table.assign({entry}, machine.derive_columnwise);
   table.run(machine.derive_columnwise, "deriving columnwise");
   return derived;
 }

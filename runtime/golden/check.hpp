@@ -91,7 +91,7 @@ class Check {
     launch.tensors = &tensor_;
     launch.count = 1;
     launch.amax = format_.tensor_amax ? &amax_of_launch_ : nullptr;
-    launch.tiles = assign_tiles(&tensor_, 1, machine_);
+    launch.tiles = assign_tiles(&tensor_, 1, machine_, function);
     const char* failure = function(&launch);
     if (failure != nullptr && fault_.empty()) fault_ = failure;
   }

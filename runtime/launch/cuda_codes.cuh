@@ -55,15 +55,26 @@ __device__ __forceinline__ void with_code_tile(const nc_tensor& tensor, uint8_t*
 
 // ---- decoding: a thread writes 16 bytes of each of its rows ----
 
+// Rows of a tile whose transposed bytes are read or written in runs of a cache line, if elements
+// have 8 bits. Narrower ones cost more instructions a byte, and large blocks wait longer at their
+// barriers: only where bytes alone are moved do longer runs pay for them.
+template <class Sequence, Layout kLayout, int kNarrowest>
+constexpr int code_rows() {
+  constexpr int kMost = 128;
+  static_assert(kMost % Sequence::kTileRows == 0);
+  return kLayout.transposed && kLayout.element_bits >= kNarrowest ? kMost : Sequence::kTileRows;
+}
+
 template <class Sequence, bool kColumnwise>
 struct Decoding {
   static constexpr Layout kLayout = kColumnwise ? Sequence::kColumnwise : Sequence::kRowwise;
+  static constexpr Extent kTile{code_rows<Sequence, kLayout, 8>(), kWarpColumns};
   static constexpr int kElements = 32;  // of a thread
   template <class Type>
   struct Of {
     static constexpr int kAcross = 16 / sizeof(Type);
     template <bool kInside>
-    using Tile = CodeTile<Sequence::kTileRows, kElements / kAcross, kAcross, kInside>;
+    using Tile = CodeTile<kTile.rows, kElements / kAcross, kAcross, kInside>;
   };
   using Narrowest = typename Of<float>::template Tile<true>;  // has the most columns of threads
   static constexpr int kThreads = Narrowest::kThreads;
@@ -116,27 +127,28 @@ __global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
   if (is_stopped(whole.launch)) return;
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
     using Tile = typename Decoding::template Of<Type>::template Tile<true>;
-    Tile tile({tensor.rows, tensor.columns}, block_origin(kTile<Sequence>), stage, scale_stage);
+    Tile tile({tensor.rows, tensor.columns}, block_origin(Decoding::kTile), stage, scale_stage);
     Decode<Sequence, kColumnwise>::template run<Type>(tile, tensor);
   });
 }
 
 template <class Sequence, bool kColumnwise>
 const char* run_decoding(const nc_launch* launch) {
-  constexpr int kThreads = Decoding<Sequence, kColumnwise>::kThreads;
-  if (is_whole(*launch, kTile<Sequence>))
-    return launch_whole<whole_decoding_kernel<Sequence, kColumnwise>>(launch, kTile<Sequence>,
-                                                                      kThreads);
-  return launch_tiles<decoding_kernel<Sequence, kColumnwise>>(launch, kThreads);
+  using Decoding = Decoding<Sequence, kColumnwise>;
+  if (is_whole(*launch, Decoding::kTile))
+    return launch_whole<whole_decoding_kernel<Sequence, kColumnwise>>(launch, Decoding::kTile,
+                                                                      Decoding::kThreads);
+  return launch_tiles<decoding_kernel<Sequence, kColumnwise>>(launch, Decoding::kThreads);
 }
 
 // ---- derivation: a thread has 8 x 8 codes, as many in a row as in a column ----
 
 template <class Sequence>
 struct Derivation {
-  template <bool kInside>
-  using Tile = CodeTile<Sequence::kTileRows, 8, 8, kInside>;
   static constexpr Layout kLayout = Sequence::kColumnwise;
+  static constexpr Extent kTile{code_rows<Sequence, kLayout, 4>(), kWarpColumns};
+  template <bool kInside>
+  using Tile = CodeTile<kTile.rows, 8, 8, kInside>;
   static constexpr int kThreads = Tile<true>::kThreads;
   static constexpr int kBlocks = 1024 / kThreads;  // a thread needs registers for its codes
   // Codes pass through the stage, and then the scales of the tile's blocks.
@@ -171,17 +183,18 @@ __global__ void __launch_bounds__(Derivation<Sequence>::kThreads, Derivation<Seq
   alignas(16) __shared__ uint8_t scale_stage[Derivation::kScaleStageBytes];
   const nc_tensor& tensor = whole.tensor;
   if (is_stopped(whole.launch)) return;
-  typename Derivation::template Tile<true> tile({tensor.rows, tensor.columns},
-                                                block_origin(kTile<Sequence>), stage, scale_stage);
+  typename Derivation::template Tile<true> tile(
+      {tensor.rows, tensor.columns}, block_origin(Derivation::kTile), stage, scale_stage);
   Sequence::derive_columnwise(tile, typename Sequence::TensorBuffers(tensor));
 }
 
 template <class Sequence>
 const char* run_derivation(const nc_launch* launch) {
-  constexpr int kThreads = Derivation<Sequence>::kThreads;
-  if (is_whole(*launch, kTile<Sequence>))
-    return launch_whole<whole_derivation_kernel<Sequence>>(launch, kTile<Sequence>, kThreads);
-  return launch_tiles<derivation_kernel<Sequence>>(launch, kThreads);
+  using Derivation = Derivation<Sequence>;
+  if (is_whole(*launch, Derivation::kTile))
+    return launch_whole<whole_derivation_kernel<Sequence>>(launch, Derivation::kTile,
+                                                           Derivation::kThreads);
+  return launch_tiles<derivation_kernel<Sequence>>(launch, Derivation::kThreads);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -86,6 +86,9 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   }
 }
 
+template <class Sequence>
+inline constexpr Extent kCastTile{Sequence::kTileRows, kWarpColumns};
+
 template <class Sequence, class Rounding, int kMinBlocks>
 __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize, kMinBlocks)
     whole_cast_kernel(const __grid_constant__ CudaWhole whole) {
@@ -94,7 +97,8 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   const nc_launch& launch = whole.launch;
   const nc_tensor& tensor = whole.tensor;
   if (is_stopped(launch)) return;
-  CudaTile<kWarps, true> tile({tensor.rows, tensor.columns}, block_origin(kTile<Sequence>), shared);
+  CudaTile<kWarps, true> tile({tensor.rows, tensor.columns}, block_origin(kCastTile<Sequence>),
+                              shared);
   load_value(tile, tensor, launch.source_bf16);
   const float amax = launch.amax == nullptr ? 0.0f : *launch.amax;
   CastAction<Rounding>::template cast<Sequence>(tile, tensor, nullptr, amax, /*update=*/false);
@@ -112,14 +116,17 @@ struct CudaKernels {
     return launch_tiles<tile_kernel<Sequence, Action, kMinBlocks>>(launch, kThreads);
   }
 
+  static constexpr int64_t kDecodeTileRows = Decoding<Sequence, true>::kTile.rows;
+  static constexpr int64_t kDeriveTileRows = Derivation<Sequence>::kTile.rows;
+
   static const char* reduce_amax(const nc_launch* l) {
     return run_largest<Sequence::kTileRows, kWarpColumns>(l);
   }
   template <class Rounding>
   static const char* run_cast(const nc_launch* launch) {
-    if (is_whole(*launch, kTile<Sequence>))
+    if (is_whole(*launch, kCastTile<Sequence>))
       return launch_whole<whole_cast_kernel<Sequence, Rounding, kCastBlocks>>(
-          launch, kTile<Sequence>, kThreads);
+          launch, kCastTile<Sequence>, kThreads);
     return run<CastAction<Rounding>, kCastBlocks>(launch);
   }
   static const char* cast(const nc_launch* l) {

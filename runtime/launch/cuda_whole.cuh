@@ -16,9 +16,6 @@ struct CudaWhole {
   nc_tensor tensor;
 };
 
-template <class Sequence>
-inline constexpr Extent kTile{Sequence::kTileRows, kWarpColumns};
-
 inline bool is_whole(const nc_launch& launch, Extent tile) {
   if (!launch.host_tables || launch.count != 1 || launch.steps != nullptr) return false;
   const nc_tensor& tensor = launch.tensors[0];

@@ -12,6 +12,8 @@ constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pa
   nc_machine machine{};
   machine.tile_rows = Sequence::kTileRows;
   machine.tile_columns = tile_columns;
+  machine.decode_tile_rows = Kernels::kDecodeTileRows;
+  machine.derive_tile_rows = Kernels::kDeriveTileRows;
   machine.cast = Kernels::cast;
   machine.dequantize_rowwise = Kernels::dequantize_rowwise;
   machine.dequantize_columnwise = Kernels::dequantize_columnwise;

@@ -10,7 +10,7 @@
 #include "runtime/geometry/layout.h"
 
 #define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 4u
+#define NC_PLUGIN_VERSION 5u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
@@ -228,6 +228,8 @@ typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
 
 typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
+  int64_t decode_tile_rows, derive_tile_rows; /* of dequantize_columnwise and of derive_columnwise,
+                                                 in the place of tile_rows */
   nc_function reduce_amax; /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of
                               value); NaN is dropped */
   nc_function cast;        /* value -> buffers (and the tensor's amax). With delayed amax: encoded

@@ -2,7 +2,6 @@
 // through shared memory, so that the tile's part of a stored row is one run.
 #pragma once
 
-#include <numeric>
 #include <type_traits>
 
 #include "runtime/tile/cuda_code_place.cuh"
@@ -22,32 +21,34 @@ struct CodeStage {
   }
 };
 
-// The words of a whole tile's runs, in words that every stored row begins and ends with: as many
-// neighbours in a warp as divide a run share one, kEach words each, and every kStep-th run.
+// The words of a whole tile's runs, in words that every stored row begins and ends with. Neighbours
+// in a run are neighbours in a warp.
 template <Layout kLayout, class Place>
 struct RunWords {
   using Word = std::conditional_t<kLayout.element_bits == 6, uint32_t, uint64_t>;
-  static constexpr int kOfRun = CodeStage<kLayout, Place>::kRunBytes / sizeof(Word);
-  static constexpr int kLanes = std::gcd(kOfRun, Place::kThreads);
-  static constexpr int kEach = kOfRun / kLanes, kStep = Place::kThreads / kLanes;
-  static constexpr int kRuns = Place::kColumns / kStep;  // of a thread
-  static_assert(kRuns * kStep == Place::kColumns);
+  static constexpr int kBytes = sizeof(Word);
+  static constexpr int kOfRun = CodeStage<kLayout, Place>::kRunBytes / kBytes;
+  static constexpr int kCount = Place::kColumns * kOfRun / Place::kThreads;  // of a thread
+  static_assert(kCount * Place::kThreads == Place::kColumns * kOfRun);
 
-  // Calls action(run, i, byte, staged) for each of the thread's words: it lies at `byte` of the
-  // stored matrix, counted from the tile's first, and at `staged` of the stage.
+  // Calls action(i, byte, staged) for each of the thread's words: it lies at `byte` of the stored
+  // matrix, counted from the tile's first, and at `staged` of the stage. From one word to the next
+  // by additions: a run of 6-bit codes is no power of two of words, and divisions would be many.
   template <class Action>
   __device__ __forceinline__ static void for_each(int64_t pitch, const Action& action) {
-    const int first = thread_number() / kLanes, lane = thread_number() % kLanes;
-    const int word = lane * kEach * static_cast<int>(sizeof(Word));
-    int64_t byte = first * pitch + word;
+    constexpr int kColumns = Place::kThreads / kOfRun, kWords = Place::kThreads % kOfRun;
+    int column = thread_number() / kOfRun, word = thread_number() % kOfRun;
+    int64_t byte = column * pitch + word * kBytes;
 #pragma unroll
-    for (int run = 0; run < kRuns; ++run, byte += kStep * pitch) {
-      const int staged = CodeStage<kLayout, Place>::offset(first + run * kStep) + word;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int further = i * static_cast<int>(sizeof(Word));
-        action(run, i, byte + further, staged + further);
-      }
+    for (int i = 0; i < kCount; ++i) {
+      action(i, byte, CodeStage<kLayout, Place>::offset(column) + word * kBytes);
+      column += kColumns;
+      word += kWords;
+      byte += kColumns * pitch + kWords * kBytes;
+      if (kWords == 0 || word < kOfRun) continue;
+      ++column;
+      word -= kOfRun;
+      byte += pitch - kOfRun * kBytes;
     }
   }
 };
@@ -60,12 +61,12 @@ __device__ __forceinline__ void stage_from_memory(const Place& at, const uint8_t
   const int64_t pitch = data_row_bytes(kLayout, at.matrix);
   const uint8_t* first =
       bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
-  Word words[Words::kRuns][Words::kEach];
-  Words::for_each(pitch, [&](int run, int i, int64_t byte, int) {
-    words[run][i] = *reinterpret_cast<const Word*>(first + byte);
+  Word words[Words::kCount];
+  Words::for_each(pitch, [&](int i, int64_t byte, int) {
+    words[i] = *reinterpret_cast<const Word*>(first + byte);
   });
-  Words::for_each(pitch, [&](int run, int i, int64_t, int staged) {
-    *reinterpret_cast<Word*>(stage + staged) = words[run][i];
+  Words::for_each(pitch, [&](int i, int64_t, int staged) {
+    *reinterpret_cast<Word*>(stage + staged) = words[i];
   });
   __syncthreads();
 }
@@ -78,7 +79,7 @@ __device__ __forceinline__ void stage_to_memory(const Place& at, uint8_t* bytes,
   __syncthreads();
   uint8_t* first =
       bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
-  Words::for_each(data_row_bytes(kLayout, at.matrix), [&](int, int, int64_t byte, int staged) {
+  Words::for_each(data_row_bytes(kLayout, at.matrix), [&](int, int64_t byte, int staged) {
     *reinterpret_cast<Word*>(first + byte) = *reinterpret_cast<const Word*>(stage + staged);
   });
 }

@@ -144,8 +144,7 @@ class Bench {
     nc_launch launch = launch_of(machine, tensors.data(), static_cast<int64_t>(tensors.size()),
                                  nullptr, amax.get());
     const std::vector<nc_tensor> decoded = model_.decoded_tensors(tensors);
-    const DeviceArray<nc_tensor> table(tensors), bf16_table(model_.bf16_tensors(tensors)),
-        decoded_table(decoded);
+    const DeviceArray<nc_tensor> table(tensors), bf16_table(model_.bf16_tensors(tensors));
     const auto on = [&](nc_function function, const DeviceArray<nc_tensor>& t, bool with_steps) {
       return [&, function, with_steps](cudaStream_t stream) {
         nc_launch l = launch;
@@ -175,21 +174,30 @@ class Bench {
     }
     report(name + ": cast fp32, both usages", 4 + written, on(machine.cast, table, false));
     report(name + ": cast bf16, both usages", 2 + written, on(machine.cast, bf16_table, false));
-    if (machine.derive_columnwise != nullptr) {
-      report(name + ": columnwise from rowwise", written,
-             on(machine.derive_columnwise, table, false));
-    }
-    report(name + ": dequantize rowwise to fp32", 4 + written / 2,
-           on(machine.dequantize_rowwise, table, false));
-    report(name + ": dequantize rowwise to bf16", 2 + written / 2,
-           on(machine.dequantize_rowwise, decoded_table, false));
-    report(name + ": dequantize columnwise to bf16", 2 + written / 2,
-           on(machine.dequantize_columnwise, decoded_table, false));
+    // Codes have tiles of their own.
+    const auto report_codes = [&](const char* what, double bytes, nc_function function,
+                                  std::vector<nc_tensor> of) {
+      launch.tiles = assign_tiles(of.data(), std::ssize(of), machine, function);
+      const DeviceArray<nc_tensor> tiled(of);
+      report(name + what, bytes, on(function, tiled, false));
+    };
+    if (machine.derive_columnwise != nullptr)
+      report_codes(": columnwise from rowwise", written, machine.derive_columnwise, tensors);
+    report_codes(": dequantize rowwise to fp32", 4 + written / 2, machine.dequantize_rowwise,
+                 tensors);
+    report_codes(": dequantize rowwise to bf16", 2 + written / 2, machine.dequantize_rowwise,
+                 decoded);
+    report_codes(": dequantize columnwise to bf16", 2 + written / 2, machine.dequantize_columnwise,
+                 decoded);
     for (const Extent matrix : kSingle) {
       report_single(name + ": rowwise to bf16", matrix, 2 + written / 2, machine,
                     machine.dequantize_rowwise, decoded);
       report_single(name + ": columnwise to bf16", matrix, 2 + written / 2, machine,
                     machine.dequantize_columnwise, decoded);
+      if (machine.derive_columnwise != nullptr) {
+        report_single(name + ": columnwise from rowwise", matrix, written, machine,
+                      machine.derive_columnwise, tensors);
+      }
     }
   }
 
@@ -222,7 +230,7 @@ class Bench {
     });
     const Work work = [&](cudaStream_t stream) -> const char* {
       for (nc_tensor& tensor : tensors) {
-        nc_launch launch = launch_of(machine, &tensor, 1);
+        nc_launch launch = launch_of(machine, &tensor, 1, nullptr, nullptr, function);
         launch.host_tables = true;
         launch.stream = stream;
         if (const char* fault = function(&launch)) return fault;

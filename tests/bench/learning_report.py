@@ -157,9 +157,10 @@ def spread(rows) -> str:
     finals = [final(row) for row in rows if row["mode"] == PLAIN]
     if len(finals) < 2:
         return ""
+    apart = max(finals) - min(finals)
     return (
-        f";\nthose of bf16, {len(finals)} of them, end up to {max(finals) - min(finals):.4f} bits per "
-        "byte from each other (a GPU's attention sums in an order\nthat changes from run to run)"
+        f";\nthose of bf16, {len(finals)} of them, end up to {apart:.4f} bits per byte from each "
+        "other (a GPU's attention sums in an order\nthat changes from run to run)"
     )
 
 

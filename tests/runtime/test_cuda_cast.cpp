@@ -68,7 +68,8 @@ class Pair {
     if (plugin_.cuda->derive_columnwise == nullptr) return;
     for (int b : {NC_COLUMNWISE_DATA, NC_COLUMNWISE_SCALE})
       check(cudaMemset(device_.buffer[b].get(), 0, device_.buffer[b].size()), "clear");
-    REQUIRE(run(plugin_.cuda->derive_columnwise, cuda_launch(), device_tensors_) == nullptr);
+    REQUIRE(run(plugin_.cuda->derive_columnwise,
+                cuda_launch(nullptr, plugin_.cuda->derive_columnwise), device_tensors_) == nullptr);
     expect_equal_bytes();
   }
 
@@ -78,14 +79,15 @@ class Pair {
     std::vector<Type> values(static_cast<size_t>(matrix_.rows * matrix_.columns));
     const DeviceArray<Type> device_values(values.size());
     use(dtype, values.data(), device_values.get());
-    const nc_launch on_cpu = cpu_launch(), on_gpu = cuda_launch();
+    const nc_launch on_cpu = cpu_launch();
     for (bool columnwise : {false, true}) {
       CAPTURE(columnwise);
       const auto pick = [&](const nc_machine& machine) {
         return columnwise ? machine.dequantize_columnwise : machine.dequantize_rowwise;
       };
       REQUIRE(pick(*plugin_.cpu)(&on_cpu) == nullptr);
-      REQUIRE(run(pick(*plugin_.cuda), on_gpu, device_tensors_) == nullptr);
+      const nc_function on_gpu = pick(*plugin_.cuda);
+      REQUIRE(run(on_gpu, cuda_launch(nullptr, on_gpu), device_tensors_) == nullptr);
       CHECK(same(device_values.download(), values));
     }
   }
@@ -101,8 +103,8 @@ class Pair {
     launch.parallel_for = on_all_threads;
     return launch;
   }
-  nc_launch cuda_launch(float* amax = nullptr) {
-    return launch_of(*plugin_.cuda, device_tensors_.data(), 1, nullptr, amax);
+  nc_launch cuda_launch(float* amax = nullptr, nc_function function = nullptr) {
+    return launch_of(*plugin_.cuda, device_tensors_.data(), 1, nullptr, amax, function);
   }
   void expect_equal_bytes() {
     const Quantized actual = device_.download(*plugin_.format, matrix_);

@@ -86,7 +86,7 @@ struct Group {
     launch.stochastic = true;
     REQUIRE(run_all(on_cpu, launch) == nullptr);
     launch = launch_of(*plugin.cuda, device_tensors.data(), count,
-                       updating ? device_steps.data() : nullptr, device_amax.get());
+                       updating ? device_steps.data() : nullptr, device_amax.get(), on_gpu[0]);
     launch.verdict = device_verdict.get();
     launch.stochastic = true;
     launch.host_tables = true;
@@ -182,15 +182,17 @@ void expect_equal_values_anywhere(const nc_plugin& plugin, Extent matrix, nc_dty
   device_tensor.value = device_values.get() + 1;
   tensor.value_dtype = device_tensor.value_dtype = dtype;
   const nc_launch launch = launch_of(*plugin.cpu, &tensor, 1);
-  nc_launch device_launch = launch_of(*plugin.cuda, &device_tensor, 1);
-  device_launch.host_tables = true;
   for (bool columnwise : {false, true}) {
     CAPTURE(columnwise);
     const auto pick = [&](const nc_machine& machine) {
       return columnwise ? machine.dequantize_columnwise : machine.dequantize_rowwise;
     };
     REQUIRE(pick(*plugin.cpu)(&launch) == nullptr);
-    REQUIRE(pick(*plugin.cuda)(&device_launch) == nullptr);
+    const nc_function function = pick(*plugin.cuda);
+    nc_launch device_launch =
+        launch_of(*plugin.cuda, &device_tensor, 1, nullptr, nullptr, function);
+    device_launch.host_tables = true;
+    REQUIRE(function(&device_launch) == nullptr);
     std::vector<Type> actual = device_values.download();
     actual.erase(actual.begin());
     CHECK(same(actual, values));

@@ -62,13 +62,14 @@ inline nc_tensor tensor_of(Extent matrix) {
 }
 
 inline nc_launch launch_of(const nc_machine& machine, nc_tensor* tensors, int64_t count,
-                           const nc_step* steps = nullptr, float* amax = nullptr) {
+                           const nc_step* steps = nullptr, float* amax = nullptr,
+                           nc_function function = nullptr) {
   nc_launch launch{};
   launch.tensors = tensors;
   launch.steps = steps;
   launch.count = count;
   launch.amax = amax;
-  launch.tiles = assign_tiles(tensors, count, machine);
+  launch.tiles = assign_tiles(tensors, count, machine, function);
   return launch;
 }
 
