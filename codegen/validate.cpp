@@ -174,6 +174,7 @@ void tensor_scale_stands_above_blocks(const Format& format, Diagnostics& diagnos
 constexpr Rule kRules[] = {
     NC_RULE(vocabulary_is_known),
     NC_RULE(name_is_an_identifier),
+    NC_RULE(name_is_not_self),
     NC_RULE(name_is_short),
     NC_RULE(name_is_the_file_name),
     NC_RULE(summary_is_one_sentence),

@@ -1,25 +1,11 @@
-#include <unistd.h>
-
 #include <chrono>
 
 #include "codegen/output.hpp"
+#include "folder.hpp"
 #include "specs.hpp"
 
 namespace narrowcast::codegen::test {
 namespace {
-
-// A folder that is gone with the test.
-struct Folder {
-  fs::path path =
-      fs::temp_directory_path() / ("narrowcast_test_output_" + std::to_string(::getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-};
-
-void put(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 Output two_files() {
   Output output;

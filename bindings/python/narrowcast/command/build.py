@@ -17,7 +17,7 @@ from narrowcast import registry
 from narrowcast.command import toolchain
 from narrowcast.command.toolchain import BuildError
 
-_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)_kernels_(\w+)\.dir/")
+_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)-kernels-(\w+)\.dir/")
 _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
 
