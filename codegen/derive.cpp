@@ -91,8 +91,8 @@ int32_t significant_bits(const Plan& plan) {
 
 std::string origin_of(const Format& format) {
   const std::string& name = format.name.value;
-  return format.in_tree ? made_from_tree(name) + "; edit that and run `make regenerate`."
-                        : "Made from " + name + ".toml; edit that and run `narrowcast build`.";
+  return format.in_tree ? made_from_tree(name) + " edit that and run `make regenerate`."
+                        : made_outside(name) + " edit that and run `narrowcast build`.";
 }
 
 // A name that nothing else has, whatever the format is called: a function of the library, a keyword
