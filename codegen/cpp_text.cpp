@@ -3,17 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "codegen/utf8.hpp"
+
 namespace narrowcast::codegen {
 namespace {
-
-// Characters, not bytes: a UTF-8 continuation byte takes no column.
-bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
-
-size_t columns_of(std::string_view text) {
-  size_t columns = 0;
-  for (const char c : text) columns += starts_character(c) ? 1 : 0;
-  return columns;
-}
 
 bool fits(std::string_view text, size_t indent) { return indent + columns_of(text) <= kLineWidth; }
 

@@ -4,8 +4,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <system_error>
 
@@ -21,7 +23,7 @@ struct Close {
 using File = std::unique_ptr<std::FILE, Close>;
 
 [[noreturn]] void fail(const std::string& what, const fs::path& path, int reason) {
-  throw std::system_error(reason, std::generic_category(), what + " " + path.string());
+  throw FileError(what, path, std::strerror(reason));
 }
 
 // Errno of the first step that fails, or 0.
@@ -34,17 +36,23 @@ int written(const fs::path& path, std::string_view text) {
 
 }  // namespace
 
-std::optional<std::string> read_file(const fs::path& path) {
-  std::error_code unknown;
-  const fs::file_status status = fs::status(path, unknown);
-  if (!fs::exists(status)) return std::nullopt;
-  if (!fs::is_regular_file(status)) fail("cannot read, because it is not a file,", path, EINVAL);
+std::optional<std::string> read_file(const fs::path& path, size_t most) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return std::nullopt;
+  if (!fs::status_known(status)) throw FileError("cannot read", path, error.message());
+  if (fs::is_directory(status)) throw FileError("cannot read", path, "it is a folder");
+  if (!fs::is_regular_file(status)) throw FileError("cannot read", path, "it is not a file");
   const File file(std::fopen(path.c_str(), "rb"));
   if (!file) fail("cannot read", path, errno);
   std::string text;
   char part[4096];
-  while (const size_t length = std::fread(part, 1, sizeof(part), file.get()))
+  while (text.size() < most) {
+    const size_t wanted = std::min(sizeof(part), most - text.size());
+    const size_t length = std::fread(part, 1, wanted, file.get());
+    if (length == 0) break;
     text.append(part, length);
+  }
   if (std::ferror(file.get()) != 0) fail("cannot read", path, errno);
   return text;
 }

@@ -1,16 +1,30 @@
-// Files, with every step checked: what fails throws std::system_error, which names the file and the
-// reason.
+// Files, with every step checked.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace narrowcast::codegen {
 
-// What a file holds; nothing if there is none of that name.
-std::optional<std::string> read_file(const std::filesystem::path& path);
+// What the file system refuses: "cannot write out/a.hpp: No space left on device".
+class FileError : public std::runtime_error {
+ public:
+  FileError(const std::string& what, const std::filesystem::path& path, const std::string& reason)
+      : std::runtime_error(what + " " + path.string() + ": " + reason), reason_(reason) {}
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
+// What a file holds, but not more than so many bytes; nothing if there is none of that name. What
+// is no file is an error and never waited for, as one would for a named pipe.
+std::optional<std::string> read_file(const std::filesystem::path& path,
+                                     size_t most = static_cast<size_t>(-1));
 
 // Written beside the file, to <path>.new, and renamed: a reader sees the old text or the new one,
 // never a part, and a disk that is full leaves the old one. A symbolic link is replaced, not

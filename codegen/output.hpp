@@ -33,8 +33,8 @@ class Output {
   Difference compare(const std::filesystem::path& root) const;
 
   // Writes what changed and removes what is stale, and folders that become empty by it. Other
-  // processes that write to the same root wait. Throws std::system_error if the file system
-  // refuses.
+  // processes that write to the same root wait. Throws FileError or
+  // std::filesystem::filesystem_error if the file system refuses.
   Difference write(const std::filesystem::path& root) const;
 
   const std::map<std::string, std::string>& files() const { return files_; }

@@ -72,10 +72,10 @@ void name_is_short(const Format& format, Diagnostics& diagnostics) {
 void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
   const std::string stem = diagnostics.source().stem();
   if (!known(format.name) || format.name.value == stem) return;
-  diagnostics.add(
-      format.name.at,
-      "format " + in_quotes(format.name.value) + " stands in a file named " + stem + ".toml",
-      "rename one of them: a format is looked up by the name of its file");
+  diagnostics.add(format.name.at,
+                  "format " + in_quotes(format.name.value) + " stands in a file named " +
+                      quote_of(stem) + ".toml",
+                  "rename one of them: a format is looked up by the name of its file");
 }
 
 void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <sstream>
-#include <system_error>
 
 #include "codegen/files.hpp"
 #include "codegen/golden.hpp"
@@ -36,7 +35,7 @@ template <class Work>
 std::string error_of(const Work& work) {
   try {
     work();
-  } catch (const std::system_error& error) {
+  } catch (const FileError& error) {
     return error.what();
   }
   return "no error";
