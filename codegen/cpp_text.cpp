@@ -13,7 +13,8 @@ bool fits(std::string_view text, size_t indent) { return indent + columns_of(tex
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
+    const bool begins_trigraph = c == '?' && result.ends_with('?');
+    if (c == '"' || c == '\\' || begins_trigraph) result += '\\';
     result += c;
   }
   return result;

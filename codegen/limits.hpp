@@ -10,7 +10,8 @@ namespace narrowcast::codegen {
 
 inline constexpr size_t kMostBytes = 65'536;
 
-// False, and a diagnostic, for a file that is too long, not UTF-8, or has too many dots on a line.
+// False, and a diagnostic, for a file that is too long, not UTF-8, has too many dots on a line, or
+// characters beyond ASCII where TOML has none.
 bool is_within_limits(const Source& source, Diagnostics& diagnostics);
 
 }  // namespace narrowcast::codegen

@@ -44,6 +44,7 @@ void block_outnumbers_scale_bytes(const Format& format, Diagnostics& diagnostics
   for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
     const Field<Block>& block = usage->block;
     if (!known(block) || block.value.spans_tensor()) continue;
+    if (std::max(block.value.rows, block.value.columns) >= bytes) continue;
     const int64_t elements = block.value.rows * block.value.columns;
     if (elements >= bytes) continue;
     diagnostics.add(block.at,

@@ -56,6 +56,27 @@ TEST_CASE("a key of many dots does not reach the reader of TOML") {
               "unknown key a"));
 }
 
+TEST_CASE("beyond ASCII is nothing but comments, and texts on one line") {
+  const auto place_of = [](const std::string& text) {
+    const std::string errors = messages_of(text);
+    if (!holds(errors, "\xc3\xa9\" is not ASCII")) return std::string();
+    return errors.substr(0, errors.find(": error"));
+  };
+  for (const std::string good :
+       {"# \xc3\xa9\n", "a = \"\xc3\xa9\"", "a = '\xc3\xa9'", "a = \"\\\"\xc3\xa9\"",
+        "\"\xc3\xa9\" = 1", "a = '\\' # \xc3\xa9", "a = '''#''' # \xc3\xa9",
+        "a = \"\"\"\\\"\"\"\"\" # \xc3\xa9", "a = \"'\" # \xc3\xa9", "\xef\xbb\xbf# \xc3\xa9",
+        "a = \"\" # \xc3\xa9"})
+    CHECK(place_of(good) == "");
+  CHECK(place_of("\xc3\xa9 = 1") == "x.toml:1:1");
+  CHECK(place_of("\n\na = \xc3\xa9") == "x.toml:3:5");
+  CHECK(place_of("a = \"\xc3\xa9\" \xc3\xa9") == "x.toml:1:9");
+  CHECK(place_of("a = \"\"\"\n\xc3\xa9\"\"\"") == "x.toml:2:1");
+  CHECK(place_of("a = '''\n#\xc3\xa9'''") == "x.toml:2:2");
+  CHECK(place_of("a = \"b\n\xc3\xa9") == "x.toml:2:1");
+  CHECK(place_of("a = '\\' \xc3\xa9") == "x.toml:1:9");
+}
+
 TEST_CASE("nesting ends") {
   // As deep as the limits let it be: tables in tables by dots, in inline tables in arrays.
   const std::string dots = repeated("a.", 126) + "a";
@@ -65,6 +86,15 @@ TEST_CASE("nesting ends") {
   CHECK(holds(messages_of(repeated("[", 20'000)), "error: this is not TOML"));
   CHECK(holds(messages_of("a = " + repeated("[", 20'000)), "error: this is not TOML"));
   CHECK(holds(messages_of("a = " + repeated("{b=", 20'000)), "error: this is not TOML"));
+}
+
+TEST_CASE("numbers are as large as TOML has them") {
+  const std::string large = "[9223372036854775807, 9223372036854775807]";
+  const std::string errors =
+      messages_of("scale.type = \"f32\"\nrowwise.block = " + large +
+                  "\nrowwise.scale_pad = " + large + "\nrowwise.scale_per = " + large + "\n");
+  CHECK(holds(errors, "block " + large + " fits no tile"));
+  CHECK(holds(errors, "scale_pad " + large + " is too large"));
 }
 
 TEST_CASE("a file that is no spec is not read to its end") {
