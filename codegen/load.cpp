@@ -55,7 +55,7 @@ void refuse_one_name_twice(std::deque<Spec>& specs) {
   std::map<std::string_view, const Source*> firsts;
   for (Spec& spec : specs) {
     const Field<std::string>& name = spec.format.name;
-    if (!name.given()) continue;
+    if (!name.given() || !spec.diagnostics.empty()) continue;
     const auto [first, is_new] = firsts.emplace(name.value, &spec.source);
     if (is_new) continue;
     spec.diagnostics.add(
