@@ -10,6 +10,9 @@ BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 CODEGEN ?= ON
 JOBS    ?= $(shell nproc)
 
+FUZZ_SECONDS ?= 60
+FUZZ_SEED    ?= 1
+
 ifeq ($(VENV),none)
   ready :=
   python := $(or $(PYTHON),python3)
@@ -25,7 +28,7 @@ endif
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
-.PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan clean
+.PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +43,7 @@ help:
 	@echo "make format      format the C++, CUDA and Python sources"
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan likewise"
+	@echo "make fuzz        specs changed at random, under both; FUZZ_SECONDS=3600 for an hour, FUZZ_SEED=2 for other inputs"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
 	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS"
 
@@ -101,6 +105,11 @@ asan ubsan: $(ready)
 	cmake --preset $@ -B build-$@ -DNARROWCAST_CODEGEN=$(CODEGEN)
 	cmake --build build-$@ --parallel $(JOBS)
 	ctest --test-dir build-$@ --output-on-failure --no-tests=error --parallel $(JOBS)
+
+fuzz: $(ready)
+	cmake --preset fuzz -B build-fuzz
+	cmake --build build-fuzz --parallel $(JOBS) --target fuzz_codegen
+	cd build-fuzz && tests/fuzz/fuzz_codegen --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) $(CURDIR)/spec $(CURDIR)/tests/codegen/bad
 
 clean:
 	rm -rf build build-* demo learning dist .pytest_cache .ruff_cache

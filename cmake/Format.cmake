@@ -3,21 +3,22 @@
 
 include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
 
-# The global property NARROWCAST_FORMATS lists the targets of all formats: format_<format>, so that no name meets that of another target.
-# The sources are those of runtime/plugin for every format; which one they are compiled for, the name and the folder of headers say.
+# The global property NARROWCAST_FORMATS lists the targets of all formats: format_<format>, which is also the namespace of its generated C++,
+# so that no name meets another. What belongs to a target has a hyphen, for a format may be named x_options.
+# The sources are those of runtime/plugin for every format; which one they are compiled for, the namespace and the folder of headers say.
 function(narrowcast_add_format directory)
   get_filename_component(format ${directory} NAME)
   set(plugin format_${format})
-  add_library(${plugin}_options INTERFACE)
-  target_link_libraries(${plugin}_options INTERFACE narrowcast_options)
-  target_include_directories(${plugin}_options INTERFACE ${directory})
-  target_compile_definitions(${plugin}_options INTERFACE NC_FORMAT=${format})
+  add_library(${plugin}-options INTERFACE)
+  target_link_libraries(${plugin}-options INTERFACE narrowcast_options)
+  target_include_directories(${plugin}-options INTERFACE ${directory})
+  target_compile_definitions(${plugin}-options INTERFACE NC_FORMAT=${plugin})
 
   set(sources ${PROJECT_SOURCE_DIR}/runtime/plugin)
   add_library(${plugin} MODULE ${sources}/plugin.cpp)
   set_target_properties(${plugin} PROPERTIES PREFIX "" OUTPUT_NAME ${format} LIBRARY_OUTPUT_DIRECTORY ${NARROWCAST_PLUGIN_DIR})
-  target_link_libraries(${plugin} PRIVATE ${plugin}_options narrowcast_plugin)
-  narrowcast_add_variants(${plugin} ${plugin} ${sources}/cpu_machine.cpp ${sources}/cuda_machine.cu ${plugin}_options)
+  target_link_libraries(${plugin} PRIVATE ${plugin}-options narrowcast_plugin)
+  narrowcast_add_variants(${plugin} ${plugin} ${sources}/cpu_machine.cpp ${sources}/cuda_machine.cu ${plugin}-options)
   if(NARROWCAST_WITH_CUDA)
     narrowcast_find_cuda_runtime(${plugin} ../..)
   endif()

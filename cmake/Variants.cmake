@@ -2,7 +2,7 @@
 # each; NC_WITH_AVX and NC_WITH_CUDA tell the code that chooses among them which there are.
 
 # Adds to `library` the kernels of `cpu_source` and `cuda_source`, compiled with the options of the interface library `options`; their
-# object libraries are called <name>_kernels_<variant>.
+# object libraries are called <name>-kernels-<variant>.
 function(narrowcast_add_variants library name cpu_source cuda_source options)
   narrowcast_add_variant(${library} ${name} baseline ${cpu_source} ${options})
   if(NARROWCAST_WITH_AVX)
@@ -18,7 +18,7 @@ function(narrowcast_add_variants library name cpu_source cuda_source options)
 endfunction()
 
 function(narrowcast_add_variant library name variant source options)
-  set(objects ${name}_kernels_${variant})
+  set(objects ${name}-kernels-${variant})
   add_library(${objects} OBJECT ${source})
   target_link_libraries(${objects} PRIVATE ${options})
   target_compile_definitions(${objects} PRIVATE NC_VARIANT=${variant})

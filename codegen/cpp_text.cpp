@@ -4,24 +4,18 @@
 #include <sstream>
 #include <vector>
 
+#include "codegen/utf8.hpp"
+
 namespace narrowcast::codegen {
 namespace {
-
-// Characters, not bytes: a UTF-8 continuation byte takes no column.
-bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
-
-size_t columns_of(std::string_view text) {
-  size_t columns = 0;
-  for (const char c : text) columns += starts_character(c) ? 1 : 0;
-  return columns;
-}
 
 bool fits(std::string_view text, size_t indent) { return indent + columns_of(text) <= kLineWidth; }
 
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
+    const bool begins_trigraph = c == '?' && result.ends_with('?');
+    if (c == '"' || c == '\\' || begins_trigraph) result += '\\';
     result += c;
   }
   return result;

@@ -91,15 +91,20 @@ int32_t significant_bits(const Plan& plan) {
 
 std::string origin_of(const Format& format) {
   const std::string& name = format.name.value;
-  return format.in_tree ? made_from_tree(name) + "; edit that and run `make regenerate`."
-                        : "Made from " + name + ".toml; edit that and run `narrowcast build`.";
+  return format.in_tree ? made_from_tree(name) + " edit that and run `make regenerate`."
+                        : made_outside(name) + " edit that and run `narrowcast build`.";
 }
+
+// A name that nothing else has, whatever the format is called: a function of the library, a keyword
+// of C++, a macro of a system's headers. cmake/Format.cmake gives it to the sources of a plugin.
+std::string namespace_of(const std::string& name) { return "format_" + name; }
 
 }  // namespace
 
 Plan derive(const Format& format) {
   Plan plan{};
   plan.name = format.name.value;
+  plan.name_space = namespace_of(plan.name);
   plan.summary = format.summary.value;
   plan.reference = format.reference.value;
   plan.origin = origin_of(format);

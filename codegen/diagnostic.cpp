@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codegen/legible.hpp"
+
 namespace narrowcast::codegen {
 namespace {
+
+// In characters. No message of the generator is that long, but for what a user wrote.
+constexpr size_t kLongestMessage = 500, kLongestQuote = 80;
 
 // Edits that turn `a` into `b`: a letter put in, left out, replaced, or swapped with its neighbour
 // (optimal string alignment).
@@ -25,34 +30,18 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-// Space under the first characters of a line, so that what follows stands below the character after
-// them. A tab stays a tab; a UTF-8 continuation byte takes no column.
-std::string space_under(std::string_view line, int columns) {
-  std::string space;
-  for (const char c : line) {
-    const bool continuation = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
-    if (continuation) continue;
-    if (static_cast<int>(space.size()) == columns) break;
-    space += c == '\t' ? '\t' : ' ';
-  }
-  space.resize(static_cast<size_t>(columns), ' ');
-  return space;
-}
-
 std::string quoted_line(const Source& source, Span at) {
   const std::string number = std::to_string(at.line);
   const std::string gutter(number.size(), ' ');
-  const std::string_view line = source.line(at.line);
-  const std::string tail(static_cast<size_t>(std::max(at.length - 1, 0)), '~');
-  return "  " + number + " | " + std::string(line) + "\n  " + gutter + " | " +
-         space_under(line, at.column - 1) + "^" + tail + "\n";
+  const Excerpt excerpt = excerpt_of(source.line(at.line), at.column, at.length);
+  return "  " + number + " | " + excerpt.line + "\n  " + gutter + " | " + excerpt.mark + "\n";
 }
 
 std::string shown(const Source& source, const Diagnostic& diagnostic) {
   const Span at = diagnostic.at;
   std::string text = source.path;
   if (at.line > 0) text += ":" + std::to_string(at.line) + ":" + std::to_string(at.column);
-  text += ": error: " + diagnostic.message + "\n";
+  text += ": error: " + legible(diagnostic.message, kLongestMessage) + "\n";
   if (at.line > 0) text += quoted_line(source, at);
   if (!diagnostic.advice.empty()) text += "  " + diagnostic.advice + "\n";
   return text;
@@ -70,7 +59,12 @@ std::string Diagnostics::text() const {
     return std::pair(a.at.line, a.at.column) < std::pair(b.at.line, b.at.column);
   });
   std::string text;
-  for (const Diagnostic& diagnostic : ordered) text += shown(source_, diagnostic);
+  const size_t count = std::min(ordered.size(), kMostShown);
+  for (size_t i = 0; i < count; ++i) text += shown(source_, ordered[i]);
+  if (const size_t more = size() - count; more > 0) {
+    text += source_.path + ": " + std::to_string(more) +
+            (more == 1 ? " more error is" : " more errors are") + " not shown\n";
+  }
   return text;
 }
 
@@ -78,8 +72,10 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   std::string_view best;
   size_t best_distance = 0;
   for (const std::string_view candidate : candidates) {
+    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
+    const size_t allowed = std::max<size_t>(1, longer / 3);
+    if (longer - shorter > allowed) continue;  // so the cost does not grow with a long word
     const size_t distance = edit_distance(word, candidate);
-    const size_t allowed = std::max<size_t>(1, std::max(word.size(), candidate.size()) / 3);
     if (distance > allowed || (!best.empty() && distance >= best_distance)) continue;
     best = candidate;
     best_distance = distance;
@@ -87,7 +83,9 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   return best;
 }
 
-std::string in_quotes(std::string_view word) { return '"' + std::string(word) + '"'; }
+std::string in_quotes(std::string_view word) { return '"' + quote_of(word) + '"'; }
+
+std::string quote_of(std::string_view text) { return legible(text, kLongestQuote); }
 
 std::string listed(std::span<const std::string_view> items, std::string_view quote) {
   std::string text;

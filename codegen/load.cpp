@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <map>
 
 #include "codegen/derive.hpp"
 #include "codegen/products.hpp"
@@ -35,7 +36,8 @@ Plans plans_of_folder(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".toml") continue;
     Spec spec;
-    if (!load(entry.path().string(), spec.source)) continue;
+    std::string reason;
+    if (!load(entry.path().string(), spec.source, reason)) continue;
     read_alone(spec);
     if (spec.diagnostics.empty()) plans.emplace(spec.plan.name, spec.plan);
   }
@@ -46,6 +48,20 @@ void plan_products(std::deque<Spec>& specs, Plans known) {
   for (const Spec& spec : specs) known.insert_or_assign(spec.plan.name, spec.plan);
   for (Spec& spec : specs)
     spec.plan.products = products_of(spec.format, spec.plan, known, spec.diagnostics);
+}
+
+// Both would be one folder and one plugin, of whichever came last.
+void refuse_one_name_twice(std::deque<Spec>& specs) {
+  std::map<std::string_view, const Source*> firsts;
+  for (Spec& spec : specs) {
+    const Field<std::string>& name = spec.format.name;
+    if (!name.given() || !spec.diagnostics.empty()) continue;
+    const auto [first, is_new] = firsts.emplace(name.value, &spec.source);
+    if (is_new) continue;
+    spec.diagnostics.add(
+        name.at, "format " + in_quotes(name.value) + " is that of " + first->second->path + ", too",
+        "give each of the two a name of its own, or leave one out");
+  }
 }
 
 size_t errors_of(const std::deque<Spec>& specs) {
@@ -62,13 +78,15 @@ std::optional<std::vector<Plan>> load_plans(const std::vector<std::string>& path
   size_t unread = 0;
   for (const std::string& path : paths) {
     Spec& spec = specs.emplace_back();
-    if (load(path, spec.source)) {
+    std::string reason;
+    if (load(path, spec.source, reason)) {
       read_alone(spec);
     } else {
-      errors << path << ": error: cannot be read\n";
+      errors << path << ": error: cannot be read: " << reason << "\n";
       ++unread;
     }
   }
+  refuse_one_name_twice(specs);
   // Not beside other errors: a name may be that of a spec which has them.
   if (unread + errors_of(specs) == 0) plan_products(specs, plans_of_folder(known));
   for (const Spec& spec : specs) errors << spec.diagnostics.text();

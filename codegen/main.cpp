@@ -1,14 +1,12 @@
 // narrowcast-codegen: specs in, a folder of generated files for each format out.
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <optional>
 #include <vector>
 
 #include "codegen/emit/emit.hpp"
-#include "codegen/golden.hpp"
+#include "codegen/golden_file.hpp"
 #include "codegen/load.hpp"
 #include "codegen/output.hpp"
 
@@ -67,28 +65,6 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
   return sensible ? std::optional(arguments) : std::nullopt;
 }
 
-// Writes golden bytes that are not there yet. False if frozen bytes are not those of the plan.
-bool keep_golden(const Plan& plan, const fs::path& folder, bool check) {
-  const fs::path path = folder / (plan.name + ".txt");
-  if (fs::exists(path)) {
-    std::ifstream file(path, std::ios::binary);
-    if (std::string(std::istreambuf_iterator<char>(file), {}) == golden_text(plan)) return true;
-    std::cerr << path.string() << ": error: the spec no longer makes the golden bytes of "
-              << plan.name
-              << "\n  bytes are frozen with a format's name: take the change back, or give it a "
-                 "new name\n";
-    return false;
-  }
-  if (check) {
-    std::cerr << path.string() << ": error: no golden bytes yet; run `make regenerate`\n";
-    return false;
-  }
-  fs::create_directories(folder);
-  std::ofstream(path, std::ios::binary) << golden_text(plan);
-  std::cout << "froze " << path.string() << "\n";
-  return true;
-}
-
 void print(const std::string& what, const fs::path& root, const std::vector<std::string>& paths) {
   for (const std::string& path : paths) std::cout << what << " " << (root / path).string() << "\n";
 }
@@ -105,7 +81,8 @@ int run(const Arguments& arguments) {
   for (const Plan& plan : *plans) {
     for (const Emitter& emitter : emitters())
       output.add(plan.name + "/" + std::string(emitter.file), emitter.emit(plan));
-    if (!arguments.golden.empty()) golden &= keep_golden(plan, arguments.golden, arguments.check);
+    if (arguments.golden.empty()) continue;
+    golden &= keep_golden(plan, arguments.golden, arguments.check, std::cout, std::cerr);
   }
   if (!golden) return 1;
 
@@ -126,9 +103,15 @@ int main(int argc, char** argv) {
   using namespace narrowcast::codegen;
   try {
     const std::optional<Arguments> arguments = parse({argv + 1, argv + argc});
-    if (arguments) return run(*arguments);
-    std::cerr << kUsage;
-    return 2;
+    if (!arguments) {
+      std::cerr << kUsage;
+      return 2;
+    }
+    const int status = run(*arguments);
+    if (std::cout.flush()) return status;
+    std::cerr << "narrowcast-codegen: cannot print what was done: standard output is closed or "
+                 "full\n";
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << "narrowcast-codegen: " << error.what() << "\n";
     return 1;

@@ -7,7 +7,12 @@ namespace narrowcast::codegen {
 
 // Begins the origin of every file that is made of a spec of the source tree.
 inline std::string made_from_tree(const std::string& format) {
-  return "Made from spec/" + format + ".toml";
+  return "Made from spec/" + format + ".toml;";
+}
+
+// The same of a spec that lies elsewhere.
+inline std::string made_outside(const std::string& format) {
+  return "Made from " + format + ".toml;";
 }
 
 }  // namespace narrowcast::codegen

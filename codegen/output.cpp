@@ -1,21 +1,18 @@
 #include "codegen/output.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <set>
 
+#include "codegen/files.hpp"
 #include "codegen/origin.hpp"
 
 namespace narrowcast::codegen {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool holds(const fs::path& path, const std::string& text) {
-  std::ifstream file(path, std::ios::binary);
-  return file.is_open() && std::string(std::istreambuf_iterator<char>(file), {}) == text;
-}
 
 // The names in a folder, in order; none if there is no such folder.
 std::vector<fs::path> entries(const fs::path& folder) {
@@ -27,26 +24,16 @@ std::vector<fs::path> entries(const fs::path& folder) {
   return names;
 }
 
-// Whether the head of a file says that the generator made it of this format's spec.
-bool is_made_from_tree(const fs::path& path, const std::string& format) {
+// Whether the head of a file says that the generator made it of this format's spec: one of the
+// source tree, or, in a folder of this run's, one that lies elsewhere.
+bool is_made_of(const std::string& format, const fs::path& path, bool outside_too) {
   constexpr size_t kHead = 1000;
   if (fs::is_symlink(path) || !fs::is_regular_file(path)) return false;
   std::ifstream file(path, std::ios::binary);
   std::string head(kHead, '\0');
   file.read(head.data(), kHead);
-  return head.find(made_from_tree(format)) != std::string::npos;
-}
-
-// A reader of the folder sees the old file or the new one, never a part.
-void replace(const fs::path& path, const std::string& text) {
-  const fs::path draft = path.string() + ".new";
-  std::ofstream file(draft, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) {
-    throw fs::filesystem_error("cannot write", draft, std::make_error_code(std::errc::io_error));
-  }
-  fs::rename(draft, path);
+  return head.find(made_from_tree(format)) != std::string::npos ||
+         (outside_too && head.find(made_outside(format)) != std::string::npos);
 }
 
 }  // namespace
@@ -59,10 +46,10 @@ std::vector<std::string> Output::stale(const fs::path& root) const {
   std::vector<std::string> stale;
   for (const fs::path& folder : entries(root)) {
     const bool ours = folders.contains(folder);
-    if (!ours && (scope_ == Scope::kOwnFolders || fs::is_symlink(root / folder))) continue;
+    if ((!ours && scope_ == Scope::kOwnFolders) || fs::is_symlink(root / folder)) continue;
     for (const fs::path& file : entries(root / folder)) {
       const std::string path = (folder / file).string();
-      if (ours ? !files_.contains(path) : is_made_from_tree(root / path, folder.string()))
+      if (!files_.contains(path) && is_made_of(folder.string(), root / path, ours))
         stale.push_back(path);
     }
   }
@@ -72,22 +59,23 @@ std::vector<std::string> Output::stale(const fs::path& root) const {
 Difference Output::compare(const fs::path& root) const {
   Difference difference;
   for (const auto& [path, text] : files_) {
-    if (!holds(root / path, text)) difference.changed.push_back(path);
+    if (read_file(root / path) != text) difference.changed.push_back(path);
   }
   difference.stale = stale(root);
   return difference;
 }
 
 Difference Output::write(const fs::path& root) const {
+  fs::create_directories(root);
+  const FolderLock lock(root);
   Difference difference = compare(root);
   for (const std::string& path : difference.changed) {
     fs::create_directories((root / path).parent_path());
-    replace(root / path, files_.at(path));
+    replace_file(root / path, files_.at(path));
   }
   for (const std::string& path : difference.stale) {
-    fs::remove_all(root / path);
-    const fs::path folder = (root / path).parent_path();
-    if (fs::is_empty(folder)) fs::remove(folder);
+    fs::remove(root / path);
+    ::rmdir((root / path).parent_path().c_str());  // which refuses while anything is in it
   }
   return difference;
 }

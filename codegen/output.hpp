@@ -12,13 +12,14 @@ namespace narrowcast::codegen {
 // What stands between a folder and the output. Paths are relative to the folder, in order.
 struct Difference {
   std::vector<std::string> changed;  // missing, or with another text
-  std::vector<std::string> stale;    // the generator's, but no file of the output
+  std::vector<std::string> stale;  // says that the generator made it, but is no file of the output
   bool empty() const { return changed.empty() && stale.empty(); }
 };
 
-// What the generator looks after: the folders of the output's formats, where every other file is
-// stale; or also those of formats that are gone, where a file that says it was made from the
-// format's spec is stale.
+// Where the generator looks for what is stale: in the folders of the output's formats; or also in
+// those of formats of the source tree that are gone. Stale is a file there whose head says that it
+// was made from the spec of that format. Whatever else lies there is somebody's: other files,
+// folders, symbolic links and what they lead to.
 enum class Scope { kOwnFolders, kAllFormats };
 
 class Output {
@@ -31,7 +32,8 @@ class Output {
   // Reads only.
   Difference compare(const std::filesystem::path& root) const;
 
-  // Writes what changed and removes what is stale, and folders that become empty by it. Throws
+  // Writes what changed and removes what is stale, and folders that become empty by it. Other
+  // processes that write to the same root wait. Throws FileError or
   // std::filesystem::filesystem_error if the file system refuses.
   Difference write(const std::filesystem::path& root) const;
 

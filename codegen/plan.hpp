@@ -104,7 +104,8 @@ struct Reasons {
 struct Plan {
   // As the spec says it.
   std::string name, summary, reference;
-  std::string origin;  // where generated text comes from, and how to change it
+  std::string name_space;  // of the generated C++, within `narrowcast`
+  std::string origin;      // where generated text comes from, and how to change it
   Element element;
   Packing packing;
   ScaleType scale;

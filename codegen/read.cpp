@@ -1,5 +1,6 @@
 #include "codegen/read.hpp"
 
+#include "codegen/limits.hpp"
 #include "codegen/table_reader.hpp"
 
 namespace narrowcast::codegen {
@@ -64,6 +65,7 @@ Format read_root(TableReader root) {
 }  // namespace
 
 Format read(const Source& source, Diagnostics& diagnostics) {
+  if (!is_within_limits(source, diagnostics)) return read_root({Span{}, diagnostics});
   const toml::parse_result parsed = toml::parse(std::string_view(source.text));
   if (parsed) {
     Format format = read_root({parsed.table(), "", Span{}, diagnostics});

@@ -7,8 +7,8 @@
 
 namespace narrowcast::codegen {
 
-// Reads a spec of vocabulary 1. A file that is not TOML gives one diagnostic and a Format without a
-// known field.
+// Reads a spec of vocabulary 1. A file that is not TOML, or nothing that could be (limits.hpp),
+// gives one diagnostic and a Format without a known field.
 Format read(const Source& source, Diagnostics& diagnostics);
 
 }  // namespace narrowcast::codegen

@@ -1,8 +1,9 @@
 #include "codegen/source.hpp"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+
+#include "codegen/files.hpp"
+#include "codegen/limits.hpp"
 
 namespace narrowcast::codegen {
 
@@ -28,11 +29,15 @@ std::string_view Source::line(int number) const {
   return line;
 }
 
-bool load(const std::string& path, Source& source) {
-  if (std::filesystem::is_directory(path)) return false;
-  std::ifstream file(path, std::ios::binary);
-  source = {path, std::string(std::istreambuf_iterator<char>(file), {})};
-  return file.good();
+bool load(const std::string& path, Source& source, std::string& reason) {
+  try {
+    std::optional<std::string> text = read_file(path, kMostBytes + 1);
+    reason = text ? "" : "there is no such file";
+    source = {path, std::move(text).value_or("")};
+  } catch (const FileError& error) {
+    reason = error.reason();
+  }
+  return reason.empty();
 }
 
 }  // namespace narrowcast::codegen

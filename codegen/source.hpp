@@ -16,7 +16,9 @@ struct Source {
   std::string_view line(int number) const;  // without its line break; empty beyond the end
 };
 
-// False if the file cannot be read.
-bool load(const std::string& path, Source& source);
+// What a file holds, or its first part, which is then too long for a spec. False, and why not, if
+// it cannot be read: it is not there, is no file, or may not be read. Never waits, as a named pipe
+// would have it.
+bool load(const std::string& path, Source& source, std::string& reason);
 
 }  // namespace narrowcast::codegen

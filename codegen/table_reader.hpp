@@ -1,13 +1,21 @@
 // One table of a spec file, read key by key.
 #pragma once
 
+#include <algorithm>
 #include <set>
 
 #include "codegen/diagnostic.hpp"
 #include "codegen/format.hpp"
 
 #define TOML_EXCEPTIONS 0
+#define TOML_MAX_NESTED_VALUES 16
+// toml++ asserts, on some malformed text, what it then reports itself ("[ ="): it is compiled
+// without asserts, and without assuming that they hold.
+#pragma push_macro("NDEBUG")
+#undef NDEBUG
+#define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>
+#pragma pop_macro("NDEBUG")
 
 namespace narrowcast::codegen {
 
@@ -110,19 +118,35 @@ class TableReader {
     }
     const std::string owner =
         prefix_.empty() ? "a spec" : "[" + prefix_.substr(0, prefix_.size() - 1) + "]";
-    for (const auto& [key, node] : *table_) {
-      if (popped_.contains(key.str())) continue;
-      std::string guess = did_you_mean(key.str(), absent, "");
-      if (guess.empty()) guess = did_you_mean(key.str(), keys, "");
-      diagnostics_.add(span_of(key.source()), "unknown key " + path(key.str()) + guess,
+    const std::vector<const toml::key*> unknown = unknown_keys();
+    const size_t shown = std::min(unknown.size(), Diagnostics::kMostShown);
+    for (size_t i = 0; i < shown; ++i) {
+      const std::string_view key = unknown[i]->str();
+      std::string guess = did_you_mean(key, absent, "");
+      if (guess.empty()) guess = did_you_mean(key, keys, "");
+      diagnostics_.add(span_of(unknown[i]->source()), "unknown key " + path(quote_of(key)) + guess,
                        owner + " may have " + listed(keys, ""));
     }
+    diagnostics_.count(unknown.size() - shown);
   }
 
  private:
   const toml::node* pop(std::string_view key) {
     popped_.insert(key);
     return table_->get(key);
+  }
+
+  // In the order of the file.
+  std::vector<const toml::key*> unknown_keys() const {
+    std::vector<const toml::key*> unknown;
+    for (const auto& [key, node] : *table_) {
+      if (!popped_.contains(key.str())) unknown.push_back(&key);
+    }
+    std::ranges::sort(unknown, {}, [](const toml::key* key) {
+      const toml::source_position at = key->source().begin;
+      return std::pair(at.line, at.column);
+    });
+    return unknown;
   }
 
   std::string path(std::string_view key) const { return prefix_ + std::string(key); }

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 
-#include "codegen/reserved_words.hpp"
-
 namespace narrowcast::codegen {
 namespace {
 
 constexpr size_t kLongestName = 40;
+
+// Words of a-z and 0-9, joined by single underscores, beginning with a letter.
+bool is_snake_case(std::string_view name) {
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  if (name.empty() || !is_lower(name.front()) || name.ends_with('_')) return false;
+  if (name.find("__") != std::string_view::npos) return false;
+  return std::all_of(name.begin(), name.end(),
+                     [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; });
+}
 
 bool one_line(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
@@ -35,19 +42,23 @@ void vocabulary_is_known(const Format& format, Diagnostics& diagnostics) {
                   "this generator reads vocabulary 1; a later narrowcast may know more");
 }
 
-// The name becomes a namespace, a folder, a plugin's file, and a string in Python.
+// The name becomes a part of a namespace, a folder, a plugin's file, and a string in Python.
 void name_is_an_identifier(const Format& format, Diagnostics& diagnostics) {
-  if (!known(format.name)) return;
-  const std::string& name = format.name.value;
-  if (!is_snake_case(name)) {
-    diagnostics.add(format.name.at, "format " + in_quotes(name) + " is not in lower snake case",
-                    "words of a-z and 0-9, joined by single underscores, beginning with a letter");
-  } else if (is_reserved(name)) {
-    diagnostics.add(
-        format.name.at,
-        "format " + in_quotes(name) + " is a word that C++, Python or the library keeps for itself",
-        "add a word to it, such as " + in_quotes(name + "_weights"));
-  }
+  if (!known(format.name) || is_snake_case(format.name.value)) return;
+  diagnostics.add(format.name.at,
+                  "format " + in_quotes(format.name.value) + " is not in lower snake case",
+                  "words of a-z and 0-9, joined by single underscores, beginning with a letter");
+}
+
+// No [products] could name such a format. All other words are free: generated C++ has a namespace
+// that nothing else is called.
+void name_is_not_self(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.name) || format.name.value != kSelf) return;
+  diagnostics.add(format.name.at,
+                  "format " + in_quotes(kSelf) +
+                      " is the word by which [products] names the "
+                      "spec's own format",
+                  "add a word to it, such as " + in_quotes("self_scaled"));
 }
 
 void name_is_short(const Format& format, Diagnostics& diagnostics) {
@@ -61,10 +72,10 @@ void name_is_short(const Format& format, Diagnostics& diagnostics) {
 void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
   const std::string stem = diagnostics.source().stem();
   if (!known(format.name) || format.name.value == stem) return;
-  diagnostics.add(
-      format.name.at,
-      "format " + in_quotes(format.name.value) + " stands in a file named " + stem + ".toml",
-      "rename one of them: a format is looked up by the name of its file");
+  diagnostics.add(format.name.at,
+                  "format " + in_quotes(format.name.value) + " stands in a file named " +
+                      quote_of(stem) + ".toml",
+                  "rename one of them: a format is looked up by the name of its file");
 }
 
 void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {

@@ -8,6 +8,7 @@ namespace narrowcast::codegen {
 
 void vocabulary_is_known(const Format& format, Diagnostics& diagnostics);
 void name_is_an_identifier(const Format& format, Diagnostics& diagnostics);
+void name_is_not_self(const Format& format, Diagnostics& diagnostics);
 void name_is_short(const Format& format, Diagnostics& diagnostics);
 void name_is_the_file_name(const Format& format, Diagnostics& diagnostics);
 void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics);

@@ -44,6 +44,7 @@ void block_outnumbers_scale_bytes(const Format& format, Diagnostics& diagnostics
   for (const Usage* usage : {&format.rowwise, &format.columnwise}) {
     const Field<Block>& block = usage->block;
     if (!known(block) || block.value.spans_tensor()) continue;
+    if (std::max(block.value.rows, block.value.columns) >= bytes) continue;
     const int64_t elements = block.value.rows * block.value.columns;
     if (elements >= bytes) continue;
     diagnostics.add(block.at,
@@ -174,6 +175,7 @@ void tensor_scale_stands_above_blocks(const Format& format, Diagnostics& diagnos
 constexpr Rule kRules[] = {
     NC_RULE(vocabulary_is_known),
     NC_RULE(name_is_an_identifier),
+    NC_RULE(name_is_not_self),
     NC_RULE(name_is_short),
     NC_RULE(name_is_the_file_name),
     NC_RULE(summary_is_one_sentence),

@@ -118,7 +118,7 @@ std::string emit_cast(const Plan& plan) {
     #include "generated/$name$/format.hpp"
     #include "runtime/tile/buffers.hpp"
 
-    namespace narrowcast::$name$::inline NC_VARIANT {
+    namespace narrowcast::$namespace$::inline NC_VARIANT {
 
     struct Sequence : Format {
       using TensorBuffers = Buffers<Format>;
@@ -138,7 +138,7 @@ std::string emit_cast(const Plan& plan) {
       $decode_columnwise$
     };
 
-    }  // namespace narrowcast::$name$::inline NC_VARIANT
+    }  // namespace narrowcast::$namespace$::inline NC_VARIANT
   )text",
       {{"first_pass", comment(plan.reasons.first_pass, 2)},
        {"levels", comment(levels(plan), 2)},

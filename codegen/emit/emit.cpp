@@ -15,6 +15,7 @@ std::span<const Emitter> emitters() { return kEmitters; }
 
 Printer cpp_file(const Plan& plan, std::string_view what) {
   Printer printer({{"name", plan.name},
+                   {"namespace", plan.name_space},
                    {"element", plan.types.element},
                    {"scale", plan.types.scale},
                    {"rule", plan.types.rule},

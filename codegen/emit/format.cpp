@@ -62,7 +62,7 @@ std::string emit_format(const Plan& plan) {
 
     $includes$
 
-    namespace narrowcast::$name$::inline NC_VARIANT {
+    namespace narrowcast::$namespace$::inline NC_VARIANT {
 
     struct Format {
       using Element = $element$;
@@ -81,7 +81,7 @@ std::string emit_format(const Plan& plan) {
 
     $table_facts$
 
-    }  // namespace narrowcast::$name$::inline NC_VARIANT
+    }  // namespace narrowcast::$namespace$::inline NC_VARIANT
   )text",
                 {{"includes", includes(plan)},
                  {"rowwise", layout(plan.rowwise)},

@@ -56,14 +56,14 @@ std::string emit_gather(const Plan& plan) {
     #include "generated/$name$/format.hpp"
     #include "runtime/gather/pieces.hpp"
 
-    namespace narrowcast::$name$::inline NC_VARIANT {
+    namespace narrowcast::$namespace$::inline NC_VARIANT {
 
     $reason$
     struct Gather : Format {
       $phases$
     };
 
-    }  // namespace narrowcast::$name$::inline NC_VARIANT
+    }  // namespace narrowcast::$namespace$::inline NC_VARIANT
   )text",
                 {{"reason", comment(plan.reasons.gather, 0)}, {"phases", phases}});
   return printer.text();

@@ -54,16 +54,16 @@ std::string emit_test(const Plan& plan) {
   printer.print(R"text(
     #include "runtime/golden/test_main.hpp"
 
-    namespace narrowcast::$name$ {
+    namespace narrowcast::$namespace$ {
     namespace {
 
     $cases$
 
     }  // namespace
-    }  // namespace narrowcast::$name$
+    }  // namespace narrowcast::$namespace$
 
     int main(int argc, char** argv) {
-      using namespace narrowcast::$name$;
+      using namespace narrowcast::$namespace$;
       return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
     }
   )text",

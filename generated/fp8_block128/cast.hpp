@@ -5,7 +5,7 @@
 #include "generated/fp8_block128/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::fp8_block128::inline NC_VARIANT {
+namespace narrowcast::format_fp8_block128::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -50,4 +50,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::fp8_block128::inline NC_VARIANT
+}  // namespace narrowcast::format_fp8_block128::inline NC_VARIANT

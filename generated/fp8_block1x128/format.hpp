@@ -7,7 +7,7 @@
 #include "runtime/numeric/small_float.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::fp8_block1x128::inline NC_VARIANT {
+namespace narrowcast::format_fp8_block1x128::inline NC_VARIANT {
 
 struct Format {
   using Element = E4M3;
@@ -69,4 +69,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 4,
 };
 
-}  // namespace narrowcast::fp8_block1x128::inline NC_VARIANT
+}  // namespace narrowcast::format_fp8_block1x128::inline NC_VARIANT

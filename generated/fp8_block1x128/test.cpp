@@ -2,7 +2,7 @@
 // Made from spec/fp8_block1x128.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::fp8_block1x128 {
+namespace narrowcast::format_fp8_block1x128 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -131,9 +131,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::fp8_block1x128
+}  // namespace narrowcast::format_fp8_block1x128
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::fp8_block1x128;
+  using namespace narrowcast::format_fp8_block1x128;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

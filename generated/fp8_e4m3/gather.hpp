@@ -5,7 +5,7 @@
 #include "generated/fp8_e4m3/format.hpp"
 #include "runtime/gather/pieces.hpp"
 
-namespace narrowcast::fp8_e4m3::inline NC_VARIANT {
+namespace narrowcast::format_fp8_e4m3::inline NC_VARIANT {
 
 // Both usages have the same blocks, so columnwise is a rearrangement of the rowwise bytes, with
 // the same values: every gather carries rowwise, and products of both passes decode it.
@@ -18,4 +18,4 @@ struct Gather : Format {
   }
 };
 
-}  // namespace narrowcast::fp8_e4m3::inline NC_VARIANT
+}  // namespace narrowcast::format_fp8_e4m3::inline NC_VARIANT

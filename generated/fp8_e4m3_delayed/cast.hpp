@@ -5,7 +5,7 @@
 #include "generated/fp8_e4m3_delayed/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT {
+namespace narrowcast::format_fp8_e4m3_delayed::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -52,4 +52,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::fp8_e4m3_delayed::inline NC_VARIANT
+}  // namespace narrowcast::format_fp8_e4m3_delayed::inline NC_VARIANT

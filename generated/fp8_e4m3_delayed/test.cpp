@@ -2,7 +2,7 @@
 // Made from spec/fp8_e4m3_delayed.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::fp8_e4m3_delayed {
+namespace narrowcast::format_fp8_e4m3_delayed {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -118,9 +118,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::fp8_e4m3_delayed
+}  // namespace narrowcast::format_fp8_e4m3_delayed
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::fp8_e4m3_delayed;
+  using namespace narrowcast::format_fp8_e4m3_delayed;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

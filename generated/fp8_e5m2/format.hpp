@@ -7,7 +7,7 @@
 #include "runtime/numeric/small_float.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::fp8_e5m2::inline NC_VARIANT {
+namespace narrowcast::format_fp8_e5m2::inline NC_VARIANT {
 
 struct Format {
   using Element = E5M2;
@@ -68,4 +68,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 3,
 };
 
-}  // namespace narrowcast::fp8_e5m2::inline NC_VARIANT
+}  // namespace narrowcast::format_fp8_e5m2::inline NC_VARIANT

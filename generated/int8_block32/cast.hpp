@@ -5,7 +5,7 @@
 #include "generated/int8_block32/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::int8_block32::inline NC_VARIANT {
+namespace narrowcast::format_int8_block32::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -50,4 +50,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::int8_block32::inline NC_VARIANT
+}  // namespace narrowcast::format_int8_block32::inline NC_VARIANT

@@ -7,7 +7,7 @@
 #include "runtime/numeric/scale_rule.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::int8_block32::inline NC_VARIANT {
+namespace narrowcast::format_int8_block32::inline NC_VARIANT {
 
 struct Format {
   using Element = Integer8;
@@ -84,4 +84,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 31,
 };
 
-}  // namespace narrowcast::int8_block32::inline NC_VARIANT
+}  // namespace narrowcast::format_int8_block32::inline NC_VARIANT

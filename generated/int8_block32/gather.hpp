@@ -5,7 +5,7 @@
 #include "generated/int8_block32/format.hpp"
 #include "runtime/gather/pieces.hpp"
 
-namespace narrowcast::int8_block32::inline NC_VARIANT {
+namespace narrowcast::format_int8_block32::inline NC_VARIANT {
 
 // Both usages have the same blocks, so columnwise is a rearrangement of the rowwise bytes, with
 // the same values: every gather carries rowwise, and products of both passes decode it.
@@ -19,4 +19,4 @@ struct Gather : Format {
   }
 };
 
-}  // namespace narrowcast::int8_block32::inline NC_VARIANT
+}  // namespace narrowcast::format_int8_block32::inline NC_VARIANT

@@ -2,7 +2,7 @@
 // Made from spec/int8_block32.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::int8_block32 {
+namespace narrowcast::format_int8_block32 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -118,9 +118,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::int8_block32
+}  // namespace narrowcast::format_int8_block32
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::int8_block32;
+  using namespace narrowcast::format_int8_block32;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

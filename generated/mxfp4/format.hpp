@@ -7,7 +7,7 @@
 #include "runtime/numeric/small_float.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::mxfp4::inline NC_VARIANT {
+namespace narrowcast::format_mxfp4::inline NC_VARIANT {
 
 struct Format {
   using Element = E2M1;
@@ -69,4 +69,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 2,
 };
 
-}  // namespace narrowcast::mxfp4::inline NC_VARIANT
+}  // namespace narrowcast::format_mxfp4::inline NC_VARIANT

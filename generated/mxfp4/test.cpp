@@ -2,7 +2,7 @@
 // Made from spec/mxfp4.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::mxfp4 {
+namespace narrowcast::format_mxfp4 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -80,9 +80,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::mxfp4
+}  // namespace narrowcast::format_mxfp4
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::mxfp4;
+  using namespace narrowcast::format_mxfp4;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

@@ -5,7 +5,7 @@
 #include "generated/mxfp6_e2m3/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::mxfp6_e2m3::inline NC_VARIANT {
+namespace narrowcast::format_mxfp6_e2m3::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -42,4 +42,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::mxfp6_e2m3::inline NC_VARIANT
+}  // namespace narrowcast::format_mxfp6_e2m3::inline NC_VARIANT

@@ -2,7 +2,7 @@
 // Made from spec/mxfp6_e2m3.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::mxfp6_e2m3 {
+namespace narrowcast::format_mxfp6_e2m3 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -102,9 +102,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::mxfp6_e2m3
+}  // namespace narrowcast::format_mxfp6_e2m3
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::mxfp6_e2m3;
+  using namespace narrowcast::format_mxfp6_e2m3;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

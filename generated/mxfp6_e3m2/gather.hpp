@@ -5,7 +5,7 @@
 #include "generated/mxfp6_e3m2/format.hpp"
 #include "runtime/gather/pieces.hpp"
 
-namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT {
+namespace narrowcast::format_mxfp6_e3m2::inline NC_VARIANT {
 
 // The usages have different blocks, so neither can be made from the other: the forward gathers
 // rowwise, the backward columnwise. A gather that serves both passes carries both.
@@ -36,4 +36,4 @@ struct Gather : Format {
   }
 };
 
-}  // namespace narrowcast::mxfp6_e3m2::inline NC_VARIANT
+}  // namespace narrowcast::format_mxfp6_e3m2::inline NC_VARIANT

@@ -2,7 +2,7 @@
 // Made from spec/mxfp6_e3m2.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::mxfp6_e3m2 {
+namespace narrowcast::format_mxfp6_e3m2 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -102,9 +102,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::mxfp6_e3m2
+}  // namespace narrowcast::format_mxfp6_e3m2
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::mxfp6_e3m2;
+  using namespace narrowcast::format_mxfp6_e3m2;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

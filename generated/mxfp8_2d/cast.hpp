@@ -5,7 +5,7 @@
 #include "generated/mxfp8_2d/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::mxfp8_2d::inline NC_VARIANT {
+namespace narrowcast::format_mxfp8_2d::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -51,4 +51,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::mxfp8_2d::inline NC_VARIANT
+}  // namespace narrowcast::format_mxfp8_2d::inline NC_VARIANT

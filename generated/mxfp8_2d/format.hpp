@@ -7,7 +7,7 @@
 #include "runtime/numeric/small_float.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::mxfp8_2d::inline NC_VARIANT {
+namespace narrowcast::format_mxfp8_2d::inline NC_VARIANT {
 
 struct Format {
   using Element = E4M3;
@@ -96,4 +96,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 4,
 };
 
-}  // namespace narrowcast::mxfp8_2d::inline NC_VARIANT
+}  // namespace narrowcast::format_mxfp8_2d::inline NC_VARIANT

@@ -2,7 +2,7 @@
 // Made from spec/mxfp8_2d.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::mxfp8_2d {
+namespace narrowcast::format_mxfp8_2d {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -124,9 +124,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::mxfp8_2d
+}  // namespace narrowcast::format_mxfp8_2d
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::mxfp8_2d;
+  using namespace narrowcast::format_mxfp8_2d;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

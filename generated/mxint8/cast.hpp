@@ -5,7 +5,7 @@
 #include "generated/mxint8/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::mxint8::inline NC_VARIANT {
+namespace narrowcast::format_mxint8::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -42,4 +42,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::mxint8::inline NC_VARIANT
+}  // namespace narrowcast::format_mxint8::inline NC_VARIANT

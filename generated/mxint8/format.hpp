@@ -7,7 +7,7 @@
 #include "runtime/numeric/scale_rule.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::mxint8::inline NC_VARIANT {
+namespace narrowcast::format_mxint8::inline NC_VARIANT {
 
 struct Format {
   using Element = MxInteger8;
@@ -79,4 +79,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 7,
 };
 
-}  // namespace narrowcast::mxint8::inline NC_VARIANT
+}  // namespace narrowcast::format_mxint8::inline NC_VARIANT

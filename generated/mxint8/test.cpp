@@ -2,7 +2,7 @@
 // Made from spec/mxint8.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::mxint8 {
+namespace narrowcast::format_mxint8 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -124,9 +124,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::mxint8
+}  // namespace narrowcast::format_mxint8
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::mxint8;
+  using namespace narrowcast::format_mxint8;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

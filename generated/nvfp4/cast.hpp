@@ -5,7 +5,7 @@
 #include "generated/nvfp4/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::nvfp4::inline NC_VARIANT {
+namespace narrowcast::format_nvfp4::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -52,4 +52,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::nvfp4::inline NC_VARIANT
+}  // namespace narrowcast::format_nvfp4::inline NC_VARIANT

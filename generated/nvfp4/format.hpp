@@ -7,7 +7,7 @@
 #include "runtime/numeric/small_float.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::nvfp4::inline NC_VARIANT {
+namespace narrowcast::format_nvfp4::inline NC_VARIANT {
 
 struct Format {
   using Element = E2M1;
@@ -88,4 +88,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 6,
 };
 
-}  // namespace narrowcast::nvfp4::inline NC_VARIANT
+}  // namespace narrowcast::format_nvfp4::inline NC_VARIANT

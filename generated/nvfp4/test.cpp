@@ -2,7 +2,7 @@
 // Made from spec/nvfp4.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::nvfp4 {
+namespace narrowcast::format_nvfp4 {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -83,9 +83,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::nvfp4
+}  // namespace narrowcast::format_nvfp4
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::nvfp4;
+  using namespace narrowcast::format_nvfp4;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

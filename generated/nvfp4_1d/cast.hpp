@@ -5,7 +5,7 @@
 #include "generated/nvfp4_1d/format.hpp"
 #include "runtime/tile/buffers.hpp"
 
-namespace narrowcast::nvfp4_1d::inline NC_VARIANT {
+namespace narrowcast::format_nvfp4_1d::inline NC_VARIANT {
 
 struct Sequence : Format {
   using TensorBuffers = Buffers<Format>;
@@ -44,4 +44,4 @@ struct Sequence : Format {
   }
 };
 
-}  // namespace narrowcast::nvfp4_1d::inline NC_VARIANT
+}  // namespace narrowcast::format_nvfp4_1d::inline NC_VARIANT

@@ -7,7 +7,7 @@
 #include "runtime/numeric/small_float.hpp"
 #include "runtime/plugin/table.h"
 
-namespace narrowcast::nvfp4_1d::inline NC_VARIANT {
+namespace narrowcast::format_nvfp4_1d::inline NC_VARIANT {
 
 struct Format {
   using Element = E2M1;
@@ -71,4 +71,4 @@ inline constexpr nc_format kFacts = {
     .significant_bits = 6,
 };
 
-}  // namespace narrowcast::nvfp4_1d::inline NC_VARIANT
+}  // namespace narrowcast::format_nvfp4_1d::inline NC_VARIANT

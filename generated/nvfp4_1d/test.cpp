@@ -2,7 +2,7 @@
 // Made from spec/nvfp4_1d.toml; edit that and run `make regenerate`.
 #include "runtime/golden/test_main.hpp"
 
-namespace narrowcast::nvfp4_1d {
+namespace narrowcast::format_nvfp4_1d {
 namespace {
 
 constexpr char kFiniteRowwise[] =
@@ -83,9 +83,9 @@ constexpr golden::Bytes kExtreme = {
 };
 
 }  // namespace
-}  // namespace narrowcast::nvfp4_1d
+}  // namespace narrowcast::format_nvfp4_1d
 
 int main(int argc, char** argv) {
-  using namespace narrowcast::nvfp4_1d;
+  using namespace narrowcast::format_nvfp4_1d;
   return narrowcast::golden::test_main(argc, argv, {kFinite, kExtreme});
 }

@@ -38,11 +38,19 @@ expect 0 "" "$codegen" -o out --golden golden "${specs[@]}"
 
 name=${specs[0]%.toml}
 echo "edited" >>"out/$name/cast.hpp"
-touch "out/$name/stale.hpp"
+echo "// Made from $name.toml; edit that." >"out/$name/stale.hpp"
+touch "out/$name/notes.txt"
 expect 1 "run \`make regenerate\`" "$codegen" --check -o out "${specs[@]}"
 [[ $output == *"not fresh: out/$name/cast.hpp"*"stale: out/$name/stale.hpp"* ]] || fail "--check names the files"
 expect 0 "removed out/$name/stale.hpp" "$codegen" -o out "${specs[@]}"
 expect 0 "" "$codegen" --check -o out "${specs[@]}"
+[[ -e out/$name/notes.txt ]] || fail "removed what it did not make"
+
+# What cannot be written or printed is an error with its reason.
+expect 1 "standard output is closed or full" bash -c '"$0" -o printed "$@" >/dev/full' "$codegen" "${specs[@]}"
+expect 1 "golden_full/$name.txt.new: File too large" \
+  bash -c 'trap "" XFSZ; ulimit -f 1; "$0" --known . -o full --golden golden_full "$@"' "$codegen" "$name.toml"
+[[ $output != *froze* && ! -e golden_full/$name.txt ]] || fail "froze what was not written"
 
 # All formats: an index, and nothing left of a spec that is gone.
 [[ ! -e out/README.md ]] || fail "an index of some formats"

@@ -62,6 +62,7 @@ void check_formatting(const Plan& plan) {
 Plan strained() {
   Plan plan = plan_of("nvfp4_1d");
   plan.name = "a_name_as_long_as_a_name_may_be_40_chars";
+  plan.name_space = "format_" + plan.name;
   plan.summary =
       "A \"quoted\" summary with a backslash \\ and an accent \xc3\xa9 that goes on and on, well "
       "beyond "

@@ -1,25 +1,11 @@
-#include <unistd.h>
-
 #include <chrono>
 
 #include "codegen/output.hpp"
+#include "folder.hpp"
 #include "specs.hpp"
 
 namespace narrowcast::codegen::test {
 namespace {
-
-// A folder that is gone with the test.
-struct Folder {
-  fs::path path =
-      fs::temp_directory_path() / ("narrowcast_test_output_" + std::to_string(::getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-};
-
-void put(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 Output two_files() {
   Output output;
@@ -44,17 +30,38 @@ TEST_CASE("only what changed is written") {
   CHECK(fs::last_write_time(folder.path / "x/b.hpp") == long_ago);
 }
 
+const std::string kMadeOfX = "// Made from x.toml; edit that and run `narrowcast build`.\n";
+
 TEST_CASE("what is stale goes, but only in the folders of the output") {
   const Folder folder;
-  put(folder.path / "x/old.hpp", "old\n");
-  put(folder.path / "x/deep/old.hpp", "old\n");
-  put(folder.path / "other/a.hpp", "kept\n");
+  put(folder.path / "x/old.hpp", kMadeOfX);
+  put(folder.path / "x/older.md", "<!-- Made from spec/x.toml; edit that. -->\n");
+  put(folder.path / "other/a.hpp", kMadeOfX);
   put(folder.path / "CMakeLists.txt", "kept\n");
-  CHECK(two_files().write(folder.path).stale == Paths{"x/deep", "x/old.hpp"});
+  CHECK(two_files().write(folder.path).stale == Paths{"x/old.hpp", "x/older.md"});
   CHECK(!fs::exists(folder.path / "x/old.hpp"));
-  CHECK(!fs::exists(folder.path / "x/deep"));
   CHECK(fs::exists(folder.path / "other/a.hpp"));
   CHECK(fs::exists(folder.path / "CMakeLists.txt"));
+}
+
+TEST_CASE("what the generator did not make stays, wherever it lies") {
+  const Folder folder;
+  put(folder.path / "x/notes.txt", "by hand\n");
+  put(folder.path / "x/deep/old.hpp", kMadeOfX);
+  put(folder.path / "elsewhere/kept.hpp", kMadeOfX);
+  fs::create_symlink(folder.path / "elsewhere/kept.hpp", folder.path / "x/link.hpp");
+  fs::create_directory_symlink(folder.path / "elsewhere", folder.path / "x/link");
+  CHECK(two_files().write(folder.path).stale.empty());
+  for (const char* path : {"x/notes.txt", "x/deep/old.hpp", "elsewhere/kept.hpp"})
+    CHECK(fs::is_regular_file(folder.path / path));
+  for (const char* path : {"x/link.hpp", "x/link"}) CHECK(fs::is_symlink(folder.path / path));
+
+  Output other;
+  other.add("y/a.hpp", "a\n");
+  put(folder.path / "linked/old.hpp", "// Made from y.toml; edit that.\n");
+  fs::create_directory_symlink(folder.path / "linked", folder.path / "y");
+  CHECK(other.write(folder.path).stale.empty());
+  CHECK(fs::exists(folder.path / "linked/old.hpp"));
 }
 
 TEST_CASE("files of formats that are gone go where all formats are asked for") {
@@ -85,7 +92,7 @@ TEST_CASE("files of formats that are gone go where all formats are asked for") {
 TEST_CASE("comparing writes nothing") {
   const Folder folder;
   put(folder.path / "x/a.hpp", "edited\n");
-  put(folder.path / "x/old.hpp", "old\n");
+  put(folder.path / "x/old.hpp", kMadeOfX);
   const Difference difference = two_files().compare(folder.path);
   CHECK(difference.changed == Paths{"x/a.hpp", "x/b.hpp"});
   CHECK(difference.stale == Paths{"x/old.hpp"});

@@ -81,6 +81,7 @@ TEST_CASE("texts become literals") {
   CHECK(with_string(constant, digits + "1", 0) == "char a[] =\n    \"" + digits + "\"\n    \"1\";");
   const StringPlace list{.before = "{1,", .after = "},", .hang = 1};
   CHECK(with_string(list, "text", 4) == "{1, \"text\"},");
+  CHECK(with_string(list, "a\"b\\c?\?/", 4) == "{1, \"a\\\"b\\\\c?\\?/\"},");
   const std::string fits(91, 'x');
   CHECK(with_string(list, fits, 4) == "{1,\n \"" + fits + "\"},");
 }

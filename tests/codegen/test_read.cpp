@@ -87,8 +87,13 @@ TEST_CASE("all words of the vocabulary are read") {
 
 TEST_CASE("a folder and a missing file are no specs") {
   Source source;
-  CHECK(!load(kSource.string(), source));
-  CHECK(!load((kSource / "spec/missing.toml").string(), source));
+  std::string reason;
+  CHECK(!load(kSource.string(), source, reason));
+  CHECK(reason == "it is a folder");
+  CHECK(!load((kSource / "spec/missing.toml").string(), source, reason));
+  CHECK(reason == "there is no such file");
+  CHECK(load((kSource / "spec/nvfp4.toml").string(), source, reason));
+  CHECK(reason.empty());
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ def test_what_a_variant_defines_carries_its_name(variant):
         pytest.skip("variants of the kernels exist on x86-64 alone")
     if not (BUILD / "CMakeCache.txt").exists() or shutil.which("nm") is None:
         pytest.skip(f"needs a build in {BUILD}, and nm")
-    objects = [p for p in BUILD.rglob("*.o") if f"_kernels_{variant}.dir" in str(p)]
+    objects = [p for p in BUILD.rglob("*.o") if f"-kernels-{variant}.dir" in str(p)]
     assert objects, f"no object files of the variant {variant} in {BUILD}"
     foreign = []
     for path in objects:

@@ -10,7 +10,7 @@ import pytest
 
 import drawn_specs
 import narrowcast as nc
-from narrowcast.command import toolchain
+from narrowcast.command import build, toolchain
 from narrowcast.command.cli import main
 
 pytestmark = pytest.mark.usefixtures("generator")
@@ -60,9 +60,9 @@ def run(*command, **environment):
 
 
 def test_build_rebuild_and_load(spec, tmp_path, capsys):
-    plugins = tmp_path / "my plugins"
-    build = ["build", str(spec), "-o", str(plugins), *QUICK]
-    assert main(build) == 0
+    plugins = tmp_path / "my plugins (more), 100%"
+    command = ["build", str(spec), "-o", str(plugins), *QUICK]
+    assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"{NAME}: generated" in printed
     assert "compiling for the CPU (baseline)\n" in printed
@@ -78,7 +78,7 @@ def test_build_rebuild_and_load(spec, tmp_path, capsys):
     assert trained.stdout == "('self', 'mxfp8_e5m2') True\n".replace("self", NAME), trained.stderr
 
     made = (plugins / f"{NAME}.so").stat().st_mtime_ns
-    assert main(build) == 0
+    assert main(command) == 0
     assert "for baseline" not in capsys.readouterr().out, "an unchanged format is compiled again"
     assert (plugins / f"{NAME}.so").stat().st_mtime_ns == made
 
@@ -184,6 +184,52 @@ def test_a_compiler_that_fails(spec, tmp_path, capsys, monkeypatch):
     assert str(tmp_path / "out/build/log.txt") in error
 
 
+@pytest.mark.parametrize("command", ["check", "build"])
+def test_a_generator_that_dies(spec, tmp_path, capsys, monkeypatch, command):
+    """Its end is told, with what to do; nothing else was printed."""
+    generator = tmp_path / "generator"
+    monkeypatch.setattr(toolchain, "generator", lambda: generator)
+    arguments = [command, spec, *(("-o", tmp_path / "out") if command == "build" else ())]
+    for name, advice in (("SEGV", "please report it"), ("KILL", "memory may have run out")):
+        generator.write_text(f"#!/bin/sh\nkill -{name} $$\n")
+        generator.chmod(0o755)
+        error = error_of(capsys, *arguments)
+        assert f"the generator was ended by SIG{name} (" in error
+        assert advice in error
+    generator.write_text("not a program")
+    assert f"{generator} cannot be run" in error_of(capsys, *arguments)
+
+
+def test_a_golden_test_that_dies(spec, tmp_path, monkeypatch, capsys):
+    built = ("build", spec, "-o", tmp_path / "out", *QUICK)
+    monkeypatch.setattr(build._Project, "configure", lambda self: None)
+    program = tmp_path / f"out/build/generated/golden_{NAME}"
+
+    def compile(self, formats, kinds):
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nkill -ILL $$\n")
+        program.chmod(0o755)
+
+    monkeypatch.setattr(build._Project, "compile", compile)
+    error = error_of(capsys, *built)
+    assert f"the golden test of {NAME} was ended by SIGILL" in error
+    assert "for another processor" in error
+
+
+def test_any_name(tmp_path, capsys):
+    """A keyword and a macro of C++; and a name that a build target could have, beside its format.
+    The generator's own tests go through many more.
+    """
+    names = ("errno", "int", "int_options")
+    specs = [str(write(tmp_path, SPEC | {"format": name})) for name in names]
+    assert main(["build", *specs, "-o", str(tmp_path / "out"), *QUICK]) == 0
+    printed = capsys.readouterr().out
+    for name in names:
+        assert f"{name}: golden bytes as defined" in printed
+        loaded = run(sys.executable, "-c", SHOW, name, NARROWCAST_PLUGINS=str(tmp_path / "out"))
+        assert loaded.stdout == f"[[122]] {tmp_path}/out/{name}.so\n", loaded.stderr
+
+
 def test_diff(capsys):
     first, second = nc.formats()[:2]
     assert main(["diff", first, second, "--shape", "128x256"]) == 0
@@ -204,13 +250,13 @@ def test_diff(capsys):
 
 def test_from_an_installed_package(spec, tmp_path):
     """What an installation has is enough: no file of the source tree is used."""
-    build = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
+    made = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
     cmake = shutil.which("cmake")
-    if cmake is None or not (build / "cmake_install.cmake").exists():
-        pytest.skip(f"needs cmake, and a build in {build}")
+    if cmake is None or not (made / "cmake_install.cmake").exists():
+        pytest.skip(f"needs cmake, and a build in {made}")
     site = tmp_path / "site"
     shutil.copytree(ROOT / "bindings/python", site, ignore=shutil.ignore_patterns("__pycache__"))
-    installed = run(cmake, "--install", build, "--prefix", site, "--component", "python")
+    installed = run(cmake, "--install", made, "--prefix", site, "--component", "python")
     assert installed.returncode == 0, installed.stderr
     command = ("-m", "narrowcast", "build", spec, "-o", tmp_path / "out", *QUICK)
     answer = run(sys.executable, *command, PYTHONPATH=str(site))

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from narrowcast import registry
-from narrowcast.command import toolchain
+from narrowcast.command import folder, processes, toolchain
 from narrowcast.command.toolchain import BuildError
 
-_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)_kernels_(\w+)\.dir/")
+_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)-kernels-(\w+)\.dir/")
 _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
 
@@ -44,12 +44,25 @@ def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test:
     formats = _formats_of(specs)
     if not _generate("--check-specs", *specs):
         return False
-    _make_folder(output)
-    generated = output / "generated"
-    if not _generate("-o", generated, *specs):
-        return False
+    folder.make(output, toolchain.build_tool())
+    with folder.alone_in(output):
+        if not _generate("-o", output / "generated", *specs):
+            return False
+        _compile(formats, output, gpu, baseline, no_test)
+    count = f"{len(formats)} format{'s' * (len(formats) != 1)}"
+    print(f"{count}, {time.monotonic() - start:.1f} s. To load:")
+    print(f"  {_variable(output)}narrowcast.load({str(output)!r}) in Python")
+    return True
+
+
+def _variable(output: Path) -> str:
+    """How an environment names the folder; nothing where its name has what separates folders."""
+    return "" if os.pathsep in str(output) else f"NARROWCAST_PLUGINS={output}, or "
+
+
+def _compile(formats: Sequence[str], output: Path, gpu: str, baseline: bool, no_test: bool) -> None:
     for name in formats:
-        print(f"{name}: generated {generated / name}")
+        print(f"{name}: generated {output / 'generated' / name}")
     project = _Project(output.resolve(), gpu, baseline)
     project.configure()
     project.compile(formats, ("format",) if no_test else ("format", "golden"))
@@ -61,10 +74,6 @@ def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test:
             f"{', '.join(faulty)}: other bytes than the spec means. The fault is not in the spec, "
             "but in narrowcast or in the compiler: please report it, with both versions"
         )
-    count = f"{len(formats)} format{'s' * (len(formats) != 1)}"
-    print(f"{count}, {time.monotonic() - start:.1f} s. To load:")
-    print(f"  NARROWCAST_PLUGINS={output}, or narrowcast.load({str(output)!r}) in Python")
-    return True
 
 
 def _formats_of(specs: Sequence[str]) -> list[str]:
@@ -89,25 +98,11 @@ def _generate(*arguments: str | Path) -> bool:
     """Runs the generator, whose errors are made for users. Its list of written files is not. Specs
     may name the formats that come with narrowcast.
     """
-    answer = _run(toolchain.generator(), "--known", toolchain.specs(), *arguments)
+    answer = processes.run(toolchain.generator(), "--known", toolchain.specs(), *arguments)
     print(answer.stderr, end="", file=sys.stderr, flush=True)
+    if died := processes.death(answer.returncode):
+        raise BuildError(f"the generator {died}")
     return answer.returncode == 0
-
-
-def _run(*command: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK | os.X_OK)
-    except OSError as error:
-        raise BuildError(
-            f"the folder {folder} cannot be made ({error.strerror}): name another with -o"
-        ) from None
-    if not writable:
-        raise BuildError(f"the folder {folder} cannot be written to: name another with -o")
 
 
 class _Project:
@@ -126,9 +121,9 @@ class _Project:
         stamp, made_with = self.build / "made_with.json", json.dumps(command)
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_with:
             command.append("--fresh")
-        answer = _run(*command)
+        answer = processes.run(*command)
         if answer.returncode != 0:
-            raise self._failed("the build cannot be set up", answer.stdout + answer.stderr)
+            raise self._failed("the build cannot be set up", answer.stdout + answer.stderr, answer)
         stamp.write_text(made_with, encoding="utf-8")
         machines = " and ".join(f"the {m[1]} ({m[2]})" for m in _MACHINES.finditer(answer.stdout))
         print(f"compiling for {machines}{self._why_no_gpu(machines)}", flush=True)
@@ -138,7 +133,7 @@ class _Project:
         targets = [f"{kind}_{name}" for kind in kinds for name in formats]
         command = [self.cmake, "--build", str(self.build), "--parallel", str(os.cpu_count() or 1)]
         command += ["--target", *targets]
-        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **processes.TEXT}
         start, lines = time.monotonic(), []
         with subprocess.Popen(command, **piped) as process:
             for line in process.stdout:
@@ -147,14 +142,16 @@ class _Project:
                     seconds = time.monotonic() - start
                     print(f"  {seconds:6.1f} s  {compiled[1]} for {compiled[2]}", flush=True)
         if process.returncode != 0:
-            raise self._failed("a plugin does not compile", "".join(lines))
+            raise self._failed("a plugin does not compile", "".join(lines), process)
 
     def test(self, name: str) -> bool:
         """Runs the format's golden test. Prints what it checked, or what differs."""
         program = self.build / "generated" / f"golden_{name}"
-        answer = _run(program, self.folder / f"{name}.so")
+        answer = processes.run(program, self.folder / f"{name}.so")
         print(answer.stdout, end="")
         print(answer.stderr, end="", file=sys.stderr)
+        if died := processes.death(answer.returncode):
+            raise BuildError(f"the golden test of {name} {died}")
         return answer.returncode == 0
 
     def _settings(self) -> dict[str, str]:
@@ -181,9 +178,10 @@ class _Project:
         nvcc = toolchain.cuda_compiler()
         return f"; no GPU kernels: {f'{nvcc} does not work here' if nvcc else 'there is no nvcc'}"
 
-    def _failed(self, what: str, output: str) -> BuildError:
+    def _failed(self, what: str, output: str, process) -> BuildError:
         log = self.build / "log.txt"
-        self.build.mkdir(exist_ok=True)
         log.write_text(output, encoding="utf-8")
         last = "\n".join(output.splitlines()[-_LAST_LINES:])
+        if died := processes.death(process.returncode):
+            what += f": {process.args[0]} {died}"
         return BuildError(f"{what}. The end of what was printed (the whole: {log}):\n{last}")

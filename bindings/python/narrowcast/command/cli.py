@@ -1,6 +1,9 @@
 """The command `narrowcast`: the formats that there are, and how to make others."""
 
 import argparse
+import contextlib
+import io
+import os
 import sys
 from pathlib import Path
 
@@ -10,13 +13,40 @@ from narrowcast.errors import PluginError
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. Returns the exit status: 0, or 1 after an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may hold any bytes
+            stream.reconfigure(errors="backslashreplace")
     options = vars(_parser().parse_args(arguments))
-    run = options.pop("run")
+    done = _run(options.pop("run"), options)
+    return 0 if _is_printed() and done else 1
+
+
+def _run(command, options: dict) -> bool:
     try:
-        return 0 if run(**options) in (None, True) else 1
+        return command(**options) in (None, True)
     except (ValueError, PluginError, build.BuildError) as error:
         print(f"narrowcast: {error}", file=sys.stderr)
-        return 1
+    except BrokenPipeError:  # whoever reads has read enough
+        pass
+    except OSError as error:
+        print(
+            f"narrowcast: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr
+        )
+    return False
+
+
+def _is_printed() -> bool:
+    """Whether standard output took all that was printed. If not, says why."""
+    try:
+        sys.stdout.flush()
+        return True
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"narrowcast: standard output: {error.strerror}", file=sys.stderr)
+        # Python tries once more when it ends, and shall not fail.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
 
 
 def _parser() -> argparse.ArgumentParser:
