@@ -95,6 +95,7 @@ std::optional<std::vector<Plan>> load_plans(const std::vector<std::string>& path
     return std::nullopt;
   }
   std::vector<Plan> plans;
+  plans.reserve(specs.size());
   for (Spec& spec : specs) plans.push_back(std::move(spec.plan));
   std::ranges::sort(plans, {}, &Plan::name);
   return plans;

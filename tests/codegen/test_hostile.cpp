@@ -77,6 +77,11 @@ TEST_CASE("beyond ASCII is nothing but comments, and texts on one line") {
   CHECK(place_of("a = '\\' \xc3\xa9") == "x.toml:1:9");
 }
 
+TEST_CASE("what the reader of TOML asserts on is an error with its place") {
+  CHECK(holds(messages_of("a = 1\n[ ="), "x.toml:2:3: error: this is not TOML: key: expected"));
+  CHECK(holds(messages_of("a = 1\n[[ ."), "x.toml:2:4: error: this is not TOML: key: expected"));
+}
+
 TEST_CASE("nesting ends") {
   // As deep as the limits let it be: tables in tables by dots, in inline tables in arrays.
   const std::string dots = repeated("a.", 126) + "a";
