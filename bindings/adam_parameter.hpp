@@ -81,7 +81,7 @@ class AdamParameter {
       value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
                   sharded_ ? " on this rank" : "");
     step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
-    gradient_ = gradient.contiguous();
+    gradient_ = settled(gradient).contiguous();
     const int64_t elements = entry_.rows * entry_.columns;
     check_run(gradient_, elements, device_, name_, kWhat);
     step.grad = address_of(gradient_, name_, kWhat);

@@ -16,4 +16,5 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_traced();
   narrowcast::bind_scaled_linear(module);
   narrowcast::bind_optimizer(module);
+  narrowcast::bind_roster(module);
 }

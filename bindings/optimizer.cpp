@@ -42,8 +42,7 @@ class AdamTable {
   }
 
   // False if the parameters' memory or state are no longer what the table was made from.
-  // `inverse_scale` is 1 / grad_scale.
-  bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> inverse_scale) {
+  bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
     int64_t made_for_group = -1, made_for_t = -1;
     nc_step made{};
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -52,9 +51,10 @@ class AdamTable {
       if (!parameter.is_current(local)) return false;
       const int64_t t = parameter.next_step();
       if (groups_[i] != made_for_group || t != made_for_t) {
-        made = make_step(groups[groups_[i]], t);
-        made.scaled = inverse_scale.has_value();
-        made.grad_multiplier = static_cast<float>(inverse_scale.value_or(1.0));
+        AdamOptions options = groups[groups_[i]];
+        options.grad_scale = grad_scale.value_or(1.0);
+        made = make_step(options, t);
+        made.scaled = grad_scale.has_value();
         made_for_group = groups_[i];
         made_for_t = t;
       }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <optional>
 
@@ -54,10 +55,23 @@ inline bool has_memory(const at::Tensor& tensor) {
   return tensor.storage().nbytes() >= end;
 }
 
+// Whether memory holds the elements as they are. torch may put off a change of sign, and keeps no
+// memory at all for the zeros that forward-mode derivatives begin with.
+inline bool is_settled(const at::Tensor& tensor) {
+  return !tensor.is_neg() && !tensor._is_zerotensor();
+}
+inline at::Tensor settled(const at::Tensor& tensor) {
+  if (is_settled(tensor)) return tensor;
+  return tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options())
+                                 : tensor.resolve_neg();
+}
+
 // The address of a plain tensor's elements as they lie now: storages move.
 template <class... What>
 void* address_of(const at::Tensor& tensor, const What&... what) {
   if (!is_plain(tensor)) type_error(what..., " is not a plain tensor");
+  if (!is_settled(tensor))
+    value_error(what..., " has a sign or zeros that torch has put off: clone it first");
   if (tensor.numel() != 0 && !has_memory(tensor)) {
     value_error(what...,
                 " has been freed: FSDP2 frees a gathered weight when it reshards its module");

@@ -1,5 +1,7 @@
 #include "runtime/optimizer/step.hpp"
 
+#include "runtime/launch/cpu_entry.hpp"
+
 namespace narrowcast {
 
 double power(double beta, int64_t t) {
@@ -11,7 +13,10 @@ double power(double beta, int64_t t) {
   return result;
 }
 
-nc_step make_step(const AdamOptions& options, int64_t t) {
+namespace {
+
+// A function of its own, so that no compiler moves arithmetic out of the mode that its caller sets.
+[[gnu::noinline]] nc_step constants(const AdamOptions& options, int64_t t) {
   nc_step step{};
   step.t = t;
   step.decoupled = options.decoupled;
@@ -24,7 +29,15 @@ nc_step make_step(const AdamOptions& options, int64_t t) {
   step.learning_rate = static_cast<float>(options.learning_rate);
   step.epsilon = static_cast<float>(options.epsilon);
   step.weight_decay = static_cast<float>(options.weight_decay);
+  step.grad_multiplier = static_cast<float>(1 / options.grad_scale);
   return step;
+}
+
+}  // namespace
+
+nc_step make_step(const AdamOptions& options, int64_t t) {
+  const IeeeArithmetic mode;
+  return constants(options, t);
 }
 
 }  // namespace narrowcast

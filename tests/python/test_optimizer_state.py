@@ -161,9 +161,42 @@ def fewer_parameters(state):
     state["param_groups"][0]["params"].pop()
 
 
+def negative_step(state):
+    state["state"][0]["step"] = torch.tensor(-1.0)
+
+
+def half_a_step(state):
+    state["state"][0]["step"] = 1.5
+
+
+def many_steps(state):
+    state["state"][0]["step"] = torch.ones(2)
+
+
+def moment_on_meta(state):
+    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"].to("meta")
+
+
+def rate_of_nan(state):
+    state["param_groups"][0]["lr"] = float("nan")
+
+
+def unknown_rounding(state):
+    state["param_groups"][0]["rounding"] = "up"
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (negative_step, "one.weight: step is -1.0 in the state dict; steps are counted from 0"),
+        (half_a_step, "one.weight: step is 1.5 in the state dict"),
+        (
+            many_steps,
+            r"one.weight: step has shape \(2,\) on cpu in the state dict; it is one number",
+        ),
+        (moment_on_meta, "one.weight: exp_avg is on the meta device in the state dict"),
+        (rate_of_nan, "group 0: lr nan"),
+        (unknown_rounding, "group 0: rounding is"),
         (without_master, "one.weight: the state dict has no 'master'"),
         (other_shape, r"one.weight: exp_avg has shape \(3,\) in the state dict, \(64, 64\)"),
         (no_state, "no state for one.weight"),
@@ -176,10 +209,22 @@ def test_state_dicts_that_do_not_fit(format, spoil, words):
     optimizer = nc.FusedAdam([("one.weight", layer.weight)])
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"][0]["exp_avg_sq"].fill_(7.0)
+    saved["param_groups"][0]["weight_decay"] = 7.0
     spoil(saved)
     with pytest.raises(ValueError, match=words):
         optimizer.load_state_dict(saved)
     assert optimizer.state[layer.weight]["exp_avg_sq"].count_nonzero() == 0
+    assert optimizer.param_groups[0]["weight_decay"] != 7.0
+
+
+def test_a_history_that_no_cast_makes():
+    layer = nc.convert(nn.Linear(64, 64, bias=False), "fp8_e4m3_delayed")
+    optimizer = nc.FusedAdam([("one.weight", layer.weight)])
+    for wrong in (float("nan"), -1.0):
+        saved = copy.deepcopy(optimizer.state_dict())
+        saved["state"][0]["history"][2] = wrong
+        with pytest.raises(ValueError, match=r"one\.weight: history has negative numbers or NaN"):
+            optimizer.load_state_dict(saved)
 
 
 def test_moments_of_another_dtype(format):

@@ -2,7 +2,9 @@
 // unquantized update through its table.
 #include <doctest/doctest.h>
 
+#include <cfenv>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "runtime/launch/plan.hpp"
@@ -22,6 +24,21 @@ void check_golden(AdamElement x, float grad, const AdamOptions& options, int64_t
   CHECK(bits_of(next.parameter) == p);
   CHECK(bits_of(next.exp_avg) == m);
   CHECK(bits_of(next.exp_avg_sq) == v);
+}
+
+TEST_CASE("a caller's rounding mode changes no constant") {
+  const AdamOptions options{1e-3, 0.9, 0.95, 1e-8, 0.1, true, 3.0};
+  for (const int64_t t : {1, 2, 7, 1000}) {
+    const nc_step expected = make_step(options, t);
+    for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      REQUIRE(std::fesetround(mode) == 0);
+      const nc_step step = make_step(options, t);
+      const int left = std::fegetround();
+      std::fesetround(FE_TONEAREST);
+      CHECK(std::memcmp(&step, &expected, sizeof(step)) == 0);
+      CHECK(left == mode);
+    }
+  }
 }
 
 TEST_CASE("golden updates") {

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import registry
 from narrowcast.fsdp import agreement, sharding, torch_names
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Label, Store
@@ -160,8 +160,9 @@ def _empty_like(weight: nn.Parameter, format: registry.Format, label: Label) -> 
     # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
     rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
-    # A float32 weight's own memory; the optimizer goes on with it.
-    master = Master(local.to(torch.float32).reshape(rows, columns))
+    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it.
+    value = casting.settled(local).to(torch.float32)
+    master = Master(value.reshape(rows, columns).contiguous())
     bytes = buffers.allocate(format, rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
     store = Store(bytes, master, label)

@@ -218,8 +218,11 @@ def load(path: str | os.PathLike) -> list[str]:
     came.
 
     Loading a file twice is no error. PluginError if a file is missing, cut short, of another
-    version or no plugin, or if another file has already brought its format.
+    version or no plugin, or if another file has already brought its format; ValueError for an empty
+    path. A plugin is code: it runs in this process, with all that the process may do.
     """
+    if not os.fspath(path):
+        raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
     path = Path(path)
     files = sorted(path.glob("*.so")) if path.is_dir() else [path]
     if not files:

@@ -29,7 +29,9 @@ class Agreement:
             by_format.setdefault(store.format, []).append(store)
         self._process_group = process_group
         self._stores = [store for batch in by_format.values() for store in batch]
-        silence = torch.tensor([float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores))
+        silence = torch.tensor(
+            [float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores), device="cpu"
+        )
         # What the ranks say of each shard, and the amaxes, made anew from silence each time.
         self._silence = silence.to(self._stores[0].bytes.device)
         self._memory = torch.empty_like(self._silence)
@@ -47,7 +49,7 @@ class Agreement:
         self._memory.copy_(self._silence)
         stale = [(place, store) for place, store in enumerate(self._stores) if store.is_stale]
         if stale:  # otherwise the host has nothing to send, which it would wait for
-            self._said.copy_(torch.tensor([*map(_level, self._stores), 0.0]))
+            self._said.copy_(torch.tensor([*map(_level, self._stores), 0.0], device="cpu"))
         casting.reduce_over(self._said, self._process_group)
         for casts, amaxes, _ in self._batches:
             casts.find_amaxes(into=amaxes, skip=self._said[-1:])

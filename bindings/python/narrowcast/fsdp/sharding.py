@@ -21,7 +21,7 @@ def chunk(tensor, chunks: int, dim: int = 0):
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             raise _cannot_shard_columns(tensor.describe(), dim)
-    else:
+    elif torch_names.is_sharding() or -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         store.refresh()  # all shards begin with bytes of one amax

@@ -32,6 +32,12 @@ def _reason_against(func, args, kwargs) -> str | None:
         )
     if torch.Tag.inplace_view in func.tags:
         return "would give this very tensor another shape. Use the operation that returns a view"
+    if func.namespace == "c10d" and _receives_quantized(func, args, kwargs):
+        return (
+            "would receive values, and this tensor keeps codes and scales in several buffers. Let "
+            "a plain tensor receive them (weight.master, or one like it), and copy_ it: that sets "
+            "master and bytes"
+        )
     if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
         return (
             "would change values in place, and the bytes of a block depend on all its values. "
@@ -52,6 +58,20 @@ def _writes_quantized(func, args, kwargs) -> bool:
     aliases = {one.name: one.alias_info for one in func._schema.arguments}
     written = [values.get(name) for name, alias in aliases.items() if alias and alias.is_write]
     return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), written)
+
+
+def _receives_quantized(func, args, kwargs) -> bool:
+    """Whether a collective of torch.distributed writes to a QuantizedTensor. The schemas of these
+    operators do not say what they write to, but their names do.
+    """
+    values = bound(func, args, kwargs)
+    reads_tensors = func._schema.name == "c10d::send"
+    received = [
+        value
+        for name, value in values.items()
+        if name.startswith("output") or (name == "tensors" and not reads_tensors)
+    ]
+    return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), received)
 
 
 @implements(

@@ -137,6 +137,8 @@ def _is_used_beside(store: Store, region: Region) -> bool:
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
+    if value.layout != torch.strided:
+        value = value.to_dense()
     try:
         value = value.to(target.device).expand(target.shape)
     except RuntimeError:

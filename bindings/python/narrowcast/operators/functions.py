@@ -24,6 +24,13 @@ def _chunk(func, args, kwargs):
     *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.inner),
 )
 def _product(func, args, kwargs):
+    out = kwargs.get("out")
+    if isinstance(out, QuantizedTensor):
+        raise NotImplementedError(
+            f"{out.describe()}: {func.__name__} cannot write its result here (out=), because the "
+            "bytes of a block depend on all its values. copy_ the result: that sets master and "
+            "bytes"
+        )
     return run_on_values(func, args, kwargs, lambda tensor: tensor.dequantize(tensor.dtype))
 
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from narrowcast.operators import arithmetic, table
+from narrowcast.operators import table
+from narrowcast.operators.common import run_on_values
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
@@ -30,7 +31,13 @@ def _equal(func, args, kwargs):
             return False
         if one.format is other.format and _same_bytes(one, other):
             return True
-    return arithmetic.run(func, args, kwargs)
+    return run_on_values(func, args, kwargs, _value)
+
+
+def _value(tensor: QuantizedTensor) -> torch.Tensor:
+    """Of a usage that is there."""
+    usages = tensor._view.usages
+    return tensor.decode(tensor.dtype, "rowwise" if "rowwise" in usages else usages[0])
 
 
 def _same_bytes(one: QuantizedTensor, other: QuantizedTensor) -> bool:

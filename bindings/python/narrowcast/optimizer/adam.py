@@ -42,6 +42,10 @@ class FusedAdam(torch.optim.Optimizer):
     shards' group must call it. grad_scale and found_inf, as torch.amp.GradScaler sets them, act as
     in torch's fused optimizers; a skipped step changes nothing. A gradient or a parameter that does
     not fit raises an error that names the parameter, and nothing changes on this rank.
+
+    Groups and state may be changed by hand between steps, as with torch's optimizers: a parameter
+    that is put into a group, or whose state is cleared or taken away, begins anew; one that is
+    taken out of its group is left alone.
     """
 
     _step_supports_amp_scaling = True
@@ -67,7 +71,7 @@ class FusedAdam(torch.optim.Optimizer):
                 "computed, on the CPU"
             )
         self.state_dtype = state_dtype
-        self._tables = self._table_seeds = None
+        self._tables = self._table_seeds = self._roster = None
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -78,18 +82,29 @@ class FusedAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
-            _options(self.param_groups[index], index)
-            _seed_of(self.param_groups[index], index)
+            _check_options(self.param_groups[index], index)
             for _, parameter, name in self.named(index):
-                state = make_state(parameter, name, self.state_dtype)
-                self.state[parameter] = state
-                if "master" in state:
-                    self._masters[parameter] = state["master"]
+                self._make_state(parameter, name)
         except Exception:
             for parameter in self.param_groups.pop()["params"]:
                 self.state.pop(parameter, None)
             raise
         self._tables = None
+
+    def _make_state(self, parameter: torch.Tensor, name: str) -> None:
+        """In the dict that the parameter has, if it has one."""
+        state = self.state[parameter]
+        state.update(make_state(parameter, name, self.state_dtype))
+        if "master" in state:
+            self._masters[parameter] = state["master"]
+
+    def _make_missing_state(self) -> None:
+        """Of parameters that were put into a group by hand, or whose state was cleared: they begin
+        anew, as with torch's optimizers.
+        """
+        for _, parameter, name in self.named():
+            if not self.state.get(parameter):
+                self._make_state(parameter, name)
 
     def named(self, first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
         """Every parameter, groups one after another: the index of its group, itself, and what
@@ -119,13 +134,13 @@ class FusedAdam(torch.optim.Optimizer):
             return loss
         options = [_options(group, index) for index, group in enumerate(self.param_groups)]
         seeds = self._seeds()
-        if self._tables is None or seeds != self._table_seeds:
+        if self._tables is None or seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds
             self._rebuild()
-        inverse_scale = None if grad_scale is None else 1.0 / float(grad_scale)
-        if not self._tables.prepare(options, inverse_scale):
+        scale = None if grad_scale is None else float(grad_scale)
+        if not self._tables.prepare(options, scale):
             self._rebuild()
-            if not self._tables.prepare(options, inverse_scale):
+            if not self._tables.prepare(options, scale):
                 raise RuntimeError(
                     "FusedAdam: a parameter's memory changes while the step reads it"
                 )
@@ -135,10 +150,18 @@ class FusedAdam(torch.optim.Optimizer):
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def _rebuild(self) -> None:
-        """Makes the tables anew, after construction and when memory has moved (a parameter put on
-        another device, a shard that FSDP2 has padded again).
+        """Makes the tables anew, after construction, when memory has moved (a parameter put on
+        another device, a shard that FSDP2 has padded again), and when somebody has changed groups
+        or state.
         """
+        self._tables = None
+        self._make_missing_state()
         self._tables = Tables(self.entries(), self._masters)
+        self._roster = _C.Roster(self.state, self.param_groups)
+
+    def _is_as_built(self) -> bool:
+        """Whether groups hold the parameters, and the state the dicts, that the tables are of."""
+        return self._roster.is_of(self.state, self.param_groups)
 
     def entries(self) -> list[Entry]:
         """Every parameter with what its update needs, groups one after another."""
@@ -157,7 +180,8 @@ class FusedAdam(torch.optim.Optimizer):
         bit. The quantized bytes are made from the masters when they are next needed. ValueError,
         before anything changes, if it does not fit.
         """
-        load_state_dict(self, state_dict)
+        self._make_missing_state()
+        load_state_dict(self, state_dict, _check_options)
         self._tables = None
 
     def __getstate__(self):
@@ -165,7 +189,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        self._tables, self._masters = None, {}
+        self._tables, self._roster, self._masters = None, None, {}
 
 
 observation.leave_to_class(FusedAdam)
@@ -189,6 +213,12 @@ def _seed_of(group: dict, index: int) -> int | None:
     except (TypeError, ValueError) as error:
         raise type(error)(f"group {index}: {error}") from None
     return int(group["seed"]) if group["rounding"] == "stochastic" else None
+
+
+def _check_options(group: dict, index: int) -> None:
+    """ValueError or TypeError if a group's options make no sense."""
+    _options(group, index)
+    _seed_of(group, index)
 
 
 def _options(group: dict, index: int) -> _C.AdamOptions:

@@ -120,11 +120,11 @@ class Tables:
             self._amaxes.update(zip(keys, amaxes.split(counts), strict=True))
             self._reductions.append((amaxes, group))
 
-    def prepare(self, options: list[_C.AdamOptions], inverse_scale: float | None) -> bool:
+    def prepare(self, options: list[_C.AdamOptions], grad_scale: float | None) -> bool:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        return all(table.prepare(options, inverse_scale) for table in self._tables.values())
+        return all(table.prepare(options, grad_scale) for table in self._tables.values())
 
     def run(self) -> None:
         """The step that was prepared. Stale bytes whose history the update goes on with are made

@@ -27,7 +27,13 @@ def make_state(
             f"{name} is on the meta device: materialise the model (to_empty, and its "
             "initialisation) before the optimizer"
         )
-    state = {"step": torch.zeros((), dtype=torch.float32)}
+    if not isinstance(local, QuantizedTensor) and not local.is_contiguous():
+        raise ValueError(
+            f"{name} is not contiguous (strides {local.stride()}), and FusedAdam updates runs of "
+            "memory: call model.to(memory_format=torch.contiguous_format), or give the parameter a "
+            "contiguous copy of its value, before the optimizer is made"
+        )
+    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
     if isinstance(local, QuantizedTensor):
         make_updatable(local)
         state["master"] = dtensors.like(parameter, local.master)
@@ -51,9 +57,10 @@ def make_updatable(local: QuantizedTensor) -> None:
         store.master = Master(store.high_precision(store.whole))
 
 
-def load_state_dict(optimizer, state_dict: dict) -> None:
+def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
-    class would cast it to the parameters' dtypes.
+    class would cast it to the parameters' dtypes. `check_group(group, index)` raises ValueError or
+    TypeError for options that make no sense.
     """
     state_dict = state_dict.copy()
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
@@ -62,10 +69,16 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     pairs = _matching(optimizer, state_dict)
     for parameter, name, saved in pairs:
         _check(optimizer.state[parameter], saved, name)
-    for group, saved_group in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        group.update(
-            {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
-        )
+        _check_history(saved, name)
+    saved_options = [
+        {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
+        for saved_group in state_dict["param_groups"]
+    ]
+    pairs_of_groups = list(zip(optimizer.param_groups, saved_options, strict=True))
+    for index, (group, saved_group) in enumerate(pairs_of_groups):
+        check_group({**group, **saved_group}, index)
+    for group, saved_group in pairs_of_groups:
+        group.update(saved_group)
     seeds = {entry.parameter: entry.seed for entry in optimizer.entries()}
     with torch.no_grad():
         for parameter, _, saved in pairs:
@@ -108,7 +121,14 @@ def _check(state: dict, saved: dict, name: str) -> None:
             )
         other = saved[key]
         if key == "step":
+            _check_step(other, name)
             continue
+        if not isinstance(other, torch.Tensor):
+            raise TypeError(f"{name}: {key} is a {type(other).__name__} in the state dict")
+        if other.is_meta:
+            raise ValueError(
+                f"{name}: {key} is on the meta device in the state dict: it has no value"
+            )
         if isinstance(value, dtensors.DTensor) != isinstance(other, dtensors.DTensor):
             raise ValueError(
                 f"{name}: {key} is a {type(other).__name__} in the state dict and a "
@@ -129,6 +149,24 @@ def _check(state: dict, saved: dict, name: str) -> None:
                 "optimizer, which would round it. Make the optimizer with "
                 f"state_dtype={other.dtype}"
             )
+
+
+def _check_step(step, name: str) -> None:
+    if isinstance(step, torch.Tensor) and (step.is_meta or step.numel() != 1):
+        raise ValueError(
+            f"{name}: step has shape {tuple(step.shape)} on {step.device} in the state dict; it is "
+            "one number"
+        )
+    number = float(step)
+    if not (number >= 0 and number.is_integer()):
+        raise ValueError(f"{name}: step is {number} in the state dict; steps are counted from 0")
+
+
+def _check_history(saved: dict, name: str) -> None:
+    """Multipliers and amaxes of delayed scaling: no cast makes one that is negative or NaN."""
+    history = saved.get("history")
+    if isinstance(history, torch.Tensor) and not bool((history >= 0).all()):
+        raise ValueError(f"{name}: history has negative numbers or NaN in the state dict")
 
 
 def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:

@@ -34,6 +34,15 @@ def decode(
     )
 
 
+def settled(value: torch.Tensor) -> torch.Tensor:
+    """A value whose memory holds its elements as they are. torch may put off a change of sign, and
+    keeps no memory at all for the zeros that forward-mode derivatives begin with.
+    """
+    if value._is_zerotensor():
+        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+    return value.resolve_neg()
+
+
 def cast_value(
     bytes: _C.Bytes, value: torch.Tensor, source_bf16: bool = False, draw: Draw | None = None
 ) -> None:
@@ -41,7 +50,7 @@ def cast_value(
     With a draw, codes are rounded stochastically.
     """
     if bytes.is_plain:
-        one = _C.CastList([bytes], [value.contiguous()])
+        one = _C.CastList([bytes], [settled(value).contiguous()])
         one.cast(one.find_amaxes(source_bf16), source_bf16, draw and [draw])
 
 

@@ -1,0 +1,73 @@
+"""Values that memory does not hold as they are: lazily negated tensors, and zeros without memory.
+Kernels read memory, so both are made real first.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import assert_same
+
+TESTED_FORMATS = ["mxfp8_e4m3", "nvfp4", "fp8_e4m3"]
+
+
+def noise(device):
+    return torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).to(device)
+
+
+def unsettled(kind, device):
+    """A tensor, and the same as memory holds it."""
+    if kind == "negated":
+        return torch._neg_view(noise(device)), -noise(device)
+    if kind == "negated and strided":
+        pair = torch.complex(torch.zeros(64, 64, device=device), noise(device))
+        return pair.conj().imag, -noise(device)
+    return torch._efficientzerotensor((64, 64), device=device), torch.zeros(64, 64, device=device)
+
+
+KINDS = pytest.mark.parametrize("kind", ["negated", "negated and strided", "zeros"])
+
+
+@KINDS
+def test_quantize(format, device, kind):
+    value, expected = unsettled(kind, device)
+    assert_same(nc.quantize(value, format), nc.quantize(expected, format))
+
+
+@KINDS
+def test_convert(format, device, kind):
+    value, expected = unsettled(kind, device)
+    weights = []
+    for one in (value, expected):
+        layer = nn.Linear(64, 64, bias=False, device=device)
+        layer.weight = nn.Parameter(one.detach())
+        nc.convert(layer, format)
+        weights.append(layer.weight.detach())
+    assert_same(*weights)
+
+
+@KINDS
+def test_gradients(format, device, kind):
+    pair = unsettled(kind, device)
+    weights = []
+    for gradient in pair:
+        layer = nn.Linear(64, 64, bias=False, device=device)
+        with torch.no_grad():
+            layer.weight.copy_(noise(device))
+        nc.convert(layer, format)
+        optimizer = nc.FusedAdam(layer.parameters(), lr=1e-2)
+        layer.weight.grad = gradient
+        optimizer.step()
+        assert optimizer.state[layer.weight]["step"] == 1
+        weights.append(layer.weight.detach())
+    assert_same(*weights)
+
+
+def test_a_weight_that_is_not_contiguous(format, device):
+    layer, plain = (nn.Linear(64, 64, bias=False, device=device) for _ in range(2))
+    layer.weight = nn.Parameter(noise(device).t())
+    plain.weight = nn.Parameter(noise(device).t().contiguous())
+    for one in (layer, plain):
+        nc.convert(one, format)
+    assert_same(layer.weight.detach(), plain.weight.detach())
