@@ -85,14 +85,20 @@ std::mutex last_mutex;
 // Not destroyed with the process: by then torch's allocators may be gone.
 std::optional<LastInput>& last = *new std::optional<LastInput>;  // NOLINT(*-owning-memory)
 
+thread_local const at::Tensor* converted = nullptr;
+
 c10::StreamId stream_id(at::Device device) {
   return device.is_cpu() ? 0 : c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
 }
 
 }  // namespace
 
-Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,
+ConvertedInput::ConvertedInput(const at::Tensor& input) : before_(converted) { converted = &input; }
+ConvertedInput::~ConvertedInput() { converted = before_; }
+
+Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const Plugin& plugin,
                       Usages usages) {
+  const at::Tensor& input = converted == nullptr ? layers : *converted;
   // An inference tensor counts no versions, so nobody could tell that it was written to.
   if (input.is_inference()) return cast_activation(value, plugin, usages);
   const c10::StreamId stream = stream_id(value.device());

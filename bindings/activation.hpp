@@ -33,6 +33,19 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
 // A key drawn from torch's default generator of the CPU.
 RandomKey drawn_key();
 
+// While there is one, the calling thread's layer takes a conversion of `input`, as under autocast:
+// layers of one input then share its cast, though each has converted it for itself.
+class ConvertedInput {
+ public:
+  explicit ConvertedInput(const at::Tensor& input);
+  ~ConvertedInput();
+  ConvertedInput(const ConvertedInput&) = delete;
+  ConvertedInput& operator=(const ConvertedInput&) = delete;
+
+ private:
+  const at::Tensor* before_;
+};
+
 // The same of an input that may be that of several layers one after the other: the last cast is
 // kept until another input comes, or a backward. `value`: the input as rows.
 Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "bindings/activation.hpp"
 #include "bindings/module.hpp"
 #include "bindings/operators.hpp"
 #include "bindings/weights.hpp"
@@ -103,6 +104,7 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   at::Tensor result;
   {
     const py::gil_scoped_release release;
+    const ConvertedInput before(input);
     result = (scaled ? scaled_linear_operator() : linear_operator()).call(operand, weight, addend);
   }
   return py::cast(result);

@@ -204,6 +204,26 @@ def test_one_cast_for_layers_of_one_input(format):
     assert not same(before, after)
 
 
+def test_one_cast_under_autocast(format):
+    """Each layer converts the input for itself, and all share the cast of what it becomes."""
+    layers, x = [make(format) for _ in range(3)], torch.randn(8, 96)
+
+    def codes(run):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            saved = saved_by(run)
+        return [tensor for tensor in saved if tensor.dtype == torch.uint8]
+
+    shared = codes(lambda: [layer(x) for layer in layers])
+    again = codes(lambda: layers[0](x))
+    assert {one.data_ptr() for one in shared} == {one.data_ptr() for one in again}
+    x.mul_(-1)
+    negated = codes(lambda: layers[0](x))
+    assert not all(map(same, again, negated))
+    kept = [one.clone() for one in negated]
+    unconverted = [one for one in saved_by(lambda: layers[0](x)) if one.dtype == torch.uint8]
+    assert all(map(same, kept, negated)) and unconverted[0].data_ptr() != negated[0].data_ptr()
+
+
 def test_a_cast_is_forgotten(format):
     """Nothing is kept of an input after its backward."""
     from narrowcast import _C
