@@ -61,16 +61,13 @@ def _writes_quantized(func, args, kwargs) -> bool:
 
 
 def _receives_quantized(func, args, kwargs) -> bool:
-    """Whether a collective of torch.distributed writes to a QuantizedTensor. The schemas of these
-    operators do not say what they write to, but their names do.
+    """Whether a collective of torch.distributed that acts in place writes to a QuantizedTensor. The
+    schemas of these operators do not say what they write to, but call it `tensors`. Those that have
+    outputs beside inputs are left to torch: DTensor distributes a full state dict with one.
     """
-    values = bound(func, args, kwargs)
-    reads_tensors = func._schema.name == "c10d::send"
-    received = [
-        value
-        for name, value in values.items()
-        if name.startswith("output") or (name == "tensors" and not reads_tensors)
-    ]
+    if func._schema.name == "c10d::send":
+        return False
+    received = bound(func, args, kwargs).get("tensors")
     return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), received)
 
 
