@@ -133,6 +133,7 @@ void bind_quantize(py::module_& module) {
            "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
            "draws: (seed, step, first) of each for stochastic rounding. verdict: float32 "
            "[matrices]; where it is negative, the matrix stays as it is.");
+  module.def("settled", &settled, "A value whose memory holds its elements as they are.");
   module.def("with_columnwise", &with_columnwise,
              "The matrix with the columnwise bytes that follow from the rowwise ones.");
 }

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "runtime/numeric/narrow.hpp"
+#include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
 #include "tests/support/cuda_memory.hpp"
-#include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
@@ -114,20 +114,11 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace narrowcast::test;
-  if (!has_gpu()) {
-    std::printf("no GPU here: nothing measured\n");
-    return 0;
-  }
-  try {
-    Bench bench;
-    for (const nc_plugin* plugin : all_plugins()) {
-      const bool wanted = argc == 1 || std::find(argv + 1, argv + argc,
-                                                 std::string(plugin->format->name)) != argv + argc;
-      if (!wanted || plugin->cuda == nullptr) continue;
-      for (const narrowcast::Extent matrix : kShapes) bench.run(*plugin, matrix);
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_activations: %s\n", error.what());
-    return 1;
-  }
+  return gpu_program("bench_activations", argc, argv,
+                     [](const std::vector<const nc_plugin*>& plugins) {
+                       Bench bench;
+                       for (const nc_plugin* plugin : plugins) {
+                         for (const narrowcast::Extent matrix : kShapes) bench.run(*plugin, matrix);
+                       }
+                     });
 }

@@ -11,9 +11,9 @@
 
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/optimizer/step.hpp"
+#include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
 #include "tests/support/cuda_memory.hpp"
-#include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
@@ -262,20 +262,9 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace narrowcast::test;
-  if (!has_gpu()) {
-    std::printf("no GPU here: nothing measured\n");
-    return 0;
-  }
-  try {
+  return gpu_program("bench_cuda", argc, argv, [](const std::vector<const nc_plugin*>& plugins) {
     Bench bench;
-    for (const nc_plugin* plugin : all_plugins()) {
-      const bool wanted = argc == 1 || std::find(argv + 1, argv + argc,
-                                                 std::string(plugin->format->name)) != argv + argc;
-      if (wanted && plugin->cuda != nullptr) bench.run(*plugin);
-    }
+    for (const nc_plugin* plugin : plugins) bench.run(*plugin);
     bench.finish();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_cuda: %s\n", error.what());
-    return 1;
-  }
+  });
 }

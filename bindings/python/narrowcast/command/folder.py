@@ -35,17 +35,16 @@ def _check_name(folder: Path, tool: str) -> None:
     refused = _REFUSED + (_REFUSED_BY_MAKE if tool == "Unix Makefiles" else "")
     wrong = next((c for c in str(path) if c in refused or not _is_plain(c)), None)
     if wrong is not None:
-        raise BuildError(
-            f"the folder {str(path)!r} has {_named(wrong)} in its name, which CMake and its tool "
-            f"({tool}) cannot read: "
-            "name another with -o"
-        )
+        raise _unreadable(path, f"{_named(wrong)} in its name", tool)
     if any(part.endswith(" ") for part in path.parts):
-        raise BuildError(
-            f"the folder {str(path)!r} has a space at the end of a name, which CMake and its "
-            f"tool ({tool}) cannot read: "
-            "name another with -o"
-        )
+        raise _unreadable(path, "a space at the end of a name", tool)
+
+
+def _unreadable(path: Path, what: str, tool: str) -> BuildError:
+    return BuildError(
+        f"the folder {str(path)!r} has {what}, which CMake and its tool ({tool}) cannot read: name "
+        "another with -o"
+    )
 
 
 def _is_plain(character: str) -> bool:

@@ -38,9 +38,7 @@ def settled(value: torch.Tensor) -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
     keeps no memory at all for the zeros that forward-mode derivatives begin with.
     """
-    if value._is_zerotensor():
-        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    return value.resolve_neg()
+    return _C.settled(value)
 
 
 def cast_value(
