@@ -5,6 +5,7 @@
 
 #include "bindings/bytes.hpp"
 #include "bindings/python_tensors.hpp"
+#include "bindings/store_handle.hpp"
 
 namespace narrowcast {
 
@@ -12,9 +13,11 @@ class AdamParameter {
  public:
   // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
   // master. Tensors may be DTensors. ValueError or TypeError if one is missing, or no tensor that a
-  // kernel can read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
+  // kernel can read. `store`: of a quantized parameter, else None. `seed`, `first`: of stochastic
+  // rounding, as in nc_tensor.
   AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
-                at::Device device, bool quantized, bool delayed, uint64_t seed, uint64_t first)
+                at::Device device, const py::object& store, bool delayed, uint64_t seed,
+                uint64_t first)
       : parameter_(parameter),
         name_(name),
         state_(state),
@@ -22,7 +25,8 @@ class AdamParameter {
         sharded_(is_dtensor(parameter)) {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
-    if (quantized) {
+    if (!store.is_none()) {
+      store_.emplace(store);
       bytes_ = bytes_of(wrapper);
       add_bytes(py::cast<const Bytes&>(bytes_), tensor.sizes(), delayed);
     } else {
@@ -89,10 +93,17 @@ class AdamParameter {
     if (elements == 0) step.grad = this;
   }
 
-  // Counts a step, if it had a gradient.
-  void commit() {
-    if (!gradient_.defined()) return;
+  bool has_gradient() const { return gradient_.defined(); }
+
+  // Whether it could have had one: a frozen parameter has none on any rank.
+  bool wants_gradient() const { return THPVariable_Unpack(parameter_.ptr()).requires_grad(); }
+
+  // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
+  // otherwise they are stale.
+  void commit(bool cast) {
+    if (!has_gradient()) return;
     *step_ += 1;
+    if (store_) cast ? store_->settle() : store_->mark_stale();
     // As any in-place operation of torch: a backward through the old value is then an error, not a
     // wrong gradient.
     THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
@@ -155,6 +166,7 @@ class AdamParameter {
   py::object parameter_;
   std::string name_;
   py::dict state_;
+  std::optional<StoreHandle> store_;  // of a quantized parameter
   at::Device device_;
   bool sharded_;                                       // a DTensor
   py::object bytes_;                                   // of a quantized parameter; null for others

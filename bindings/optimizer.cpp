@@ -1,10 +1,8 @@
-// The parameters of one optimizer that one launch updates: those of one format (or of none) on one
-// device.
-#include "bindings/adam_parameter.hpp"
-#include "bindings/launch.hpp"
+// The step of an optimizer over its tables. All of it is one call, in which Python runs for the
+// reduction of amaxes alone: no signal's handler can part masters from their count and their bytes.
+#include "bindings/adam_table.hpp"
 #include "bindings/module.hpp"
 #include "runtime/optimizer/plain.hpp"
-#include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
 namespace {
@@ -18,104 +16,46 @@ const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
       device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
 }
 
-// A step: prepare() of every table (reads gradients, checks everything, changes nothing); update()
-// of every table; the caller's reduction of amaxes; finish() of the tables that have amaxes;
-// commit().
-class AdamTable {
- public:
-  // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
-  AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
-      : quantized_(plugin != nullptr),
-        stochastic_(stochastic),
-        table_(machine_of(plugin, device), device) {}
+// A table's part in a step. `amax`: one float a parameter, for formats with a scale that spans the
+// tensor. `shared`: the amaxes are those of shards, and reduced over ranks.
+struct Part {
+  Part(AdamTable* its_table, OptionalTensor its_amax, bool is_shared)
+      : table(its_table), amax(std::move(its_amax)), shared(is_shared) {}
 
-  // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
-  // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
-  // nc_tensor.
-  void add(const py::object& parameter, const std::string& name, int64_t group,
-           const py::dict& state, uint64_t seed, uint64_t first) {
-    const bool delayed = machine().record_amax != nullptr;
-    parameters_.emplace_back(parameter, name, state, table_.device(), quantized_, delayed, seed,
-                             first);
-    groups_.push_back(group);
-    steps_.emplace_back();
-  }
-
-  // False if the parameters' memory or state are no longer what the table was made from.
-  bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
-    int64_t made_for_group = -1, made_for_t = -1;
-    nc_step made{};
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      AdamParameter& parameter = parameters_[i];
-      const py::object local = parameter.local();
-      if (!parameter.is_current(local)) return false;
-      const int64_t t = parameter.next_step();
-      if (groups_[i] != made_for_group || t != made_for_t) {
-        AdamOptions options = groups[groups_[i]];
-        options.grad_scale = grad_scale.value_or(1.0);
-        made = make_step(options, t);
-        made.scaled = grad_scale.has_value();
-        made_for_group = groups_[i];
-        made_for_t = t;
-      }
-      steps_[i] = made;
-      parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
-    }
-    return true;
-  }
-
-  // `amax`: one float a parameter, for formats with a scale that spans the tensor.
-  void update(const OptionalTensor& amax) {
-    if (parameters_.empty()) return;
-    if (table_.size() != size()) table_.assign(entries());  // they change only when some are added
-    step_table_ = {steps_, table_.device()};
-    launch(machine().update != nullptr ? machine().update : machine().update_amax, "the update",
-           amax);
-  }
-
-  // What waits for the amaxes of all shards: the cast, or the history's entry.
-  void finish(const at::Tensor& amax) {
-    if (machine().update == nullptr) {
-      launch(machine().cast, "the cast", amax);
-    } else if (machine().record_amax != nullptr) {
-      launch(machine().record_amax, "recording the amax", amax);
-    }
-  }
-
-  // Counts the step of every parameter that had a gradient.
-  void commit() {
-    for (AdamParameter& parameter : parameters_) parameter.commit();
-  }
-
-  int64_t size() const { return std::ssize(parameters_); }
-
- private:
-  const nc_machine& machine() const { return table_.machine(); }
-
-  std::vector<nc_tensor> entries() const {
-    std::vector<nc_tensor> entries;
-    entries.reserve(parameters_.size());
-    for (const AdamParameter& parameter : parameters_) entries.push_back(parameter.entry());
-    return entries;
-  }
-
-  void launch(nc_function function, const char* what, const OptionalTensor& amax) const {
-    nc_launch options{};
-    options.steps = step_table_.rows;
-    options.stochastic = stochastic_;
-    if (amax) options.amax = checked_floats(*amax, size(), table_.device(), "the tensor of amaxes");
-    table_.run(function, what, options);
-  }
-
-  bool quantized_, stochastic_;
-  std::vector<AdamParameter> parameters_;
-  std::vector<int64_t> groups_;  // of the options
-  std::vector<nc_step> steps_;
-  MatrixTable table_;
-  Table<nc_step> step_table_;
+  AdamTable* table;
+  OptionalTensor amax;
+  bool shared;
 };
 
+// The step that every table has prepared. `reduce()`: of the shared amaxes. If it raises, the step
+// is counted, masters are new, and the bytes that waited for it are stale: they are made at the
+// next gather or step.
+void run_step(const std::vector<Part>& parts, const py::function& reduce) {
+  bool waiting = false;
+  for (const Part& part : parts) {
+    part.table->update(part.amax);
+    waiting = waiting || part.shared;
+    if (part.amax && !part.shared) part.table->finish(*part.amax);
+  }
+  const auto commit = [&](bool reduced) {
+    for (const Part& part : parts) part.table->commit(reduced || !part.shared);
+  };
+  try {
+    if (waiting) reduce();
+  } catch (...) {
+    commit(false);
+    throw;
+  }
+  for (const Part& part : parts) {
+    if (part.shared) part.table->finish(*part.amax);
+  }
+  commit(true);
+}
+
 }  // namespace
+
+AdamTable::AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
+    : stochastic_(stochastic), table_(machine_of(plugin, device), device) {}
 
 void bind_optimizer(py::module_& module) {
   py::class_<AdamOptions>(module, "AdamOptions")
@@ -124,10 +64,11 @@ void bind_optimizer(py::module_& module) {
       .def(py::init<const Plugin*, at::Device, bool>(), py::keep_alive<1, 2>())
       .def("add", &AdamTable::add)
       .def("prepare", &AdamTable::prepare)
-      .def("update", &AdamTable::update)
-      .def("finish", &AdamTable::finish)
-      .def("commit", &AdamTable::commit)
+      .def("without_gradient", &AdamTable::without_gradient)
       .def("__len__", &AdamTable::size);
+  py::class_<Part>(module, "AdamPart")
+      .def(py::init<AdamTable*, OptionalTensor, bool>(), py::keep_alive<1, 2>());
+  module.def("run_step", &run_step, py::arg("parts"), py::arg("reduce"));
 }
 
 }  // namespace narrowcast

@@ -103,7 +103,8 @@ struct CpuKernels {
   template <class Rounding>
   static void cast_tile(const nc_launch& launch, Place& at, bool update) {
     const nc_step* step = launch.steps == nullptr ? nullptr : &launch.steps[at.index];
-    const float amax = Sequence::kTensorAmax && !update ? launch.amax[at.index] : 0.0f;
+    constexpr bool kNeedsAmax = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
+    const float amax = kNeedsAmax && !update ? launch.amax[at.index] : 0.0f;
     const auto in = cast_inputs<Sequence, Rounding>(at.tensor, step, amax, update);
     if (stores_amax<Sequence>(at.tensor, at.tile.origin)) *at.tensor.amax = in.tensor_amax;
     Sequence::cast(at.tile, in, typename Sequence::TensorBuffers(at.tensor));

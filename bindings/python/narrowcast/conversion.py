@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import registry
+from narrowcast import consensus, registry
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
@@ -43,7 +43,8 @@ def convert(
     there is an error: ValueError if no module is chosen, if a chosen one has no weight, or shares
     it with one that is not chosen, if the format cannot hold or shard it, or if it names no formats
     for scaled products, or such as cannot hold the layer's activations; TypeError for another
-    dtype; NotImplementedError for tensor parallelism.
+    dtype; NotImplementedError for tensor parallelism; RuntimeError, on every rank, if ranks convert
+    shards differently.
     """
     format = registry.format(format)
     if not isinstance(model, nn.Module):
@@ -54,6 +55,8 @@ def convert(
     for name, weight, _ in weights:
         _check(name, weight, format)
         _check_activations(name, weight, partners)
+    lines = [(weight, f"{name} in {format.identity}") for name, weight, _ in weights]
+    consensus.check_shards("what nc.convert converts", lines)
     quantized = [
         _empty_like(weight, format, Label(name, recompute, products)) for name, weight, _ in weights
     ]

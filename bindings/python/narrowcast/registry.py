@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+import functools
+import hashlib
 import math
 import os
 from pathlib import Path
@@ -128,6 +130,13 @@ class Format:
     def is_delayed(self) -> bool:
         """Whether its scale follows from the amaxes of earlier casts."""
         return self.amax == "delayed"
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Its name, and a digest of its facts: processes may have loaded others under one name."""
+        compared = [f for f in dataclasses.fields(self) if f.name not in ("cuda", "plugin")]
+        facts = repr([getattr(self, field.name) for field in compared])
+        return f"{self.name} ({hashlib.blake2b(facts.encode(), digest_size=4).hexdigest()})"
 
     @property
     def path(self) -> str:

@@ -9,7 +9,7 @@ import weakref
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import agreement, torch_names
+from narrowcast.fsdp import agreement, likeness, torch_names
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
@@ -134,6 +134,7 @@ def _member(state, parameter, store: Store) -> Member:
 def make_plan(state) -> GroupPlan:
     """The plan of a state's group, in the place of an older one."""
     group = torch_names.group_of(state)
+    likeness.check(state)
     with torch.no_grad():
         plan = _plans[group] = GroupPlan(state, group)
     return plan

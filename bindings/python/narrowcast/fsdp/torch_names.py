@@ -38,12 +38,17 @@ def tree_of(state):
     return state._state_ctx
 
 
-def groups_of_tree(state) -> list:
-    """The groups of the module tree that a state belongs to, in one order on all ranks; before the
-    first forward, which finds the tree, that of the state alone.
+def states_of_tree(state) -> list:
+    """The states with a group of the module tree that a state belongs to, in one order on all
+    ranks; before the first forward, which finds the tree, the state alone.
     """
-    groups = map(group_of, tree_of(state).all_states or [state])
-    return [group for group in groups if group is not None]
+    every = tree_of(state).all_states or [state]
+    return [one for one in every if group_of(one) is not None]
+
+
+def groups_of_tree(state) -> list:
+    """The groups of those states."""
+    return [group_of(one) for one in states_of_tree(state)]
 
 
 def quantized(group) -> list[tuple]:

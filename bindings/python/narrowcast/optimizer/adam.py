@@ -1,12 +1,14 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
+import threading
 from collections.abc import Iterator
 
 import torch
 
-from narrowcast import _C
+from narrowcast import _C, consensus
 from narrowcast.optimizer import observation
-from narrowcast.optimizer.launches import Entry, Tables
+from narrowcast.optimizer.entry import Entry
+from narrowcast.optimizer.launches import Tables
 from narrowcast.optimizer.state import load_state_dict, make_state
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 from narrowcast.tensor.quantization import check_rounding, check_word
@@ -71,8 +73,7 @@ class FusedAdam(torch.optim.Optimizer):
                 "computed, on the CPU"
             )
         self.state_dtype = state_dtype
-        self._tables = self._table_seeds = self._roster = None
-        self._masters: dict[torch.Tensor, torch.Tensor] = {}
+        self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
         super().__init__(params, defaults)
@@ -89,7 +90,7 @@ class FusedAdam(torch.optim.Optimizer):
             for parameter in self.param_groups.pop()["params"]:
                 self.state.pop(parameter, None)
             raise
-        self._tables = None
+        self._roster = None
 
     def _make_state(self, parameter: torch.Tensor, name: str) -> None:
         """In the dict that the parameter has, if it has one."""
@@ -129,14 +130,27 @@ class FusedAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and found_inf.item() != 0:
             return loss
+        with self._lock:
+            try:
+                self._prepare()
+            except BaseException:
+                if self._tables is not None:
+                    self._tables.withdraw()
+                raise
+            self._tables.run()
+        return loss
+
+    def _prepare(self) -> None:
+        """Reads and checks all that the step needs, and changes no parameter."""
         options = [_options(group, index) for index, group in enumerate(self.param_groups)]
         seeds = self._seeds()
-        if self._tables is None or seeds != self._table_seeds or not self._is_as_built():
+        if seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds
             self._rebuild()
+        grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
         if not self._tables.prepare(options, scale):
             self._rebuild()
@@ -144,8 +158,6 @@ class FusedAdam(torch.optim.Optimizer):
                 raise RuntimeError(
                     "FusedAdam: a parameter's memory changes while the step reads it"
                 )
-        self._tables.run()
-        return loss
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
 
@@ -154,14 +166,29 @@ class FusedAdam(torch.optim.Optimizer):
         another device, a shard that FSDP2 has padded again), and when somebody has changed groups
         or state.
         """
-        self._tables = None
+        self._roster = None
         self._make_missing_state()
-        self._tables = Tables(self.entries(), self._masters)
+        entries = self.entries()
+        if not self._are_alike:
+            lines = [(entry.parameter, entry.line) for entry in entries]
+            consensus.check_shards("parameters of FusedAdam", lines)
+            self._are_alike = True
+        self._tables = Tables(entries, self._masters)
         self._roster = _C.Roster(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
         """Whether groups hold the parameters, and the state the dicts, that the tables are of."""
-        return self._roster.is_of(self.state, self.param_groups)
+        return self._roster is not None and self._roster.is_of(self.state, self.param_groups)
+
+    def _forget(self) -> None:
+        """What a step remembers: tables, which may be out of date, and whom they are of, if they
+        are not; the masters that the state had; whether all ranks are known to have alike what
+        they must. A step is taken by one thread at a time.
+        """
+        self._tables = self._table_seeds = self._roster = None
+        self._masters: dict[torch.Tensor, torch.Tensor] = {}
+        self._are_alike = False
+        self._lock = threading.RLock()
 
     def entries(self) -> list[Entry]:
         """Every parameter with what its update needs, groups one after another."""
@@ -182,14 +209,14 @@ class FusedAdam(torch.optim.Optimizer):
         """
         self._make_missing_state()
         load_state_dict(self, state_dict, _check_options)
-        self._tables = None
+        self._roster = None
 
     def __getstate__(self):
         return {**super().__getstate__(), "state_dtype": self.state_dtype}
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        self._tables, self._roster, self._masters = None, None, {}
+        self._forget()
 
 
 observation.leave_to_class(FusedAdam)

@@ -2,16 +2,17 @@
 reduced.
 """
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
-from narrowcast import _C
+from narrowcast import _C, consensus
 from narrowcast.fsdp import agreement
+from narrowcast.optimizer.entry import Entry
+from narrowcast.optimizer.reduction import Reduction
 from narrowcast.optimizer.state import make_updatable
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, casting, dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
 
 
@@ -31,38 +32,30 @@ class Key(NamedTuple):
         return self.format is not None and self.format.tensor_amax
 
 
-class Entry(NamedTuple):
-    """A parameter of an optimizer. `seed`: of its stochastic rounding; None: to nearest."""
-
-    parameter: torch.Tensor
-    state: dict[str, torch.Tensor]
-    name: str
-    group: int  # its index
-    seed: int | None
-
-
 class Tables:
     """Made from all parameters of an optimizer. `masters`: those that the state had when the
     optimizer last looked, by parameter; brought up to date here.
     """
 
-    def __init__(self, entries: Iterable[Entry], masters: dict[torch.Tensor, torch.Tensor]):
+    def __init__(self, entries: list[Entry], masters: dict[torch.Tensor, torch.Tensor]):
         self._tables: dict[Key, _C.AdamTable] = {}
+        self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
-        self._quantized: list[tuple[torch.Tensor, Store]] = []
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
         self._agreements = agreement.Agreements()
         for entry in entries:
             self._add(entry)
-        self._amaxes: dict[Key, torch.Tensor] = {}  # one float a parameter, where a scale spans it
-        self._reductions: list[tuple[torch.Tensor, Any]] = []  # all of a process group
-        self._lay_out_amaxes()
+        # One float a parameter, where a scale spans it: of whole tensors, and of shards.
+        self._amaxes: list[torch.Tensor] = []
+        self._reductions: list[Reduction] = []
+        self._parts = self._lay_out(
+            consensus.lines_by_group((entry.parameter, entry.line) for entry in entries)
+        )
 
     def _add(self, entry: Entry) -> None:
         local = dtensors.local_of(entry.parameter)
         if not isinstance(local, QuantizedTensor):
-            table = self._table(Key(local.device))
-            table.add(entry.parameter, entry.name, entry.group, entry.state, 0, 0)
+            self._enter(Key(local.device), entry, None, (0, 0))
             return
         make_updatable(local)
         self._settle_master(entry, local)
@@ -70,14 +63,12 @@ class Tables:
         if store.bytes.history is not None:
             entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
-        self._quantized.append((entry.parameter, store))
         if store.format.is_delayed:
             self._delayed.append((store, group))
         stochastic = entry.seed is not None
         shared = group if store.format.tensor_amax else None
-        table = self._table(Key(local.device, store.format, shared, stochastic))
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
-        table.add(entry.parameter, entry.name, entry.group, entry.state, *draw)
+        self._enter(Key(local.device, store.format, shared, stochastic), entry, store, draw)
 
     def _settle_master(self, entry: Entry, local: QuantizedTensor) -> None:
         """The state's master and the weight's are one tensor. Where they differ, either FSDP2 has
@@ -100,25 +91,37 @@ class Tables:
         if given is not None:
             self._masters[entry.parameter] = state["master"]
 
-    def _table(self, key: Key) -> _C.AdamTable:
+    def _enter(self, key: Key, entry: Entry, store: Store | None, draw: tuple[int, int]) -> None:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
             self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
-        return self._tables[key]
+            self._entries[key] = []
+        parameter, state, name, group, _ = entry
+        self._tables[key].add(parameter, name, group, state, store, *draw)
+        self._entries[key].append(entry)
 
-    def _lay_out_amaxes(self) -> None:
-        """Lets the amaxes of one process group lie together, in one order on all ranks: that of the
-        parameters.
+    def _lay_out(self, lines: dict[Any, list[str]]) -> list[_C.AdamPart]:
+        """Each table's part in a step. The amaxes of one process group lie together, in one order
+        on all ranks: that of the parameters.
         """
         together: dict[tuple, list[Key]] = {}
         for key in self._tables:
             if key.spans:
                 together.setdefault((key.device, key.group), []).append(key)
+        amaxes: dict[Key, torch.Tensor] = {}
         for (device, group), keys in together.items():
-            counts = [len(self._tables[key]) for key in keys]
-            amaxes = torch.zeros(sum(counts), dtype=torch.float32, device=device)
-            self._amaxes.update(zip(keys, amaxes.split(counts), strict=True))
-            self._reductions.append((amaxes, group))
+            tables = {self._tables[key]: self._entries[key] for key in keys}
+            if group is None:
+                whole = torch.zeros(sum(map(len, tables)), dtype=torch.float32, device=device)
+                self._amaxes.append(whole)
+                amaxes.update(zip(keys, whole.split([*map(len, tables)]), strict=True))
+            else:
+                self._reductions.append(Reduction(group, tables, lines[group]))
+                amaxes.update(zip(keys, self._reductions[-1].amaxes, strict=True))
+        return [
+            _C.AdamPart(table, amaxes.get(key), key.group is not None)
+            for key, table in self._tables.items()
+        ]
 
     def prepare(self, options: list[_C.AdamOptions], grad_scale: float | None) -> bool:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
@@ -130,35 +133,34 @@ class Tables:
         """The step that was prepared. Stale bytes whose history the update goes on with are made
         before; all others it makes itself.
         """
+        for reduction in self._reductions:
+            reduction.hear()
+        self._agree()
+        for amaxes in self._amaxes:
+            amaxes.zero_()
+        for reduction in self._reductions:
+            reduction.begin()
+        _C.run_step(self._parts, self._reduce)
+
+    def withdraw(self) -> None:
+        """In the place of run(), on a rank whose step has failed before it: joins the others'
+        reductions, and has them fail too.
+        """
+        for reduction in self._reductions:
+            reduction.hear()
+        if self._reductions:
+            self._agree()
+        for reduction in self._reductions:
+            reduction.withdraw()
+
+    def _agree(self) -> None:
         self._agreements.make_bytes(
             [store for store, _ in self._delayed], lambda: [group for _, group in self._delayed]
         )
-        for amaxes, _ in self._reductions:
-            amaxes.zero_()
-        for key, table in self._tables.items():
-            table.update(self._amaxes.get(key))
-        try:
-            for amaxes, group in self._reductions:
-                if group is not None:
-                    casting.reduce_over(amaxes, group)
-        except BaseException:
-            # Masters are new. Their bytes can be made at the next gather or step.
-            self._commit()
-            for parameter, store in self._quantized:
-                if store.spans_shards and parameter.grad is not None:
-                    store.mark_stale(store.rows)
-            raise
-        for key, amaxes in self._amaxes.items():
-            self._tables[key].finish(amaxes)
-        # Few are stale, and asking a tensor of a class of ours for its gradient is slow.
-        for parameter, store in self._quantized:
-            if store.is_stale and parameter.grad is not None:
-                store.master.settle()
-        self._commit()
 
-    def _commit(self) -> None:
-        for table in self._tables.values():
-            table.commit()
+    def _reduce(self) -> None:
+        for reduction in self._reductions:
+            reduction.run()
 
 
 def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:

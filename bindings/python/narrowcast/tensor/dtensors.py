@@ -35,15 +35,20 @@ def first_element(parameter: torch.Tensor) -> int:
     return offset[0] * parameter.shape[1:].numel()
 
 
-def shard_group(parameter: torch.Tensor):
-    """The process group over which a parameter's rows are cut; None if they are not."""
+def shard_groups(parameter: torch.Tensor) -> list:
+    """The process groups over which a parameter is cut."""
     if not isinstance(parameter, DTensor):
-        return None
-    groups = [
+        return []
+    return [
         parameter.device_mesh.get_group(index)
         for index, placement in enumerate(parameter.placements)
         if placement.is_shard() and parameter.device_mesh.size(index) > 1
     ]
+
+
+def shard_group(parameter: torch.Tensor):
+    """The process group over which a parameter's rows are cut; None if they are not."""
+    groups = shard_groups(parameter)
     if len(groups) > 1:
         raise NotImplementedError(
             f"a parameter cut along several dimensions of its mesh ({parameter.placements}) is "

@@ -1,0 +1,94 @@
+"""What all ranks of a process group must have alike: compared when it is first relied upon. A rank
+that alone has another format, order or option would decode the others' bytes wrongly, or wait for
+what never comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from narrowcast.tensor import dtensors
+
+_DIGEST_BITS = 62  # so that its negative is an int64 too
+_SHOWN = 3  # differences in a message
+
+
+def digest(facts: Iterable[str]) -> int:
+    """Of lines in their order; equal on all machines."""
+    words = hashlib.blake2b("\n".join(facts).encode(), digest_size=8).digest()
+    return int.from_bytes(words, "little") >> (64 - _DIGEST_BITS)
+
+
+def check(
+    what: str, facts: list[str], process_group: dist.ProcessGroup, device: torch.device
+) -> None:
+    """Compares facts, a line each, over the ranks; collective, and the host waits for it.
+    RuntimeError on every rank, with the ranks and the lines that differ, unless all are equal.
+    """
+    own = digest(facts)
+    both = torch.tensor([own, -own], dtype=torch.int64, device=device)
+    dist.all_reduce(both, op=dist.ReduceOp.MAX, group=process_group)
+    if both.sum().item() == 0:  # the largest is the smallest
+        return
+    every: list = [None] * dist.get_world_size(process_group)
+    with torch.cuda.device(device if device.type == "cuda" else -1):
+        dist.all_gather_object(every, facts, group=process_group)
+    raise RuntimeError(_difference(what, every, dist.get_process_group_ranks(process_group)))
+
+
+def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, list[str]]:
+    """The lines of parameters that are cut over each process group, in their order."""
+    lines: dict[Any, list[str]] = {}
+    for parameter, line in parameters:
+        for process_group in dtensors.shard_groups(parameter):
+            lines.setdefault(process_group, []).append(line)
+    return lines
+
+
+def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
+    """check() of a line for each parameter, over the ranks that have shards of it."""
+    devices = {
+        process_group: dtensors.local_of(parameter).device
+        for parameter, _ in parameters
+        for process_group in dtensors.shard_groups(parameter)
+    }
+    for process_group, facts in lines_by_group(parameters).items():
+        check(what, facts, process_group, devices[process_group])
+
+
+def _difference(what: str, every: list[list[str]], ranks: list[int]) -> str:
+    """The sentence about lines that differ. `every`: those of each rank."""
+    differing = [
+        (number, said)
+        for number, said in enumerate(zip_longest(*every, fillvalue="nothing"))
+        if len(set(said)) > 1
+    ]
+    shown = [f"entry {number}: {_who(said, ranks)}" for number, said in differing[:_SHOWN]]
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    return (
+        f"the ranks disagree about {what}: {'; '.join(shown)}{more}. Every rank raises this error. "
+        "Make the model, convert and shard it, and make its optimizer in the same way on all ranks"
+    )
+
+
+def _who(said: tuple[str, ...], ranks: list[int]) -> str:
+    """Which ranks have which line."""
+    by_line: dict[str, list[int]] = {}
+    for rank, line in zip(ranks, said, strict=True):
+        by_line.setdefault(line, []).append(rank)
+    return " but ".join(f"{_named(who)} {line}" for line, who in by_line.items())
+
+
+def _named(ranks: list[int]) -> str:
+    """ "rank 1 has", "ranks 0 to 7 have"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} has"
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]} have"
+    return f"ranks {', '.join(map(str, ranks))} have"

@@ -1,0 +1,48 @@
+"""A parameter of an optimizer, as its tables and reductions know it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.master import Draw
+from narrowcast.tensor.store import Store
+
+
+class Entry(NamedTuple):
+    """`group`: the index of its options; `seed`: of its stochastic rounding; None: to nearest."""
+
+    parameter: torch.Tensor
+    state: dict[str, torch.Tensor]
+    name: str
+    group: int
+    seed: int | None
+
+    @property
+    def store(self) -> Store | None:
+        """Of a quantized one."""
+        local = dtensors.local_of(self.parameter)
+        return local._store if isinstance(local, QuantizedTensor) else None
+
+    @property
+    def last_draw(self) -> Draw | None:
+        """That of its last step: before the first, all is rounded to nearest."""
+        step = int(self.state["step"])
+        if self.seed is None or step == 0:
+            return None
+        return Draw(self.seed, step, dtensors.first_element(self.parameter))
+
+    @property
+    def line(self) -> str:
+        """What the optimizers of all ranks must have alike of it."""
+        store = self.store
+        stored = "as a plain tensor" if store is None else f"in {store.format.identity}"
+        rounding = "nearest" if self.seed is None else f"stochastic from seed {self.seed}"
+        shape = "x".join(map(str, self.parameter.shape))
+        kind = str(self.parameter.dtype).removeprefix("torch.")
+        return (
+            f"{self.name}, {shape} of {kind} {stored}, in option group {self.group}, rounded "
+            f"{rounding}"
+        )

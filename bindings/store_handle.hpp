@@ -1,0 +1,47 @@
+// What a step changes of a Python Store (narrowcast.tensor.store). Attributes are set, and no code of
+// Python's runs; so the handler of a signal, which may raise between any two of its instructions,
+// finds a step done or not begun.
+#pragma once
+
+#include "bindings/bytes.hpp"
+#include "bindings/python_tensors.hpp"
+
+namespace narrowcast {
+
+class StoreHandle {
+ public:
+  explicit StoreHandle(py::object store) : store_(std::move(store)) {}
+
+  // The bytes are those of the master: Master.settle(). Few are stale before a step.
+  void settle() const {
+    const py::object master = attribute(store_, kMaster);
+    if (attribute(master, kStale).is(py::bool_(false))) return;
+    set(master, kStale, py::bool_(false));
+    set(master, kSaved, py::none());
+  }
+
+  // The master is new, and its bytes are not yet made: Store.mark_stale() of all rows.
+  void mark_stale() const {
+    const py::object master = attribute(store_, kMaster);
+    set(master, kStale, py::bool_(true));
+    set(master, kSaved, py::none());
+    const auto& bytes = py::cast<const Bytes&>(attribute(store_, kBytes));
+    if (bytes.history) bytes.history->zero_();
+    set(store_, kUsed, py::int_(bytes.rows));
+  }
+
+ private:
+  static void set(const py::handle& object, PyObject* name, const py::handle& value) {
+    if (PyObject_SetAttr(object.ptr(), name, value.ptr()) != 0) throw py::error_already_set();
+  }
+
+  inline static PyObject* const kMaster = PyUnicode_InternFromString("master");
+  inline static PyObject* const kStale = PyUnicode_InternFromString("stale");
+  inline static PyObject* const kSaved = PyUnicode_InternFromString("saved");
+  inline static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
+  inline static PyObject* const kUsed = PyUnicode_InternFromString("used");
+
+  py::object store_;
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,256 @@
+"""Ranks that differ in what they must have alike: every rank raises one error, which says which
+ranks differ in what; none waits for another, decodes with another format or crashes.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, build, build_plain, loss_of, shard
+
+TESTED_FORMATS = GATHERS
+SPANNING = [name for name in GATHERS if nc.format(name).tensor_amax]
+
+
+def assert_named(answers, *words):
+    """One RuntimeError on every rank, with all the words."""
+    assert None not in answers, answers
+    assert len(set(answers)) == 1, answers
+    kind, message = answers[0]
+    assert kind == "RuntimeError", answers[0]
+    for word in words:
+        assert word in message, (word, message)
+
+
+def odd(mesh):
+    """Whether this is the rank that differs: the last one."""
+    return mesh.get_local_rank() == mesh.size() - 1
+
+
+# ---- gathers ----
+
+
+def forward(mesh, model):
+    model = shard(model, mesh, reshard_after_forward=True)
+    loss_of(model, 0, mesh.device_type)
+
+
+def other_format(mesh, format, other):
+    plain = build_plain(format, mesh.device_type)
+    forward(mesh, nc.convert(plain, other if odd(mesh) else format))
+
+
+def pairs():
+    """Formats whose payloads have one size, and formats whose payloads have not."""
+    formats = [nc.format(name) for name in nc.formats()]
+    for equal in (True, False):
+        for gather in ("rowwise", "by pass"):
+            same_gather = [f for f in formats if f.gather == gather and f.row_step <= 32]
+            for f in same_gather:
+                others = (
+                    g
+                    for g in same_gather
+                    if g is not f
+                    and (g.wire_bits_per_element == f.wire_bits_per_element) == equal
+                    and g.tensor_amax == f.tensor_amax
+                )
+                if other := next(others, None):
+                    yield f.name, other.name
+                    break
+
+
+@pytest.mark.parametrize(("mine", "other"), [*pairs()])
+@pytest.mark.parametrize("world", [2, 4])
+def test_another_format(mine, other, world, device):
+    answers = ranks.errors(world, device, other_format, mine, other)
+    who = "rank 0 has" if world == 2 else "ranks 0 to 2 have"
+    words = (who, f"rank {world - 1} has", f"in {mine}", f"in {other}", "blocks.0.up.weight")
+    assert_named(answers, *words, "quantized weights")
+
+
+def other_option(mesh, format):
+    options = {"recompute": odd(mesh)}
+    forward(mesh, build(format, mesh.device_type, **options))
+
+
+def test_another_option(format, device):
+    answers = ranks.errors(2, device, other_option, format)
+    assert_named(answers, "recompute=True", "recompute=False", "rank 1 has")
+
+
+def fewer_weights(mesh, format):
+    left_out = "blocks.1.down" if odd(mesh) else ""
+
+    def chosen(name, module):
+        return isinstance(module, nn.Linear) and name != left_out
+
+    forward(mesh, nc.convert(build_plain(format, mesh.device_type), format, filter=chosen))
+
+
+def test_fewer_weights(format, device):
+    answers = ranks.errors(4, device, fewer_weights, format)
+    assert_named(answers, "ranks 0 to 2 have blocks.1.down.weight", "rank 3 has nothing")
+
+
+def other_resharding(mesh, format):
+    model = shard(build(format, mesh.device_type), mesh, reshard_after_forward=not odd(mesh))
+    loss_of(model, 0, mesh.device_type)
+
+
+def test_another_resharding(format, device):
+    answers = ranks.errors(2, device, other_resharding, format)
+    assert_named(answers, "kept after the forward", "resharded after the forward")
+
+
+def converted_later(mesh, format, other, after):
+    """Weights that are converted when they are shards, perhaps after a first forward."""
+    model = build_plain(format, mesh.device_type)
+    nc.convert(model.blocks[0], format)
+    shard(model, mesh, reshard_after_forward=True)
+    if after:
+        loss_of(model, 0, mesh.device_type)
+    nc.convert(model.blocks[1], other if odd(mesh) else format)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("mine", "other"), [*pairs()])
+def test_shards_converted(mine, other, after, device):
+    answers = ranks.errors(2, device, converted_later, mine, other, after)
+    assert_named(answers, "what nc.convert converts", f"up.weight in {mine}", f"in {other}")
+
+
+def group_that_changes(mesh, format):
+    """Compared again when a group has got other weights."""
+    model = build_plain(format, mesh.device_type)
+    nc.convert(model.blocks[0], format)
+    shard(model, mesh, reshard_after_forward=True)
+    loss_of(model, 0, mesh.device_type)
+    nc.convert(model.blocks[1], format, recompute=odd(mesh))
+    loss_of(model, 0, mesh.device_type)
+
+
+def test_a_group_that_changes(format, device):
+    answers = ranks.errors(2, device, group_that_changes, format)
+    assert_named(answers, "down.weight", "recompute=True")
+
+
+def asked_once(mesh, format):
+    """How many comparisons several steps make: one a forward's first gather, one a first step."""
+    from narrowcast import consensus
+
+    asked, check = [], consensus.check
+    consensus.check = lambda what, *rest: (asked.append(what), check(what, *rest))
+    try:
+        model = shard(build(format, mesh.device_type), mesh, reshard_after_forward=True)
+        optimizer = nc.FusedAdam(model.parameters())
+        for step in range(3):
+            loss_of(model, step, mesh.device_type).backward()
+            optimizer.step()
+    finally:
+        consensus.check = check
+    return asked
+
+
+def test_asked_once(format, device):
+    expected = ["the quantized weights of an FSDP2 model", "parameters of FusedAdam"]
+    assert ranks.run(2, device, asked_once, format) == [expected] * 2
+
+
+def test_facts_are_part_of_a_format():
+    """Two builds of a format under one name."""
+    f = nc.format(GATHERS[0])
+    assert dataclasses.replace(f, cuda=not f.cuda).identity == f.identity
+    assert dataclasses.replace(f, scale_rule="another").identity != f.identity
+
+
+# ---- optimizers ----
+
+
+def step_with(mesh, format, change):
+    """A step of optimizers that `change(named parameters)` makes differ on one rank."""
+    device = mesh.device_type
+    model = shard(build(format, device), mesh, reshard_after_forward=True)
+    named, options = [*model.named_parameters()], {}
+    if odd(mesh):
+        named, options = CHANGES[change](named)
+    optimizer = nc.FusedAdam(named, **options)
+    loss_of(model, 0, device).backward()
+    optimizer.step()
+
+
+CHANGES = {
+    "order": lambda named: ([named[2], *named[:2], *named[3:]], {}),
+    "fewer": lambda named: (named[:-1], {}),
+    "groups": lambda named: ([{"params": named[:3]}, {"params": named[3:]}], {}),
+    "rounding": lambda named: (named, {"rounding": "stochastic", "seed": 3}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_optimizer(format, device, change):
+    answers = ranks.errors(2, device, step_with, format, change)
+    assert_named(answers, "parameters of FusedAdam", "rank 0 has", "rank 1 has")
+
+
+def changed_by_hand(mesh, format):
+    """On one rank, after the first step. A GPU's ranks hear of it at the next one."""
+    device = mesh.device_type
+    model = shard(build(format, device), mesh, reshard_after_forward=True)
+    optimizer = nc.FusedAdam(model.named_parameters())
+    for step in range(3):
+        loss_of(model, step, device).backward()
+        if step == 1 and odd(mesh):
+            group = optimizer.param_groups[0]
+            for key in ("params", "param_names"):
+                group[key] = group[key][::-1]
+        optimizer.step()
+        assert step == 0 or device == "cuda"
+
+
+@pytest.mark.parametrize("spanning", SPANNING)
+def test_changed_by_hand(spanning, device):
+    answers = ranks.errors(2, device, changed_by_hand, spanning)
+    assert_named(answers, "parameters of FusedAdam", "rank 0 has", "rank 1 has")
+
+
+def bad_gradient(mesh, format, first):
+    """One rank's step raises, and its error is caught. Nothing of it changes; the others hear of
+    it, and later steps go on.
+    """
+    device = mesh.device_type
+    model = shard(build(format, device), mesh, reshard_after_forward=True)
+    optimizer = nc.FusedAdam(model.named_parameters(), lr=1e-2)
+    weight, raised = model.head.weight, []
+    for step in range(4):
+        loss_of(model, step, device).backward()
+        if step == first and odd(mesh):
+            weight.grad._local_tensor = weight.grad._local_tensor.double()
+        try:
+            optimizer.step()
+        except (RuntimeError, TypeError) as error:
+            raised.append((step, type(error).__name__, str(error)))
+        optimizer.zero_grad()
+    with torch.no_grad():
+        losses = [None] * mesh.size()
+        dist.all_gather_object(losses, loss_of(model, 0, device).item())
+    return raised, losses, optimizer.state[weight]["step"].item()
+
+
+@pytest.mark.parametrize("spanning", SPANNING)
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_error_of_one_rank(spanning, device, first):
+    (others, losses, steps), (own, losses2, own_steps) = ranks.run(
+        2, device, bad_gradient, spanning, first
+    )
+    assert own[0][:2] == (first, "TypeError") and "head.weight" in own[0][2]
+    when = first if device == "cpu" else first + 1
+    assert [one[:2] for one in others] == [(when, "RuntimeError")]
+    assert "rank 1 could not take its part" in others[0][2]
+    assert len(own) == (1 if device == "cpu" else 2)
+    assert len({*losses, *losses2}) == 1
+    assert (steps, own_steps) == ((4, 3) if device == "cpu" else (3, 2))
