@@ -93,15 +93,17 @@ class AdamParameter {
     if (elements == 0) step.grad = this;
   }
 
-  bool has_gradient() const { return gradient_.defined(); }
+  // Whether it could have a gradient and has none; a frozen parameter could not.
+  bool is_absent() const {
+    return !gradient_.defined() && THPVariable_Unpack(parameter_.ptr()).requires_grad();
+  }
 
-  // Whether it could have had one: a frozen parameter has none on any rank.
-  bool wants_gradient() const { return THPVariable_Unpack(parameter_.ptr()).requires_grad(); }
+  void mark_stale() const { store_->mark_stale(); }
 
   // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
   // otherwise they are stale.
   void commit(bool cast) {
-    if (!has_gradient()) return;
+    if (!gradient_.defined()) return;
     *step_ += 1;
     if (store_) cast ? store_->settle() : store_->mark_stale();
     // As any in-place operation of torch: a backward through the old value is then an error, not a

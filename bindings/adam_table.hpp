@@ -58,12 +58,13 @@ class AdamTable {
            amax);
   }
 
-  // What waits for the amaxes of all shards: the cast, or the history's entry.
-  void finish(const at::Tensor& amax) {
+  // What waits for the amaxes of all shards: the cast, or the history's entry. `stop`: a float in
+  // the machine's memory, or null; if it is not 0, nothing is done.
+  void finish(const at::Tensor& amax, const float* stop) {
     if (machine().update == nullptr) {
-      launch(machine().cast, "the cast", amax);
+      launch(machine().cast, "the cast", amax, stop);
     } else if (machine().record_amax != nullptr) {
-      launch(machine().record_amax, "recording the amax", amax);
+      launch(machine().record_amax, "recording the amax", amax, stop);
     }
   }
 
@@ -74,13 +75,17 @@ class AdamTable {
   }
 
   // Of a step that is prepared: the parameters that could have a gradient and have none.
-  std::vector<int64_t> without_gradient() const {
-    std::vector<int64_t> indices;
+  const std::vector<int64_t>& find_absent() {
+    absent_.clear();
     for (int64_t i = 0; i < size(); ++i) {
-      const AdamParameter& parameter = parameters_[i];
-      if (!parameter.has_gradient() && parameter.wants_gradient()) indices.push_back(i);
+      if (parameters_[i].is_absent()) absent_.push_back(i);
     }
-    return indices;
+    return absent_;
+  }
+
+  // Their bytes are to be made anew.
+  void mark_absent_stale() const {
+    for (const int64_t i : absent_) parameters_[i].mark_stale();
   }
 
   int64_t size() const { return std::ssize(parameters_); }
@@ -95,8 +100,10 @@ class AdamTable {
     return entries;
   }
 
-  void launch(nc_function function, const char* what, const OptionalTensor& amax) const {
+  void launch(nc_function function, const char* what, const OptionalTensor& amax,
+              const float* stop = nullptr) const {
     nc_launch options{};
+    options.found_inf = stop;
     options.steps = step_table_.rows;
     options.stochastic = stochastic_;
     if (amax) options.amax = checked_floats(*amax, size(), table_.device(), "the tensor of amaxes");
@@ -107,6 +114,7 @@ class AdamTable {
   std::vector<AdamParameter> parameters_;
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
+  std::vector<int64_t> absent_;
   MatrixTable table_;
   Table<nc_step> step_table_;
 };

@@ -1,5 +1,6 @@
-// The step of an optimizer over its tables. All of it is one call, in which Python runs for the
-// reduction of amaxes alone: no signal's handler can part masters from their count and their bytes.
+// The step of an optimizer over its tables. All of it is one call, in which no code of Python's
+// runs: the handler of a signal, which may raise between any two of its instructions, cannot part
+// masters from their count and their bytes.
 #include "bindings/adam_table.hpp"
 #include "bindings/module.hpp"
 #include "runtime/optimizer/plain.hpp"
@@ -16,40 +17,72 @@ const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
       device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
 }
 
+// Amaxes of shards, which the ranks of a process group reduce. `reduce()` begins it and returns
+// what can be waited for; it is a function of C's, as is the waiting.
+class SharedAmaxes {
+ public:
+  SharedAmaxes(at::Tensor memory, py::object reduce)
+      : memory_(std::move(memory)), reduce_(std::move(reduce)) {}
+
+  void reduce() {
+    // Kept until the next one: if gloo's thread dropped the last reference, it would take Python's
+    // lock to free a tensor, which aborts the process if the interpreter is exiting by then.
+    work_ = reduce_();
+    // A GPU's reduction is on the present stream, and nobody has to wait.
+    if (memory_.is_cpu()) work_.attr("wait")();
+  }
+
+  // The first float of what is reduced: if it is not 0, the amaxes are not to be used.
+  const float* stop() const { return memory_.const_data_ptr<float>(); }
+
+ private:
+  at::Tensor memory_;
+  py::object reduce_, work_;
+};
+
 // A table's part in a step. `amax`: one float a parameter, for formats with a scale that spans the
-// tensor. `shared`: the amaxes are those of shards, and reduced over ranks.
+// tensor. `shared`: what they are reduced in, of shards.
 struct Part {
-  Part(AdamTable* its_table, OptionalTensor its_amax, bool is_shared)
-      : table(its_table), amax(std::move(its_amax)), shared(is_shared) {}
+  Part(AdamTable* its_table, OptionalTensor its_amax, SharedAmaxes* its_shared)
+      : table(its_table), amax(std::move(its_amax)), shared(its_shared) {}
 
   AdamTable* table;
   OptionalTensor amax;
-  bool shared;
+  SharedAmaxes* shared;
 };
 
-// The step that every table has prepared. `reduce()`: of the shared amaxes. If it raises, the step
-// is counted, masters are new, and the bytes that waited for it are stale: they are made at the
-// next gather or step.
-void run_step(const std::vector<Part>& parts, const py::function& reduce) {
-  bool waiting = false;
+// The step that every table has prepared. If a reduction fails, the step is counted, masters are
+// new, and the bytes that waited for it are stale: they are made at the next gather or step.
+// `cast_absent()`: what is left to do for parameters of which other ranks have a gradient, or None;
+// if it raises, their bytes are stale.
+void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& reductions,
+              const py::object& cast_absent) {
   for (const Part& part : parts) {
     part.table->update(part.amax);
-    waiting = waiting || part.shared;
-    if (part.amax && !part.shared) part.table->finish(*part.amax);
+    if (part.amax && part.shared == nullptr) part.table->finish(*part.amax, nullptr);
   }
   const auto commit = [&](bool reduced) {
-    for (const Part& part : parts) part.table->commit(reduced || !part.shared);
+    for (const Part& part : parts) part.table->commit(reduced || part.shared == nullptr);
   };
   try {
-    if (waiting) reduce();
+    for (SharedAmaxes* reduction : reductions) reduction->reduce();
   } catch (...) {
     commit(false);
     throw;
   }
   for (const Part& part : parts) {
-    if (part.shared) part.table->finish(*part.amax);
+    if (part.shared != nullptr) part.table->finish(*part.amax, part.shared->stop());
   }
   commit(true);
+  if (cast_absent.is_none()) return;
+  try {
+    cast_absent();
+  } catch (...) {
+    for (const Part& part : parts) {
+      if (part.shared != nullptr) part.table->mark_absent_stale();
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -64,11 +97,14 @@ void bind_optimizer(py::module_& module) {
       .def(py::init<const Plugin*, at::Device, bool>(), py::keep_alive<1, 2>())
       .def("add", &AdamTable::add)
       .def("prepare", &AdamTable::prepare)
-      .def("without_gradient", &AdamTable::without_gradient)
+      .def("find_absent", &AdamTable::find_absent)
       .def("__len__", &AdamTable::size);
+  py::class_<SharedAmaxes>(module, "SharedAmaxes").def(py::init<at::Tensor, py::object>());
   py::class_<Part>(module, "AdamPart")
-      .def(py::init<AdamTable*, OptionalTensor, bool>(), py::keep_alive<1, 2>());
-  module.def("run_step", &run_step, py::arg("parts"), py::arg("reduce"));
+      .def(py::init<AdamTable*, OptionalTensor, SharedAmaxes*>(), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 4>());
+  module.def("run_step", &run_step, py::arg("parts"), py::arg("reductions"),
+             py::arg("cast_absent"));
 }
 
 }  // namespace narrowcast

@@ -19,23 +19,40 @@ def local_weights(model):
 
 
 class Broken:
-    """Reductions fail, after some good ones, which are counted."""
+    """Reductions fail, after some good ones, which are counted. Those of tables are known that are
+    made after the first object of this class.
+    """
+
+    present = reducer = None
 
     def __init__(self, good=0):
-        self.good, self.count, self.reduce_over = good, 0, casting.reduce_over
+        self.good, self.count = good, 0
+        if Broken.reducer is None:
+            Broken.reducer = casting.reducer
+            casting.reducer = Broken.watched
 
     def __enter__(self):
-        casting.reduce_over = self.fail
+        Broken.present = self
         return self
 
     def __exit__(self, *error):
-        casting.reduce_over = self.reduce_over
+        Broken.present = None
 
-    def fail(self, *args):
+    def ask(self):
         self.count += 1
         if self.count > self.good:
             raise ConnectionError("no network")
-        self.reduce_over(*args)
+
+    @staticmethod
+    def watched(*args):
+        begin = Broken.reducer(*args)
+
+        def reduce():
+            if Broken.present:
+                Broken.present.ask()
+            return begin()
+
+        return reduce
 
 
 def failed_step(mesh, format, rounding="nearest"):

@@ -18,11 +18,11 @@ SPANNING = [name for name in GATHERS if nc.format(name).tensor_amax]
 
 
 def assert_named(answers, *words):
-    """One RuntimeError on every rank, with all the words."""
+    """One error on every rank, with all the words."""
     assert None not in answers, answers
     assert len(set(answers)) == 1, answers
     kind, message = answers[0]
-    assert kind == "RuntimeError", answers[0]
+    assert kind == "DisagreementError", answers[0]
     for word in words:
         assert word in message, (word, message)
 
@@ -249,7 +249,7 @@ def test_an_error_of_one_rank(spanning, device, first):
     )
     assert own[0][:2] == (first, "TypeError") and "head.weight" in own[0][2]
     when = first if device == "cpu" else first + 1
-    assert [one[:2] for one in others] == [(when, "RuntimeError")]
+    assert [one[:2] for one in others] == [(when, "DisagreementError")]
     assert "rank 1 could not take its part" in others[0][2]
     assert len(own) == (1 if device == "cpu" else 2)
     assert len({*losses, *losses2}) == 1

@@ -15,6 +15,11 @@ import torch.distributed as dist
 
 from narrowcast.tensor import dtensors
 
+
+class DisagreementError(RuntimeError):
+    """What every rank of a process group raises at the same moment."""
+
+
 _DIGEST_BITS = 62  # so that its negative is an int64 too
 _SHOWN = 3  # differences in a message
 
@@ -29,7 +34,7 @@ def check(
     what: str, facts: list[str], process_group: dist.ProcessGroup, device: torch.device
 ) -> None:
     """Compares facts, a line each, over the ranks; collective, and the host waits for it.
-    RuntimeError on every rank, with the ranks and the lines that differ, unless all are equal.
+    DisagreementError on every rank, with the ranks and the lines that differ, unless all are equal.
     """
     own = digest(facts)
     both = torch.tensor([own, -own], dtype=torch.int64, device=device)
@@ -39,7 +44,7 @@ def check(
     every: list = [None] * dist.get_world_size(process_group)
     with torch.cuda.device(device if device.type == "cuda" else -1):
         dist.all_gather_object(every, facts, group=process_group)
-    raise RuntimeError(_difference(what, every, dist.get_process_group_ranks(process_group)))
+    raise DisagreementError(_difference(what, every, dist.get_process_group_ranks(process_group)))
 
 
 def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, list[str]]:

@@ -14,7 +14,7 @@ _agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def check(state) -> None:
-    """Collective, unless all is known already. RuntimeError on every rank if ranks have other
+    """Collective, unless all is known already. DisagreementError on every rank if ranks have other
     weights, formats, options or ways of resharding in the groups of a state's module tree.
     """
     new = {}

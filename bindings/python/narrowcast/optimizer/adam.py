@@ -135,12 +135,18 @@ class FusedAdam(torch.optim.Optimizer):
             return loss
         with self._lock:
             try:
+                if self._tables is not None:
+                    self._tables.hear()
                 self._prepare()
+                step = self._tables.begin()
+            except consensus.DisagreementError:  # raised on all ranks
+                raise
             except BaseException:
                 if self._tables is not None:
                     self._tables.withdraw()
                 raise
-            self._tables.run()
+            step()
+            self._tables.end()
         return loss
 
     def _prepare(self) -> None:

@@ -2,6 +2,8 @@
 reduced.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +44,7 @@ class Tables:
         self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
-        self._agreements = agreement.Agreements()
+        self._agreements, self._have_agreed = agreement.Agreements(), False
         for entry in entries:
             self._add(entry)
         # One float a parameter, where a scale spans it: of whole tensors, and of shards.
@@ -109,6 +111,7 @@ class Tables:
             if key.spans:
                 together.setdefault((key.device, key.group), []).append(key)
         amaxes: dict[Key, torch.Tensor] = {}
+        shared: dict[Key, _C.SharedAmaxes] = {}
         for (device, group), keys in together.items():
             tables = {self._tables[key]: self._entries[key] for key in keys}
             if group is None:
@@ -116,10 +119,13 @@ class Tables:
                 self._amaxes.append(whole)
                 amaxes.update(zip(keys, whole.split([*map(len, tables)]), strict=True))
             else:
-                self._reductions.append(Reduction(group, tables, lines[group]))
-                amaxes.update(zip(keys, self._reductions[-1].amaxes, strict=True))
+                reduction = Reduction(group, tables, lines[group])
+                self._reductions.append(reduction)
+                amaxes.update(zip(keys, reduction.amaxes, strict=True))
+                shared.update(dict.fromkeys(keys, reduction.shared))
+        self._shared = [reduction.shared for reduction in self._reductions]
         return [
-            _C.AdamPart(table, amaxes.get(key), key.group is not None)
+            _C.AdamPart(table, amaxes.get(key), shared.get(key))
             for key, table in self._tables.items()
         ]
 
@@ -129,38 +135,54 @@ class Tables:
         """
         return all(table.prepare(options, grad_scale) for table in self._tables.values())
 
-    def run(self) -> None:
-        """The step that was prepared. Stale bytes whose history the update goes on with are made
-        before; all others it makes itself.
-        """
+    def hear(self) -> None:
+        """A step begins. DisagreementError, on all ranks, if the last one was not of all ranks."""
+        self._have_agreed = False
         for reduction in self._reductions:
             reduction.hear()
+
+    def begin(self) -> Callable[[], None]:
+        """Of the step that was prepared, what changes no master: stale bytes whose history the
+        update goes on with are made (all others it makes itself), and ranks say who has gradients.
+        Returns what takes the step, a function of C's: see bindings/optimizer.cpp.
+        """
         self._agree()
         for amaxes in self._amaxes:
             amaxes.zero_()
         for reduction in self._reductions:
             reduction.begin()
-        _C.run_step(self._parts, self._reduce)
+        absent = any(reduction.lacks_gradients for reduction in self._reductions)
+        rest = self._cast_absent if absent else None
+        return partial(_C.run_step, self._parts, self._shared, rest)
+
+    def end(self) -> None:
+        """After the step. DisagreementError, as hear(), on the CPU."""
+        for reduction in self._reductions:
+            reduction.listen()
 
     def withdraw(self) -> None:
-        """In the place of run(), on a rank whose step has failed before it: joins the others'
-        reductions, and has them fail too.
+        """In the place of a step, on a rank that cannot take it: joins the others' reductions, and
+        has them fail too.
         """
+        if not self._reductions:
+            return
         for reduction in self._reductions:
             reduction.hear()
-        if self._reductions:
-            self._agree()
+        self._agree()
         for reduction in self._reductions:
             reduction.withdraw()
 
     def _agree(self) -> None:
+        if self._have_agreed:  # as far as this rank could
+            return
+        self._have_agreed = True
         self._agreements.make_bytes(
             [store for store, _ in self._delayed], lambda: [group for _, group in self._delayed]
         )
 
-    def _reduce(self) -> None:
+    def _cast_absent(self) -> None:
         for reduction in self._reductions:
-            reduction.run()
+            reduction.cast_absent()
 
 
 def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:

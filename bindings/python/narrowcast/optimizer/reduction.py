@@ -4,6 +4,8 @@ reduction: a maximum of floats, in which ranks also say who had gradients and wh
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 import torch.distributed as dist
 
@@ -11,10 +13,10 @@ from narrowcast import _C, consensus
 from narrowcast.optimizer.entry import Entry
 from narrowcast.tensor import casting
 
-# What is reduced: which rank could not come (its number and 1, else 0); the digest of what the
-# optimizers must have alike, in halves that a float holds, and their negatives; a verdict for each
-# parameter (0 if a rank had a gradient of it, else -1); its amax; and padding, so that ranks whose
-# numbers of parameters differ a little still understand each other.
+# What is reduced: which rank could not come (its number and 1; else 0, and only then are the amaxes
+# used); the digest of what the optimizers must have alike, in halves that a float holds, and their
+# negatives; a verdict for each parameter (0 if a rank had a gradient of it, else -1); its amax; and
+# padding, so that ranks whose numbers of parameters differ a little still understand each other.
 _HALF_BITS = 24
 _HEADER = 1 + 4
 _MULTIPLE = 4096
@@ -37,77 +39,101 @@ class Reduction:
         self._silence = silence.to(device)
         self._memory = torch.empty_like(self._silence)
         self._header, self._verdicts, self._amaxes, _ = self._memory.split(sizes)
-        self.amaxes = self._amaxes.split(counts)  # of each table
         self._absent: list[_Absent] = []
-        # On a GPU the host hears of a reduction at the next step, and does not wait for it.
-        self._pinned = torch.zeros(_HEADER, pin_memory=True) if device.type == "cuda" else None
-        self._arrived: torch.cuda.Event | None = None
+        self._is_unheard = False
+        self._heard = _Heard(self._header) if device.type == "cuda" else None
+        self.amaxes = self._amaxes.split(counts)  # of each table
+        self.shared = _C.SharedAmaxes(self._memory, casting.reducer(self._memory, process_group))
 
     def hear(self) -> None:
-        """RuntimeError, on all ranks, if the last step's reduction has not been all ranks'."""
-        if self._arrived is not None:
-            arrived, self._arrived = self._arrived, None
-            arrived.synchronize()
-            self._judge(self._pinned.tolist(), "the step before this one")
+        """DisagreementError, on all ranks, if the last reduction was not of all of them. Those of a
+        GPU hear of it before the next step, and wait for nothing until then.
+        """
+        if self._is_unheard:
+            self._is_unheard = False
+            header = self._header if self._heard is None else self._heard.header()
+            self._judge(header.tolist())
 
     def begin(self) -> None:
         """Before the update: says which parameters have no gradient on this rank."""
         self._memory.copy_(self._silence)
         self._absent, begin = [], 0
         for table, entries in self._tables.items():
-            if places := table.without_gradient():
+            if places := table.find_absent():
                 self._absent += _absent(entries, places, begin)
             begin += len(entries)
         for one in self._absent:
             self._verdicts[one.places] = _ABSENT
+            self._amaxes[one.places] = one.casts.find_amaxes()
+        self._is_unheard = True
 
-    def run(self) -> None:
-        """After the update: one amax of all shards, whoever had a gradient. Who had none casts with
-        it as the others do, if there was one on any rank.
+    @property
+    def lacks_gradients(self) -> bool:
+        return bool(self._absent)
+
+    def cast_absent(self) -> None:
+        """One amax of all shards, whoever had a gradient: who had none casts with it as the others
+        have done, if there was one on any rank.
         """
-        try:
-            for one in self._absent:
-                self._amaxes[one.places] = one.casts.find_amaxes()
-            casting.reduce_over(self._memory, self._process_group)
-            self._listen()
-            for one in self._absent:
-                one.cast(self._amaxes[one.places], self._verdicts[one.places])
-        except BaseException:
-            for one in self._absent:
-                one.mark_stale()
-            raise
+        for one in self._absent:
+            one.cast(self._amaxes[one.places], self._verdicts[one.places])
+
+    def listen(self) -> None:
+        """After the step."""
+        if self._heard is None:
+            self.hear()
+        else:
+            self._heard.fetch()
 
     def withdraw(self) -> None:
-        """In the place of begin() and run(), on a rank whose step has failed before: the others
-        neither wait for it nor take its silence for consent.
+        """In the place of a step, on a rank that cannot take it: the others neither wait for it nor
+        take its silence for consent.
         """
         self._memory.copy_(self._silence)
         self._header[0] = dist.get_rank(self._process_group) + 1
         self._verdicts.fill_(_ABSENT)
         casting.reduce_over(self._memory, self._process_group)
-        if self._pinned is not None:
-            self._listen()
+        if self._heard is not None:
+            self._is_unheard = True
+            self._heard.fetch()
 
-    def _listen(self) -> None:
-        if self._pinned is None:
-            self._judge(self._header.tolist(), "this step")
-            return
-        self._pinned.copy_(self._header, non_blocking=True)
-        self._arrived = torch.cuda.Event()
-        self._arrived.record()
-
-    def _judge(self, header: list[float], when: str) -> None:
+    def _judge(self, header: list[float]) -> None:
         failed, *digest = header
-        if failed:
-            rank = dist.get_process_group_ranks(self._process_group)[int(failed) - 1]
-            raise RuntimeError(
-                f"FusedAdam: rank {rank} could not take its part in {when}: its own error says why."
-                " The other ranks have updated their masters. Load a checkpoint on all ranks, or "
-                "go on knowing that this rank's shards are a step behind"
-            )
-        if any(digest[i] + digest[i + 1] for i in (0, 2)):
+        differ = any(digest[i] + digest[i + 1] for i in (0, 2))
+        if not failed and not differ:
+            return
+        for entry in chain.from_iterable(self._tables.values()):
+            entry.store.mark_stale(entry.store.rows)
+        if differ:
             device = self._memory.device
             consensus.check("parameters of FusedAdam", self._facts, self._process_group, device)
+        rank = dist.get_process_group_ranks(self._process_group)[int(failed) - 1]
+        raise consensus.DisagreementError(
+            f"FusedAdam: rank {rank} could not take its part in a step, for which its own error "
+            "gives the reason; the other ranks have updated their shards. Load a checkpoint on all "
+            f"ranks, or go on, with rank {rank} a step behind: the next gather makes all bytes anew"
+        )
+
+
+class _Heard:
+    """The header of a reduction on its way from a GPU to the host."""
+
+    def __init__(self, header: torch.Tensor):
+        self._source = header
+        self._pinned = torch.zeros(_HEADER, device="cpu", pin_memory=True)
+        self._event: torch.cuda.Event | None = None
+
+    def fetch(self) -> None:
+        self._pinned.copy_(self._source, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def header(self) -> torch.Tensor:
+        if self._event is None:  # the step was interrupted before it could ask
+            self.fetch()
+        self._event.synchronize()
+        self._event = None
+        return self._pinned
 
 
 def _halves(digest: int) -> list[float]:
@@ -137,10 +163,6 @@ class _Absent:
         for place in stale:
             if said[place] != _ABSENT:
                 self._stores[place].master.settle()
-
-    def mark_stale(self) -> None:
-        for store in self._stores:
-            store.mark_stale(store.rows)
 
 
 def _absent(entries: list[Entry], places: list[int], begin: int) -> list[_Absent]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,11 +85,21 @@ def cast_again(store: Store, amax: torch.Tensor | None) -> None:
         store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])
 
 
+def reducer(amaxes: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], dist.Work]:
+    """What begins a reduction to the maximum over the ranks, in place; NaN is never in it. A
+    function of C's: no signal's handler can raise before it has begun.
+    """
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    # On a GPU, NCCL works on the present stream, and nobody has to wait.
+    options.asyncOp = not amaxes.is_cuda
+    return partial(group.allreduce, [amaxes], options)
+
+
 def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """The maximum over the ranks, in place. NaN is never in it."""
-    gpu = amaxes.is_cuda  # where NCCL works on the present stream, and nobody has to wait
-    work = dist.all_reduce(amaxes, op=dist.ReduceOp.MAX, group=group, async_op=not gpu)
-    if gpu:
+    """The same, begun and ended."""
+    work = reducer(amaxes, group)()
+    if amaxes.is_cuda:
         return
     work.wait()
     # Kept until the next one: if gloo's thread dropped the last reference, it would take Python's

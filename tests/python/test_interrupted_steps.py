@@ -1,0 +1,191 @@
+"""A step that an exception of a signal's handler ends, wherever it comes: it is done or not begun,
+and bytes are a cast of the masters, or known to be stale.
+"""
+
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, Model, assert_quantized, local_rows, loss_of, one_of_each, same, shard
+
+TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
+SPANNING = [
+    name for name in GATHERS if nc.format(name).tensor_amax and not nc.format(name).is_delayed
+]
+PACKAGE = str(Path(nc.__file__).parent)
+
+
+# A rank that is interrupted there is outside of its step, or within a collective of another kind.
+OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
+
+
+class Interrupt(BaseException):
+    """What the handler raises."""
+
+
+def interrupted_at(line, function, skipped=()):
+    """Calls a function and raises at the line-th line of narrowcast's that it runs. Whether it came
+    so far. `skipped`: files that do not count.
+    """
+    left, hit = line, False
+
+    def trace(frame, event, _):
+        nonlocal left, hit
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE) or file.endswith(skipped) or hit:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                hit = True
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def small_model(format, device):
+    torch.manual_seed(0)
+    return nc.convert(Model(64), format).to(device)
+
+
+def give_gradients(model, step):
+    for number, p in enumerate(model.parameters()):
+        generator = torch.Generator().manual_seed(1000 * step + number)
+        gradient = torch.randn(p.shape, generator=generator)
+        p.grad = gradient.to(p.device)
+
+
+def value(p):
+    local = p.detach()
+    return local.master if isinstance(local, nc.QuantizedTensor) else local
+
+
+class Watch:
+    """What a step may have done to a model's parameters: all of it, or nothing."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+        self.values = [value(p).clone() for p in model.parameters()]
+        self.steps = self.counts()
+
+    def counts(self):
+        return [float(self.optimizer.state[p]["step"]) for p in self.model.parameters()]
+
+    def assert_all_or_nothing(self):
+        parameters = [*self.model.parameters()]
+        moved = [not same(a, value(p)) for a, p in zip(self.values, parameters, strict=True)]
+        counted = [after - before for before, after in zip(self.steps, self.counts(), strict=True)]
+        assert moved in ([True] * len(moved), [False] * len(moved)), moved
+        assert counted == [float(one) for one in moved]
+        for name, p in self.model.named_parameters():
+            if isinstance(p, nc.QuantizedTensor):
+                p.dequantize()  # makes stale bytes
+                assert_quantized(p.detach().cpu(), p.master.cpu(), name)
+        return moved[0]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_at_every_line(format, device, first):
+    model = small_model(format, device)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    line, done = 0, set()
+    while True:
+        if first:
+            optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+        give_gradients(model, line)
+        watch = Watch(model, optimizer)
+        hit = interrupted_at(line, optimizer.step)
+        done.add(watch.assert_all_or_nothing())
+        if not hit:
+            break
+        line += 13 if first else 1  # the first step makes its tables: more than a thousand lines
+    assert line > 10
+    assert done == {True, False}
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers of this kind here")
+def test_real_signals(format, device):
+    def handle(*_):
+        raise Interrupt
+
+    model = small_model(format, device)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    give_gradients(model, 0)
+    optimizer.step()
+    draw, before, done = random.Random(1), signal.signal(signal.SIGALRM, handle), []
+    try:
+        for step in range(400):
+            give_gradients(model, step)
+            watch = Watch(model, optimizer)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, 3e-4))
+                optimizer.step()
+                while True:  # until the signal comes
+                    pass
+            except Interrupt:
+                done.append(watch.assert_all_or_nothing())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(done) == 400
+    assert set(done) == {True, False}
+
+
+def interrupted_rank(mesh, format):
+    """One rank's step is interrupted. The other hears of it and waits for nobody; what both have
+    then is made bytes of by the next forward, from one amax.
+    """
+    device, heard = mesh.device_type, 0
+    model = shard(small_model(format, device), mesh, reshard_after_forward=True)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    loss_of(model, 0, device).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+    def step(line):
+        """Whether it raised, because of rank 1."""
+        try:
+            if line is None or mesh.get_local_rank() == 0:
+                optimizer.step()
+            else:
+                assert interrupted_at(line, optimizer.step, OUTSIDE)
+        except RuntimeError as error:
+            assert "rank 1 could not take its part" in str(error)
+            return True
+        return False
+
+    for line in range(40):
+        loss_of(model, line, device).backward()
+        heard += step(line)
+        if device == "cuda":
+            heard += step(None)  # a GPU's ranks hear of it then
+        optimizer.zero_grad()
+        with torch.no_grad():
+            loss_of(model, line, device)
+        for name, p in model.named_parameters():
+            if isinstance(p.to_local(), nc.QuantizedTensor):
+                whole = nc.quantize(p.full_tensor().float().cpu(), format)
+                local = p.to_local()
+                assert same(local.amax, whole.amax), (name, line)
+                assert same(local.dequantize(), local_rows(whole.dequantize(), p, mesh)), name
+    return heard
+
+
+@pytest.mark.parametrize("spanning", SPANNING)
+def test_on_one_rank(spanning, device):
+    heard = ranks.run(2, device, interrupted_rank, spanning)
+    assert heard[0] > 20
