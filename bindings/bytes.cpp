@@ -113,14 +113,16 @@ nc_tensor Bytes::entry(std::optional<int> only) const {
   nc_tensor entry{};
   entry.rows = rows;
   entry.columns = columns;
-  if (amax) entry.amax = static_cast<float*>(address_of(*amax, "amax"));
-  if (history) entry.history = static_cast<nc_history*>(address_of(*history, "the history"));
+  const auto address = [&](const at::Tensor& tensor, const char* name) {
+    return address_of(tensor, name, " of a ", rows, "x", columns, " matrix in ", facts().name);
+  };
+  if (amax) entry.amax = static_cast<float*>(address(*amax, "amax"));
+  if (history) entry.history = static_cast<nc_history*>(address(*history, "the history"));
   for (const int usage : {0, 1}) {
     if (only ? usage != *only : !has(usage)) continue;
     for (const int index : buffers_of(usage))
       entry.buffer[index] =
-          address_of(buffers[index] ? *buffers[index] : kAbsent, kBufferNames[index], " of a ",
-                     rows, "x", columns, " matrix in ", facts().name);
+          address(buffers[index] ? *buffers[index] : kAbsent, kBufferNames[index]);
   }
   return entry;
 }

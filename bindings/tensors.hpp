@@ -50,9 +50,11 @@ void check_run(const at::Tensor& tensor, int64_t elements, at::Device device, co
 }
 
 // Whether its storage has all of a plain tensor's elements: FSDP2 frees storages.
+inline size_t end_of(const at::Tensor& tensor) {
+  return (tensor.storage_offset() + tensor.numel()) * tensor.itemsize();
+}
 inline bool has_memory(const at::Tensor& tensor) {
-  const size_t end = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize();
-  return tensor.storage().nbytes() >= end;
+  return tensor.storage().nbytes() >= end_of(tensor);
 }
 
 // Whether memory holds the elements as they are. torch may put off a change of sign, and keeps no
@@ -73,8 +75,9 @@ void* address_of(const at::Tensor& tensor, const What&... what) {
   if (!is_settled(tensor))
     value_error(what..., " has a sign or zeros that torch has put off: clone it first");
   if (tensor.numel() != 0 && !has_memory(tensor)) {
-    value_error(what...,
-                " has been freed: FSDP2 frees a gathered weight when it reshards its module");
+    value_error(what..., " has been freed: its storage has ", tensor.storage().nbytes(),
+                " bytes, and its last element ends at ", end_of(tensor),
+                ". FSDP2 frees a gathered weight when it reshards its module");
   }
   return const_cast<void*>(tensor.const_data_ptr());
 }

@@ -1,0 +1,112 @@
+"""Memory that has become smaller than the tensor over it, as FSDP2 and users may make it: nothing
+is read or written past its end, wherever it lies now.
+"""
+
+import pytest
+import torch
+
+import narrowcast as nc
+from models import GATHERS, Model, same
+
+TESTED_FORMATS = GATHERS
+STATE = ["master", "exp_avg", "exp_avg_sq", "history", "step"]
+BUFFERS = ["rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax"]
+
+
+def build(format, device):
+    torch.manual_seed(0)
+    model = nc.convert(Model(64), format).to(device)
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 0.01, dtype=torch.float32)
+    optimizer = nc.FusedAdam(model.named_parameters(), lr=1e-3)
+    optimizer.step()
+    return model, optimizer
+
+
+def shrink(tensor, left):
+    """Leaves a part of a tensor's memory; torch may put it where the whole was."""
+    storage = tensor.untyped_storage()
+    storage.resize_(int(storage.nbytes() * left))
+
+
+def values(model):
+    named = model.named_parameters()
+    return {
+        n: p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for n, p in named
+    }
+
+
+def assert_refused(model, optimizer, name):
+    """The step says whose memory it is, and changes nothing; again, too."""
+    with torch.no_grad():
+        before = values(model)
+        counts = [float(state["step"]) for state in optimizer.state.values()]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="freed") as caught:
+            optimizer.step()
+        assert name in str(caught.value) or "matrix in" in str(caught.value)
+    with torch.no_grad():
+        assert all(same(before[n], now) for n, now in values(model).items())
+    assert counts == [float(state["step"]) for state in optimizer.state.values()]
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+@pytest.mark.parametrize("key", STATE[1:])
+def test_state(format, device, key, left):
+    model, optimizer = build(format, device)
+    state = optimizer.state[model.head.weight]
+    if key not in state or (key == "step" and left):
+        return
+    if key == "step":
+        shrink(state[key], left)
+        with pytest.raises((ValueError, RuntimeError)):
+            optimizer.step()
+        return
+    shrink(state[key], left)
+    assert_refused(model, optimizer, "head.weight")
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_bytes(format, device, buffer, left):
+    model, optimizer = build(format, device)
+    tensor = getattr(model.head.weight, buffer)
+    if tensor is None:
+        return
+    shrink(tensor, left)
+    assert_refused(model, optimizer, "head.weight")
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_plain_parameter(format, device, left):
+    model, optimizer = build(format, device)
+    shrink(model.scale.data, left)
+    with pytest.raises(ValueError, match=r"scale.*freed"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+@pytest.mark.parametrize("name", ["head.weight", "scale"])
+def test_gradient(format, device, name, left):
+    model, optimizer = build(format, device)
+    shrink(model.get_parameter(name).grad, left)
+    assert_refused(model, optimizer, name)
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_casts_and_decodings(format, device, left):
+    """Of a value to cast, and of bytes to decode."""
+    value = torch.randn(64, 64, device=device)
+    shrink(value, left)
+    with pytest.raises(ValueError, match="freed"):
+        nc.quantize(value, format)
+    weight = nc.quantize(torch.randn(64, 64, device=device), format)
+    shrink(weight.rowwise_data, left)
+    with pytest.raises(ValueError, match="freed"):
+        weight.dequantize()
+    weight = nc.convert(torch.nn.Linear(64, 64).to(device), format).weight
+    shrink(weight.master, left)
+    with pytest.raises((ValueError, RuntimeError)):
+        with torch.no_grad():
+            weight._store.mark_stale(64)
+        weight.dequantize()
