@@ -83,8 +83,12 @@ def cast_again(store: Store, amax: torch.Tensor | None) -> None:
         store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])
 
 
-def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """The maximum over the ranks, in place. NaN is never in it."""
+def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """The maximum over the ranks of a group, in place; without a group, of this one alone. NaN is
+    never in it.
+    """
+    if group is None:
+        return
     gpu = amaxes.is_cuda  # where NCCL works on the present stream, and nobody has to wait
     work = dist.all_reduce(amaxes, op=dist.ReduceOp.MAX, group=group, async_op=not gpu)
     if gpu:

@@ -113,12 +113,12 @@ def _checked_tensors(owner: Owner, format: registry.Format, shape, flattened, te
         if tensor is not None:
             memory.check_dense(owner, part, tensor)
     model = _model(owner, format, parts, *(flattened or matrix_shape(shape)))
+    if parts["master"] is not None:
+        model["master"] = torch.empty(shape, dtype=torch.float32, device="meta")
     for part, wanted in model.items():
         if (parts[part] is None) != (wanted is None):
             verbs = ("keeps none", "has one") if wanted is None else ("keeps one", "has none")
             owner.refuse(f"{part}: {format.name} {verbs[0]}, and it {verbs[1]}")
-    if parts["master"] is not None:
-        model["master"] = torch.empty(shape, dtype=torch.float32, device="meta")
     there = [part for part in NAMES if parts[part] is not None]
     for part in there:
         _check_like(owner, part, parts[part], model[part])
@@ -128,7 +128,15 @@ def _checked_tensors(owner: Owner, format: registry.Format, shape, flattened, te
     for part in ("amax", "history"):
         _check_magnitudes(owner, part, parts[part])
     memory.check_apart(owner, parts)
-    return [None if one is None else one.detach() for one in parts.values()]
+    return [None if one is None else _alias(one, model[part]) for part, one in parts.items()]
+
+
+def _alias(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """The same memory; the dimensions of one element or none, whose strides may be any, as those of
+    a new tensor.
+    """
+    is_new = tensor.is_contiguous()
+    return tensor.detach().as_strided(model.shape, model.stride()) if is_new else tensor.detach()
 
 
 def _model(owner: Owner, format: registry.Format, parts: dict, rows: int, columns: int) -> dict:
@@ -142,21 +150,24 @@ def _model(owner: Owner, format: registry.Format, parts: dict, rows: int, column
         usages += [usage] * (parts[data] is not None)
     if not usages:
         owner.refuse("it has the bytes of neither usage")
-    if rows * columns == 0:  # of any shape without elements: see _check_like
-        rows = columns = 0
     try:
-        bytes = buffers.allocate(format, rows, columns, usages, torch.device("meta"))
+        for usage in usages if rows * columns else ():
+            format.check_holds(usage, rows, columns)
     except ValueError as error:
         owner.refuse(str(error))
-    return dict(zip(NAMES, (*bytes.buffers, bytes.amax, bytes.history), strict=False))
+    model = dict.fromkeys(NAMES)
+    for index in (buffer for usage in usages for buffer in registry.buffers_of(usage)):
+        sizes = format.buffer_shape(index, rows, columns)
+        model[NAMES[index]] = torch.empty(sizes, dtype=format.buffer_dtype(index), device="meta")
+    spanning = buffers.allocate(format, 0, 0, usages, torch.device("meta"))
+    return {**model, "amax": spanning.amax, "history": spanning.history}
 
 
 def _check_like(owner: Owner, part: str, tensor: torch.Tensor, model: torch.Tensor) -> None:
     if tensor.dtype != model.dtype:
         owner.refuse(f"{part} is {tensor.dtype}, not {model.dtype}", TypeError)
     # An empty tensor keeps the buffers of the empty matrix that it was made as.
-    is_empty = tensor.numel() == model.numel() == 0 and tensor.dim() == model.dim()
-    if tensor.shape != model.shape and not is_empty:
+    if tensor.shape != model.shape and not tensor.numel() == model.numel() == 0:
         owner.refuse(f"{part} has shape {tuple(tensor.shape)}, not {tuple(model.shape)}")
     if part != "master" and not tensor.is_contiguous():
         owner.refuse(f"{part} is not contiguous (strides {tensor.stride()})")
