@@ -7,26 +7,33 @@ import torch
 _INFINITY = 0x7F800000  # as the bits of a float32
 
 
+def problem_with(tensor: torch.Tensor) -> str | None:
+    """What keeps the elements of a plain tensor from being read, for messages: of a storage that
+    was cut short torch would read what lies behind it.
+    """
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        return f"is {'quantized by torch' if tensor.is_quantized else kind}, not dense"
+    begin, end = _span(tensor)
+    if tensor._is_zerotensor() or end <= tensor.untyped_storage().nbytes():
+        return None
+    return f"takes bytes {begin} to {end} of a storage of {tensor.untyped_storage().nbytes()}"
+
+
 def check_dense(owner, part: str, tensor) -> None:
     """TypeError or ValueError unless it is a plain tensor whose elements lie in memory, each in a
     place of its own.
     """
     if type(tensor) is not torch.Tensor:
         owner.refuse(f"{part} is of type {type(tensor).__name__}, not torch.Tensor", TypeError)
-    if tensor.layout != torch.strided or tensor.is_nested:
-        owner.refuse(f"{part} is {'nested' if tensor.is_nested else tensor.layout}, not dense")
+    if problem := problem_with(tensor):
+        owner.refuse(f"{part} {problem}")
     if tensor.requires_grad:
         owner.refuse(f"{part} requires a gradient")
-    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
+    if tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
         owner.refuse(f"{part} has values that its memory does not hold as they are")
-    if _reach(tensor) is None:
+    if _overlaps(tensor):
         owner.refuse(f"{part} has elements that share memory (strides {tensor.stride()})")
-    begin, end = _span(tensor)
-    if end > tensor.untyped_storage().nbytes():
-        owner.refuse(
-            f"{part} takes bytes {begin} to {end} of a storage of "
-            f"{tensor.untyped_storage().nbytes()}"
-        )
 
 
 def check_apart(owner, parts: dict) -> None:
@@ -45,24 +52,30 @@ def check_apart(owner, parts: dict) -> None:
 
 def are_magnitudes(tensor: torch.Tensor) -> bool:
     """Whether no float32 is negative, -0 included, or NaN."""
-    bits = tensor.contiguous().view(torch.int32)
+    bits = tensor.resolve_neg().contiguous().view(torch.int32)
     return bool(((bits >= 0) & (bits <= _INFINITY)).all())
 
 
-def _reach(tensor: torch.Tensor) -> int | None:
-    """How far the last element lies behind the first. None if two elements may be one."""
-    if tensor.numel() == 0:
-        return 0
+def _steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """The strides and the sizes of all dimensions that have neighbours."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return sorted((step, size) for step, size in pairs if size > 1)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements may be one."""
     reach = 0
-    steps = zip(tensor.stride(), tensor.shape, strict=True)
-    for step, size in sorted((step, size) for step, size in steps if size > 1):
+    for step, size in _steps(tensor) if tensor.numel() else ():
         if step <= reach:
-            return None
+            return True
         reach += step * (size - 1)
-    return reach
+    return False
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes of its storage that it takes."""
+    if tensor.numel() == 0:
+        return 0, 0
     begin = tensor.storage_offset() * tensor.itemsize
-    return begin, begin + (_reach(tensor) + 1) * tensor.itemsize if tensor.numel() else begin
+    reach = sum(step * (size - 1) for step, size in _steps(tensor))
+    return begin, begin + (reach + 1) * tensor.itemsize

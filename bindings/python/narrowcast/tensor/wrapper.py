@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from narrowcast import registry
+from narrowcast import _C, registry
 from narrowcast.tensor import checks, compiling, dispatch, parts
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.region import Region, strides
@@ -42,6 +42,7 @@ class QuantizedTensor(torch.Tensor):
             tensor = torch.Tensor._make_wrapper_subclass(
                 cls, shape, **place, dtype=dtype, device=store.bytes.device
             )
+        _C.withhold_memory(tensor)
         tensor._view = view
         return tensor
 
