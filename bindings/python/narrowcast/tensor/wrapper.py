@@ -83,7 +83,9 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def amax(self) -> torch.Tensor | None:
-        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None."""
+        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None.
+        torch's method of this name is hidden: torch.amax(w, dim) does the same.
+        """
         return self._view.spanning("amax")
 
     @property
@@ -229,10 +231,8 @@ def rebuild(
     is_parameter: bool = False,
     products: str = "decoded",
 ) -> QuantizedTensor:
-    """A QuantizedTensor from its parts, as pickling has them.
-
-    ValueError or TypeError, with the weight's name and the part, if they are not what pickling
-    makes: a checkpoint may say anything.
+    """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
+    weight's name and the part, for any that it does not make: a checkpoint may say anything.
     """
     options = name, recompute, partial, flattened, requires_grad, is_parameter, products
     tensors = checks.check_parts(format, shape, dtype, tensors, *options)
