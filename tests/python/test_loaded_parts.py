@@ -1,7 +1,10 @@
 """What is saved is what torch.load(weights_only=True) makes of it, for all kinds of tensors."""
 
+import io
+
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import narrowcast as nc
 from checkpoints import Changed, load, parts_of, weight_of
@@ -91,3 +94,16 @@ def test_a_loaded_tensor_serves_as_any(format):
     optimizer = nc.FusedAdam([loaded])
     loaded.grad = torch.ones(loaded.shape)
     optimizer.step()
+
+
+def test_without_values(format):
+    """torch.load onto meta, and in a FakeTensorMode."""
+    weight = weight_of(format)
+    file = io.BytesIO()
+    torch.save(weight, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True, map_location="meta").device.type == "meta"
+    file.seek(0)
+    with FakeTensorMode():
+        loaded = torch.load(file, weights_only=True)
+        assert loaded.shape == loaded.dequantize().shape == weight.shape

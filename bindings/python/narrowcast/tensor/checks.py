@@ -175,7 +175,7 @@ def _check_like(owner: Owner, part: str, tensor: torch.Tensor, model: torch.Tens
 
 def _check_magnitudes(owner: Owner, part: str, tensor: torch.Tensor | None) -> None:
     """Of amaxes, and of the multipliers with which a history begins."""
-    if tensor is None or tensor.is_meta:
+    if tensor is None or not memory.has_values(tensor):
         return
     if not memory.are_magnitudes(tensor):
         owner.refuse(f"{part} has negative numbers or NaN")

@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+from torch._subclasses import FakeTensor
 
 _INFINITY = 0x7F800000  # as the bits of a float32
 
@@ -24,7 +25,7 @@ def check_dense(owner, part: str, tensor) -> None:
     """TypeError or ValueError unless it is a plain tensor whose elements lie in memory, each in a
     place of its own.
     """
-    if type(tensor) is not torch.Tensor:
+    if type(tensor) not in (torch.Tensor, FakeTensor):  # torch.load makes these in a FakeTensorMode
         owner.refuse(f"{part} is of type {type(tensor).__name__}, not torch.Tensor", TypeError)
     if problem := problem_with(tensor):
         owner.refuse(f"{part} {problem}")
@@ -40,7 +41,7 @@ def check_apart(owner, parts: dict) -> None:
     """ValueError if two tensors share memory: a write to one would change the other."""
     spans = []
     for part, tensor in parts.items():
-        if tensor is not None and not tensor.is_meta and tensor.numel():
+        if tensor is not None and has_values(tensor) and tensor.numel():
             begin, end = _span(tensor)
             address = tensor.untyped_storage().data_ptr()
             spans.append((address + begin, address + end, part))
@@ -48,6 +49,11 @@ def check_apart(owner, parts: dict) -> None:
     for (_, end, part), (begin, _, other) in itertools.pairwise(spans):
         if begin < end:
             owner.refuse(f"{part} and {other} share memory")
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether it stands for more than a shape."""
+    return not tensor.is_meta and type(tensor) is not FakeTensor
 
 
 def are_magnitudes(tensor: torch.Tensor) -> bool:
