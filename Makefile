@@ -28,7 +28,7 @@ endif
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
-.PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan fuzz clean
+.PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan fuzz fuzz-codegen fuzz-parts clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,7 +43,8 @@ help:
 	@echo "make format      format the C++, CUDA and Python sources"
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan likewise"
-	@echo "make fuzz        specs changed at random, under both; FUZZ_SECONDS=3600 for an hour, FUZZ_SEED=2 for other inputs"
+	@echo "make fuzz        specs changed at random, under both, and then weights of checkpoints; FUZZ_SECONDS=3600 for an hour"
+	@echo "                 (and half an hour), FUZZ_SEED=2 for other inputs; fuzz-codegen and fuzz-parts are each alone"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
 	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS"
 
@@ -106,10 +107,15 @@ asan ubsan: $(ready)
 	cmake --build build-$@ --parallel $(JOBS)
 	ctest --test-dir build-$@ --output-on-failure --no-tests=error --parallel $(JOBS)
 
-fuzz: $(ready)
+fuzz: fuzz-codegen fuzz-parts
+
+fuzz-codegen: $(ready)
 	cmake --preset fuzz -B build-fuzz
 	cmake --build build-fuzz --parallel $(JOBS) --target fuzz_codegen
 	cd build-fuzz && tests/fuzz/fuzz_codegen --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) $(CURDIR)/spec $(CURDIR)/tests/codegen/bad
+
+fuzz-parts: build
+	$(run_python) tests/fuzz/fuzz_parts.py --seconds $$(( $(FUZZ_SECONDS) / 2 )) --seed $(FUZZ_SEED)
 
 clean:
 	rm -rf build build-* demo learning dist .pytest_cache .ruff_cache

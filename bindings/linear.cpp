@@ -94,7 +94,8 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   at::Tensor operand = input;
   OptionalTensor addend = bias;
   const at::DeviceType device = input.device().type();
-  if (at::autocast::is_autocast_enabled(device)) {
+  // Of meta, which has no autocast, torch does not let itself be asked.
+  if (device != at::kMeta && at::autocast::is_autocast_enabled(device)) {
     const at::ScalarType dtype = at::autocast::get_autocast_dtype(device);
     operand = input.to(dtype);
     if (bias) addend = bias->to(dtype);

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_linear(module);
   narrowcast::bind_products();
   narrowcast::bind_weights(module);
+  narrowcast::bind_wrapper(module);
   narrowcast::bind_units(module);
   narrowcast::bind_scaled_product();
   narrowcast::bind_traced();

@@ -14,6 +14,7 @@ void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_products();
 void bind_weights(py::module_& module);
+void bind_wrapper(py::module_& module);
 void bind_units(py::module_& module);
 void bind_scaled_product();
 void bind_traced();

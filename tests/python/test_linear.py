@@ -133,3 +133,12 @@ def test_missing_usage(format):
         rowwise.sum().backward()
     with pytest.raises(ValueError, match="no rowwise bytes"):
         F.linear(x, columnwise)
+
+
+def test_on_meta(format):
+    """Shapes alone, as of a plain layer."""
+    layer = make(format, "meta")
+    out = layer(torch.ones(5, 96, device="meta", requires_grad=True))
+    assert (out.shape, out.device.type) == ((5, 64), "meta")
+    out.sum().backward()
+    assert layer.weight.grad.shape == (64, 96)

@@ -87,3 +87,25 @@ def test_parameters_of_another_memory_format(device):
 def test_the_plugin_of_an_empty_path():
     with pytest.raises(ValueError, match="path of a plugin is empty"):
         nc.load("")
+
+
+ADDRESSES = {
+    "to_dlpack": torch.utils.dlpack.to_dlpack,
+    "data_ptr": torch._C.TensorBase.data_ptr,  # as C++ asks for it
+}
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_what_asks_for_an_address(format, device, name):
+    """C++ that asks no __torch_function__ gets an error, not a null pointer, from views too."""
+    weight = weight_of(format, device)
+    for one in (weight, weight[32:], weight.view(-1), weight.clone(), nn.Parameter(weight)):
+        with pytest.raises(RuntimeError, match=r"QuantizedTensor has no memory .* dequantize\(\)"):
+            ADDRESSES[name](one.detach())
+
+
+def test_amax_of_a_dimension(format, device):
+    """Not by the method, whose name is the buffer's."""
+    weight = weight_of(format, device)
+    assert torch.equal(torch.amax(weight, 1), weight.dequantize().amax(1))
+    assert type(weight.amax) in (torch.Tensor, type(None))

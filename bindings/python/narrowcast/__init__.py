@@ -5,6 +5,7 @@ FSDP2.
 import torch as _torch  # brings the libraries that narrowcast._C is linked to
 
 from narrowcast import operators as _operators
+from narrowcast.command import start as _start
 from narrowcast.conversion import convert
 from narrowcast.errors import PluginError
 from narrowcast.fsdp import hooks as _hooks
@@ -27,5 +28,9 @@ __all__ = [
 ]
 
 _operators.load()
-load_all()
-del load_all, _torch, _hooks, _initialization, _operators
+try:
+    load_all()
+except PluginError as error:
+    _start.end_command(error)
+    raise
+del load_all, _torch, _hooks, _initialization, _operators, _start

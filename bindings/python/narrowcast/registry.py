@@ -233,7 +233,10 @@ def load(path: str | os.PathLike) -> list[str]:
     if not os.fspath(path):
         raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
     path = Path(path)
-    files = sorted(path.glob("*.so")) if path.is_dir() else [path]
+    try:
+        files = sorted(path.glob("*.so")) if path.is_dir() else [path]
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise PluginError(f"plugin {os.fspath(path)!r}: {error.strerror}") from None
     if not files:
         raise PluginError(f"{path} is a folder without plugins (*.so)")
     return [_register(_C.load_plugin(str(file))) for file in files]
@@ -254,5 +257,6 @@ def load_all() -> None:
         for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
             load(path)
     except PluginError as error:
-        advice = "NARROWCAST_PLUGINS names it: without that variable, the rest can be used"
+        place = "" if os.path.isabs(path) else f", relative to {os.getcwd()}"
+        advice = f"NARROWCAST_PLUGINS names it{place}: without that variable, the rest can be used"
         raise PluginError(f"{error} ({advice})") from None

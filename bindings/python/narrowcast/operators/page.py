@@ -11,7 +11,8 @@ formats of your own.
 Each cell is **exact** (on the bytes: `dequantize(op(q)) == op(dequantize(q))`), an **identity**
 (the same bytes), or an **error** with its reason. Nothing dequantizes silently. What is in no row
 is arithmetic: out of place (`w + 1`, `w.norm()`, `x @ w`, `w.float()`) it makes a plain tensor of
-decoded values, in place it is an error.
+decoded values, in place it is an error. `w.amax` is a buffer (or None), not torch's method:
+`torch.amax(w, dim)` is the operation.
 
 Cuts and joints elsewhere than where a cell says are errors that name the format, the numbers and
 the nearest legal bounds. The end of a tensor is always legal, and a tensor with one usage alone has

@@ -144,7 +144,7 @@ STORAGE = _identity(
 )
 SHARED = _exact("share_memory_, is_shared", "of every buffer")
 NO_MEMORY = _error(
-    "numpy, tolist, __dlpack__, apply_, map_", "no memory holds the values, only their codes"
+    "numpy, tolist, DLPack, apply_, map_", "no memory holds the values, only their codes"
 )
 IS_PINNED = _exact("is_pinned", "whether all buffers are", "is_pinned")
 RECORD_STREAM = _exact("record_stream", "of every buffer; none is made anew", "record_stream")

@@ -3,10 +3,10 @@ cast.
 """
 
 import copy
-from itertools import chain
 
 import torch
 
+from narrowcast.optimizer import saved_state
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 from narrowcast.tensor.master import Draw, Master, Saved
 
@@ -59,17 +59,17 @@ def make_updatable(local: QuantizedTensor) -> None:
 
 def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
-    class would cast it to the parameters' dtypes. `check_group(group, index)` raises ValueError or
-    TypeError for options that make no sense.
+    class would cast it to the parameters' dtypes. All is checked before anything changes.
+    `check_group(group, index)` raises ValueError or TypeError for options that make no sense.
     """
+    saved_state.check_type("the state dict", state_dict, dict)
     state_dict = state_dict.copy()
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         result = hook(optimizer, state_dict)
         state_dict = state_dict if result is None else result
-    pairs = _matching(optimizer, state_dict)
+    pairs = saved_state.matching(optimizer, state_dict)
     for parameter, name, saved in pairs:
-        _check(optimizer.state[parameter], saved, name)
-        _check_history(saved, name)
+        saved_state.check(optimizer.state[parameter], saved, name)
     saved_options = [
         {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
         for saved_group in state_dict["param_groups"]
@@ -88,85 +88,6 @@ def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
             _settle(parameter, optimizer.state[parameter], seeds[parameter])
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
-
-
-def _matching(optimizer, state_dict):
-    """Parameters with their names and their saved state. ValueError if groups or parameters do not
-    match.
-    """
-    saved_groups = state_dict["param_groups"]
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    saved_sizes = [len(group["params"]) for group in saved_groups]
-    if sizes != saved_sizes:
-        raise ValueError(
-            f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
-        )
-    keys = chain.from_iterable(group["params"] for group in saved_groups)
-    pairs = []
-    for key, (_, parameter, name) in zip(keys, optimizer.named(), strict=True):
-        saved = state_dict["state"].get(key)
-        if saved is not None:
-            pairs.append((parameter, name, saved))
-        elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
-            raise ValueError(f"the state dict has no state for {name}")
-    return pairs
-
-
-def _check(state: dict, saved: dict, name: str) -> None:
-    for key, value in state.items():
-        if key not in saved:
-            raise ValueError(
-                f"{name}: the state dict has no {key!r}, only {sorted(saved)}. It must come from "
-                "FusedAdam"
-            )
-        other = saved[key]
-        if key == "step":
-            _check_step(other, name)
-            continue
-        if not isinstance(other, torch.Tensor):
-            raise TypeError(f"{name}: {key} is a {type(other).__name__} in the state dict")
-        if other.is_meta:
-            raise ValueError(
-                f"{name}: {key} is on the meta device in the state dict: it has no value"
-            )
-        if isinstance(value, dtensors.DTensor) != isinstance(other, dtensors.DTensor):
-            raise ValueError(
-                f"{name}: {key} is a {type(other).__name__} in the state dict and a "
-                f"{type(value).__name__} in the optimizer. "
-                "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict distributes a "
-                "full state dict"
-            )
-        if tuple(other.shape) != tuple(value.shape):
-            raise ValueError(
-                f"{name}: {key} has shape {tuple(other.shape)} in the state dict, "
-                f"{tuple(value.shape)} in the optimizer"
-            )
-        if other.dtype != value.dtype and not (
-            other.dtype == torch.bfloat16 and value.dtype == torch.float32
-        ):
-            raise ValueError(
-                f"{name}: {key} is {other.dtype} in the state dict and {value.dtype} in the "
-                "optimizer, which would round it. Make the optimizer with "
-                f"state_dtype={other.dtype}"
-            )
-
-
-def _check_step(step, name: str) -> None:
-    if isinstance(step, torch.Tensor) and (step.is_meta or step.numel() != 1):
-        raise ValueError(
-            f"{name}: step has shape {tuple(step.shape)} on {step.device} in the state dict; it is "
-            "one number"
-        )
-    number = float(step)
-    if not (number >= 0 and number.is_integer()):
-        raise ValueError(f"{name}: step is {number} in the state dict; steps are counted from 0")
-
-
-def _check_history(saved: dict, name: str) -> None:
-    """Multipliers and amaxes of delayed scaling: no cast makes one that is negative or NaN."""
-    history = saved.get("history")
-    if isinstance(history, torch.Tensor) and not bool((history >= 0).all()):
-        raise ValueError(f"{name}: history has negative numbers or NaN in the state dict")
 
 
 def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:

@@ -96,8 +96,10 @@ def reducer(amaxes: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], dist
     return partial(group.allreduce, [amaxes], options)
 
 
-def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """The same, begun and ended."""
+def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """The same, begun and ended; without a group, of this rank alone."""
+    if group is None:
+        return
     work = reducer(amaxes, group)()
     if amaxes.is_cuda:
         return

@@ -6,13 +6,12 @@ from functools import partial
 
 import torch
 
-from narrowcast import registry
-from narrowcast.tensor import compiling, dispatch, parts
+from narrowcast import _C, registry
+from narrowcast.tensor import checks, compiling, dispatch, parts
+from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Label, Store
 from narrowcast.tensor.view import View
-
-LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class QuantizedTensor(torch.Tensor):
@@ -43,6 +42,7 @@ class QuantizedTensor(torch.Tensor):
             tensor = torch.Tensor._make_wrapper_subclass(
                 cls, shape, **place, dtype=dtype, device=store.bytes.device
             )
+        _C.withhold_memory(tensor)
         tensor._view = view
         return tensor
 
@@ -83,7 +83,9 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def amax(self) -> torch.Tensor | None:
-        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None."""
+        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None.
+        torch's method of this name is hidden: torch.amax(w, dim) does the same.
+        """
         return self._view.spanning("amax")
 
     @property
@@ -229,11 +231,17 @@ def rebuild(
     is_parameter: bool = False,
     products: str = "decoded",
 ) -> QuantizedTensor:
-    """A QuantizedTensor from its parts, as pickling has them."""
+    """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
+    weight's name and the part, for any that it does not make: a checkpoint may say anything.
+    """
+    options = name, recompute, partial, flattened, requires_grad, is_parameter, products
+    tensors = checks.check_parts(format, shape, dtype, tensors, *options)
     label = Label(name, recompute, products)
     store = parts.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
-    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 rebuild.__module__ = "narrowcast.tensor"  # as saved tensors name it

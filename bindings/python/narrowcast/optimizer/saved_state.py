@@ -1,0 +1,148 @@
+"""What a state dict may bring to FusedAdam: a checkpoint may say anything, and all of it is checked
+before anything of the optimizer changes.
+"""
+
+from itertools import chain
+
+import torch
+
+from narrowcast.tensor import QuantizedTensor, dtensors, memory
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def matching(optimizer, state_dict) -> list[tuple[torch.Tensor, str, dict]]:
+    """Parameters with their names and their saved state. ValueError if groups or parameters do not
+    match, TypeError if it is no state dict.
+    """
+    check_type("the state dict", state_dict, dict)
+    for key, *kinds in (("state", dict), ("param_groups", list, tuple)):
+        if key not in state_dict:
+            raise ValueError(f"the state dict has no {key!r}, only {sorted(map(str, state_dict))}")
+        check_type(f"{key!r} of the state dict", state_dict[key], *kinds)
+    saved_groups = state_dict["param_groups"]
+    for index, group in enumerate(saved_groups):
+        check_type(f"group {index} of the state dict", group, dict)
+        check_type(f"'params' of group {index} of the state dict", group.get("params"), list, tuple)
+        for key in group["params"]:
+            check_type(f"a parameter of group {index} of the state dict", key, int, str)
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    saved_sizes = [len(group["params"]) for group in saved_groups]
+    if sizes != saved_sizes:
+        raise ValueError(
+            f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
+        )
+    keys = chain.from_iterable(group["params"] for group in saved_groups)
+    pairs = []
+    for key, (_, parameter, name) in zip(keys, optimizer.named(), strict=True):
+        saved = state_dict["state"].get(key)
+        if saved is not None:
+            pairs.append((parameter, name, saved))
+        elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
+            raise ValueError(f"the state dict has no state for {name}")
+    return pairs
+
+
+def check(state: dict, saved, name: str) -> None:
+    """ValueError or TypeError unless a parameter's state can be that which was saved."""
+    check_type(f"{name}: its state in the state dict", saved, dict)
+    for key, value in state.items():
+        if key not in saved:
+            raise ValueError(
+                f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
+                "come from FusedAdam"
+            )
+        if key == "step":
+            _check_step(saved[key], name)
+        else:
+            _check_tensor(key, value, saved[key], name)
+    if "history" in state:
+        _check_history(dtensors.local_of(saved["history"]), name)
+    if bool((dtensors.local_of(saved["exp_avg_sq"]) < 0).any()):
+        raise ValueError(
+            f"{name}: exp_avg_sq has negative numbers in the state dict, and it is a mean of "
+            "squares: load another copy of the checkpoint"
+        )
+
+
+def check_type(what: str, value, *types: type) -> None:
+    """TypeError unless a value is of one of some types."""
+    if not isinstance(value, types):
+        wanted = " or ".join(one.__name__ for one in types)
+        raise TypeError(f"{what} is of type {type(value).__name__}, not {wanted}")
+
+
+def _check_tensor(key: str, value: torch.Tensor, other, name: str) -> None:
+    if not isinstance(other, torch.Tensor):
+        raise TypeError(f"{name}: {key} is a {type(other).__name__} in the state dict")
+    if other.is_meta:
+        raise ValueError(f"{name}: {key} is on the meta device in the state dict: it has no value")
+    if isinstance(value, dtensors.DTensor) != isinstance(other, dtensors.DTensor):
+        raise ValueError(
+            f"{name}: {key} is a {type(other).__name__} in the state dict and a "
+            f"{type(value).__name__} in the optimizer. "
+            "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict distributes a "
+            "full state dict"
+        )
+    _check_readable(key, other, name)
+    if tuple(other.shape) != tuple(value.shape):
+        raise ValueError(
+            f"{name}: {key} has shape {tuple(other.shape)} in the state dict, "
+            f"{tuple(value.shape)} in the optimizer"
+        )
+    if other.dtype == value.dtype:
+        return
+    if key not in _MOMENTS:
+        raise ValueError(f"{name}: {key} is {other.dtype} in the state dict, not {value.dtype}")
+    if other.dtype not in (torch.bfloat16, torch.float32):
+        raise ValueError(
+            f"{name}: {key} is {other.dtype} in the state dict, and moments are float32 or bfloat16"
+        )
+    if value.dtype != torch.float32:
+        raise ValueError(
+            f"{name}: {key} is {other.dtype} in the state dict and {value.dtype} in the "
+            f"optimizer, which would round it. Make the optimizer with state_dtype={other.dtype}"
+        )
+
+
+def _check_readable(key: str, other: torch.Tensor, name: str) -> None:
+    """Of a tensor that copy_ could read something else from than values, or nothing."""
+    local = dtensors.local_of(other)
+    if isinstance(local, QuantizedTensor):
+        raise TypeError(f"{name}: {key} is a QuantizedTensor in the state dict: dequantize() it")
+    problem = memory.problem_with(local) if type(local) in _PLAIN else None
+    if problem is not None:
+        raise ValueError(f"{name}: {key} {problem}, in the state dict")
+
+
+def _check_step(step, name: str) -> None:
+    check_type(f"{name}: step in the state dict", step, int, float, torch.Tensor)
+    if isinstance(step, torch.Tensor):
+        _check_readable("step", step, name)
+        if step.is_meta or step.dim() != 0:
+            raise ValueError(
+                f"{name}: step has shape {tuple(step.shape)} on {step.device} in the state dict; "
+                "it is one number"
+            )
+        step = step.item()
+        check_type(f"{name}: step in the state dict", step, int, float)
+    if not (0 <= step < 2**63 and float(step).is_integer()):
+        shown = step if isinstance(step, float) or abs(step) < 2**64 else "beyond 64 bits"
+        raise ValueError(
+            f"{name}: step is {shown} in the state dict; steps are counted from 0 to 2^63"
+        )
+
+
+def _check_history(history: torch.Tensor, name: str) -> None:
+    """Multipliers and amaxes of delayed scaling: no cast makes amaxes that are negative or NaN, or
+    a multiplier that is infinite; one of 0 says that a value was written whose cast is to come.
+    """
+    if not memory.are_magnitudes(history):
+        raise ValueError(f"{name}: history has negative numbers or NaN in the state dict")
+    present, following = history[:2].tolist()
+    if max(present, following) == float("inf") or (present > 0) != (following > 0):
+        raise ValueError(
+            f"{name}: history begins with the multipliers {present} and {following} in the state "
+            "dict; they are positive and finite, or both 0"
+        )

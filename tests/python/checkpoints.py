@@ -1,0 +1,48 @@
+"""QuantizedTensors as checkpoints have them: the arguments of narrowcast.tensor.rebuild."""
+
+import io
+
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import unit
+from narrowcast.tensor import rebuild
+from narrowcast.tensor.checks import NAMES
+
+FIELDS = (
+    *("format", "shape", "dtype", "tensors", "name", "recompute", "partial", "flattened"),
+    *("requires_grad", "is_parameter", "products"),
+)
+
+
+def weight_of(format, device="cpu"):
+    layer = nc.convert(nn.Linear(unit(format), 2 * unit(format), bias=False, device=device), format)
+    return layer.weight
+
+
+def parts_of(tensor):
+    """The arguments of rebuild, by name, and those tensors that are there."""
+    _, arguments = tensor.__reduce_ex__(2)
+    facts = dict(zip(FIELDS, arguments, strict=True))
+    tensors = dict(zip(NAMES, facts.pop("tensors"), strict=True))
+    return facts, {part: tensor for part, tensor in tensors.items() if tensor is not None}
+
+
+class Changed:
+    """Pickles as a call of rebuild with these parts."""
+
+    def __init__(self, facts, tensors):
+        listed = [tensors.get(part) for part in NAMES]
+        self.arguments = tuple({**facts, "tensors": listed}[field] for field in FIELDS)
+
+    def __reduce__(self):
+        return rebuild, self.arguments
+
+
+def load(facts, tensors):
+    """As a checkpoint has them."""
+    file = io.BytesIO()
+    torch.save({"one.weight": Changed(facts, tensors)}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)["one.weight"]

@@ -1,0 +1,109 @@
+"""What is saved is what torch.load(weights_only=True) makes of it, for all kinds of tensors."""
+
+import io
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+import narrowcast as nc
+from checkpoints import Changed, load, parts_of, weight_of
+from models import assert_same, same, unit
+from narrowcast.tensor import rebuild
+
+
+def saved_forms(format):
+    """All kinds of tensors that are pickled."""
+    n = unit(format)
+    weight = weight_of(format)
+    layer = nn.Linear(n, n, bias=False, device="meta")
+    yield weight
+    yield nc.convert(layer, format).weight
+    yield weight[n:]
+    yield weight.detach().view(-1)
+    yield weight.detach()[n:].view(-1)
+    yield weight.detach().view(2, n, n)
+    yield weight.detach().requires_grad_()
+    yield weight.detach().new_empty(0)
+    yield weight.detach().new_empty((3, 0))
+    yield weight.detach()[:0]
+    f = nc.format(format)
+    if f.rules.transpose.kind == "exact":
+        yield weight.detach().t()
+    yield nc.quantize(torch.randn(n, n, dtype=torch.bfloat16), format)
+    yield nc.quantize(torch.randn(n, 2 * n), format)[:, n:]
+    for usage in ("rowwise", "columnwise"):
+        one = dict.fromkeys(("rowwise", "columnwise"), False) | {usage: True}
+        yield nc.quantize(torch.randn(n, n), format, **one)
+        yield nc.quantize(torch.randn(0, n), format, **one)
+
+
+def test_what_is_saved_is_loaded(format):
+    for tensor in saved_forms(format):
+        facts, tensors = parts_of(tensor)
+        loaded = load(facts, tensors)
+        facts_again, tensors_again = parts_of(loaded)
+        assert facts_again == facts
+        assert tensors_again.keys() == tensors.keys()
+        for part, one in tensors.items():
+            if one.numel():  # empty buffers are made anew, of the tensor's own shape
+                assert tensors_again[part].shape == one.shape, (facts, part)
+                assert one.is_meta or same(tensors_again[part], one), (facts, part)
+        for usage in loaded._view.usages:
+            assert loaded.detach().dequantize(usage=usage).shape == tensor.shape
+
+
+def test_buffers_of_an_empty_tensor(format):
+    """Without elements they may have any shape, as those that new_empty() makes."""
+    facts, tensors = parts_of(nc.quantize(torch.randn(0, unit(format)), format))
+    for part, one in tensors.items():
+        if one.numel() == 0:
+            loaded = load(facts, {**tensors, part: one.new_empty(5, 0, 2)})
+            assert getattr(loaded, part).shape == one.shape
+            assert loaded.dequantize().shape == facts["shape"]
+
+
+def test_a_loaded_part_of_a_tensor_is_updated(format):
+    """It is its optimizer's alone, without ranks that could agree on a scale."""
+    weight = weight_of(format).detach()
+    loaded = load(*parts_of(weight[unit(format) :]))
+    assert loaded._store.partial
+    parameter = nn.Parameter(loaded)
+    before = parameter.detach().dequantize()
+    optimizer = nc.FusedAdam([parameter], lr=1.0)
+    parameter.grad = torch.ones(parameter.shape)
+    optimizer.step()
+    assert not torch.equal(parameter.detach().dequantize(), before)
+
+
+def test_fewer_arguments(format):
+    """Those of checkpoints from before there were more."""
+    facts, tensors = parts_of(nc.quantize(torch.randn(unit(format), unit(format)), format))
+    loaded = rebuild(*Changed(facts, tensors).arguments[:8])
+    assert parts_of(loaded)[0] == facts
+
+
+def test_a_loaded_tensor_serves_as_any(format):
+    weight, other = weight_of(format), weight_of(format)
+    loaded = load(*parts_of(weight))
+    model = nn.Linear(*reversed(weight.shape), bias=False)
+    nc.convert(model, format).load_state_dict({"weight": loaded})
+    assert_same(model.weight.detach(), weight.detach())
+    other.detach().copy_(loaded.detach())
+    assert_same(other.detach(), weight.detach())
+    optimizer = nc.FusedAdam([loaded])
+    loaded.grad = torch.ones(loaded.shape)
+    optimizer.step()
+
+
+def test_without_values(format):
+    """torch.load onto meta, and in a FakeTensorMode."""
+    weight = weight_of(format)
+    file = io.BytesIO()
+    torch.save(weight, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True, map_location="meta").device.type == "meta"
+    file.seek(0)
+    with FakeTensorMode():
+        loaded = torch.load(file, weights_only=True)
+        assert loaded.shape == loaded.dequantize().shape == weight.shape
