@@ -25,9 +25,9 @@ class StoreHandle {
     const py::object master = attribute(store_, kMaster);
     set(master, kStale, py::bool_(true));
     set(master, kSaved, py::none());
-    const auto& bytes = py::cast<const Bytes&>(attribute(store_, kBytes));
-    if (bytes.history) bytes.history->zero_();
-    set(store_, kUsed, py::int_(bytes.rows));
+    const auto bytes = py::cast<std::shared_ptr<Bytes>>(attribute(store_, kBytes));
+    if (bytes->history) bytes->history->zero_();
+    set(store_, kUsed, py::int_(bytes->rows));
   }
 
  private:
