@@ -4,9 +4,9 @@
 include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
 
 # Has the linked plugin sealed: its note then holds a checksum of the file (runtime/plugin/seal.hpp). From there on the file may not be
-# changed, so the paths that it searches are those of an installation from the start.
+# changed, so where it will be installed, the paths that it searches are those of the installation from the start.
 function(narrowcast_seal plugin)
-  set_target_properties(${plugin} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  set_target_properties(${plugin} PROPERTIES BUILD_WITH_INSTALL_RPATH ${NARROWCAST_BINDINGS})
   set_property(TARGET ${plugin} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:narrowcast_seal>)
   add_custom_command(TARGET ${plugin} POST_BUILD COMMAND narrowcast_seal $<TARGET_FILE:${plugin}> VERBATIM)
 endfunction()

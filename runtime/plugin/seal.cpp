@@ -54,14 +54,15 @@ std::string seal_fault(std::span<const char> file, size_t note) {
   const auto head = struct_at<NoteHead>(file, note);
   if (head.file_bytes == 0)
     return "is not finished: after it was linked, narrowcast_seal has not run. Build it again";
+  const std::string remedy =
+      ", or a tool such as strip or patchelf has changed it. Copy it anew, or build it again with "
+      "`narrowcast build`";
   if (head.file_bytes > file.size()) {
-    return "is cut short: it was built with " + std::to_string(head.file_bytes) +
-           " bytes, and has " + std::to_string(file.size());
+    return "is cut short (it was built with " + std::to_string(head.file_bytes) +
+           " bytes, and has " + std::to_string(file.size()) + ")" + remedy;
   }
-  if (head.file_bytes != file.size() || head.checksum != checksum_of(file, note)) {
-    return "is damaged, or a tool such as strip or patchelf has changed it: its checksum is not "
-           "that of its bytes. Copy it anew, or build it again with `narrowcast build`";
-  }
+  if (head.file_bytes != file.size() || head.checksum != checksum_of(file, note))
+    return "is damaged (its checksum is not that of its bytes)" + remedy;
   return "";
 }
 
