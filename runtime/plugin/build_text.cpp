@@ -49,7 +49,8 @@ std::string text_fault(std::span<const char> file, size_t offset) {
   const auto head = struct_at<NoteHead>(file, offset);
   if (head.magic != NC_PLUGIN_MAGIC) return "is not a narrowcast plugin: its note is not marked";
   if (const std::string fault = version_fault(head.version); !fault.empty()) return fault;
-  if (!lies_within(offset, offsetof(Note, structs), file.size())) return "has half a note";
+  if (!lies_within(offset, offsetof(Note, structs), file.size()))
+    return std::string("has a note that the file's end cuts short") + kRemedy;
 
   // Structs of another text may be fewer or more, and are read as far as the file goes.
   const auto size = struct_at<uint32_t>(file, offset + offsetof(Note, size));
@@ -63,6 +64,7 @@ std::string text_fault(std::span<const char> file, size_t offset) {
     noted.back().name[sizeof(NoteStruct::name) - 1] = '\0';
   }
   std::vector<nc_struct> structs;
+  structs.reserve(noted.size());
   for (const NoteStruct& one : noted) structs.push_back({one.name, one.size, one.digest});
   return structs_fault(size, digest, structs);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/optimizer/step.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
@@ -57,7 +58,8 @@ Quantized cast(const nc_plugin& plugin, const char* variant, Extent matrix, uint
   tensor.value = values.data();
   result.connect(*plugin.format, tensor);
   const nc_machine& machine = *plugin.cpu_variant(variant);
-  const char* fault = quantize(machine, launch_of(machine, &tensor, 1, nullptr, &result.amax));
+  float amax = 0;
+  const char* fault = quantize(machine, launch_of(machine, &tensor, 1, nullptr, &amax));
   if (fault != nullptr) throw std::runtime_error(fault);
   return result;
 }
@@ -73,6 +75,66 @@ TEST_CASE("threads that cast matrices of one format, each its own, do not see ea
       for (int thread = 0; thread < kThreads; ++thread)
         CHECK(made[thread] == cast(*plugin, *variant, kMatrix, thread));
     }
+  }
+}
+
+// Tiles in turn on all threads: neighbours are never on one.
+void in_turn(int64_t count, void (*body)(void*, int64_t, int64_t), void* context) {
+  at_once([=](int thread) {
+    for (int64_t i = thread; i < count; i += kThreads) body(context, i, i + 1);
+  });
+}
+
+// What a cast and a step of the optimizer leave of a matrix: its state, the bytes of both usages,
+// and what they decode to.
+struct Trained {
+  std::vector<float> master, exp_avg, exp_avg_sq, grad, decoded[2];
+  Quantized bytes;
+  bool operator==(const Trained&) const = default;
+};
+
+Trained train(const nc_plugin& plugin, Extent matrix, nc_parallel_for parallel_for) {
+  const nc_machine& machine = *plugin.cpu;
+  const int64_t n = matrix.rows * matrix.columns;
+  Trained made{draw(Kind::kOrdinary, n, 1),
+               std::vector<float>(n),
+               std::vector<float>(n),
+               draw(Kind::kOrdinary, n, 2),
+               {},
+               {*plugin.format, matrix}};
+  nc_tensor tensor = tensor_of(matrix);
+  tensor.value = made.master.data();
+  tensor.exp_avg = made.exp_avg.data();
+  tensor.exp_avg_sq = made.exp_avg_sq.data();
+  made.bytes.connect(*plugin.format, tensor);
+  nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
+  step.grad = made.grad.data();
+  float amax = 0;
+  nc_launch launch = launch_of(machine, &tensor, 1, nullptr, &amax);
+  launch.parallel_for = parallel_for;
+  REQUIRE(quantize(machine, launch) == nullptr);
+  launch.steps = &step;
+  amax = 0;
+  REQUIRE(update(machine, launch) == nullptr);
+  launch.steps = nullptr;
+
+  for (const nc_function function :
+       {machine.derive_columnwise, machine.dequantize_rowwise, machine.dequantize_columnwise}) {
+    if (function == nullptr) continue;
+    std::vector<float>& values = made.decoded[function == machine.dequantize_columnwise];
+    values.resize(static_cast<size_t>(n));
+    tensor.value = values.data();
+    launch.tiles = assign_tiles(&tensor, 1, machine, function);
+    REQUIRE(function(&launch) == nullptr);
+  }
+  return made;
+}
+
+TEST_CASE("tiles of one launch on several threads give what one thread gives") {
+  for (const nc_plugin* plugin : all_plugins()) {
+    CAPTURE(std::string(plugin->format->name));
+    constexpr Extent kMatrix{192, 1300};
+    CHECK(train(*plugin, kMatrix, in_turn) == train(*plugin, kMatrix, nullptr));
   }
 }
 
