@@ -220,8 +220,7 @@ def load(path: str | os.PathLike) -> list[str]:
     Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
     another version or no plugin, if another file has already brought its format, or if everybody
     may write the file or add to the folder; RuntimeWarning if everybody may put another file in its
-    place; ValueError for an empty path. A plugin is code: it runs in this process, with all that
-    the process may do.
+    place; ValueError for an empty path. A plugin is code, and may do all that this process may.
     """
     if not os.fspath(path):
         raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
