@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -48,8 +49,15 @@ template void call(RescaleFunction, const char*, Rescale, at::Device);
 
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
   const c10::DeviceGuard guard(gpu);
-  // Pinned, so that the copy waits for nothing; torch's allocator keeps the memory until the copy
-  // is done.
+  // What is this small CUDA takes into memory of its own before it returns, and waits for nothing.
+  constexpr size_t kStaged = 64 << 10;
+  if (bytes <= kStaged) {
+    const at::Tensor borrowed = at::from_blob(const_cast<void*>(host), static_cast<int64_t>(bytes),
+                                              at::TensorOptions().dtype(at::kByte));
+    return borrowed.to(gpu, /*non_blocking=*/true);
+  }
+  // Pinned, so that the copy of more waits for nothing either; torch's allocator keeps the memory
+  // until the copy is done.
   at::Tensor staging = at::empty({static_cast<int64_t>(bytes)},
                                  at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   std::memcpy(staging.mutable_data_ptr(), host, bytes);

@@ -2,13 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <mutex>
-#include <span>
 
+#include "runtime/plugin/build_text.hpp"
 #include "runtime/plugin/elf.hpp"
-#include "runtime/plugin/structs.hpp"
+#include "runtime/plugin/file_checks.hpp"
+#include "runtime/plugin/table_checks.hpp"
 
 namespace narrowcast {
 namespace {
@@ -34,46 +34,19 @@ const LoadedPlugin* find(const Registry& all, std::string_view format) {
   throw PluginError("plugin '" + path + "' " + reason);
 }
 
-// The structs that a plugin's compiler did not lay out as this library's did, in words.
-std::string other_structs(const nc_plugin& table) {
-  std::string names;
-  const auto add = [&](const std::string& name) { names += (names.empty() ? "" : ", ") + name; };
-  const std::span theirs(table.structs, table.structs == nullptr ? 0 : table.struct_count);
-  for (const nc_struct& own : kStructs) {
-    const auto same_name = [&](const nc_struct& one) {
-      return one.name == std::string_view(own.name);
-    };
-    const auto other = std::find_if(theirs.begin(), theirs.end(), same_name);
-    if (other == theirs.end()) {
-      add(own.name + std::string(" (not there)"));
-    } else if (other->size != own.size) {
-      add(own.name + std::string(" (") + std::to_string(other->size) + " bytes, not " +
-          std::to_string(own.size) + ")");
-    } else if (other->digest != own.digest) {
-      add(own.name + std::string(" (other fields)"));
-    }
-  }
-  return names.empty() ? "structs that this library does not know" : names;
+// Reads the file, and runs nothing of it.
+void check_file(const std::string& path) {
+  std::vector<char> file;
+  if (const std::string fault = read_file(path, file); !fault.empty()) refuse(path, fault);
+  if (const std::string fault = file_fault(file); !fault.empty()) refuse(path, fault);
 }
 
-// What a table must say of itself before a field behind its digest is read.
+// What a table must say of itself before a field behind its digest is read, and then what it holds.
 const nc_plugin& checked(const std::string& path, const nc_plugin* table) {
   if (table == nullptr || table->magic != NC_PLUGIN_MAGIC)
     refuse(path, "is not a narrowcast plugin: its table is not marked as one");
-  const std::string remedy = ": build it again with `narrowcast build`";
-  if (table->version != NC_PLUGIN_VERSION) {
-    refuse(path, "was built for plugin version " + std::to_string(table->version) +
-                     ", and this library reads version " + std::to_string(NC_PLUGIN_VERSION) +
-                     remedy);
-  }
-  if (table->size != sizeof(nc_plugin) || table->digest != kStructsDigest) {
-    refuse(path, "was built from another text of plugin version " +
-                     std::to_string(NC_PLUGIN_VERSION) + ", with other " + other_structs(*table) +
-                     remedy);
-  }
-  if (table->format == nullptr || table->format->name == nullptr || table->cpu == nullptr) {
-    refuse(path, "is broken: its table names no format, or has no CPU functions");
-  }
+  if (const std::string other = text_fault(*table); !other.empty()) refuse(path, other);
+  if (const std::string fault = table_fault(*table); !fault.empty()) refuse(path, fault);
   return *table;
 }
 
@@ -92,9 +65,7 @@ const nc_plugin& load_plugin(std::string_view file) {
   for (const LoadedPlugin& plugin : all.plugins) {
     if (plugin.path == canonical) return *plugin.table;
   }
-  if (const std::string fault = shared_library_fault(canonical); !fault.empty())
-    refuse(path, fault);
-
+  check_file(path);
   void* library = dlopen(canonical.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) refuse(path, std::string("cannot be loaded: ") + dlerror());
   try {

@@ -16,8 +16,10 @@ struct LoadedPlugin {
 };
 
 // Loads a plugin for the life of the process and returns its table. Loading the same file again
-// returns the same table. Throws PluginError if the file is missing, cut short, no plugin, of
-// another version, or exports a format that another file has already brought.
+// returns the same table. Throws PluginError if the file is missing, cut short, damaged, no plugin,
+// or of another version, all before anything of it runs; or if its table is broken, or exports a
+// format that another file has already brought. A plugin is code: what it does when it is loaded,
+// and later, nothing here can check.
 const nc_plugin& load_plugin(std::string_view path);
 
 // nullptr if no loaded plugin exports the format.

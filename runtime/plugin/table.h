@@ -157,7 +157,8 @@ typedef struct nc_launch {
   const nc_tensor* tensors; /* in the machine's memory, but see host_tables */
   const nc_step* steps;     /* likewise, one a tensor; NULL outside an update */
   float* amax; /* in the machine's memory, one float a tensor: what reduce_amax and update_amax
-                  find, and cast uses. NULL if not nc_format.tensor_amax */
+                  find, and cast uses, which stores it as the tensor's own: in another place. NULL
+                  if not nc_format.tensor_amax */
   const float* verdict;   /* likewise, or NULL: where it is negative, cast, start_history and
                              record_amax change nothing of the tensor */
   const float* found_inf; /* likewise, or NULL: if not 0, nothing changes */

@@ -172,6 +172,9 @@ struct CpuTile {
   template <class Buffer, int R, int C, class Stored>
   NC_MACHINE void store_scale(const Buffer& buffer, const Scales<R, C, Stored>& scales) const {
     constexpr Layout kLayout = Buffer::kLayout;
+    // The one scale of a tensor comes from the tile that every tensor has: tiles are on many
+    // threads.
+    if (spans_tensor(kLayout) && origin != Extent{0, 0}) return;
     for_each_scale<kLayout>([&](int row, int column, int64_t index) {
       buffer.scales[index] = scales.stored[row / R][column / C];
     });

@@ -71,7 +71,8 @@ void run(const std::vector<std::string>& formats) {
       if (std::string(*name) == "baseline")
         continue;  // without fma instructions every element calls the C library
       const nc_machine& machine = *plugin->cpu_variant(*name);
-      nc_launch launch = launch_of(machine, &tensor, 1, &step, &quantized.amax);
+      float amax = 0;
+      nc_launch launch = launch_of(machine, &tensor, 1, &step, &amax);
       launch.parallel_for = on_all_threads;
       const double fused = best_of([&] { return update(machine, launch); });
       std::printf("%-20s %-9s %8.2f ns/1000 elements, %.2f times Adam alone\n",

@@ -107,8 +107,9 @@ def build(format, device="cpu", dtype=torch.float32, seed=0, **options):
 
 def batch(model, step, device="cpu", dtype=torch.float32):
     """Inputs and targets, the same in every process."""
-    generator = torch.Generator().manual_seed(1000 + step)
-    x, y = (torch.randn(8, model.width, generator=generator) for _ in range(2))
+    generator = torch.Generator("cpu").manual_seed(1000 + step)
+    shape = 8, model.width
+    x, y = (torch.randn(shape, generator=generator, device="cpu") for _ in range(2))
     return x.to(device, dtype), y.to(device, dtype)
 
 

@@ -256,7 +256,7 @@ def test_from_an_installed_package(spec, tmp_path):
         pytest.skip(f"needs cmake, and a build in {made}")
     site = tmp_path / "site"
     shutil.copytree(ROOT / "bindings/python", site, ignore=shutil.ignore_patterns("__pycache__"))
-    installed = run(cmake, "--install", made, "--prefix", site, "--component", "python")
+    installed = run(cmake, "--install", made, "--prefix", site, "--component", "python", "--strip")
     assert installed.returncode == 0, installed.stderr
     command = ("-m", "narrowcast", "build", spec, "-o", tmp_path / "out", *QUICK)
     answer = run(sys.executable, *command, PYTHONPATH=str(site))

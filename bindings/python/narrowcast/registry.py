@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from narrowcast import _C
+from narrowcast import _C, plugin_files
 from narrowcast.errors import PluginError
 
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
@@ -226,20 +226,18 @@ def load(path: str | os.PathLike) -> list[str]:
     """Loads a plugin file, or every .so file of a folder, and returns the names of the formats that
     came.
 
-    Loading a file twice is no error. PluginError if a file is missing, cut short, of another
-    version or no plugin, or if another file has already brought its format; ValueError for an empty
-    path. A plugin is code: it runs in this process, with all that the process may do.
+    Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
+    another version or no plugin, if another file has already brought its format, or if everybody
+    may write the file or add to the folder; RuntimeWarning if everybody may put another file in its
+    place; ValueError for an empty path. A plugin is code, and may do all that this process may.
     """
     if not os.fspath(path):
         raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
-    path = Path(path)
-    try:
-        files = sorted(path.glob("*.so")) if path.is_dir() else [path]
-    except OSError as error:  # a name that is too long, a folder that may not be looked into
-        raise PluginError(f"plugin {os.fspath(path)!r}: {error.strerror}") from None
-    if not files:
-        raise PluginError(f"{path} is a folder without plugins (*.so)")
-    return [_register(_C.load_plugin(str(file))) for file in files]
+    return [_load(file) for file in plugin_files.found(Path(path))]
+
+
+def _load(file: Path) -> str:
+    return _register(_C.load_plugin(str(file)))
 
 
 def shipped_plugins() -> list[Path]:
@@ -252,7 +250,7 @@ def load_all() -> None:
     or folders, separated by os.pathsep).
     """
     for path in shipped_plugins():
-        load(path)
+        _load(path)  # whoever can write it can write the package
     try:
         for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
             load(path)

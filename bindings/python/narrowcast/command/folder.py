@@ -20,7 +20,9 @@ def make(folder: Path, tool: str) -> None:
     """
     _check_name(folder, tool)
     try:
-        (folder / "build").mkdir(parents=True, exist_ok=True)
+        # Whatever the umask, others may not write: nc.load refuses a folder where they may.
+        folder.mkdir(mode=0o775, parents=True, exist_ok=True)
+        (folder / "build").mkdir(exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError as error:
         raise BuildError(

@@ -173,7 +173,7 @@ class Tables:
             reduction.withdraw()
 
     def _agree(self) -> None:
-        if self._have_agreed:  # as far as this rank could
+        if self._have_agreed or not self._delayed:  # as far as this rank could
             return
         self._have_agreed = True
         self._agreements.make_bytes(

@@ -1,0 +1,174 @@
+#include "runtime/plugin/table_checks.hpp"
+
+#include <cmath>
+#include <string_view>
+
+#include "runtime/geometry/geometry.hpp"
+
+namespace narrowcast {
+namespace {
+
+// Of rows, columns and steps. Far more than any format has, and few enough that what geometry
+// multiplies with them stays within 64 bits.
+constexpr int64_t kMost = 1 << 20;
+
+std::string indexed(std::string name, int index) {
+  return name.append("[").append(std::to_string(index)).append("]");
+}
+std::string quoted(std::string_view text) { return std::string("'").append(text).append("'"); }
+
+// Keeps the first fault.
+class Checks {
+ public:
+  std::string fault;
+
+  void require(bool right, const std::string& field, const std::string& value,
+               const std::string& expected) {
+    if (right || !fault.empty()) return;
+    fault = "is broken: " + field + " of its table is " + value + ", not " + expected +
+            ". Build it again with `narrowcast build`";
+  }
+  void number(const std::string& field, int64_t value, int64_t least, int64_t most) {
+    require(least <= value && value <= most, field, std::to_string(value),
+            least == most ? std::to_string(least)
+                          : "from " + std::to_string(least) + " to " + std::to_string(most));
+  }
+  void positive(const std::string& field, double value) {
+    require(std::isfinite(value) && value > 0, field, std::to_string(value), "a positive number");
+  }
+  void flag(const std::string& field, int64_t value) { number(field, value, 0, 1); }
+  void multiple(const std::string& field, int64_t value, const std::string& of, int64_t divisor) {
+    number(of, divisor, 1, kMost);
+    number(field, value, 1, kMost);
+    if (fault.empty())
+      require(value % divisor == 0, field, std::to_string(value),
+              "a multiple of " + of + ", " + std::to_string(divisor));
+  }
+  template <class Pointer>
+  void there(const std::string& field, Pointer pointer) {
+    require(pointer != nullptr, field, "NULL", "something");
+  }
+  template <class Function>
+  void there_if(bool needed, const std::string& field, Function function) {
+    if (needed) return there(field, function);
+    require(function == nullptr, field, "a function", "NULL, for the format does not need it");
+  }
+};
+
+void check_layout(Checks& checks, const std::string& usage, const nc_layout& layout) {
+  const auto field = [&](const char* name) { return usage + "." + name; };
+  if (spans_tensor(layout)) {
+    checks.number(field("block_columns"), layout.block_columns, 0, 0);
+  } else {
+    checks.multiple(field("block_rows"), layout.block_rows, field("scale_per_rows"),
+                    layout.scale_per_rows);
+    checks.multiple(field("block_columns"), layout.block_columns, field("scale_per_columns"),
+                    layout.scale_per_columns);
+    checks.number(field("scale_pad_rows"), layout.scale_pad_rows, 1, kMost);
+    checks.number(field("scale_pad_columns"), layout.scale_pad_columns, 1, kMost);
+  }
+  checks.flag(field("transposed"), layout.transposed);
+  checks.flag(field("scale_transposed"), layout.scale_transposed);
+  const int32_t bits = layout.element_bits, bytes = layout.scale_bytes;
+  checks.require(bits == 4 || bits == 6 || bits == 8, field("element_bits"), std::to_string(bits),
+                 "4, 6 or 8");
+  checks.require(bytes == 1 || bytes == 4, field("scale_bytes"), std::to_string(bytes), "1 or 4");
+}
+
+void check_words(Checks& checks, const nc_format& format) {
+  checks.there("name", format.name);
+  checks.there("summary", format.summary);
+  checks.there("reference", format.reference);
+  checks.there("element", format.element);
+  checks.there("packing", format.packing);
+  checks.there("scale", format.scale);
+  checks.there("scale_dtype", format.scale_dtype);
+  checks.there("scale_rule", format.scale_rule);
+  checks.there("amax", format.amax);
+  if (!checks.fault.empty()) return;
+  checks.require(*format.name != '\0', "name", "empty", "a name");
+  const std::string_view amax = format.amax;
+  checks.require(amax == "current" || amax == "delayed", "amax", quoted(amax),
+                 "'current' or 'delayed'");
+}
+
+void check_facts(Checks& checks, const nc_format& format) {
+  check_layout(checks, "rowwise", format.rowwise);
+  check_layout(checks, "columnwise", format.columnwise);
+  const bool spans = spans_tensor(format.rowwise);
+  checks.require(spans == spans_tensor(format.columnwise), "columnwise.block_rows",
+                 std::to_string(format.columnwise.block_rows),
+                 "0 where rowwise.block_rows is, and there alone");
+  // Buffers are made of this dtype, and kernels write scale_bytes to each entry.
+  const std::string_view dtype = format.scale_dtype;
+  for (const nc_layout* layout : {&format.rowwise, &format.columnwise}) {
+    const char* expected = layout->scale_bytes == 4 ? "float32" : "uint8";
+    checks.require(dtype == expected, "scale_dtype", quoted(dtype),
+                   quoted(expected) + ", of " + std::to_string(layout->scale_bytes) + " bytes");
+  }
+  checks.flag("columnwise_derived", format.columnwise_derived);
+  checks.number("tensor_amax", format.tensor_amax, spans || format.tensor_scale != nullptr,
+                spans || format.tensor_scale != nullptr);
+  checks.multiple("row_step", format.row_step, "shard_row_step", format.shard_row_step);
+  checks.positive("bits_per_element", format.bits_per_element);
+  checks.positive("wire_bits_per_element", format.wire_bits_per_element);
+  if (format.tensor_scale != nullptr) checks.positive("tensor_range", format.tensor_range);
+  for (int i = 0; i < NC_OPERATION_COUNT; ++i) {
+    const std::string rule = indexed("rules", i);
+    checks.flag(rule + ".exact", format.rules[i].exact);
+    checks.there(rule + ".text", format.rules[i].text);
+  }
+}
+
+void check_products(Checks& checks, const nc_products& products) {
+  if (products.input != nullptr) checks.there("products.gradient", products.gradient);
+  for (int i = 0; i < NC_PRODUCT_COUNT; ++i) {
+    const std::string product = indexed("products.product", i);
+    checks.number(product + ".kind", products.product[i].kind, 0, NC_PRODUCT_KIND_COUNT - 1);
+    if (products.input != nullptr) checks.there(product + ".reason", products.product[i].reason);
+  }
+}
+
+void check_machine(Checks& checks, const std::string& name, const nc_format& format,
+                   const nc_machine& machine) {
+  const auto field = [&](const char* member) { return name + "." + member; };
+  checks.number(field("tile_rows"), machine.tile_rows, 1, kMost);
+  checks.number(field("tile_columns"), machine.tile_columns, 1, kMost);
+  checks.number(field("decode_tile_rows"), machine.decode_tile_rows, 1, kMost);
+  checks.number(field("derive_tile_rows"), machine.derive_tile_rows, 1, kMost);
+  checks.there(field("cast"), machine.cast);
+  checks.there(field("dequantize_rowwise"), machine.dequantize_rowwise);
+  checks.there(field("dequantize_columnwise"), machine.dequantize_columnwise);
+  checks.there(field("pack"), machine.pack);
+  checks.there(field("unpack"), machine.unpack);
+  const bool delayed = format.amax == std::string_view("delayed");
+  const bool waits = format.tensor_amax != 0 && !delayed;  // a cast, for the amax of all shards
+  checks.there_if(format.tensor_amax != 0, field("reduce_amax"), machine.reduce_amax);
+  checks.there_if(waits, field("update_amax"), machine.update_amax);
+  checks.there_if(!waits, field("update"), machine.update);
+  checks.there_if(delayed, field("start_history"), machine.start_history);
+  checks.there_if(delayed, field("record_amax"), machine.record_amax);
+  checks.there_if(format.columnwise_derived != 0, field("derive_columnwise"),
+                  machine.derive_columnwise);
+}
+
+}  // namespace
+
+std::string table_fault(const nc_plugin& table) {
+  Checks checks;
+  checks.there("format", table.format);
+  checks.there("cpu", table.cpu);
+  checks.there("cpu_variants", table.cpu_variants);
+  checks.there("cpu_variant", table.cpu_variant);
+  checks.there("route", table.route);
+  if (!checks.fault.empty()) return checks.fault;
+  check_words(checks, *table.format);
+  if (!checks.fault.empty()) return checks.fault;
+  check_facts(checks, *table.format);
+  check_products(checks, table.format->products);
+  check_machine(checks, "cpu", *table.format, *table.cpu);
+  if (table.cuda != nullptr) check_machine(checks, "cuda", *table.format, *table.cuda);
+  return checks.fault;
+}
+
+}  // namespace narrowcast
