@@ -102,16 +102,28 @@ float* checked_floats(const at::Tensor& tensor, int64_t elements, at::Device dev
 // Where the elements of a plain tensor were, and what they were.
 struct Place {
   explicit Place(const at::Tensor& tensor)
-      : address(tensor.const_data_ptr()), elements(tensor.numel()), dtype(tensor.scalar_type()) {}
-  // Whether a tensor's elements are there, as many of the same dtype.
+      : memory(memory_of(tensor).data()),
+        offset(tensor.storage_offset()),
+        elements(tensor.numel()),
+        dtype(tensor.scalar_type()) {}
+
+  // Whether a tensor's elements are there, as many of the same dtype. Every step asks it of every
+  // tensor, so it asks the storage itself.
   bool is_of(const at::Tensor& tensor) const {
-    return tensor.const_data_ptr() == address && has_memory(tensor) && tensor.numel() == elements &&
-           tensor.scalar_type() == dtype && tensor.is_contiguous();
+    const c10::StorageImpl& storage = memory_of(tensor);
+    return storage.data() == memory && tensor.storage_offset() == offset &&
+           tensor.numel() == elements && tensor.scalar_type() == dtype && tensor.is_contiguous() &&
+           storage.nbytes() >= (offset + elements) * tensor.itemsize();
   }
 
-  const void* address;
-  int64_t elements;
+  const void* memory;
+  int64_t offset, elements;
   at::ScalarType dtype;
+
+ private:
+  static const c10::StorageImpl& memory_of(const at::Tensor& tensor) {
+    return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  }
 };
 
 }  // namespace narrowcast

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 import torch
 
 from narrowcast import _C, consensus
-from narrowcast.optimizer import observation
+from narrowcast.optimizer import observation, options
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.launches import Tables
 from narrowcast.optimizer.state import load_state_dict, make_state
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
-from narrowcast.tensor.quantization import check_rounding, check_word
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -41,9 +40,14 @@ class FusedAdam(torch.optim.Optimizer):
     history anew.
 
     With shards of a format whose scale spans the tensor, step() is collective: every rank of the
-    shards' group must call it. grad_scale and found_inf, as torch.amp.GradScaler sets them, act as
-    in torch's fused optimizers; a skipped step changes nothing. A gradient or a parameter that does
-    not fit raises an error that names the parameter, and nothing changes on this rank.
+    shards' group must call it, with gradients or without; and so is the first step with any shards,
+    which raises a RuntimeError on all ranks if their parameters are not alike. A gradient or a
+    parameter that does not fit raises an error that names the parameter, and nothing changes on
+    this rank; the others raise a RuntimeError if their step needed this one. An exception that the
+    handler of a signal raises finds a step done or not begun. Threads take turns.
+
+    grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
+    a skipped step changes nothing.
 
     Groups and state may be changed by hand between steps, as with torch's optimizers: a parameter
     that is put into a group, or whose state is cleared or taken away, begins anew; one that is
@@ -83,7 +87,7 @@ class FusedAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
-            _check_options(self.param_groups[index], index)
+            options.check(self.param_groups[index], index)
             for _, parameter, name in self.named(index):
                 self._make_state(parameter, name)
         except Exception:
@@ -151,16 +155,18 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""
-        options = [_options(group, index) for index, group in enumerate(self.param_groups)]
+        constants = [
+            options.constants(group, index) for index, group in enumerate(self.param_groups)
+        ]
         seeds = self._seeds()
         if seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds
             self._rebuild()
         grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
-        if not self._tables.prepare(options, scale):
+        if not self._tables.prepare(constants, scale):
             self._rebuild()
-            if not self._tables.prepare(options, scale):
+            if not self._tables.prepare(constants, scale):
                 raise RuntimeError(
                     "FusedAdam: a parameter's memory changes while the step reads it"
                 )
@@ -206,7 +212,7 @@ class FusedAdam(torch.optim.Optimizer):
         return entries
 
     def _seeds(self) -> list[int | None]:
-        return [_seed_of(group, index) for index, group in enumerate(self.param_groups)]
+        return [options.seed_of(group, index) for index, group in enumerate(self.param_groups)]
 
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, without a cast: masters and moments to the
@@ -214,7 +220,7 @@ class FusedAdam(torch.optim.Optimizer):
         before anything changes, if it does not fit.
         """
         self._make_missing_state()
-        load_state_dict(self, state_dict, _check_options)
+        load_state_dict(self, state_dict, options.check)
         self._roster = None
 
     def __getstate__(self):
@@ -234,33 +240,3 @@ def _label_of(parameter: torch.Tensor) -> str | None:
     """The name that nc.convert has given a weight."""
     local = dtensors.local_of(parameter)
     return local._store.label.name if isinstance(local, QuantizedTensor) else None
-
-
-def _seed_of(group: dict, index: int) -> int | None:
-    """A group's base seed, None if it rounds to nearest. ValueError or TypeError if it makes no
-    sense.
-    """
-    try:
-        check_rounding(group["rounding"])
-        check_word("seed", group["seed"])
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"group {index}: {error}") from None
-    return int(group["seed"]) if group["rounding"] == "stochastic" else None
-
-
-def _check_options(group: dict, index: int) -> None:
-    """ValueError or TypeError if a group's options make no sense."""
-    _options(group, index)
-    _seed_of(group, index)
-
-
-def _options(group: dict, index: int) -> _C.AdamOptions:
-    """A group's constants. ValueError if one makes no sense."""
-    lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
-    beta1, beta2 = (float(beta) for beta in group["betas"])
-    if not (lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1):
-        raise ValueError(
-            f"group {index}: lr {lr}, eps {eps} and weight_decay {decay} must be 0 or above, and "
-            f"betas {beta1}, {beta2} from 0 up to 1"
-        )
-    return _C.AdamOptions(lr, beta1, beta2, eps, decay, bool(group["adamw"]))

@@ -1,0 +1,34 @@
+"""The options of a group of parameters, checked."""
+
+from narrowcast import _C
+from narrowcast.tensor.quantization import check_rounding, check_word
+
+
+def seed_of(group: dict, index: int) -> int | None:
+    """A group's base seed, None if it rounds to nearest. ValueError or TypeError if it makes no
+    sense.
+    """
+    try:
+        check_rounding(group["rounding"])
+        check_word("seed", group["seed"])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"group {index}: {error}") from None
+    return int(group["seed"]) if group["rounding"] == "stochastic" else None
+
+
+def check(group: dict, index: int) -> None:
+    """ValueError or TypeError if a group's options make no sense."""
+    constants(group, index)
+    seed_of(group, index)
+
+
+def constants(group: dict, index: int) -> _C.AdamOptions:
+    """A group's constants. ValueError if one makes no sense."""
+    lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    if not (lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1):
+        raise ValueError(
+            f"group {index}: lr {lr}, eps {eps} and weight_decay {decay} must be 0 or above, and "
+            f"betas {beta1}, {beta2} from 0 up to 1"
+        )
+    return _C.AdamOptions(lr, beta1, beta2, eps, decay, bool(group["adamw"]))
