@@ -45,7 +45,7 @@ help:
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan and make tsan (threads) likewise"
 	@echo "make fuzz        specs changed at random, under both, and then weights of checkpoints; FUZZ_SECONDS=3600 for an hour"
-	@echo "                 (and half an hour), FUZZ_SEED=2 for other inputs; fuzz-codegen and fuzz-parts are each alone"
+	@echo "                 (and a quarter), FUZZ_SEED=2 for other inputs; fuzz-codegen and fuzz-parts are each alone"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
 	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS"
 
@@ -118,7 +118,7 @@ fuzz-codegen: $(ready)
 	cd build-fuzz && tests/fuzz/fuzz_codegen --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) $(CURDIR)/spec $(CURDIR)/tests/codegen/bad
 
 fuzz-parts: build
-	$(run_python) tests/fuzz/fuzz_parts.py --seconds $$(( $(FUZZ_SECONDS) / 2 )) --seed $(FUZZ_SEED)
+	$(run_python) tests/fuzz/fuzz_parts.py --seconds $$(( $(FUZZ_SECONDS) / 4 )) --seed $(FUZZ_SEED)
 
 clean:
 	rm -rf build build-* demo learning dist .pytest_cache .ruff_cache
