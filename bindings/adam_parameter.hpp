@@ -26,7 +26,7 @@ class AdamParameter {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
     if (!store.is_none()) {
-      store_.emplace(store);
+      store_.emplace(store, wrapper);
       bytes_ = bytes_of(wrapper);
       add_bytes(py::cast<const Bytes&>(bytes_), tensor.sizes(), delayed);
     } else {
@@ -62,22 +62,17 @@ class AdamParameter {
     for (const auto& [tensor, place] : remembered_) {
       if (!place.is_of(tensor)) return false;
     }
-    if (bytes_) return bytes_of(local).is(bytes_);
+    if (bytes_) return store_->is_of(local, bytes_);
     const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
     return is_plain(tensor) && place_->is_of(tensor);
   }
 
   // Takes the gradient of a step, checked, into its row of the table of steps.
   void read_gradient(const at::Tensor& local, nc_step& step) {
-    at::Tensor gradient = THPVariable_Unpack(parameter_.ptr()).grad();
-    gradient_ = at::Tensor();
-    if (!gradient.defined()) return;
-    if (sharded_) {
-      const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
-      if (!is_dtensor(wrapper))
-        type_error(name_, ": the parameter is a DTensor and its gradient is not");
-      gradient = THPVariable_Unpack(local_of(wrapper).ptr());
-    }
+    const at::Tensor& whole = THPVariable_Unpack(parameter_.ptr()).grad();
+    gradient_.reset();
+    if (!whole.defined()) return;
+    const at::Tensor gradient = sharded_ ? local_gradient(whole) : whole;
     constexpr const char* kWhat = ": the gradient";
     if (gradient.layout() != at::kStrided)
       not_implemented(name_, kWhat, " is sparse; FusedAdam takes dense gradients");
@@ -85,7 +80,8 @@ class AdamParameter {
       value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
                   sharded_ ? " on this rank" : "");
     step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
-    gradient_ = settled(gradient).contiguous();
+    const bool is_run = is_settled(gradient) && gradient.is_contiguous();
+    gradient_ = is_run ? gradient : settled(gradient).contiguous();
     const int64_t elements = entry_.rows * entry_.columns;
     check_run(gradient_, elements, device_, name_, kWhat);
     step.grad = address_of(gradient_, name_, kWhat);
@@ -121,6 +117,13 @@ class AdamParameter {
     for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
     remember(bytes.amax);
     remember(bytes.history);
+  }
+
+  at::Tensor local_gradient(const at::Tensor& gradient) const {
+    const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
+    if (!is_dtensor(wrapper))
+      type_error(name_, ": the parameter is a DTensor and its gradient is not");
+    return THPVariable_Unpack(local_of(wrapper).ptr());
   }
 
   void add_plain(const at::Tensor& local) {

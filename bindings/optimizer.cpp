@@ -41,7 +41,7 @@ class SharedAmaxes {
 };
 
 // A table's part in a step. `amax`: one float a parameter, for formats with a scale that spans the
-// tensor. `shared`: what they are reduced in, of shards.
+// tensor. `shared`: what they are reduced in, of shards, and where the caller has zeroed them.
 struct Part {
   Part(AdamTable* its_table, OptionalTensor its_amax, SharedAmaxes* its_shared)
       : table(its_table), amax(std::move(its_amax)), shared(its_shared) {}
@@ -58,6 +58,7 @@ struct Part {
 void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& reductions,
               const py::object& cast_absent) {
   for (const Part& part : parts) {
+    if (part.amax && part.shared == nullptr) part.amax->zero_();
     part.table->update(part.amax);
     if (part.amax && part.shared == nullptr) part.table->finish(*part.amax, nullptr);
   }

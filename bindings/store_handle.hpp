@@ -10,7 +10,14 @@ namespace narrowcast {
 
 class StoreHandle {
  public:
-  explicit StoreHandle(py::object store) : store_(std::move(store)) {}
+  // Of the store that a QuantizedTensor looks at.
+  StoreHandle(py::object store, const py::handle& tensor)
+      : store_(std::move(store)), view_(attribute(tensor, kView)) {}
+
+  // Whether a tensor still looks at it, and it still has these bytes. A view's store never changes.
+  bool is_of(const py::handle& tensor, const py::handle& bytes) const {
+    return attribute(tensor, kView).is(view_) && attribute(store_, kBytes).is(bytes);
+  }
 
   // The bytes are those of the master: Master.settle(). Few are stale before a step.
   void settle() const {
@@ -35,13 +42,14 @@ class StoreHandle {
     if (PyObject_SetAttr(object.ptr(), name, value.ptr()) != 0) throw py::error_already_set();
   }
 
+  inline static PyObject* const kView = PyUnicode_InternFromString("_view");
   inline static PyObject* const kMaster = PyUnicode_InternFromString("master");
   inline static PyObject* const kStale = PyUnicode_InternFromString("stale");
   inline static PyObject* const kSaved = PyUnicode_InternFromString("saved");
   inline static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
   inline static PyObject* const kUsed = PyUnicode_InternFromString("used");
 
-  py::object store_;
+  py::object store_, view_;
 };
 
 }  // namespace narrowcast

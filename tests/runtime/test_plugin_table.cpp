@@ -104,7 +104,7 @@ TEST_CASE("zero block sizes, and other numbers that geometry would divide by or 
 }
 
 TEST_CASE("usages of which one spans the tensor, and dtypes of another size") {
-  const nc_plugin& spanning = one_that([](const nc_format& f) { return !f.rowwise.block_rows; });
+  const nc_plugin spanning = one_that([](const nc_format& f) { return !f.rowwise.block_rows; });
   check(with_blocks(),
         {{"columnwise.block_rows of its table is 0, not 0 where rowwise.block_rows", [](Table& t) {
             t.format.columnwise.block_rows = t.format.columnwise.block_columns = 0;

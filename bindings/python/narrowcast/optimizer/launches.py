@@ -47,8 +47,6 @@ class Tables:
         self._agreements, self._have_agreed = agreement.Agreements(), False
         for entry in entries:
             self._add(entry)
-        # One float a parameter, where a scale spans it: of whole tensors, and of shards.
-        self._amaxes: list[torch.Tensor] = []
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out(
             consensus.lines_by_group((entry.parameter, entry.line) for entry in entries)
@@ -103,26 +101,24 @@ class Tables:
         self._entries[key].append(entry)
 
     def _lay_out(self, lines: dict[Any, list[str]]) -> list[_C.AdamPart]:
-        """Each table's part in a step. The amaxes of one process group lie together, in one order
-        on all ranks: that of the parameters.
+        """Each table's part in a step. Where a scale spans the tensor it has one float a parameter
+        for amaxes; those of one process group lie together, in one order on all ranks: that of the
+        parameters.
         """
-        together: dict[tuple, list[Key]] = {}
-        for key in self._tables:
-            if key.spans:
-                together.setdefault((key.device, key.group), []).append(key)
         amaxes: dict[Key, torch.Tensor] = {}
         shared: dict[Key, _C.SharedAmaxes] = {}
-        for (device, group), keys in together.items():
+        together: dict[tuple, list[Key]] = {}
+        for key, table in self._tables.items():
+            if key.spans and key.group is None:
+                amaxes[key] = torch.zeros(len(table), dtype=torch.float32, device=key.device)
+            elif key.spans:
+                together.setdefault((key.device, key.group), []).append(key)
+        for (_, group), keys in together.items():
             tables = {self._tables[key]: self._entries[key] for key in keys}
-            if group is None:
-                whole = torch.zeros(sum(map(len, tables)), dtype=torch.float32, device=device)
-                self._amaxes.append(whole)
-                amaxes.update(zip(keys, whole.split([*map(len, tables)]), strict=True))
-            else:
-                reduction = Reduction(group, tables, lines[group])
-                self._reductions.append(reduction)
-                amaxes.update(zip(keys, reduction.amaxes, strict=True))
-                shared.update(dict.fromkeys(keys, reduction.shared))
+            reduction = Reduction(group, tables, lines[group])
+            self._reductions.append(reduction)
+            amaxes.update(zip(keys, reduction.amaxes, strict=True))
+            shared.update(dict.fromkeys(keys, reduction.shared))
         self._shared = [reduction.shared for reduction in self._reductions]
         return [
             _C.AdamPart(table, amaxes.get(key), shared.get(key))
@@ -147,8 +143,6 @@ class Tables:
         Returns what takes the step, a function of C's: see bindings/optimizer.cpp.
         """
         self._agree()
-        for amaxes in self._amaxes:
-            amaxes.zero_()
         for reduction in self._reductions:
             reduction.begin()
         absent = any(reduction.lacks_gradients for reduction in self._reductions)
