@@ -9,7 +9,12 @@ from narrowcast import _C, consensus
 from narrowcast.optimizer import observation
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.launches import Tables
-from narrowcast.optimizer.state import follow_masters, load_state_dict, make_state
+from narrowcast.optimizer.state import (
+    follow_masters,
+    load_state_dict,
+    make_state,
+    with_own_histories,
+)
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 from narrowcast.tensor.quantization import check_rounding, check_word
 
@@ -209,9 +214,9 @@ class FusedAdam(torch.optim.Optimizer):
         return [_seed_of(group, index) for index, group in enumerate(self.param_groups)]
 
     def state_dict(self):
-        """As torch's; masters are the weights' present ones."""
+        """As torch's; masters are the weights' present ones, and histories are copies."""
         follow_masters(self, self._masters)
-        return super().state_dict()
+        return with_own_histories(super().state_dict())
 
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, without a cast: masters and moments to the

@@ -71,6 +71,17 @@ def follow_masters(optimizer, masters: dict[torch.Tensor, torch.Tensor]) -> None
             state["master"] = masters[parameter] = dtensors.like(parameter, local.master)
 
 
+def with_own_histories(state_dict: dict) -> dict:
+    """A state dict whose histories are no memory of the weights': a checkpoint is loaded into the
+    state dicts of model and optimizer at once, in any order, and a weight that is written to, even
+    with what the checkpoint has, forgets its history.
+    """
+    for key, state in state_dict["state"].items():
+        if "history" in state:
+            state_dict["state"][key] = {**state, "history": state["history"].clone()}
+    return state_dict
+
+
 def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
     class would cast it to the parameters' dtypes. All is checked before anything changes.
