@@ -4,6 +4,8 @@ import signal
 import sys
 from pathlib import Path
 
+import torch
+
 import narrowcast as nc
 
 PACKAGE = str(Path(nc.__file__).parent)
@@ -57,7 +59,7 @@ def by_timer(seconds: float, function) -> None:
         while True:
             pass
     except Interrupt:
-        pass
+        torch.set_grad_enabled(True)  # it may have come while torch's no_grad() was setting this
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

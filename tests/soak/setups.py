@@ -30,12 +30,12 @@ class Setup:
     scale: float
 
 
-def draw(seed: int, number: int, ranks: int, device: str) -> Setup:
-    """Formats take turns."""
+def draw(seed: int, number: int, ranks: int, most_ranks: int, device: str) -> Setup:
+    """Formats take turns. `ranks`: that begin; `most_ranks`: that load what others have saved."""
     rng = random.Random(f"setup {seed} {number}")
     formats = nc.formats()
     format = nc.format(formats[(number + seed) % len(formats)])
-    others = [world for world in (1, 2, 3, 4) if device == "cpu" or world <= ranks]
+    others = range(1, most_ranks + 1)
     worlds, rows = (ranks,), []
     for extra in ((rng.choice(others), rng.choice(others)), (1,), ()):
         worlds = tuple(dict.fromkeys((ranks, *extra)))

@@ -63,7 +63,8 @@ class Soak:
 
     def one(self, number: int) -> None:
         options = self.options
-        setup = setups.draw(options.seed, number, options.ranks, options.device)
+        most = options.most_ranks or (4 if options.device == "cpu" else options.ranks)
+        setup = setups.draw(options.seed, number, options.ranks, most, options.device)
         one = Round(setup, options.seed, number, self.worlds)
         try:
             one.run()
@@ -80,6 +81,8 @@ class Soak:
         self.counts["failures"] += 1
         options = self.options
         again = f"--seed {options.seed} --ranks {options.ranks} --device {options.device}"
+        if options.most_ranks:
+            again += f" --most-ranks {options.most_ranks}"
         happened = "\n".join(f"  {n}: {action}" for n, action in enumerate(one.done))
         where = f"round {number} of seed {options.seed}, action {len(one.done) - 1}"
         print(
@@ -110,6 +113,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2**63)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument(
+        "--most-ranks", type=int, help="that load; default: 4, or as many as train on GPUs"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", type=int, metavar="NUMBER")
     parser.add_argument("--failures", type=int, default=10, help="so many are the end")

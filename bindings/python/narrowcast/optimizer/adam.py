@@ -139,6 +139,8 @@ class FusedAdam(torch.optim.Optimizer):
         if found_inf is not None and found_inf.item() != 0:
             return loss
         with self._lock:
+            if self._tables is not None:
+                self._tables.have_agreed = False  # before anything is caught that withdraws
             try:
                 if self._tables is not None:
                     self._tables.hear()
