@@ -196,6 +196,6 @@ def test_on_one_rank(spanning, device):
 
 @pytest.mark.parametrize("delayed", DELAYED)
 def test_on_one_rank_before_it_agrees(delayed, device):
-    """It takes its part in the agreement of the others, too, though it has agreed in the last step."""
+    """It takes its part in the others' agreement too, though it has agreed in the last step."""
     heard = ranks.run(2, device, interrupted_rank, delayed, 6, OUTSIDE + AGREEING)
     assert heard[0] == 6
