@@ -10,26 +10,27 @@ import narrowcast as nc
 
 PACKAGE = str(Path(nc.__file__).parent)
 # A rank that is interrupted there is outside of what the others hear of, or within a collective of
-# another kind, and they would wait for it, as in any collective program: in these files no line is
-# chosen where a step is collective. With delayed scaling that is also where bytes are agreed upon.
-OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
-AGREEING = ("tensor/casting.py", "tensor/master.py", "tensor/store.py", "tensor/dtensors.py")
+# another kind, and they would wait for it, as in any collective program: no line of these files is
+# chosen where a step is collective, nor what this function calls, with which ranks agree.
+OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py")
+AGREEING = "_agree"
 
 
 class Interrupt(BaseException):
     """What the handler raises."""
 
 
-def at_line(line: int, function, skipped: tuple[str, ...]) -> None:
+def at_line(line: int, function, is_collective: bool) -> None:
     """Calls a function and raises at the line-th line of narrowcast's that it runs, if it runs so
-    many; lines of the skipped files do not count.
+    many; those where a collective function cannot be interrupted do not count.
     """
     left = line
 
     def trace(frame, event, _):
         nonlocal left
-        file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE) or file.endswith(skipped) or left < 0:
+        if left < 0 or not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if is_collective and _is_outside(frame):
             return None
         if event == "line":
             left -= 1
@@ -44,6 +45,13 @@ def at_line(line: int, function, skipped: tuple[str, ...]) -> None:
         pass
     finally:
         sys.settrace(None)
+
+
+def _is_outside(frame) -> bool:
+    outside = frame.f_code.co_filename.endswith(OUTSIDE)
+    while frame is not None and not outside:
+        frame, outside = frame.f_back, frame.f_code.co_name == AGREEING
+    return outside
 
 
 def by_timer(seconds: float, function) -> None:

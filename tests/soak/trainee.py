@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import narrowcast as nc
 import setups
-from interrupts import AGREEING, OUTSIDE, Network, at_line, by_timer, keep_coming
+from interrupts import Network, at_line, by_timer, keep_coming
 from narrowcast.optimizer import reduction
 from net import build, groups, loss_of
 
@@ -108,9 +108,8 @@ class Trainee:
         if way == "timer":
             by_timer(when, self.optimizer.step)
             return
-        format = nc.format(self.setup.format)
-        skipped = OUTSIDE if format.tensor_amax and self.mesh.size() > 1 else ()
-        at_line(when, self.optimizer.step, skipped + (AGREEING if format.is_delayed else ()))
+        spans = nc.format(self.setup.format).tensor_amax
+        at_line(when, self.optimizer.step, is_collective=spans and self.mesh.size() > 1)
 
     def hear(self):
         """Ranks of GPUs hear at the next step of one that could not come."""
