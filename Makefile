@@ -13,6 +13,11 @@ JOBS    ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 1
 
+SOAK_SECONDS ?= 600
+SOAK_SEED    ?= 1
+SOAK_RANKS   ?= 2
+SOAK_DEVICE  ?= cpu
+
 ifeq ($(VENV),none)
   ready :=
   python := $(or $(PYTHON),python3)
@@ -29,7 +34,7 @@ configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(pytho
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
 .PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan tsan fuzz fuzz-codegen \
-        fuzz-parts clean
+        fuzz-parts soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +51,8 @@ help:
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan and make tsan (threads) likewise"
 	@echo "make fuzz        specs changed at random, under both, and then weights of checkpoints; FUZZ_SECONDS=3600 for an hour"
 	@echo "                 (and a quarter), FUZZ_SEED=2 for other inputs; fuzz-codegen and fuzz-parts are each alone"
+	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
+	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
 	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS"
 
@@ -119,6 +126,9 @@ fuzz-codegen: $(ready)
 
 fuzz-parts: build
 	$(run_python) tests/fuzz/fuzz_parts.py --seconds $$(( $(FUZZ_SECONDS) / 4 )) --seed $(FUZZ_SEED)
+
+soak: build
+	$(run_python) tests/soak/soak.py --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED) --ranks $(SOAK_RANKS) --device $(SOAK_DEVICE)
 
 clean:
 	rm -rf build build-* demo learning dist .pytest_cache .ruff_cache

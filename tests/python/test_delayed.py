@@ -10,7 +10,7 @@ from torch import nn
 import narrowcast as nc
 import reference
 import values
-from models import DEVICES
+from models import DEVICES, assert_quantized
 from models import assert_same as assert_same_tensors
 from test_conformance import FORMATS, assert_same
 
@@ -137,3 +137,18 @@ def test_a_loaded_state_has_the_bytes_and_the_future_of_the_saved_one(name, devi
     for t, size in enumerate((0.5, 20, 1)):
         casts.step(matrix(size, t))
         other.step(matrix(size, t))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_write_that_was_saved_before_its_cast_is_loaded(name, device):
+    """Even over a state of the same master that was saved after its cast."""
+    casts = Casts(name, matrix(1), device)
+    casts.step(matrix(5))
+    with torch.no_grad():
+        casts.weight.copy_(torch.from_numpy(matrix(2)))
+    written = copy.deepcopy(casts.optimizer.state_dict())
+    casts.weight.dequantize()
+    for state in (copy.deepcopy(casts.optimizer.state_dict()), written):
+        casts.optimizer.load_state_dict(state)
+    assert_quantized(casts.weight.detach().cpu(), torch.from_numpy(matrix(2)))

@@ -23,6 +23,9 @@ PACKAGE = str(Path(nc.__file__).parent)
 
 # A rank that is interrupted there is outside of its step, or within a collective of another kind.
 OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
+# With delayed scaling also where ranks agree upon what was written.
+AGREEING = ("tensor/casting.py", "tensor/master.py", "tensor/store.py", "tensor/dtensors.py")
+DELAYED = [name for name in nc.formats() if nc.format(name).is_delayed]
 
 
 class Interrupt(BaseException):
@@ -145,7 +148,7 @@ def test_real_signals(format, device):
     assert set(done) == {True, False}
 
 
-def interrupted_rank(mesh, format):
+def interrupted_rank(mesh, format, lines=40, skipped=OUTSIDE):
     """One rank's step is interrupted. The other hears of it and waits for nobody; what both have
     then is made bytes of by the next forward, from one amax.
     """
@@ -162,13 +165,13 @@ def interrupted_rank(mesh, format):
             if line is None or mesh.get_local_rank() == 0:
                 optimizer.step()
             else:
-                assert interrupted_at(line, optimizer.step, OUTSIDE)
+                assert interrupted_at(line, optimizer.step, skipped)
         except RuntimeError as error:
             assert "rank 1 could not take its part" in str(error)
             return True
         return False
 
-    for line in range(40):
+    for line in range(lines):
         loss_of(model, line, device).backward()
         heard += step(line)
         if device == "cuda":
@@ -189,3 +192,10 @@ def interrupted_rank(mesh, format):
 def test_on_one_rank(spanning, device):
     heard = ranks.run(2, device, interrupted_rank, spanning)
     assert heard[0] > 20
+
+
+@pytest.mark.parametrize("delayed", DELAYED)
+def test_on_one_rank_before_it_agrees(delayed, device):
+    """It takes its part in the others' agreement too, though it has agreed in the last step."""
+    heard = ranks.run(2, device, interrupted_rank, delayed, 6, OUTSIDE + AGREEING)
+    assert heard[0] == 6

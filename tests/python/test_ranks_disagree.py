@@ -241,6 +241,34 @@ def bad_gradient(mesh, format, first):
     return raised, losses, optimizer.state[weight]["step"].item()
 
 
+def bad_option(mesh, format):
+    """One rank's step raises before it has looked at an option that all ranks have changed: what
+    it says of its optimizer is out of date, and no rank waits to compare it.
+    """
+    device = mesh.device_type
+    model = shard(build(format, device), mesh, reshard_after_forward=True)
+    optimizer = nc.FusedAdam(model.named_parameters(), lr=1e-2)
+    (group,), raised = optimizer.param_groups, []
+    for step in range(4):
+        loss_of(model, step, device).backward()
+        group["rounding"] = "nearest" if step == 0 else "stochastic"
+        group["lr"] = -1.0 if step == 1 and odd(mesh) else 1e-2
+        try:
+            optimizer.step()
+        except (RuntimeError, ValueError) as error:
+            raised.append((step, type(error).__name__))
+        optimizer.zero_grad()
+    return raised
+
+
+@pytest.mark.parametrize("spanning", SPANNING)
+def test_an_error_where_options_have_changed(spanning, device):
+    others, own = ranks.run(2, device, bad_option, spanning)
+    heard = (1 if device == "cpu" else 2, "DisagreementError")
+    assert others == [heard]
+    assert own == [(1, "ValueError"), *([] if device == "cpu" else [heard])]
+
+
 @pytest.mark.parametrize("spanning", SPANNING)
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_error_of_one_rank(spanning, device, first):

@@ -5,12 +5,23 @@ again for a group that has got other weights.
 from __future__ import annotations
 
 import weakref
+from typing import NamedTuple
 
 from narrowcast import consensus
 from narrowcast.fsdp import torch_names
 
-# By group: the lines that all ranks are known to have.
-_agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+class _Known(NamedTuple):
+    """What all ranks are known to have in a group. A rank whose shards have been copied makes its
+    plan anew, and it alone; so only other weights are a reason to ask the others again, and it
+    goes on with the way of resharding that was compared, whatever has been set since.
+    """
+
+    weights: list[str]
+    is_kept: bool
+
+
+_agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by group
 
 
 def check(state) -> None:
@@ -19,13 +30,13 @@ def check(state) -> None:
     """
     new = {}
     for number, one in enumerate(torch_names.states_of_tree(state)):
-        lines = _lines(one, number)
-        if _agreed.get(torch_names.group_of(one)) != lines:
-            new[one] = lines
-    if all(not lines for lines in new.values()):
+        known, weights = _agreed.get(torch_names.group_of(one)), _weights(one)
+        if known is None or known.weights != weights:
+            new[one] = _lines(one, number, weights), weights
+    if all(not lines for lines, _ in new.values()):
         return
     by_process_group: dict = {}
-    for one, lines in new.items():
+    for one, (lines, _) in new.items():
         for parameter, store in torch_names.quantized(torch_names.group_of(one)):
             process_group = torch_names.process_group(parameter)
             if process_group is not None and torch_names.world(parameter) > 1:
@@ -34,16 +45,28 @@ def check(state) -> None:
                 break
     for process_group, (lines, device) in by_process_group.items():
         consensus.check("the quantized weights of an FSDP2 model", lines, process_group, device)
-    for one, lines in new.items():
-        _agreed[torch_names.group_of(one)] = lines
+    for one, (_, weights) in new.items():
+        _agreed[torch_names.group_of(one)] = _Known(weights, torch_names.is_kept(one))
 
 
-def _lines(state, number: int) -> list[str]:
-    """Of a group, by its number in the tree: one a quantized weight, in the order of payloads."""
-    kept = "kept" if torch_names.is_kept(state) else "resharded"
+def is_kept(state) -> bool:
+    """Whether the forward's gather may serve the backward too, as all ranks had it when their
+    gathers were compared.
+    """
+    return _agreed[torch_names.group_of(state)].is_kept
+
+
+def _weights(state) -> list[str]:
+    """Of a group: one line a quantized weight, in the order of payloads."""
     return [
         f"{store.label.name or 'a weight without a name'}, "
         f"{'x'.join(map(str, torch_names.whole_shape(parameter)))} in {store.format.identity}, "
-        f"recompute={store.label.recompute}, in group {number}, {kept} after the forward"
+        f"recompute={store.label.recompute}"
         for parameter, store in torch_names.quantized(torch_names.group_of(state))
     ]
+
+
+def _lines(state, number: int, weights: list[str]) -> list[str]:
+    """The same with what messages say of the group, by its number in the tree."""
+    kept = "kept" if torch_names.is_kept(state) else "resharded"
+    return [f"{weight}, in group {number}, {kept} after the forward" for weight in weights]

@@ -7,9 +7,9 @@ import torch
 
 from narrowcast import _C, consensus
 from narrowcast.optimizer import observation, options
+from narrowcast.optimizer import state as states
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.launches import Tables
-from narrowcast.optimizer.state import load_state_dict, make_state
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 
 
@@ -99,7 +99,7 @@ class FusedAdam(torch.optim.Optimizer):
     def _make_state(self, parameter: torch.Tensor, name: str) -> None:
         """In the dict that the parameter has, if it has one."""
         state = self.state[parameter]
-        state.update(make_state(parameter, name, self.state_dtype))
+        state.update(states.make_state(parameter, name, self.state_dtype))
         if "master" in state:
             self._masters[parameter] = state["master"]
 
@@ -138,6 +138,8 @@ class FusedAdam(torch.optim.Optimizer):
         if found_inf is not None and found_inf.item() != 0:
             return loss
         with self._lock:
+            if self._tables is not None:
+                self._tables.have_agreed = False  # before anything is caught that withdraws
             try:
                 if self._tables is not None:
                     self._tables.hear()
@@ -214,13 +216,18 @@ class FusedAdam(torch.optim.Optimizer):
     def _seeds(self) -> list[int | None]:
         return [options.seed_of(group, index) for index, group in enumerate(self.param_groups)]
 
+    def state_dict(self):
+        """As torch's; masters are the weights' present ones, and histories are copies."""
+        states.follow_masters(self, self._masters)
+        return states.with_own_histories(super().state_dict())
+
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, without a cast: masters and moments to the
         bit. The quantized bytes are made from the masters when they are next needed. ValueError,
         before anything changes, if it does not fit.
         """
         self._make_missing_state()
-        load_state_dict(self, state_dict, options.check)
+        states.load_state_dict(self, state_dict, options.check)
         self._roster = None
 
     def __getstate__(self):

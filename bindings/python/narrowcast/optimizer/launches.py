@@ -44,7 +44,8 @@ class Tables:
         self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
-        self._agreements, self._have_agreed = agreement.Agreements(), False
+        self._agreements = agreement.Agreements()
+        self.have_agreed = False  # in this step; whoever begins one says so
         for entry in entries:
             self._add(entry)
         self._reductions: list[Reduction] = []
@@ -133,7 +134,6 @@ class Tables:
 
     def hear(self) -> None:
         """A step begins. DisagreementError, on all ranks, if the last one was not of all ranks."""
-        self._have_agreed = False
         for reduction in self._reductions:
             reduction.hear()
 
@@ -167,9 +167,9 @@ class Tables:
             reduction.withdraw()
 
     def _agree(self) -> None:
-        if self._have_agreed or not self._delayed:  # as far as this rank could
+        if self.have_agreed or not self._delayed:  # as far as this rank could
             return
-        self._have_agreed = True
+        self.have_agreed = True
         self._agreements.make_bytes(
             [store for store, _ in self._delayed], lambda: [group for _, group in self._delayed]
         )

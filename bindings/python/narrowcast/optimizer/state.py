@@ -57,6 +57,31 @@ def make_updatable(local: QuantizedTensor) -> None:
         store.master = Master(store.high_precision(store.whole))
 
 
+def follow_masters(optimizer, masters: dict[torch.Tensor, torch.Tensor]) -> None:
+    """The state's masters are the weights' own where FSDP2 has copied shards since: a short one is
+    copied at every load of the model's state dict. `masters`: those that the optimizer put into the
+    state; another tensor is a user's, who wants the weight to have its value.
+    """
+    for _, parameter, _ in optimizer.named():
+        local, state = dtensors.local_of(parameter), optimizer.state.get(parameter, {})
+        own = isinstance(local, QuantizedTensor) and state.get("master") is masters.get(parameter)
+        if not own or local.master is None or "master" not in state:
+            continue
+        if dtensors.local_of(state["master"]).data_ptr() != local.master.data_ptr():
+            state["master"] = masters[parameter] = dtensors.like(parameter, local.master)
+
+
+def with_own_histories(state_dict: dict) -> dict:
+    """A state dict whose histories are no memory of the weights': a checkpoint is loaded into the
+    state dicts of model and optimizer at once, in any order, and a weight that is written to, even
+    with what the checkpoint has, forgets its history.
+    """
+    for key, state in state_dict["state"].items():
+        if "history" in state:
+            state_dict["state"][key] = {**state, "history": state["history"].clone()}
+    return state_dict
+
+
 def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
     class would cast it to the parameters' dtypes. All is checked before anything changes.
@@ -100,6 +125,7 @@ def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
         store, step = local._store, int(state["step"])
         if history is not None:
             if history[0] == 0:  # saved after a write, before its cast
+                store.mark_stale(store.used)
                 return
             store.bytes.history.copy_(history)
         stochastic = seed is not None and step > 0  # before the first step, all is to nearest

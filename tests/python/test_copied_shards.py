@@ -1,0 +1,65 @@
+"""FSDP2 copies the shard of a rank with fewer rows than the others when a model's state dict is
+loaded. That rank makes its gathers anew, and it alone: it asks the others nothing.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, same, uneven_rows
+
+TESTED_FORMATS = GATHERS
+
+
+def model_for(mesh, format, reshard):
+    torch.manual_seed(0)
+    rows = uneven_rows(format)
+    layers = nn.Linear(64, rows, bias=False), nn.GELU(), nn.Linear(rows, 64, bias=False)
+    model = nn.Sequential(*layers).to(mesh.device_type)
+    nc.convert(model, format, filter=lambda name, _: name == "0", recompute=reshard is not None)
+    options = {} if reshard is None else {"reshard_after_forward": reshard}
+    fully_shard(model[0], mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def loss_of(model, mesh):
+    x = torch.ones(4, 64, device=mesh.device_type)
+    loss = model(x).square().mean()
+    loss.backward()
+    for module in (model[0], model):
+        module.reshard()
+    return loss.detach()
+
+
+def load(model):
+    model.load_state_dict(model.state_dict())
+
+
+def resharding_changed(mesh, format, first):
+    model = model_for(mesh, format, first)
+    before = loss_of(model, mesh)
+    model.set_reshard_after_forward(not first)
+    load(model)
+    assert same(loss_of(model, mesh), before)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_resharding_has_changed(format, device, first):
+    ranks.run(3, device, resharding_changed, format, first)
+
+
+def part_first(mesh, format):
+    """Before the first forward nobody knows the tree, nor how its root is resharded."""
+    model, other = model_for(mesh, format, None), model_for(mesh, format, None)
+    model[0].unshard()
+    model[0].reshard()
+    load(model)
+    losses = [loss_of(one, mesh) for one in (model, other, model)]
+    assert same(losses[0], losses[1]) and same(losses[0], losses[2])
+
+
+def test_a_part_was_gathered_first(format, device):
+    ranks.run(3, device, part_first, format)

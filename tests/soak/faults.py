@@ -1,0 +1,97 @@
+"""Faults that a soak finds, to be planted in its ranks: `soak.py --fault NAME`."""
+
+import torch.distributed as dist
+
+
+def unreduced_amax() -> None:
+    """Rank 1 casts with the amax of its own shard."""
+    from narrowcast.tensor import casting
+
+    reducer = casting.reducer
+
+    def broken(memory, group):
+        begin = reducer(memory, group)
+
+        def reduce():
+            before = memory.clone()
+            work = begin()
+            if dist.get_rank() == 1:
+                work.wait()
+                memory.copy_(before)
+            return work
+
+        return reduce
+
+    casting.reducer = broken
+
+
+def absent_not_cast() -> None:
+    """A shard without a gradient keeps bytes of an old amax."""
+    from narrowcast.optimizer.reduction import Reduction
+
+    Reduction.cast_absent = lambda self: None
+
+
+def failure_forgotten() -> None:
+    """After a reduction that has failed, old bytes are taken for those of the new masters."""
+    from narrowcast import FusedAdam
+
+    step = FusedAdam._step
+
+    def broken(self, closure):
+        try:
+            return step(self, closure)
+        except ConnectionError:
+            for entry in self.entries():
+                if entry.store is not None:
+                    entry.store.master.settle()
+            raise
+
+    FusedAdam._step = broken
+
+
+def draw_not_loaded() -> None:
+    """A loaded state's bytes are rounded to nearest."""
+    from narrowcast.optimizer import state
+
+    state.Draw = lambda *_: None
+
+
+def lone_inf() -> None:
+    """A rank hears of no infinity but its own."""
+    from narrowcast import FusedAdam
+
+    step = FusedAdam._step
+
+    def broken(self, closure):
+        gradients = [
+            p.grad.to_local()
+            for group in self.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
+        if all(bool(one.isfinite().all()) for one in gradients):
+            self.found_inf = None
+        return step(self, closure)
+
+    FusedAdam._step = broken
+
+
+def lost_rank() -> None:
+    """A rank that cannot come does not say so: the others wait."""
+    from narrowcast.optimizer.launches import Tables
+
+    Tables.withdraw = lambda self: None
+
+
+FAULTS = {
+    one.__name__.replace("_", "-"): one
+    for one in (
+        unreduced_amax,
+        absent_not_cast,
+        failure_forgotten,
+        draw_not_loaded,
+        lone_inf,
+        lost_rank,
+    )
+}

@@ -1,0 +1,234 @@
+"""A rank: its model, its optimizer, and what it does with them when it is told."""
+
+import copy
+import hashlib
+import io
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import narrowcast as nc
+import setups
+from interrupts import Network, at_line, by_timer, keep_coming
+from narrowcast.optimizer import reduction
+from net import build, groups, loss_of
+
+_PARTS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
+_NETWORK = Network(reduction.casting)
+reduction.casting = _NETWORK
+
+
+def digest(value) -> str:
+    """Of the bytes of an array or a tensor; moments of bfloat16 are widened."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().float() if value.dtype == torch.bfloat16 else value.detach()
+        value = value.cpu().numpy()
+    words = str(value.shape).encode() + np.ascontiguousarray(value).tobytes()
+    return hashlib.blake2b(words, digest_size=8).hexdigest()
+
+
+class Trainee:
+    """One for each model. Methods are named as actions; they return what came of it."""
+
+    def __init__(self, setup, mesh, folder: str, seed: int = 1):
+        self.setup, self.mesh, self.folder, self.file = setup, mesh, folder, None
+        self.scaler = torch.amp.GradScaler(setup.device, init_scale=setup.scale, growth_interval=2)
+        self.make(seed)
+
+    def make(self, seed: int) -> None:
+        setup = self.setup
+        model = build(setup, seed).to(setup.device)
+        nc.convert(model, setup.format, recompute=setup.recompute)
+        for module in (model.block, model):
+            fully_shard(module, mesh=self.mesh, reshard_after_forward=setup.reshard)
+        self.model = model
+        moments = torch.bfloat16 if setup.bf16_state else torch.float32
+        self.optimizer = nc.FusedAdam(groups(model), state_dtype=moments, **setup.options)
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def reshard(self) -> None:
+        for module in (self.model.block, self.model):
+            module.reshard()
+
+    # ---- actions ----
+
+    def step(self, seed, source, size, missing=(), scaler=None, bad=None, interrupt=None, **other):
+        loss, rank = None, self.mesh.get_local_rank()
+        factor = self.scaler.get_scale() if scaler else 1.0
+        if source == "backward":
+            value = loss_of(self.model, self.setup, seed)
+            (self.scaler.scale(value) if scaler else value).backward()
+            self.reshard()
+            loss = digest(value)
+        for index, p in enumerate(self.parameters):
+            if source == "drawn" and p.requires_grad:
+                self._give(p, setups.noise(tuple(p.shape), seed + index, size) * factor)
+            if index in missing and missing[index] in (None, rank):
+                p.grad = None
+        if bad is not None:
+            self._spoil(*bad)
+        gradients = [None if p.grad is None else digest(p.grad.to_local()) for p in self.parameters]
+        error = self._take(scaler, interrupt, **other)
+        for p in self.parameters:
+            p.grad = None
+        return {"loss": loss, "gradients": gradients, "error": error}
+
+    def _take(self, scaler, interrupt, broken=False):
+        if scaler:
+            # A scaler has its scale on the device only after it has been asked to scale.
+            self.scaler.scale(torch.zeros((), device=self.setup.device))
+            if scaler == "unscale":
+                self.scaler.unscale_(self.optimizer)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return None
+        _NETWORK.is_broken = broken
+        try:
+            if interrupt is not None and interrupt[0] == self.mesh.get_local_rank():
+                self._interrupted(*interrupt[1:])
+            else:
+                self.optimizer.step()
+            if interrupt is not None and self.setup.device == "cuda":
+                torch.cuda.synchronize()
+        except (nc.consensus.DisagreementError, ConnectionError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            _NETWORK.is_broken = False
+        return None
+
+    def _interrupted(self, way: str, when) -> None:
+        if way == "timer":
+            by_timer(when, self.optimizer.step)
+            return
+        spans = nc.format(self.setup.format).tensor_amax
+        at_line(when, self.optimizer.step, is_collective=spans and self.mesh.size() > 1)
+
+    def hear(self):
+        """Ranks of GPUs hear at the next step of one that could not come."""
+        return {"error": self._take(None, None)}
+
+    def _give(self, p, whole: np.ndarray) -> None:
+        gradient = torch.from_numpy(whole).to(p.dtype)[self._rows(p)].to(self.setup.device)
+        p.grad = _like(p, gradient)
+
+    def _rows(self, p) -> slice:
+        return slice(*setups.bounds(p.shape[0], self.mesh.size())[self.mesh.get_local_rank()])
+
+    def _spoil(self, index: int, value: str, where: float) -> None:
+        """One element of the whole gradient, which one rank has."""
+        p = self.parameters[index]
+        row, rows = int(where * p.shape[0]), self._rows(p)
+        if rows.start <= row < rows.stop:
+            p.grad.to_local()[row - rows.start].fill_(float(value))
+
+    def write(self, rank, weight, seed, size):
+        local = self._quantized()[weight].to_local()
+        if rank == self.mesh.get_local_rank() and local.numel():
+            with torch.no_grad():
+                value = torch.from_numpy(setups.noise(tuple(local.shape), seed, size))
+                local.copy_(value.to(self.setup.device))
+
+    def _quantized(self) -> list[torch.Tensor]:
+        return [p for p in self.parameters if isinstance(p.to_local(), nc.QuantizedTensor)]
+
+    def options(self, group, options):
+        self.optimizer.param_groups[group].update(options)
+
+    def resharding(self, after_forward):
+        self.model.set_reshard_after_forward(after_forward)
+
+    def forward(self, seed):
+        with torch.no_grad():
+            loss = loss_of(self.model, self.setup, seed)
+        self.reshard()
+        return {"loss": digest(loss)}
+
+    def unshard(self):
+        """The values that a gather brings."""
+        modules = {"block": self.model.block, "": self.model}
+        for module in modules.values():
+            module.unshard()
+        values = {
+            name: digest(weight.dequantize())
+            for name, weight in self.model.named_parameters()
+            if isinstance(weight, nc.QuantizedTensor)
+        }
+        self.reshard()
+        return {"values": values}
+
+    def save(self, way, name):
+        if way == "checkpoint":
+            states = dict(zip("mo", get_state_dict(self.model, self.optimizer), strict=True))
+            dcp.save(states, checkpoint_id=f"{self.folder}/{name}")
+            return
+        self.file = io.BytesIO()
+        weights = {name: _readable(value) for name, value in self.model.state_dict().items()}
+        torch.save({"m": weights, "o": self.optimizer.state_dict()}, self.file)
+
+    def load(self, way, fresh, world, name, scale):
+        """`scale`: of the gradients, on those ranks that trained before."""
+        self.scaler.load_state_dict({**self.scaler.state_dict(), **scale})
+        if fresh:
+            self.make(seed=2)
+        if way == "checkpoint":
+            states = dict(zip("mo", get_state_dict(self.model, self.optimizer), strict=True))
+            dcp.load(states, checkpoint_id=f"{self.folder}/{name}")
+            loaded = {"model_state_dict": states["m"], "optim_state_dict": states["o"]}
+            set_state_dict(self.model, self.optimizer, **loaded)
+            return
+        self.file.seek(0)
+        states = torch.load(copy.copy(self.file), weights_only=True)
+        self.model.load_state_dict(states["m"])
+        self.optimizer.load_state_dict(states["o"])
+
+    # ---- what is looked at ----
+
+    def look(self) -> list[dict]:
+        """Digests of all that this rank has; the bytes only where they are made."""
+        return [self._look_at(p) for p in self.parameters]
+
+    def _look_at(self, p) -> dict:
+        state, local = self.optimizer.state[p], p.to_local()
+        seen = {key: digest(state[key].to_local()) for key in ("exp_avg", "exp_avg_sq")}
+        seen["steps"] = int(state["step"])
+        if not isinstance(local, nc.QuantizedTensor):
+            seen["master"] = digest(state["master"].to_local() if "master" in state else local)
+            seen["value"] = digest(local)
+            return seen
+        seen["master"] = digest(local.master)
+        seen["is stale"] = local._store.is_stale
+        store = local._store.bytes
+        if store.history is not None:
+            seen["history"] = digest(store.history)
+        if not local._store.is_stale:
+            for part, value in zip(_PARTS, (*store.buffers, store.amax), strict=True):
+                seen[part] = None if value is None else digest(value)
+        return seen
+
+
+def _readable(value: DTensor) -> DTensor:
+    """The master in the place of a shard whose bytes wait for the other ranks."""
+    local = value.to_local()
+    if isinstance(local, nc.QuantizedTensor) and local._store.is_stale:
+        return _like(value, local.master)
+    return value
+
+
+def _like(p: DTensor, local: torch.Tensor) -> DTensor:
+    facts = {"shape": p.shape, "stride": p.stride(), "run_check": False}
+    return DTensor.from_local(local, p.device_mesh, p.placements, **facts)
+
+
+def leave() -> None:
+    """The end of a round."""
+    keep_coming(False)
+    dist.barrier()
+    dist.destroy_process_group()
