@@ -11,7 +11,7 @@ TARGET = Path(__file__).parents[1] / "fuzz" / "fuzz_parts.py"
 # Runs the target in an interpreter where one thing is broken.
 BROKEN = """
 import runpy, sys
-from narrowcast.tensor import checks, memory
+from narrowcast.tensor import checks
 {fault}
 sys.argv = sys.argv[1:]
 sys.path.insert(0, {folder!r})
@@ -19,7 +19,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 FAULTS = {
     "shapes": "checks._check_like = lambda *parts: None",
-    "memory in common": "memory.check_apart = lambda *parts: None",
     "a crash": "import os; checks._check_flattened = lambda *parts: os.kill(os.getpid(), 11)",
 }
 

@@ -21,8 +21,10 @@ SPANNING = [
 PACKAGE = str(Path(nc.__file__).parent)
 
 
+# They leave what C has switched: there a handler runs behind the call alone, a trace before it too.
+SWITCHES = ("optimizer/gradients.py", "tensor/dispatch.py", "tensor/wrapper.py")
 # A rank that is interrupted there is outside of its step, or within a collective of another kind.
-OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
+OUTSIDE = (*SWITCHES, "optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
 # With delayed scaling also where ranks agree upon what was written.
 AGREEING = ("tensor/casting.py", "tensor/master.py", "tensor/store.py", "tensor/dtensors.py")
 DELAYED = [name for name in nc.formats() if nc.format(name).is_delayed]
@@ -32,7 +34,7 @@ class Interrupt(BaseException):
     """What the handler raises."""
 
 
-def interrupted_at(line, function, skipped=()):
+def interrupted_at(line, function, skipped=SWITCHES):
     """Calls a function and raises at the line-th line of narrowcast's that it runs. Whether it came
     so far. `skipped`: files that do not count.
     """
@@ -89,6 +91,7 @@ class Watch:
         return [float(self.optimizer.state[p]["step"]) for p in self.model.parameters()]
 
     def assert_all_or_nothing(self):
+        assert torch.is_grad_enabled()
         parameters = [*self.model.parameters()]
         moved = [not same(a, value(p)) for a, p in zip(self.values, parameters, strict=True)]
         counted = [after - before for before, after in zip(self.steps, self.counts(), strict=True)]

@@ -9,6 +9,7 @@ from narrowcast import _C, consensus
 from narrowcast.optimizer import observation, options
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.entry import Entry
+from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 
@@ -128,7 +129,7 @@ class FusedAdam(torch.optim.Optimizer):
         step = self._observed_step if observation.is_on(self) else self._step
         return step(closure)
 
-    @torch.no_grad()
+    @without_gradients
     def _step(self, closure):
         loss = None
         if closure is not None:
