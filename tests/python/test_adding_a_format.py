@@ -128,7 +128,9 @@ def tree_of(folder):
 
 def test_in_the_tree(reader, tmp_path):
     tree, page = tmp_path / "tree", PAGE.read_text(encoding="utf-8")
-    ignore = shutil.ignore_patterns("build*", "__pycache__", ".*", "demo", "dist", "python")
+    ignore = shutil.ignore_patterns(
+        "build", "build-*", "__pycache__", ".*", "demo", "dist", "python"
+    )
     shutil.copytree(ROOT, tree, ignore=ignore, symlinks=True)
     before = tree_of(tree)
     spec = next(text for language, text in blocks(page) if language == "toml")
