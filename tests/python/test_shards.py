@@ -1,5 +1,7 @@
 """Shards without processes: what ranks would send and receive, and a step of theirs."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -122,10 +124,25 @@ def table_of(format, tensors, stochastic):
         moments = [torch.zeros(tensor.shape) for _ in range(2)]
         names = "step", "master", "exp_avg", "exp_avg_sq"
         state = dict(zip(names, (torch.zeros(()), tensor.master, *moments), strict=True))
-        table.add(tensor, f"shard {index}", 0, state, 7, first)
+        table.add(tensor, f"shard {index}", 0, state, tensor._store, 7, first)
         first += tensor.numel()
         states.append((tensor, *moments))
     return table, states
+
+
+def run_step(table, amaxes):
+    """A step of one table. `amaxes`: how many are reduced; to the largest of them."""
+    if amaxes == 0:
+        _C.run_step([_C.AdamPart(table, None, None)], [], None)
+        return
+    memory = torch.zeros(1 + amaxes)  # the first one says whether the others can be used
+
+    def reduce():
+        memory[1:] = memory[1:].max()
+        return SimpleNamespace(wait=lambda: None)
+
+    shared = _C.SharedAmaxes(memory, reduce)
+    _C.run_step([_C.AdamPart(table, memory[1:], shared)], [shared], None)
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
@@ -147,13 +164,8 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
                 for tensor, *_ in states:
                     tensor.grad = gradient[begin : begin + len(tensor)]
                     begin += len(tensor)
-                amaxes = torch.zeros(len(states)) if spans else None
                 assert table.prepare(options, None)
-                table.update(amaxes)
-                if spans:
-                    amaxes.fill_(amaxes.max())
-                    table.finish(amaxes)
-                table.commit()
+                run_step(table, len(states) if spans else 0)
         (full, *moments), pieces = tables[0][1][0], tables[1][1]
         if not stochastic:
             assert_quantized(full, full.master)
