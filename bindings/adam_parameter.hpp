@@ -13,11 +13,9 @@ class AdamParameter {
  public:
   // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
   // master. Tensors may be DTensors. ValueError or TypeError if one is missing, or no tensor that a
-  // kernel can read. `store`: of a quantized parameter, else None. `seed`, `first`: of stochastic
-  // rounding, as in nc_tensor.
+  // kernel can read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
   AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
-                at::Device device, const py::object& store, bool delayed, uint64_t seed,
-                uint64_t first)
+                at::Device device, bool delayed, uint64_t seed, uint64_t first)
       : parameter_(parameter),
         name_(name),
         state_(state),
@@ -25,9 +23,9 @@ class AdamParameter {
         sharded_(is_dtensor(parameter)) {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
-    if (!store.is_none()) {
-      store_.emplace(store, wrapper);
-      bytes_ = bytes_of(wrapper);
+    bytes_ = bytes_of(wrapper);
+    if (bytes_) {
+      store_.emplace(wrapper);
       add_bytes(py::cast<const Bytes&>(bytes_), tensor.sizes(), delayed);
     } else {
       add_plain(tensor);

@@ -15,13 +15,13 @@ class AdamTable {
   // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
   AdamTable(const Plugin* plugin, at::Device device, bool stochastic);
 
-  // Adds a parameter of an option group with the optimizer's state of it, and its Store, or None of
-  // a plain one. A quantized one has history, too, if its scaling is delayed. `seed`, `first`: of
-  // stochastic rounding, as in nc_tensor.
+  // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
+  // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
+  // nc_tensor.
   void add(const py::object& parameter, const std::string& name, int64_t group,
-           const py::dict& state, const py::object& store, uint64_t seed, uint64_t first) {
+           const py::dict& state, uint64_t seed, uint64_t first) {
     const bool delayed = machine().record_amax != nullptr;
-    parameters_.emplace_back(parameter, name, state, table_.device(), store, delayed, seed, first);
+    parameters_.emplace_back(parameter, name, state, table_.device(), delayed, seed, first);
     groups_.push_back(group);
     steps_.emplace_back();
   }

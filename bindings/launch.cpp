@@ -49,7 +49,8 @@ template void call(RescaleFunction, const char*, Rescale, at::Device);
 
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
   const c10::DeviceGuard guard(gpu);
-  // What is this small CUDA takes into memory of its own before it returns, and waits for nothing.
+  // CUDA takes pageable memory into its own before it returns, which torch's copies of it rest on
+  // too. Of more than this it waits for the stream first.
   constexpr size_t kStaged = 64 << 10;
   if (bytes <= kStaged) {
     const at::Tensor borrowed = at::from_blob(const_cast<void*>(host), static_cast<int64_t>(bytes),

@@ -11,8 +11,8 @@ namespace narrowcast {
 class StoreHandle {
  public:
   // Of the store that a QuantizedTensor looks at.
-  StoreHandle(py::object store, const py::handle& tensor)
-      : store_(std::move(store)), view_(attribute(tensor, kView)) {}
+  explicit StoreHandle(const py::handle& tensor)
+      : view_(attribute(tensor, kView)), store_(attribute(view_, kStore)) {}
 
   // Whether a tensor still looks at it, and it still has these bytes. A view's store never changes.
   bool is_of(const py::handle& tensor, const py::handle& bytes) const {
@@ -43,13 +43,14 @@ class StoreHandle {
   }
 
   inline static PyObject* const kView = PyUnicode_InternFromString("_view");
+  inline static PyObject* const kStore = PyUnicode_InternFromString("store");
   inline static PyObject* const kMaster = PyUnicode_InternFromString("master");
   inline static PyObject* const kStale = PyUnicode_InternFromString("stale");
   inline static PyObject* const kSaved = PyUnicode_InternFromString("saved");
   inline static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
   inline static PyObject* const kUsed = PyUnicode_InternFromString("used");
 
-  py::object store_, view_;
+  py::object view_, store_;
 };
 
 }  // namespace narrowcast

@@ -118,8 +118,8 @@ def loss_of(model, step, device="cpu", dtype=torch.float32):
     return F.mse_loss(model(x).to(y.dtype), y)
 
 
-def train(model, optimizer, steps, device="cpu", dtype=torch.float32, first=0):
-    """The losses of some steps, as numbers."""
+def train(model, optimizer, steps, device="cpu", dtype=torch.float32, first=0, loss_of=loss_of):
+    """The losses of some steps, as numbers. loss_of: as the function of that name."""
     losses = []
     for step in range(first, first + steps):
         loss = loss_of(model, step, device, dtype)

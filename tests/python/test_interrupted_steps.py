@@ -4,62 +4,24 @@ and bytes are a cast of the masters, or known to be stale.
 
 import random
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import narrowcast as nc
 import ranks
+from interrupting import Interrupt, interrupted_at
 from models import GATHERS, Model, assert_quantized, local_rows, loss_of, one_of_each, same, shard
 
 TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
 SPANNING = [
     name for name in GATHERS if nc.format(name).tensor_amax and not nc.format(name).is_delayed
 ]
-PACKAGE = str(Path(nc.__file__).parent)
-
-
-# They leave what C has switched: there a handler runs behind the call alone, a trace before it too.
-SWITCHES = ("optimizer/gradients.py", "tensor/dispatch.py", "tensor/wrapper.py")
 # A rank that is interrupted there is outside of its step, or within a collective of another kind.
-OUTSIDE = (*SWITCHES, "optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
+OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
 # With delayed scaling also where ranks agree upon what was written.
 AGREEING = ("tensor/casting.py", "tensor/master.py", "tensor/store.py", "tensor/dtensors.py")
 DELAYED = [name for name in nc.formats() if nc.format(name).is_delayed]
-
-
-class Interrupt(BaseException):
-    """What the handler raises."""
-
-
-def interrupted_at(line, function, skipped=SWITCHES):
-    """Calls a function and raises at the line-th line of narrowcast's that it runs. Whether it came
-    so far. `skipped`: files that do not count.
-    """
-    left, hit = line, False
-
-    def trace(frame, event, _):
-        nonlocal left, hit
-        file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE) or file.endswith(skipped) or hit:
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                hit = True
-                raise Interrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        function()
-    except Interrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 def small_model(format, device):
@@ -162,13 +124,16 @@ def interrupted_rank(mesh, format, lines=40, skipped=OUTSIDE):
     optimizer.step()
     optimizer.zero_grad()
 
+    def is_outside(frame):
+        return frame.f_code.co_filename.endswith(skipped)
+
     def step(line):
         """Whether it raised, because of rank 1."""
         try:
             if line is None or mesh.get_local_rank() == 0:
                 optimizer.step()
             else:
-                assert interrupted_at(line, optimizer.step, skipped)
+                assert interrupted_at(line, optimizer.step, is_outside)
         except RuntimeError as error:
             assert "rank 1 could not take its part" in str(error)
             return True

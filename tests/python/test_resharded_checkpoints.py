@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
+import models
 import narrowcast as nc
 import ranks
 from models import one_of_each
@@ -26,16 +27,15 @@ def made(mesh, format, seed):
     return model, nc.FusedAdam(model.parameters(), lr=1e-2, rounding="stochastic")
 
 
+def square_of(model, step, device, dtype):
+    """The loss."""
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step), dtype=dtype)
+    return model(x.to(device)).square().mean()
+
+
 def train(mesh, model, optimizer, first):
-    losses = []
-    for step in range(first, first + 3):
-        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step))
-        loss = model(x.to(mesh.device_type)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    device = mesh.device_type
+    return models.train(model, optimizer, 3, device, first=first, loss_of=square_of)
 
 
 def states_of(model, optimizer):

@@ -124,7 +124,7 @@ def table_of(format, tensors, stochastic):
         moments = [torch.zeros(tensor.shape) for _ in range(2)]
         names = "step", "master", "exp_avg", "exp_avg_sq"
         state = dict(zip(names, (torch.zeros(()), tensor.master, *moments), strict=True))
-        table.add(tensor, f"shard {index}", 0, state, tensor._store, 7, first)
+        table.add(tensor, f"shard {index}", 0, state, 7, first)
         first += tensor.numel()
         states.append((tensor, *moments))
     return table, states

@@ -1,14 +1,11 @@
 """Signals: handlers that raise within a step, and others that interrupt whatever runs."""
 
 import signal
-import sys
-from pathlib import Path
 
 import torch
 
-import narrowcast as nc
+from interrupting import Interrupt, interrupted_at
 
-PACKAGE = str(Path(nc.__file__).parent)
 # A rank that is interrupted there is outside of what the others hear of, or within a collective of
 # another kind, and they would wait for it, as in any collective program: no line of these files is
 # chosen where a step is collective, nor what this function calls, with which ranks agree.
@@ -16,35 +13,11 @@ OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py")
 AGREEING = "_agree"
 
 
-class Interrupt(BaseException):
-    """What the handler raises."""
-
-
 def at_line(line: int, function, is_collective: bool) -> None:
     """Calls a function and raises at the line-th line of narrowcast's that it runs, if it runs so
     many; those where a collective function cannot be interrupted do not count.
     """
-    left = line
-
-    def trace(frame, event, _):
-        nonlocal left
-        if left < 0 or not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        if is_collective and _is_outside(frame):
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                raise Interrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        function()
-    except Interrupt:
-        pass
-    finally:
-        sys.settrace(None)
+    interrupted_at(line, function, *([_is_outside] if is_collective else []))
 
 
 def _is_outside(frame) -> bool:

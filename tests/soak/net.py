@@ -4,17 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-class Block(nn.Module):
-    """A residual block; its weights are gathered together."""
-
-    def __init__(self, width: int, hidden: int):
-        super().__init__()
-        self.up = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x):
-        return x + self.down(F.gelu(self.up(x)))
+from models import Block
 
 
 class Net(nn.Module):

@@ -35,16 +35,12 @@ def check(state) -> None:
             new[one] = _lines(one, number, weights), weights
     if all(not lines for lines, _ in new.values()):
         return
-    by_process_group: dict = {}
+    compared = []
     for one, (lines, _) in new.items():
-        for parameter, store in torch_names.quantized(torch_names.group_of(one)):
-            process_group = torch_names.process_group(parameter)
-            if process_group is not None and torch_names.world(parameter) > 1:
-                every, _ = by_process_group.setdefault(process_group, ([], store.bytes.device))
-                every += lines
-                break
-    for process_group, (lines, device) in by_process_group.items():
-        consensus.check("the quantized weights of an FSDP2 model", lines, process_group, device)
+        weights = torch_names.quantized(torch_names.group_of(one))
+        sharded = (torch_names.sharded(parameter) for parameter, _ in weights)
+        compared += zip(sharded, lines, strict=True)
+    consensus.check_shards("the quantized weights of an FSDP2 model", compared)
     for one, (_, weights) in new.items():
         _agreed[torch_names.group_of(one)] = _Known(weights, torch_names.is_kept(one))
 

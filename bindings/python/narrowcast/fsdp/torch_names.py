@@ -62,9 +62,14 @@ def forward_root(state):
     return state._state_ctx.iter_forward_root
 
 
+def sharded(parameter) -> torch.Tensor:
+    """The DTensor of all shards."""
+    return parameter.sharded_param
+
+
 def local_tensor(parameter) -> torch.Tensor:
     """The shard that the hooks are called on."""
-    return parameter.sharded_param._local_tensor
+    return sharded(parameter)._local_tensor
 
 
 def store_of(parameter):
@@ -82,7 +87,7 @@ def find(tensor: torch.Tensor):
 def managed(parameter: torch.Tensor):
     """The group and the FSDPParam of a sharded parameter; (None, None) if there is none."""
     for state, candidate in _parameters():
-        if candidate.sharded_param is parameter:
+        if sharded(candidate) is parameter:
             return group_of(state), candidate
     return None, None
 

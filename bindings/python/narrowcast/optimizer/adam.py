@@ -139,18 +139,15 @@ class FusedAdam(torch.optim.Optimizer):
         if found_inf is not None and found_inf.item() != 0:
             return loss
         with self._lock:
-            if self._tables is not None:
-                self._tables.have_agreed = False  # before anything is caught that withdraws
+            self._tables.have_agreed = False  # before anything is caught that withdraws
             try:
-                if self._tables is not None:
-                    self._tables.hear()
+                self._tables.hear()
                 self._prepare()
                 step = self._tables.begin()
             except consensus.DisagreementError:  # raised on all ranks
                 raise
             except BaseException:
-                if self._tables is not None:
-                    self._tables.withdraw()
+                self._tables.withdraw()
                 raise
             step()
             self._tables.end()
@@ -200,8 +197,9 @@ class FusedAdam(torch.optim.Optimizer):
         are not; the masters that the state had; whether all ranks are known to have alike what
         they must. A step is taken by one thread at a time.
         """
-        self._tables = self._table_seeds = self._roster = None
+        self._table_seeds = self._roster = None
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
+        self._tables = Tables([], self._masters)
         self._are_alike = False
         self._lock = threading.RLock()
 

@@ -49,14 +49,12 @@ class Tables:
         for entry in entries:
             self._add(entry)
         self._reductions: list[Reduction] = []
-        self._parts = self._lay_out(
-            consensus.lines_by_group((entry.parameter, entry.line) for entry in entries)
-        )
+        self._parts = self._lay_out(entries)
 
     def _add(self, entry: Entry) -> None:
         local = dtensors.local_of(entry.parameter)
         if not isinstance(local, QuantizedTensor):
-            self._enter(Key(local.device), entry, None, (0, 0))
+            self._enter(Key(local.device), entry, (0, 0))
             return
         make_updatable(local)
         self._settle_master(entry, local)
@@ -69,7 +67,7 @@ class Tables:
         stochastic = entry.seed is not None
         shared = group if store.format.tensor_amax else None
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
-        self._enter(Key(local.device, store.format, shared, stochastic), entry, store, draw)
+        self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
 
     def _settle_master(self, entry: Entry, local: QuantizedTensor) -> None:
         """The state's master and the weight's are one tensor. Where they differ, either FSDP2 has
@@ -92,16 +90,16 @@ class Tables:
         if given is not None:
             self._masters[entry.parameter] = state["master"]
 
-    def _enter(self, key: Key, entry: Entry, store: Store | None, draw: tuple[int, int]) -> None:
+    def _enter(self, key: Key, entry: Entry, draw: tuple[int, int]) -> None:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
             self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
             self._entries[key] = []
         parameter, state, name, group, _ = entry
-        self._tables[key].add(parameter, name, group, state, store, *draw)
+        self._tables[key].add(parameter, name, group, state, *draw)
         self._entries[key].append(entry)
 
-    def _lay_out(self, lines: dict[Any, list[str]]) -> list[_C.AdamPart]:
+    def _lay_out(self, entries: list[Entry]) -> list[_C.AdamPart]:
         """Each table's part in a step. Where a scale spans the tensor it has one float a parameter
         for amaxes; those of one process group lie together, in one order on all ranks: that of the
         parameters.
@@ -114,6 +112,8 @@ class Tables:
                 amaxes[key] = torch.zeros(len(table), dtype=torch.float32, device=key.device)
             elif key.spans:
                 together.setdefault((key.device, key.group), []).append(key)
+        pairs = ((entry.parameter, entry.line) for entry in entries)
+        lines = consensus.lines_by_group(pairs) if together else {}
         for (_, group), keys in together.items():
             tables = {self._tables[key]: self._entries[key] for key in keys}
             reduction = Reduction(group, tables, lines[group])
@@ -160,8 +160,7 @@ class Tables:
         """
         if not self._reductions:
             return
-        for reduction in self._reductions:
-            reduction.hear()
+        self.hear()
         self._agree()
         for reduction in self._reductions:
             reduction.withdraw()

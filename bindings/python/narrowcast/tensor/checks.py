@@ -8,13 +8,11 @@ import torch
 
 from narrowcast import registry
 from narrowcast.tensor import buffers, memory
+from narrowcast.tensor.parts import BUFFERS, SPANNING
 from narrowcast.tensor.region import matrix_shape
 
 LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-NAMES = (
-    *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
-    *("amax", "history", "master"),
-)
+NAMES = BUFFERS + SPANNING
 # Far more than any memory holds, and few enough that no size in bytes leaves 64 bits.
 _MOST_ELEMENTS = 2**48
 
