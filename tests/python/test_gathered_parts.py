@@ -118,10 +118,9 @@ def test_gradients(format, name, device):
 
 def assert_right_or_named(world, device, *arguments):
     """What a by-pass format's backward lacks is an error on every rank, never a number."""
-    answers = set(ranks.errors(world, device, train, *arguments))
-    assert len(answers) == 1
-    (answer,) = answers
-    if answer is not None:
+    answers = ranks.errors(world, device, train, *arguments)
+    assert len({answer and answer[0] for answer in answers}) == 1
+    for answer in filter(None, answers):  # torch's own words name each rank's device
         assert answer[0] in KINDS, answer
         assert "recompute=True" in answer[1]
 

@@ -41,6 +41,11 @@ class State:
         """Whether a step is collective."""
         return self.format.tensor_amax and self.world > 1
 
+    @property
+    def can_scale(self) -> bool:
+        """On CUDA torch's scaler looks at no bfloat16 gradients."""
+        return not (self.setup.is_bf16 and self.setup.device == "cuda")
+
 
 KINDS = {"step": 12, "forward": 2, "unshard": 2, "write": 3, "options": 1, "resharding": 1}
 KINDS |= {"save": 3, "load": 4}
@@ -103,7 +108,7 @@ def _step(rng: random.Random, state: State) -> Action:
     }
     traits = [f"{facts['source']} gradients"]
     disturbance = rng.choice(("none", "scaler", "interrupt", "broken", "none"))
-    if disturbance == "scaler":
+    if disturbance == "scaler" and state.can_scale:
         _scale(rng, state, facts, traits)
     if rng.random() < 0.5:
         _take_away(rng, state, facts, traits)

@@ -58,12 +58,15 @@ def make_updatable(local: QuantizedTensor) -> None:
 
 
 def follow_masters(optimizer, masters: dict[torch.Tensor, torch.Tensor]) -> None:
-    """The state's masters are the weights' own where FSDP2 has copied shards since: a short one is
-    copied at every load of the model's state dict. `masters`: those that the optimizer put into the
-    state; another tensor is a user's, who wants the weight to have its value.
+    """The state's masters and histories are the weights' own where FSDP2 has copied shards since: a
+    short one is copied at every load of the model's state dict, and gets bytes of its own when it
+    is cast alone. `masters`: those that the optimizer put into the state; another tensor is a
+    user's, who wants the weight to have its value.
     """
     for _, parameter, _ in optimizer.named():
         local, state = dtensors.local_of(parameter), optimizer.state.get(parameter, {})
+        if isinstance(local, QuantizedTensor) and "history" in state:
+            state["history"] = local._store.bytes.history
         own = isinstance(local, QuantizedTensor) and state.get("master") is masters.get(parameter)
         if not own or local.master is None or "master" not in state:
             continue
