@@ -15,19 +15,39 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
+// The own columns of a tile's row; what is left of it becomes zero.
+template <class Tile>
+NC_MACHINE Run begin_row(Tile& tile, int r) {
+  const Run own = tile.own_columns(r);
+  std::fill(tile.x[r], tile.x[r] + own.begin, 0.0f);
+  std::fill(tile.x[r] + own.end, tile.x[r] + tile.columns, 0.0f);
+  return own;
+}
+
+// Where a row of what has a value's shape lies. As integers: of a flat shard the first element of
+// the matrix, and of a row, may lie outside its memory.
+template <class Type>
+NC_MACHINE Type* row_of(const void* first, int64_t offset) {
+  return reinterpret_cast<Type*>(reinterpret_cast<uintptr_t>(first) +
+                                 static_cast<uintptr_t>(offset) * sizeof(Type));
+}
+
 template <class Tile>
 NC_MACHINE void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16) {
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
     for (int r = 0; r < tile.rows; ++r) {
-      const Type* __restrict source = static_cast<const Type*>(tensor.value) + tile.offset(r);
+      const Run own = begin_row(tile, r);
+      const Type* __restrict source = row_of<const Type>(tensor.value, tile.offset(r));
       float* __restrict x = tile.x[r];
-      for (int c = 0; c < tile.columns; ++c) x[c] = widen(source[c]);
+      for (int c = own.begin; c < own.end; ++c) x[c] = widen(source[c]);
     }
   });
-  if (!source_bf16) return;
-  for (int r = 0; r < tile.rows; ++r) {
-    for (int c = 0; c < tile.width; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+  if (source_bf16) {
+    for (int r = 0; r < tile.rows; ++r) {
+      for (int c = 0; c < tile.width; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+    }
   }
+  tile.share_values();
 }
 
 template <class Type, class Tile>
@@ -45,13 +65,14 @@ NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& 
   const nc_step step =
       step_in_memory;  // a copy: no store below can change it, and the compiler knows
   for (int r = 0; r < tile.rows; ++r) {
+    const Run own = begin_row(tile, r);
     const int64_t offset = tile.offset(r);
-    const Grad* __restrict grad = static_cast<const Grad*>(step.grad) + offset;
-    float* __restrict master = static_cast<float*>(tensor.value) + offset;
-    State* __restrict exp_avg = static_cast<State*>(tensor.exp_avg) + offset;
-    State* __restrict exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq) + offset;
+    const Grad* __restrict grad = row_of<const Grad>(step.grad, offset);
+    float* __restrict master = row_of<float>(tensor.value, offset);
+    State* __restrict exp_avg = row_of<State>(tensor.exp_avg, offset);
+    State* __restrict exp_avg_sq = row_of<State>(tensor.exp_avg_sq, offset);
     float* __restrict x = tile.x[r];
-    for (int c = 0; c < tile.columns; ++c) {
+    for (int c = own.begin; c < own.end; ++c) {
       const AdamElement next =
           adam({master[c], widen(exp_avg[c]), widen(exp_avg_sq[c])}, widen(grad[c]), step);
       master[c] = next.parameter;
@@ -71,6 +92,7 @@ NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& 
       update_tile<Grad, float>(tile, tensor, step);
     }
   });
+  tile.share_values();
 }
 
 template <class Tile>
@@ -93,11 +115,12 @@ struct CpuKernels {
     int64_t index;
     const nc_tensor& tensor;
     Tile tile;
-    Place(const nc_launch& launch, int64_t tile_number)
+    Place(const nc_launch& launch, int64_t tile_number, bool collects = false)
         : index(find_tensor(launch, tile_number)),
           tensor(launch.tensors[index]),
           tile({tensor.rows, tensor.columns},
-               tile_origin(tensor, tile_number, Tile::kRows, Tile::kColumns)) {}
+               tile_origin(tensor, tile_number, Tile::kRows, Tile::kColumns),
+               Part(tensor, launch, collects), tile_number == tensor.first_tile) {}
   };
 
   template <class Rounding>
@@ -106,7 +129,7 @@ struct CpuKernels {
     constexpr bool kNeedsAmax = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
     const float amax = kNeedsAmax && !update ? launch.amax[at.index] : 0.0f;
     const auto in = cast_inputs<Sequence, Rounding>(at.tensor, step, amax, update);
-    if (stores_amax<Sequence>(at.tensor, at.tile.origin)) *at.tensor.amax = in.tensor_amax;
+    if (stores_amax<Sequence>(at.tensor, at.tile)) *at.tensor.amax = in.tensor_amax;
     Sequence::cast(at.tile, in, typename Sequence::TensorBuffers(at.tensor));
   }
 
@@ -114,6 +137,18 @@ struct CpuKernels {
     Place at(launch, tile_number);
     load_value(at.tile, at.tensor, launch.source_bf16);
     reduce_tile_amax(at.tile, &launch.amax[at.index]);
+  }
+
+  template <class Rounding>
+  static void collect_of(const nc_launch& launch, int64_t tile_number) {
+    Place at(launch, tile_number, /*collects=*/true);
+    load_value(at.tile, at.tensor, launch.source_bf16);
+    if constexpr (Sequence::kTensorAmax) reduce_tile_amax(at.tile, &launch.amax[at.index]);
+    if constexpr (Sequence::kDelayedAmax) {
+      cast_tile<Rounding>(launch, at, /*update=*/true);
+    } else {
+      collect_blocks<Sequence>(at.tile);
+    }
   }
 
   template <class Rounding>
@@ -126,7 +161,7 @@ struct CpuKernels {
 
   template <class Rounding>
   static void update_of(const nc_launch& launch, int64_t tile_number) {
-    Place at(launch, tile_number);
+    Place at(launch, tile_number, /*collects=*/true);
     if (without_gradient(launch, at.index)) return;
     update_tile(at.tile, at.tensor, launch.steps[at.index]);
     if constexpr (Sequence::kDelayedAmax) reduce_tile_amax(at.tile, &launch.amax[at.index]);
@@ -134,10 +169,11 @@ struct CpuKernels {
   }
 
   static void update_amax_of(const nc_launch& launch, int64_t tile_number) {
-    Place at(launch, tile_number);
+    Place at(launch, tile_number, /*collects=*/true);
     if (without_gradient(launch, at.index)) return;
     update_tile(at.tile, at.tensor, launch.steps[at.index]);
     reduce_tile_amax(at.tile, &launch.amax[at.index]);
+    if (at.tile.part.seams != nullptr) collect_blocks<Sequence>(at.tile);
   }
 
   static void derive_columnwise_of(const nc_launch& launch, int64_t tile_number) {
@@ -164,6 +200,12 @@ struct CpuKernels {
   static const char* cast(const nc_launch* l) {
     return l->stochastic ? cpu_for_each_tile<cast_of<Stochastic>>(l)
                          : cpu_for_each_tile<cast_of<Nearest>>(l);
+  }
+  static const char* collect(const nc_launch* l) {
+    if constexpr (Sequence::kDelayedAmax) {
+      if (l->stochastic) return cpu_for_each_tile<collect_of<Stochastic>>(l);
+    }
+    return cpu_for_each_tile<collect_of<Nearest>>(l);
   }
   static const char* update(const nc_launch* l) {
     return l->stochastic ? cpu_for_each_tile<update_of<Stochastic>>(l)

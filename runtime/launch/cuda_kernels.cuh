@@ -16,12 +16,12 @@ namespace narrowcast::inline NC_VARIANT {
 // What a tile's work is, after its place is known.
 template <class Rounding>
 struct CastAction {
+  static constexpr bool kCollects = false;
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void cast(Tile& tile, const nc_tensor& tensor,
                                               const nc_step* step, float amax, bool update) {
     const auto in = cast_inputs<Sequence, Rounding>(tensor, step, amax, update);
-    if (stores_amax<Sequence>(tensor, tile.origin) && threadIdx.x == 0)
-      *tensor.amax = in.tensor_amax;
+    if (stores_amax<Sequence>(tensor, tile) && threadIdx.x == 0) *tensor.amax = in.tensor_amax;
     Sequence::cast(tile, in, typename Sequence::TensorBuffers(tensor));
   }
   template <class Sequence, class Tile>
@@ -45,7 +45,25 @@ struct ReduceAmax {
 };
 
 template <class Rounding>
+struct CollectAction {
+  static constexpr bool kCollects = true;
+  template <class Sequence, class Tile>
+  __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
+                                             const CudaEntry& entry) {
+    load_value(tile, entry.tensor, launch.source_bf16);
+    if constexpr (Sequence::kTensorAmax) ReduceAmax::reduce(tile, launch.amax + entry.index);
+    if constexpr (Sequence::kDelayedAmax) {
+      CastAction<Rounding>::template cast<Sequence>(tile, entry.tensor, nullptr, entry.amax,
+                                                    /*update=*/true);
+    } else if constexpr (!Tile::kFull) {
+      collect_blocks<Sequence>(tile);
+    }
+  }
+};
+
+template <class Rounding>
 struct UpdateAction {
+  static constexpr bool kCollects = true;
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
@@ -57,11 +75,15 @@ struct UpdateAction {
 };
 
 struct UpdateAmaxAction {
+  static constexpr bool kCollects = true;
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
     update_tile(tile, entry.tensor, entry.step);
     ReduceAmax::reduce(tile, launch.amax + entry.index);
+    if constexpr (!Tile::kFull) {
+      if (tile.part.seams != nullptr) collect_blocks<Sequence>(tile);
+    }
   }
 };
 
@@ -77,11 +99,13 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   const void* grad = launch.steps == nullptr ? nullptr : entry.step.grad;
   const Extent matrix{tensor.rows, tensor.columns};
   const Extent origin = tile_origin(tensor, blockIdx.x, kWarps * kThreadRows, kWarpColumns);
+  const Part part(tensor, launch, Action::kCollects);
+  const bool is_first = blockIdx.x == tensor.first_tile;
   if (is_full<Sequence>(tensor, grad, origin, kWarps * kThreadRows, kWarpColumns)) {
-    CudaTile<kWarps, true> tile(matrix, origin, shared);
+    CudaTile<kWarps, true> tile(matrix, origin, part, is_first, shared);
     Action::template run<Sequence>(tile, launch, entry);
   } else {
-    CudaTile<kWarps, false> tile(matrix, origin, shared);
+    CudaTile<kWarps, false> tile(matrix, origin, part, is_first, shared);
     Action::template run<Sequence>(tile, launch, entry);
   }
 }
@@ -98,7 +122,8 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   const nc_tensor& tensor = whole.tensor;
   if (is_stopped(launch)) return;
   CudaTile<kWarps, true> tile({tensor.rows, tensor.columns}, block_origin(kCastTile<Sequence>),
-                              shared);
+                              Part(tensor, launch, /*collects=*/false),
+                              blockIdx.x == 0 && blockIdx.y == 0, shared);
   load_value(tile, tensor, launch.source_bf16);
   const float amax = launch.amax == nullptr ? 0.0f : *launch.amax;
   CastAction<Rounding>::template cast<Sequence>(tile, tensor, nullptr, amax, /*update=*/false);
@@ -131,6 +156,12 @@ struct CudaKernels {
   }
   static const char* cast(const nc_launch* l) {
     return l->stochastic ? run_cast<Stochastic>(l) : run_cast<Nearest>(l);
+  }
+  static const char* collect(const nc_launch* l) {
+    if constexpr (Sequence::kDelayedAmax) {
+      if (l->stochastic) return run<CollectAction<Stochastic>, kCastBlocks>(l);
+    }
+    return run<CollectAction<Nearest>, kCastBlocks>(l);
   }
   static const char* update(const nc_launch* l) {
     return l->stochastic ? run<UpdateAction<Stochastic>, kUpdateBlocks>(l)

@@ -4,6 +4,7 @@
 
 #include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/dtype.hpp"
+#include "runtime/launch/find_tensor.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -11,14 +12,6 @@ inline constexpr int kLargestThreads = 256;
 inline constexpr int kLargestTiles = 8;  // whose share of the elements a block reads
 
 __device__ __forceinline__ int64_t first_of(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Tiles of a tensor; an empty one has a tile too.
-template <int kTileRows, int kTileColumns>
-__device__ __forceinline__ int64_t tiles_of(const nc_tensor& tensor) {
-  const int64_t tiles =
-      ceil_div(tensor.rows, int64_t{kTileRows}) * ceil_div(tensor.columns, int64_t{kTileColumns});
-  return tiles == 0 ? 1 : tiles;
-}
 
 // In a thread, of the elements from `begin`, a multiple of 16 bytes, up to `end`. fmaxf drops NaN.
 template <class Type>
@@ -76,7 +69,7 @@ __global__ void __launch_bounds__(kLargestThreads)
   while (tile < end) {
     const bool reads = load_entry</*kOfTile=*/true>(parameters, entry, tile);
     const nc_tensor& tensor = entry.tensor;
-    const int64_t tiles = tiles_of<kTileRows, kTileColumns>(tensor);
+    const int64_t tiles = tiles_of(tensor, kTileRows, kTileColumns);
     const int64_t last = first_of(end, tensor.first_tile + tiles);
     if (reads) {
       const int64_t elements = tensor.rows * tensor.columns;

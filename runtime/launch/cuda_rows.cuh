@@ -21,7 +21,7 @@ __device__ __forceinline__ Four<Type> load_four(const Place& place, const Type* 
   Four<Type> four{};
 #pragma unroll
   for (int c = 0; c < kThreadColumns; ++c) {
-    if (place.inside(place.row() + row, place.column() + c)) four.at[c] = source[c];
+    if (place.owns(place.row() + row, place.column() + c)) four.at[c] = source[c];
   }
   return four;
 }
@@ -35,7 +35,7 @@ __device__ __forceinline__ void store_four(const Place& place, Type* base, int r
   } else {
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {
-      if (place.inside(place.row() + row, place.column() + c)) target[c] = four.at[c];
+      if (place.owns(place.row() + row, place.column() + c)) target[c] = four.at[c];
     }
   }
 }
@@ -66,12 +66,14 @@ __device__ __forceinline__ void load_value(Tile& tile, const nc_tensor& tensor, 
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) widen_four(rows[r], tile.x[r]);
   });
-  if (!source_bf16) return;
+  if (source_bf16) {
 #pragma unroll
-  for (int r = 0; r < kThreadRows; ++r) {
+    for (int r = 0; r < kThreadRows; ++r) {
 #pragma unroll
-    for (int c = 0; c < kThreadColumns; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+      for (int c = 0; c < kThreadColumns; ++c) tile.x[r][c] = round_to_bf16(tile.x[r][c]);
+    }
   }
+  tile.share_values();
 }
 
 template <class Tile>
@@ -121,7 +123,7 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
         m[r].at[c] = narrow<State>(next.exp_avg);
         v[r].at[c] = narrow<State>(next.exp_avg_sq);
         tile.x[first + r][c] =
-            tile.inside(tile.row() + first + r, tile.column() + c) ? next.parameter : 0.0f;
+            tile.owns(tile.row() + first + r, tile.column() + c) ? next.parameter : 0.0f;
       }
       store_four(tile, master, first + r, p[r]);
       store_four(tile, exp_avg, first + r, m[r]);
@@ -140,6 +142,7 @@ __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
       update_rows<Grad, float>(tile, tensor, step);
     }
   });
+  tile.share_values();
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

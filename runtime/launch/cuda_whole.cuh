@@ -20,6 +20,7 @@ inline bool is_whole(const nc_launch& launch, Extent tile) {
   if (!launch.host_tables || launch.count != 1 || launch.steps != nullptr) return false;
   const nc_tensor& tensor = launch.tensors[0];
   constexpr int64_t kMostTilesDown = 65535;  // of a grid
+  if (tensor.before != 0 || tensor.after != 0 || tensor.end_row != 0) return false;
   return tensor.rows > 0 && tensor.columns > 0 && tensor.rows % tile.rows == 0 &&
          tensor.columns % tile.columns == 0 && tensor.rows / tile.rows <= kMostTilesDown &&
          whole_words(tensor, nullptr, /*transposed=*/true);

@@ -18,12 +18,23 @@ NC_EVERYWHERE Rounding rounding_of(const nc_tensor& tensor, const nc_step* step)
   }
 }
 
-// A cast writes the amax that it was made with beside the bytes, from the tile that every tensor
-// has. With delayed amax the history does.
-template <class Sequence>
-NC_EVERYWHERE bool stores_amax(const nc_tensor& tensor, Extent origin) {
+// A cast writes the amax that it was made with beside the bytes, from the first tile, which every
+// tensor has. With delayed amax the history does.
+template <class Sequence, class Tile>
+NC_EVERYWHERE bool stores_amax(const nc_tensor& tensor, const Tile& tile) {
   return Sequence::kTensorAmax && !Sequence::kDelayedAmax && tensor.amax != nullptr &&
-         origin == Extent{0, 0};
+         tile.is_first;
+}
+
+// What the owners of flat shards share of blocks: finding an amax tells it.
+template <class Sequence, class Tile>
+NC_MACHINE void collect_blocks(const Tile& tile) {
+  constexpr Layout kRowwise = Sequence::kRowwise, kColumnwise = Sequence::kColumnwise;
+  if constexpr (!spans_tensor(kRowwise)) {
+    tile.template block_amax<kRowwise.block_rows, kRowwise.block_columns>();
+    if constexpr (!Sequence::kColumnwiseDerived)
+      tile.template block_amax<kColumnwise.block_rows, kColumnwise.block_columns>();
+  }
 }
 
 // Of encoding: an update goes on to the next one of a delayed scale, a cast makes the present bytes

@@ -15,6 +15,7 @@ constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pa
   machine.decode_tile_rows = Kernels::kDecodeTileRows;
   machine.derive_tile_rows = Kernels::kDeriveTileRows;
   machine.cast = Kernels::cast;
+  machine.collect = Kernels::collect;
   machine.dequantize_rowwise = Kernels::dequantize_rowwise;
   machine.dequantize_columnwise = Kernels::dequantize_columnwise;
   machine.pack = pack;

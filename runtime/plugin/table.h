@@ -10,7 +10,7 @@
 #include "runtime/geometry/layout.h"
 
 #define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 5u
+#define NC_PLUGIN_VERSION 6u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
@@ -108,14 +108,37 @@ typedef struct nc_history {
                                     none */
 } nc_history;
 
-/* One matrix of a launch. Pointers are to the memory of the machine that runs it; a NULL buffer is
- * not written. */
+/* A rectangle of a usage's blocks, whose amaxes the owners of a matrix find together. */
+typedef struct nc_seam {
+  int64_t block_rows, block_columns; /* of which usage: elements of a block */
+  int64_t row, column;               /* the first block, counted in blocks */
+  int64_t rows, columns;             /* blocks */
+  int64_t slot;                      /* of nc_launch.exchange: where the amaxes begin, row by row */
+} nc_seam;
+
+/* What an owner of a flat shard shares with others, at the shard's beginning and at its end. What
+   is not there has no blocks, or no elements. */
+typedef struct nc_seams {
+  nc_seam blocks[4];                 /* that a cut divides: of two usages, at two ends */
+  int64_t begin[2], end[2], slot[2]; /* elements whose values all owners know, because they share
+                                        bytes, and where in nc_launch.exchange */
+} nc_seams;
+
+/* One matrix of a launch, or a flat shard of one: a run of its elements, row by row, anywhere cut.
+   Pointers are to the memory of the machine that runs it; a NULL buffer is not written. */
 typedef struct nc_tensor {
   int64_t rows, columns;
   int64_t first_tile; /* index of the tensor's first tile in the launch; see nc_machine.tile_rows */
-  void* value;        /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
-                         update, the result of a decoding */
-  void* exp_avg;      /* [rows, columns] of state_dtype */
+  int64_t before, after;      /* elements of the matrix that are other owners', ahead of the shard
+                                 and behind it; of casts, updates and their amaxes */
+  int64_t first_row, end_row; /* rows whose tiles the launch visits, the first at a multiple of
+                                 tile_rows; end_row 0: all */
+  const nc_seams* seams;      /* NULL where nothing is shared with other owners */
+  void* value;   /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
+                    update, the result of a decoding. Of a flat shard this, and all that has a
+                    value's shape, is where the matrix's first element would lie, had the shard
+                    all of it */
+  void* exp_avg; /* [rows, columns] of state_dtype */
   void* exp_avg_sq;
   void* parameter; /* [rows, columns] of value_dtype: where an unquantized parameter's rounded copy
                       goes; NULL otherwise */
@@ -170,7 +193,12 @@ typedef struct nc_launch {
                              before the function returns, and have NC_PARAMETER_TENSORS
                              entries at most */
   int32_t reserved;
-  void* stream;                 /* cudaStream_t */
+  float* exchange; /* in the machine's memory: what nc_seams has slots of; NULL: nothing.
+                      collect, update and update_amax write the owner's part, cast reads that
+                      of all: the maxima of the bits, as integers with a sign. Where an owner
+                      has no part there are the bits of 0 for an amax, of INT32_MIN for a
+                      value */
+  void* stream;    /* cudaStream_t */
   nc_parallel_for parallel_for; /* CPU only; NULL: the calling thread does all */
 } nc_launch;
 
@@ -231,15 +259,18 @@ typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
   int64_t decode_tile_rows, derive_tile_rows; /* of dequantize_columnwise and of derive_columnwise,
                                                  in the place of tile_rows */
-  nc_function reduce_amax; /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of
-                              value); NaN is dropped */
-  nc_function cast;        /* value -> buffers (and the tensor's amax). With delayed amax: encoded
-                              with history->present, and the amax is left to the history */
-  nc_function update;      /* Adam, then cast, in one pass; NULL where the cast must wait for the
-                              amax. With delayed amax: encoded with history->next, and reduce_amax
-                              in the same pass; then `record_amax` */
-  nc_function update_amax; /* Adam, and reduce_amax of the new master: the first of two passes; then
-                              `cast`. NULL where `update` is not */
+  nc_function reduce_amax;   /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of
+                                value); NaN is dropped */
+  nc_function cast;          /* value -> buffers (and the tensor's amax). With delayed amax: encoded
+                                with history->present, and the amax is left to the history */
+  nc_function collect;       /* of flat shards: the owner's part of what nc_seams shares, and
+                                tensor_amax formats: reduce_amax. With delayed amax also the cast, as
+                                an update's; then record_amax */
+  nc_function update;        /* Adam, then cast, in one pass; NULL where the cast must wait for the
+                                amax. With delayed amax: encoded with history->next, and reduce_amax
+                                in the same pass; then `record_amax` */
+  nc_function update_amax;   /* Adam, and collect of the new master: the first of two passes; then
+                                `cast`. NULL where `update` is not */
   nc_function start_history; /* delayed amax: a history that begins with amax[i], from which both
                                 multipliers follow; then `cast` */
   nc_function record_amax;   /* delayed amax, after an update: amax[i] enters the history, `next`

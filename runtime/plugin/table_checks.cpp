@@ -137,6 +137,7 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
   checks.number(field("decode_tile_rows"), machine.decode_tile_rows, 1, kMost);
   checks.number(field("derive_tile_rows"), machine.derive_tile_rows, 1, kMost);
   checks.there(field("cast"), machine.cast);
+  checks.there(field("collect"), machine.collect);
   checks.there(field("dequantize_rowwise"), machine.dequantize_rowwise);
   checks.there(field("dequantize_columnwise"), machine.dequantize_columnwise);
   checks.there(field("pack"), machine.pack);

@@ -3,12 +3,26 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/tile/pack.hpp"
 #include "runtime/tile/stream.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
+
+// From `begin` to before `end`, of a tile's row or column.
+struct Run {
+  int begin, end;
+  constexpr bool operator==(const Run&) const = default;
+};
+
+// The bytes that hold a run's codes: whoever has an element of a byte writes all of it.
+template <int kBits>
+NC_EVERYWHERE Run bytes_of(Run run) {
+  if (run.begin >= run.end) return {0, 0};
+  return {run.begin * kBits / 8, (run.end * kBits + 7) / 8};
+}
 
 // Where the run of a tile's row begins, or that of its column in a buffer stored transposed.
 template <Layout kLayout, class Tile>
@@ -20,30 +34,48 @@ NC_MACHINE int64_t run_of_column(const Tile& tile, int c) {
   return element_position(kLayout, tile.matrix, tile.origin.rows, tile.origin.columns + c).byte;
 }
 
+// Bytes of a run in cache, which is aligned as streams ask.
+NC_MACHINE void write_run(const uint8_t* bytes, Run run, uint8_t* target) {
+  if (run.begin == 0) return stream_bytes(bytes, run.end, target);
+  std::memcpy(target + run.begin, bytes + run.begin, static_cast<size_t>(run.end - run.begin));
+}
+
 template <Layout kLayout, class Tile, class Codes>
 NC_MACHINE void store_code_rows(const Tile& tile, const Codes& codes, uint8_t* bytes) {
   for (int r = 0; r < tile.rows; ++r) {
     alignas(64) uint8_t run[Tile::kColumns];
+    constexpr int kBits = kLayout.element_bits;
+    const Run own = bytes_of<kBits>(tile.own_columns(r));
+    if (own.begin >= own.end) continue;
     codes.row(r, run);
     uint8_t* target = bytes + run_of_row<kLayout>(tile, r);
-    if constexpr (kLayout.element_bits == 8) {
-      stream_bytes(run, tile.columns, target);
+    if constexpr (kBits == 8) {
+      write_run(run, own, target);
     } else {
       alignas(64) uint8_t packed[Tile::kColumns];
-      pack<kLayout.element_bits>(run, tile.columns, packed);
-      stream_bytes(packed, tile.columns * kLayout.element_bits / 8, target);
+      pack<kBits>(run, tile.columns, packed);
+      write_run(packed, own, target);
     }
   }
 }
 
 template <Layout kLayout, class Tile, class Codes>
 NC_MACHINE void store_code_columns(const Tile& tile, const Codes& codes, uint8_t* bytes) {
+  const Run all_bytes = bytes_of<kLayout.element_bits>({0, tile.rows});
   alignas(64) uint8_t all[Tile::kRows][Tile::kColumns];
   for (int r = 0; r < tile.rows; ++r) codes.row(r, all[r]);
   for (int c = 0; c < tile.columns; ++c) {
     uint8_t run[Tile::kRows];
     for (int r = 0; r < tile.rows; ++r) run[r] = all[r][c];
-    pack<kLayout.element_bits>(run, tile.rows, bytes + run_of_column<kLayout>(tile, c));
+    uint8_t* target = bytes + run_of_column<kLayout>(tile, c);
+    const Run own = bytes_of<kLayout.element_bits>(tile.own_rows(c));
+    if (own == all_bytes) {
+      pack<kLayout.element_bits>(run, tile.rows, target);
+    } else {
+      uint8_t packed[Tile::kRows];
+      pack<kLayout.element_bits>(run, tile.rows, packed);
+      std::memcpy(target + own.begin, packed + own.begin, static_cast<size_t>(own.end - own.begin));
+    }
   }
 }
 

@@ -2,8 +2,8 @@
 // sequences are written in.
 //
 // Loops run along rows, over local arrays, so that the compiler vectorises them for each
-// instruction set. Rows are filled up with zeros to whole blocks; what lies outside the matrix is
-// never written.
+// instruction set. Rows are filled up with zeros to whole blocks; what lies outside the matrix, or
+// is another owner's, is never written.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "runtime/tile/cpu_amax.hpp"
 #include "runtime/tile/cpu_data.hpp"
 #include "runtime/tile/cpu_encode.hpp"
+#include "runtime/tile/part.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -25,13 +26,17 @@ struct CpuTile {
   static_assert(kColumns <= kLongestRun);
 
   Extent matrix, origin;
+  Part part;
+  bool is_first;      // of those that the launch has of the matrix
   int rows, columns;  // of the tile, inside the matrix
   int width;          // columns, up to whole blocks
   alignas(64) float x[kRows][kColumns];
 
-  CpuTile(Extent matrix, Extent origin)
+  CpuTile(Extent matrix, Extent origin, const Part& part, bool is_first)
       : matrix(matrix),
         origin(origin),
+        part(part),
+        is_first(is_first),
         rows(static_cast<int>(std::min<int64_t>(matrix.rows - origin.rows, kRows))),
         columns(static_cast<int>(std::min<int64_t>(matrix.columns - origin.columns, kColumns))),
         width(static_cast<int>(round_up(columns, kWidestBlock))) {
@@ -41,6 +46,18 @@ struct CpuTile {
   }
 
   int64_t offset(int row) const { return (origin.rows + row) * matrix.columns + origin.columns; }
+
+  // The columns of a row, and the rows of a column, that are the launch's own.
+  Run own_columns(int row) const {
+    const int64_t first = offset(row);
+    return {within(part.begin - first, columns), within(part.end - first, columns)};
+  }
+  Run own_rows(int column) const {
+    if (part.is_whole(matrix)) return {0, rows};
+    const int64_t first = offset(0) + column;
+    return {within(ceil_div_any(part.begin - first, matrix.columns), rows),
+            within(ceil_div_any(part.end - first, matrix.columns), rows)};
+  }
 
   // One value for each R x C block.
   template <int R, int C>
@@ -118,6 +135,7 @@ struct CpuTile {
         amax.value[down][across] = float_of(largest[across]);
       }
     }
+    if (part.seams != nullptr) share(amax);
     return amax;
   }
 
@@ -132,6 +150,19 @@ struct CpuTile {
     uint32_t most = 0;
     for (const uint32_t bits : largest) most = std::max(most, bits);
     return float_of(most);
+  }
+
+  // The values of all owners in the bytes that they share, after the own ones have been loaded.
+  NC_MACHINE void share_values() {
+    if (part.seams == nullptr) return;
+    for (const int side : {0, 1}) {
+      for (int r = 0; r < rows; ++r) {
+        const int64_t first = offset(r);
+        const int end = within(part.seams->end[side] - first, columns);
+        for (int c = within(part.seams->begin[side] - first, columns); c < end; ++c)
+          x[r][c] = part.value_of(first + c, x[r][c]);
+      }
+    }
   }
 
   // One scale for the whole tile.
@@ -174,9 +205,11 @@ struct CpuTile {
     constexpr Layout kLayout = Buffer::kLayout;
     // The one scale of a tensor comes from the tile that every tensor has: tiles are on many
     // threads.
-    if (spans_tensor(kLayout) && origin != Extent{0, 0}) return;
+    if (spans_tensor(kLayout) && !is_first) return;
     for_each_scale<kLayout>([&](int row, int column, int64_t index) {
-      buffer.scales[index] = scales.stored[row / R][column / C];
+      if (spans_tensor(kLayout) ||
+          part.template touches_block_of<R, C>(matrix, origin.rows + row, origin.columns + column))
+        buffer.scales[index] = scales.stored[row / R][column / C];
     });
   }
 
@@ -207,6 +240,26 @@ struct CpuTile {
   }
 
  private:
+  static int within(int64_t n, int most) {
+    return static_cast<int>(std::clamp<int64_t>(n, 0, most));
+  }
+  // Of any number: those below zero give one that is not above it.
+  static int64_t ceil_div_any(int64_t n, int64_t divisor) {
+    return n <= 0 ? 0 : ceil_div(n, divisor);
+  }
+
+  // What the amaxes of all owners are, of the blocks that they share.
+  template <int R, int C>
+  NC_MACHINE void share(Blocks<R, C>& amax) const {
+    for (int down = 0; down < amax.down; ++down) {
+      for (int across = 0; across < amax.across; ++across) {
+        float& value = amax.value[down][across];
+        value = part.template amax_of_block<R, C>(origin.rows / R + down,
+                                                  origin.columns / C + across, value);
+      }
+    }
+  }
+
   // Calls action(row, column, index) for each scale of the tile's part of the matrix: its first
   // element in the tile, and its place in the buffer.
   template <Layout kLayout, class Action>

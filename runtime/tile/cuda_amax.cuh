@@ -91,6 +91,24 @@ struct CudaAmax {
     }
   }
 
+  // What the amaxes of all owners are, of the blocks that they share. All threads that hold a
+  // block's amax hold the same.
+  __device__ __forceinline__ void share() {
+    if (at.part.seams == nullptr) return;
+    constexpr int R = Share::kBlockRows, C = Share::kBlockColumns;
+    const int64_t row = at.origin.rows / R + at.warp * kThreadRows / R + Share::down(at.lane);
+    const int64_t column =
+        at.origin.columns / C + at.lane * kThreadColumns / C + Share::across(at.warp);
+#pragma unroll
+    for (int down = 0; down < Share::kDown; ++down) {
+#pragma unroll
+      for (int across = 0; across < Share::kAcross; ++across) {
+        float& amax = value[down][across];
+        amax = at.part.template amax_of_block<R, C>(row + down, column + across, amax);
+      }
+    }
+  }
+
   template <class Rule>
   __device__ __forceinline__ auto map(const Rule& rule) const {
     CudaScales<Share, decltype(rule(0.0f).stored)> scales;

@@ -34,6 +34,11 @@ struct CodePlace {
   __device__ __forceinline__ bool inside(int64_t r, int64_t c) const {
     return kFull || (r < matrix.rows && c < matrix.columns);
   }
+  // Such tiles are of whole matrices.
+  template <int R, int C>
+  __device__ __forceinline__ bool touches_block_of(int64_t r, int64_t c) const {
+    return inside(r, c);
+  }
 };
 
 // One code a byte, four to a word.

@@ -21,6 +21,16 @@ __device__ __forceinline__ void store_word(uint8_t* target, uint32_t packed, int
   }
 }
 
+// Byte b of a run of packed codes: whoever has an element of it writes all of it.
+template <int kBits>
+__device__ __forceinline__ constexpr int first_in_byte(int b) {
+  return b * 8 / kBits;
+}
+template <int kBits>
+__device__ __forceinline__ constexpr int last_in_byte(int b) {
+  return (b * 8 + 7) / kBits;
+}
+
 template <Layout kLayout, class Place>
 __device__ __forceinline__ void store_rows(const Place& at, uint8_t* bytes,
                                            const CudaCodes& codes) {
@@ -35,7 +45,8 @@ __device__ __forceinline__ void store_rows(const Place& at, uint8_t* bytes,
     } else {
 #pragma unroll
       for (int b = 0; b < kBits / 2; ++b) {
-        if (at.inside(at.row() + r, at.column() + b * 8 / kBits))
+        if (at.owns(at.row() + r, at.column() + first_in_byte<kBits>(b)) ||
+            at.owns(at.row() + r, at.column() + last_in_byte<kBits>(b)))
           target[b] = static_cast<uint8_t>(packed >> 8 * b);
       }
     }
@@ -123,7 +134,8 @@ __device__ __forceinline__ void store_exchanged_bytes(const Place& at, uint8_t* 
     uint8_t* target = bytes + element_position(kLayout, at.matrix, at.row(), at.column() + c).byte;
 #pragma unroll
     for (int b = 0; b < kBits; ++b) {
-      if (at.inside(at.row() + b * 8 / kBits, at.column() + c))
+      if (at.owns(at.row() + first_in_byte<kBits>(b), at.column() + c) ||
+          at.owns(at.row() + last_in_byte<kBits>(b), at.column() + c))
         target[b] = static_cast<uint8_t>(columns[c] >> 8 * b);
     }
   }

@@ -3,6 +3,7 @@
 
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/tile/cuda_blocks.cuh"
+#include "runtime/tile/part.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -13,8 +14,8 @@ struct alignas(16) CudaShared {
   unsigned char stage[kWarps * kWarpColumns * kThreadRows];
 };
 
-// kFull tiles lie inside a matrix whose sides let every access be a whole word; the others check
-// each byte.
+// kFull tiles lie inside the launch's part of a matrix whose sides let every access be a whole
+// word; the others check each byte.
 template <int kWarpCount, bool kInside>
 struct CudaPlace {
   static constexpr bool kFull = kInside;
@@ -22,12 +23,17 @@ struct CudaPlace {
   static constexpr int kRows = kWarps * kThreadRows, kColumns = kWarpColumns;
 
   Extent matrix, origin;  // of the tile
+  Part part;
+  bool is_first;  // of those that the launch has of the matrix
   int lane, warp;
   unsigned char* stage;
 
-  __device__ __forceinline__ CudaPlace(Extent matrix, Extent origin, CudaShared<kWarps>& shared)
+  __device__ __forceinline__ CudaPlace(Extent matrix, Extent origin, const Part& part,
+                                       bool is_first, CudaShared<kWarps>& shared)
       : matrix(matrix),
         origin(origin),
+        part(part),
+        is_first(is_first),
         lane(thread_number() % kWarpSize),
         warp(thread_number() / kWarpSize),
         stage(shared.stage) {}
@@ -38,8 +44,14 @@ struct CudaPlace {
     return origin.columns + lane * kThreadColumns;
   }
   __device__ __forceinline__ int64_t offset() const { return row() * matrix.columns + column(); }
-  __device__ __forceinline__ bool inside(int64_t r, int64_t c) const {
-    return kFull || (r < matrix.rows && c < matrix.columns);
+  __device__ __forceinline__ bool owns(int64_t r, int64_t c) const {
+    return kFull || (r < matrix.rows && c < matrix.columns && part.owns(r * matrix.columns + c));
+  }
+  // Whether the R x C block that holds the element has one of the launch's own.
+  template <int R, int C>
+  __device__ __forceinline__ bool touches_block_of(int64_t r, int64_t c) const {
+    return kFull ||
+           (r < matrix.rows && c < matrix.columns && part.touches_block_of<R, C>(matrix, r, c));
   }
 };
 

@@ -67,7 +67,8 @@ __device__ __forceinline__ void store_staged_scales(const Place& at, Stored* tar
     for (int e = 0; e < kWord; ++e) {
       const int row = (kLayout.scale_transposed ? entry + e : run) * Runs::kPerRows;
       const int column = (kLayout.scale_transposed ? run : entry + e) * Runs::kPerColumns;
-      if (!at.inside(at.origin.rows + row, at.origin.columns + column)) continue;
+      if (!at.template touches_block_of<R, C>(at.origin.rows + row, at.origin.columns + column))
+        continue;
       word.scale[e] = staged[row / R * (Place::kColumns / C) + column / C];
       if constexpr (!Place::kFull) corner[run * pitch + entry + e] = word.scale[e];
     }
@@ -86,13 +87,13 @@ __device__ __forceinline__ void store_block_scales(const Place& at, Stored* targ
       at, target, reinterpret_cast<const Stored*>(at.stage));
 }
 
-// The one scale of a tensor comes from the tile that every tensor has.
+// The one scale of a tensor comes from the first tile, which every tensor has.
 template <Layout kLayout, class Share, class Place, class Stored>
 __device__ __forceinline__ void store_scales(const Place& at, Stored* target,
                                              const CudaScales<Share, Stored>& scales) {
   if constexpr (!spans_tensor(kLayout)) {
     store_block_scales<kLayout>(at, target, scales);
-  } else if (at.origin == Extent{0, 0} && threadIdx.x == 0) {
+  } else if (at.is_first && threadIdx.x == 0) {
     *target = scales.stored[0][0];
   }
 }

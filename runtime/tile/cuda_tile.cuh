@@ -1,6 +1,7 @@
 // The tile of the GPU's casts: a thread block's piece of the matrix in registers, and the
 // operations that the generated sequences make codes with. kWarps warps hold 8 * kWarps rows x 128
-// columns, 8 rows x 4 columns a thread. What lies outside the matrix is zero and is never written.
+// columns, 8 rows x 4 columns a thread. What lies outside the matrix, or is another owner's, counts
+// as zero and is never written.
 #pragma once
 
 #include "runtime/tile/buffers.hpp"
@@ -16,7 +17,7 @@ template <int kWarps, bool kInside>
 struct CudaTile : CudaPlace<kWarps, kInside> {
   using Place = CudaPlace<kWarps, kInside>;
   using Place::kColumns, Place::kFull, Place::kRows, Place::lane, Place::matrix, Place::offset,
-      Place::Place, Place::stage, Place::warp;
+      Place::Place, Place::part, Place::stage, Place::warp;
 
   float x[kThreadRows][kThreadColumns];
 
@@ -35,7 +36,22 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
         of_block = first ? fabsf(x[r][c]) : fmaxf(of_block, fabsf(x[r][c]));
       }
     }
-    return CudaAmax<EvenShare<R, C>, Place>(*this, largest);
+    CudaAmax<EvenShare<R, C>, Place> amax(*this, largest);
+    if constexpr (!kFull) amax.share();
+    return amax;
+  }
+
+  // The values of all owners in the bytes that they share, after the own ones have been loaded.
+  __device__ __forceinline__ void share_values() {
+    if (kFull || part.seams == nullptr) return;
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) {
+        if (this->column() + c < matrix.columns)
+          x[r][c] = part.value_of(offset() + r * matrix.columns + c, x[r][c]);
+      }
+    }
   }
 
   // The largest magnitude of this warp's rows, in all its lanes.

@@ -1,0 +1,96 @@
+// The part of a matrix that a launch has: all of it, or a flat shard, which begins and ends
+// anywhere. The rest of a tile is other owners': it counts as zero, and is never written. What the
+// owners tell each other of blocks and bytes that they share lies in slots of the exchange.
+#pragma once
+
+#include "runtime/geometry/geometry.hpp"
+#include "runtime/numeric/float_bits.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::inline NC_VARIANT {
+
+struct Part {
+  int64_t begin, end;  // elements of the matrix, row by row
+  const nc_seams* seams;
+  float* exchange;
+  bool collects;
+
+  // `collects`: whether the launch writes to the exchange, or reads it.
+  NC_EVERYWHERE Part(const nc_tensor& tensor, const nc_launch& launch, bool collects)
+      : begin(tensor.before),
+        end(tensor.rows * tensor.columns - tensor.after),
+        seams(launch.exchange == nullptr ? nullptr : tensor.seams),
+        exchange(launch.exchange),
+        collects(collects) {}
+
+  NC_EVERYWHERE bool owns(int64_t element) const { return begin <= element && element < end; }
+
+  NC_EVERYWHERE bool is_whole(Extent matrix) const {
+    return begin == 0 && end == matrix.rows * matrix.columns;
+  }
+
+  // Whether an element of a box is in it. A row of the box may be when it ends behind `begin`, and
+  // the first of those decides.
+  NC_EVERYWHERE bool touches(Extent matrix, Box box) const {
+    if (box.end.rows > matrix.rows) box.end.rows = matrix.rows;
+    if (box.end.columns > matrix.columns) box.end.columns = matrix.columns;
+    int64_t row = box.begin.rows;
+    if (begin >= box.end.columns) {
+      const int64_t after = floor_div(begin - box.end.columns, matrix.columns) + 1;
+      row = after > row ? after : row;
+    }
+    return begin < end && row < box.end.rows && row * matrix.columns + box.begin.columns < end;
+  }
+
+  // Whether it has an element of the R x C block that holds this one.
+  template <int R, int C>
+  NC_EVERYWHERE bool touches_block_of(Extent matrix, int64_t row, int64_t column) const {
+    if (is_whole(matrix)) return true;
+    const Extent first{floor_div(row, R) * R, floor_div(column, C) * C};
+    return touches(matrix, {first, {first.rows + R, first.columns + C}});
+  }
+
+  // Calls action(slot) if the owners find the amax of an R x C block together; `row`, `column`: the
+  // block, counted in blocks.
+  template <int R, int C, class Action>
+  NC_EVERYWHERE void with_block(int64_t row, int64_t column, const Action& action) const {
+    for (const nc_seam& seam : seams->blocks) {
+      if (seam.block_rows != R || seam.block_columns != C) continue;
+      const int64_t down = row - seam.row, across = column - seam.column;
+      if (down < 0 || down >= seam.rows || across < 0 || across >= seam.columns) continue;
+      return action(exchange + seam.slot + down * seam.columns + across);
+    }
+  }
+
+  // The amax of such a block, of all owners, from that of the own elements; those of other blocks
+  // as they are.
+  template <int R, int C>
+  NC_EVERYWHERE float amax_of_block(int64_t row, int64_t column, float own) const {
+    float amax = own;
+    with_block<R, C>(row, column, [&](float* slot) {
+      if (collects) {
+        *slot = own;
+      } else {
+        amax = *slot;
+      }
+    });
+    return amax;
+  }
+
+  // An element's value, of whichever owner, where bytes are shared: told, if it is the own one, and
+  // known otherwise; zero elsewhere.
+  NC_EVERYWHERE float value_of(int64_t element, float own) const {
+    for (int side = 0; side < 2; ++side) {
+      if (element < seams->begin[side] || element >= seams->end[side]) continue;
+      float* slot = exchange + seams->slot[side] + (element - seams->begin[side]);
+      if (owns(element)) {
+        if (collects) *slot = own;
+      } else if (!collects) {
+        return *slot;
+      }
+    }
+    return own;
+  }
+};
+
+}  // namespace narrowcast::inline NC_VARIANT

@@ -1,0 +1,146 @@
+// The law of flat shards: however a matrix is cut, and wherever, its owners together write the
+// bytes of the whole cast, and each writes no bit of another.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "tests/support/owners.hpp"
+#include "tests/support/plugins.hpp"
+#include "tests/support/values.hpp"
+
+namespace narrowcast::test {
+namespace {
+
+constexpr nc_history kHistory{.present = 3, .next = 5, .amax = {0.5f, 2}};
+
+nc_launch options(bool source_bf16, bool stochastic) {
+  nc_launch options{};
+  options.source_bf16 = source_bf16;
+  options.stochastic = stochastic;
+  return options;
+}
+
+// A matrix of one format, cut in many ways.
+class Subject {
+ public:
+  Subject(const nc_plugin& plugin, Extent matrix, std::vector<float> values,
+          const nc_launch& launch = {})
+      : format_(*plugin.format),
+        machine_(*plugin.cpu),
+        matrix_(matrix),
+        values_(std::move(values)),
+        launch_(launch),
+        whole_(whole_cast(format_, machine_, matrix, values_, launch, kHistory)) {}
+
+  void check(const std::vector<int64_t>& cuts) const {
+    Owners owners(format_, machine_, matrix_, values_, cuts, kHistory);
+    owners.cast(launch_);
+    const std::string fault = owners.fault(whole_);
+    if (!fault.empty()) CAPTURE(std::string(format_.name));
+    CHECK(fault == "");
+  }
+
+ private:
+  const nc_format& format_;
+  const nc_machine& machine_;
+  Extent matrix_;
+  std::vector<float> values_;
+  nc_launch launch_;
+  Quantized whole_;
+};
+
+template <class Action>
+void for_each_format(Extent matrix, const Action& action) {
+  for (const nc_plugin* plugin : all_plugins()) {
+    CAPTURE(std::string(plugin->format->name));
+    if (holds(*plugin->format, matrix)) action(*plugin);
+  }
+}
+
+constexpr Extent kSmall{36, 52};
+constexpr int64_t kElements = kSmall.rows * kSmall.columns;
+
+TEST_CASE("every cut of a small matrix") {
+  for_each_format(kSmall, [](const nc_plugin& plugin) {
+    const Subject subject(plugin, kSmall, draw(Kind::kBits, kElements, 1));
+    for (int64_t cut = 0; cut <= kElements; ++cut) subject.check({cut});
+  });
+}
+
+TEST_CASE("two cuts, near to each other, to rows and to blocks, or anywhere") {
+  for_each_format(kSmall, [](const nc_plugin& plugin) {
+    Random random(2);
+    const Subject subject(plugin, kSmall, draw(Kind::kRagged, kElements, 3));
+    for (int64_t i = 0; i < 400; ++i) {
+      const int64_t one = random.below(kElements + 1);
+      const int64_t near = std::min<int64_t>(one + random.below(5), kElements);
+      const int64_t far = random.below(kElements + 1);
+      const int64_t row = random.below(kSmall.rows + 1) * kSmall.columns;
+      for (const int64_t other : {near, far, row})
+        subject.check({std::min(one, other), std::max(one, other)});
+    }
+  });
+}
+
+TEST_CASE("equal shares of 1 to 128 owners, and special values") {
+  for_each_format(kSmall, [](const nc_plugin& plugin) {
+    for (const Kind kind : kKinds) {
+      const Subject subject(plugin, kSmall, draw(kind, kElements, 4));
+      for (const int64_t owners : {1, 2, 3, 4, 5, 7, 8, 16, 128}) {
+        std::vector<int64_t> cuts;
+        for (int64_t i = 1; i < owners; ++i)
+          cuts.push_back(std::min(ceil_div(kElements, owners) * i, kElements));
+        subject.check(cuts);
+      }
+    }
+  });
+}
+
+TEST_CASE("owners of nothing and of one element, first, in the middle and last") {
+  for_each_format(kSmall, [](const nc_plugin& plugin) {
+    const Subject subject(plugin, kSmall, draw(Kind::kBits, kElements, 5));
+    for (const std::vector<int64_t>& cuts :
+         std::vector<std::vector<int64_t>>{{0, 0, 700},
+                                           {700, 700, 700},
+                                           {700, kElements, kElements},
+                                           {1, 2, 3, 4},
+                                           {700, 701, 702},
+                                           {kElements - 2, kElements - 1},
+                                           {0, 1, 1, kElements - 1}})
+      subject.check(cuts);
+  });
+}
+
+TEST_CASE("larger matrices, cut anywhere, with either source and rounding") {
+  for (const Extent matrix : {Extent{100, 60}, Extent{256, 272}, Extent{304, 304}, Extent{64, 2052},
+                              Extent{4, 4096}, Extent{2000, 4}}) {
+    for_each_format(matrix, [&](const nc_plugin& plugin) {
+      Random random(6);
+      const int64_t elements = matrix.rows * matrix.columns;
+      for (const bool source_bf16 : {false, true}) {
+        const Subject subject(plugin, matrix, draw(Kind::kOrdinary, elements, 7),
+                              options(source_bf16, !source_bf16));
+        for (const int count : {1, 4}) {
+          std::multiset<int64_t> cuts;
+          for (int i = 0; i < count; ++i) cuts.insert(random.below(static_cast<int>(elements)));
+          subject.check({cuts.begin(), cuts.end()});
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("cuts at whole rows in multiples of the row step share nothing") {
+  constexpr Extent kMatrix{1024, 64};
+  for_each_format(kMatrix, [&](const nc_plugin& plugin) {
+    const int64_t step = plugin.format->row_step * kMatrix.columns;
+    const Cuts cuts(*plugin.format, kMatrix, !plugin.format->columnwise_derived,
+                    {step, 2 * step, 5 * step}, 0);
+    CHECK(cuts.amaxes() == 0);
+    CHECK(cuts.values() == 0);
+    CHECK(!cuts.divides(step));
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::test
