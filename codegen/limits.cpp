@@ -75,18 +75,26 @@ size_t length_of_lines(std::string_view text) {
   return text.size();
 }
 
-Piece piece_of(std::string_view text) {
+// Whether a text may begin behind a byte. Elsewhere, as behind a number, the reader of TOML takes a
+// quote and what follows for more of what it has begun.
+bool may_end_before_text(char byte) {
+  return std::string_view(" \t\r\n=,[{.").find(byte) != std::string_view::npos;
+}
+
+Piece piece_of(std::string_view text, char before) {
   if (text[0] == '#') return {std::min(text.find('\n'), text.size()), true};
   if (text.starts_with("\"\"\"") || text.starts_with("'''")) return {length_of_lines(text), false};
-  if (text[0] == '"' || text[0] == '\'') return {length_of_line(text), true};
+  if (text[0] == '"' || text[0] == '\'') return {length_of_line(text), may_end_before_text(before)};
   return {1, false};
 }
 
 // The first character that is not ASCII where the reader of TOML, which should refuse it, has
-// undefined behaviour: outside of quotes and comments, and in texts of several lines.
+// undefined behaviour: outside of quotes and comments, in texts of several lines, and in texts
+// where none can begin.
 Offset first_stray_character(std::string_view text) {
-  for (size_t at = text.starts_with("\xef\xbb\xbf") ? 3 : 0; at < text.size();) {
-    const Piece piece = piece_of(text.substr(at));
+  const size_t begin = text.starts_with("\xef\xbb\xbf") ? 3 : 0;
+  for (size_t at = begin; at < text.size();) {
+    const Piece piece = piece_of(text.substr(at), at == begin ? '\n' : text[at - 1]);
     const std::string_view held = text.substr(at, piece.length);
     const auto stray = std::find_if_not(held.begin(), held.end(), is_ascii);
     if (!piece.may_hold_any_character && stray != held.end())

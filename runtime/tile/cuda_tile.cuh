@@ -43,13 +43,15 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
 
   // The values of all owners in the bytes that they share, after the own ones have been loaded.
   __device__ __forceinline__ void share_values() {
-    if (kFull || part.seams == nullptr) return;
+    if constexpr (!kFull) {
+      if (part.seams == nullptr) return;
 #pragma unroll
-    for (int r = 0; r < kThreadRows; ++r) {
+      for (int r = 0; r < kThreadRows; ++r) {
 #pragma unroll
-      for (int c = 0; c < kThreadColumns; ++c) {
-        if (this->column() + c < matrix.columns)
-          x[r][c] = part.value_of(offset() + r * matrix.columns + c, x[r][c]);
+        for (int c = 0; c < kThreadColumns; ++c) {
+          if (this->column() + c < matrix.columns)
+            x[r][c] = part.value_of(offset() + r * matrix.columns + c, x[r][c]);
+        }
       }
     }
   }

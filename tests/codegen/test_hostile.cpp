@@ -66,7 +66,7 @@ TEST_CASE("beyond ASCII is nothing but comments, and texts on one line") {
        {"# \xc3\xa9\n", "a = \"\xc3\xa9\"", "a = '\xc3\xa9'", "a = \"\\\"\xc3\xa9\"",
         "\"\xc3\xa9\" = 1", "a = '\\' # \xc3\xa9", "a = '''#''' # \xc3\xa9",
         "a = \"\"\"\\\"\"\"\"\" # \xc3\xa9", "a = \"'\" # \xc3\xa9", "\xef\xbb\xbf# \xc3\xa9",
-        "a = \"\" # \xc3\xa9"})
+        "a = \"\" # \xc3\xa9", "a.\"\xc3\xa9\" = 1", "a = [\"\xc3\xa9\",'\xc3\xa9']"})
     CHECK(place_of(good) == "");
   CHECK(place_of("\xc3\xa9 = 1") == "x.toml:1:1");
   CHECK(place_of("\n\na = \xc3\xa9") == "x.toml:3:5");
@@ -75,6 +75,8 @@ TEST_CASE("beyond ASCII is nothing but comments, and texts on one line") {
   CHECK(place_of("a = '''\n#\xc3\xa9'''") == "x.toml:2:2");
   CHECK(place_of("a = \"b\n\xc3\xa9") == "x.toml:2:1");
   CHECK(place_of("a = '\\' \xc3\xa9") == "x.toml:1:9");
+  CHECK(place_of("a = 0\"\xc3\xa9\"") == "x.toml:1:7");
+  CHECK(place_of("a = \"\"'\xc3\xa9'") == "x.toml:1:8");
 }
 
 TEST_CASE("what the reader of TOML asserts on is an error with its place") {

@@ -4,50 +4,12 @@
 
 #include <set>
 
-#include "tests/support/owners.hpp"
+#include "tests/support/flat_shards.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/values.hpp"
 
 namespace narrowcast::test {
 namespace {
-
-constexpr nc_history kHistory{.present = 3, .next = 5, .amax = {0.5f, 2}};
-
-nc_launch options(bool source_bf16, bool stochastic) {
-  nc_launch options{};
-  options.source_bf16 = source_bf16;
-  options.stochastic = stochastic;
-  return options;
-}
-
-// A matrix of one format, cut in many ways.
-class Subject {
- public:
-  Subject(const nc_plugin& plugin, Extent matrix, std::vector<float> values,
-          const nc_launch& launch = {})
-      : format_(*plugin.format),
-        machine_(*plugin.cpu),
-        matrix_(matrix),
-        values_(std::move(values)),
-        launch_(launch),
-        whole_(whole_cast(format_, machine_, matrix, values_, launch, kHistory)) {}
-
-  void check(const std::vector<int64_t>& cuts) const {
-    Owners owners(format_, machine_, matrix_, values_, cuts, kHistory);
-    owners.cast(launch_);
-    const std::string fault = owners.fault(whole_);
-    if (!fault.empty()) CAPTURE(std::string(format_.name));
-    CHECK(fault == "");
-  }
-
- private:
-  const nc_format& format_;
-  const nc_machine& machine_;
-  Extent matrix_;
-  std::vector<float> values_;
-  nc_launch launch_;
-  Quantized whole_;
-};
 
 template <class Action>
 void for_each_format(Extent matrix, const Action& action) {
@@ -62,7 +24,7 @@ constexpr int64_t kElements = kSmall.rows * kSmall.columns;
 
 TEST_CASE("every cut of a small matrix") {
   for_each_format(kSmall, [](const nc_plugin& plugin) {
-    const Subject subject(plugin, kSmall, draw(Kind::kBits, kElements, 1));
+    const Subject<HostMemory> subject(plugin, *plugin.cpu, kSmall, draw(Kind::kBits, kElements, 1));
     for (int64_t cut = 0; cut <= kElements; ++cut) subject.check({cut});
   });
 }
@@ -70,7 +32,8 @@ TEST_CASE("every cut of a small matrix") {
 TEST_CASE("two cuts, near to each other, to rows and to blocks, or anywhere") {
   for_each_format(kSmall, [](const nc_plugin& plugin) {
     Random random(2);
-    const Subject subject(plugin, kSmall, draw(Kind::kRagged, kElements, 3));
+    const Subject<HostMemory> subject(plugin, *plugin.cpu, kSmall,
+                                      draw(Kind::kRagged, kElements, 3));
     for (int64_t i = 0; i < 400; ++i) {
       const int64_t one = random.below(kElements + 1);
       const int64_t near = std::min<int64_t>(one + random.below(5), kElements);
@@ -85,7 +48,7 @@ TEST_CASE("two cuts, near to each other, to rows and to blocks, or anywhere") {
 TEST_CASE("equal shares of 1 to 128 owners, and special values") {
   for_each_format(kSmall, [](const nc_plugin& plugin) {
     for (const Kind kind : kKinds) {
-      const Subject subject(plugin, kSmall, draw(kind, kElements, 4));
+      const Subject<HostMemory> subject(plugin, *plugin.cpu, kSmall, draw(kind, kElements, 4));
       for (const int64_t owners : {1, 2, 3, 4, 5, 7, 8, 16, 128}) {
         std::vector<int64_t> cuts;
         for (int64_t i = 1; i < owners; ++i)
@@ -98,7 +61,7 @@ TEST_CASE("equal shares of 1 to 128 owners, and special values") {
 
 TEST_CASE("owners of nothing and of one element, first, in the middle and last") {
   for_each_format(kSmall, [](const nc_plugin& plugin) {
-    const Subject subject(plugin, kSmall, draw(Kind::kBits, kElements, 5));
+    const Subject<HostMemory> subject(plugin, *plugin.cpu, kSmall, draw(Kind::kBits, kElements, 5));
     for (const std::vector<int64_t>& cuts :
          std::vector<std::vector<int64_t>>{{0, 0, 700},
                                            {700, 700, 700},
@@ -118,12 +81,32 @@ TEST_CASE("larger matrices, cut anywhere, with either source and rounding") {
       Random random(6);
       const int64_t elements = matrix.rows * matrix.columns;
       for (const bool source_bf16 : {false, true}) {
-        const Subject subject(plugin, matrix, draw(Kind::kOrdinary, elements, 7),
-                              options(source_bf16, !source_bf16));
+        const Subject<HostMemory> subject(plugin, *plugin.cpu, matrix,
+                                          draw(Kind::kOrdinary, elements, 7),
+                                          options(source_bf16, !source_bf16));
         for (const int count : {1, 4}) {
           std::multiset<int64_t> cuts;
           for (int i = 0; i < count; ++i) cuts.insert(random.below(static_cast<int>(elements)));
           subject.check({cuts.begin(), cuts.end()});
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("the fused update of flat shards is that of the whole") {
+  for (const Extent matrix : {kSmall, Extent{304, 304}}) {
+    for_each_format(matrix, [&](const nc_plugin& plugin) {
+      Random random(8);
+      const int64_t elements = matrix.rows * matrix.columns;
+      for (const bool stochastic : {false, true}) {
+        const Subject<HostMemory> subject(plugin, *plugin.cpu, matrix,
+                                          draw(Kind::kOrdinary, elements, 9),
+                                          options(false, stochastic));
+        for (int i = 0; i < 20; ++i) {
+          std::multiset<int64_t> cuts;
+          for (int n = 0; n < 3; ++n) cuts.insert(random.below(static_cast<int>(elements)));
+          subject.check_update({cuts.begin(), cuts.end()});
         }
       }
     });

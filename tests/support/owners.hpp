@@ -1,10 +1,12 @@
 // Owners of flat shards of one matrix, as ranks are, in one process: each has values of its own
-// elements alone, and buffers that hold a pattern where it has written nothing.
+// elements alone, and buffers that hold a pattern where it has written nothing. `Memory` is what a
+// machine and this program both reach; all is the caller's to wait for.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -15,32 +17,70 @@ namespace narrowcast::test {
 
 inline constexpr uint8_t kPoison = 0xa5;
 
-inline int32_t bits_of_float(float x) { return __builtin_bit_cast(int32_t, x); }
+// What an optimizer has of a matrix; a cast needs its value alone.
+struct State {
+  std::vector<float> value, exp_avg, exp_avg_sq, grad;
+};
 
-// The whole matrix cast as its owners cast it: with a delayed scale, as after an update.
-inline Quantized whole_cast(const nc_format& format, const nc_machine& machine, Extent matrix,
-                            const std::vector<float>& values, const nc_launch& options,
-                            const nc_history& history) {
+// The whole matrix as its owners are to have it, after a cast, with a delayed scale that of an
+// update; or after an update by `step`, which changes `state`.
+inline Quantized whole_of(const nc_format& format, const nc_machine& machine, Extent matrix,
+                          State& state, const nc_launch& options, const nc_history& history,
+                          nc_step* step = nullptr) {
   Quantized whole(format, matrix);
   whole.history = history;
   nc_tensor tensor = tensor_of(matrix);
-  tensor.value = const_cast<float*>(values.data());
+  tensor.value = state.value.data();
+  tensor.exp_avg = state.exp_avg.data();
+  tensor.exp_avg_sq = state.exp_avg_sq.data();
   tensor.seed = 7, tensor.step = 3;
+  if (step != nullptr) step->grad = state.grad.data();
   whole.connect(format, tensor);
   float amax = 0;
-  nc_launch launch = launch_of(machine, &tensor, 1, nullptr, &amax);
+  nc_launch launch = launch_of(machine, &tensor, 1, step, &amax);
   launch.source_bf16 = options.source_bf16;
   launch.stochastic = options.stochastic;
-  const auto functions = present({machine.reduce_amax, machine.record_amax, machine.cast});
-  REQUIRE(run_all(functions, launch) == nullptr);
+  const auto casting = present({machine.reduce_amax, machine.record_amax, machine.cast});
+  REQUIRE(run_all(step == nullptr ? casting : updating(machine), launch) == nullptr);
   return whole;
 }
 
+struct HostMemory {
+  static void* allocate(size_t bytes) { return ::operator new(bytes); }
+  static void release(void* memory) { ::operator delete(memory); }
+  static void wait() {}
+};
+
+// A run of it.
+template <class Memory, class Type>
+class Array {
+ public:
+  explicit Array(size_t count, Type fill = {})
+      : data_(static_cast<Type*>(Memory::allocate(std::max<size_t>(count, 1) * sizeof(Type)))),
+        span_(data_.get(), count) {
+    std::ranges::fill(span_, fill);
+  }
+  explicit Array(std::span<const Type> values) : Array(values.size()) {
+    std::ranges::copy(values, span_.begin());
+  }
+  std::span<Type> all() const { return span_; }
+  Type* data() const { return span_.data(); }
+  Type& operator*() const { return span_[0]; }
+
+ private:
+  struct Release {
+    void operator()(Type* memory) const { Memory::release(memory); }
+  };
+  std::unique_ptr<Type, Release> data_;
+  std::span<Type> span_;
+};
+
+template <class Memory>
 class Owners {
  public:
   // `cuts`: where owners after the first begin, in order; equal ones leave owners with nothing.
-  Owners(const nc_format& format, const nc_machine& machine, Extent matrix,
-         const std::vector<float>& values, std::vector<int64_t> cuts, const nc_history& history)
+  Owners(const nc_format& format, const nc_machine& machine, Extent matrix, const State& state,
+         std::vector<int64_t> cuts, const nc_history& history)
       : format_(format),
         machine_(machine),
         matrix_(matrix),
@@ -54,7 +94,7 @@ class Owners {
     owners_.reserve(ends_.size());
     int64_t begin = 0;
     for (const int64_t end : ends_) {
-      owners_.emplace_back(*this, values, begin, end, history);
+      owners_.emplace_back(*this, state, begin, end, history);
       begin = end;
     }
   }
@@ -63,22 +103,30 @@ class Owners {
 
   // What quantize_master_weights does on every rank, and its reduction.
   void cast(const nc_launch& options) {
-    const bool spans = format_.tensor_amax != 0, delayed = machine_.record_amax != nullptr;
+    const bool spans = format_.tensor_amax != 0;
     for (Owner& owner : owners_)
       run(machine_.collect, spans ? owner.all() : owner.ends(/*bytes_alone=*/false), owner, options,
           owner.exchange.data());
-    reduce();
+    finish(options, /*all_wait=*/machine_.record_amax == nullptr);
+  }
+
+  // What an optimizer's step does. `step`: but for the gradient.
+  void update(const nc_launch& options, const nc_step& step) {
+    const bool waits = machine_.update == nullptr;
     for (Owner& owner : owners_) {
-      if (delayed) run(machine_.record_amax, owner.all(), owner, options, nullptr);
-      run(machine_.cast, delayed ? owner.ends(/*bytes_alone=*/true) : owner.all(), owner, options,
+      owner.step = Array<Memory, nc_step>(1, step);
+      (*owner.step).grad = owner.first_of(owner.grad);
+      run(waits ? machine_.update_amax : machine_.update, owner.all(), owner, options,
           owner.exchange.data());
     }
+    finish(options, waits);
   }
 
   // Empty, or the first thing that is not as the whole cast has it.
-  std::string fault(const Quantized& whole) const {
+  std::string fault(const Quantized& whole, const State& state) const {
     for (size_t i = 0; i < owners_.size(); ++i) {
-      const std::string fault = fault_of(owners_[i], whole);
+      std::string fault = fault_of(owners_[i], whole);
+      if (fault.empty()) fault = fault_of(owners_[i], state);
       if (!fault.empty())
         return "owner " + std::to_string(i) + " of " + std::to_string(owners_.size()) + ", " +
                std::to_string(owners_[i].begin) + " to " + std::to_string(owners_[i].end) + ": " +
@@ -91,27 +139,44 @@ class Owners {
 
  private:
   struct Owner {
-    Owner(const Owners& all_owners, const std::vector<float>& values, int64_t its_begin,
-          int64_t its_end, const nc_history& history)
+    Owner(const Owners& all_owners, const State& state, int64_t its_begin, int64_t its_end,
+          const nc_history& its_history)
         : owners(all_owners),
           begin(its_begin),
           end(its_end),
-          own(values.begin() + begin, values.begin() + end),
-          exchange(owners.initial_),
-          seams(owners.cuts_.seams(begin, end)),
-          bytes(owners.format_, owners.matrix_) {
-      for (std::vector<uint8_t>& buffer : bytes.buffer)
-        std::fill(buffer.begin(), buffer.end(), kPoison);
-      bytes.history = history;
+          value(part_of(state.value)),
+          exp_avg(part_of(state.exp_avg)),
+          exp_avg_sq(part_of(state.exp_avg_sq)),
+          grad(part_of(state.grad)),
+          exchange(std::span(owners.initial_)),
+          seams(1, owners.cuts_.seams(begin, end)),
+          amax(1),
+          stored_amax(1),
+          history(1, its_history),
+          step(1) {
       entry = tensor_of(owners.matrix_);
       entry.seed = 7, entry.step = 3;
-      const uintptr_t first = reinterpret_cast<uintptr_t>(own.data());
-      entry.value = reinterpret_cast<void*>(first - static_cast<uintptr_t>(begin) * sizeof(float));
-      bytes.connect(owners.format_, entry);
-      for (int b = NC_COLUMNWISE_DATA; b < NC_BUFFER_COUNT; ++b) {
-        if (!owners.writes_columnwise_) entry.buffer[b] = nullptr;
+      entry.value = first_of(value);
+      entry.exp_avg = first_of(exp_avg);
+      entry.exp_avg_sq = first_of(exp_avg_sq);
+      for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
+        const int64_t bytes = bytes_of(owners.format_, owners.matrix_, b);
+        buffer.emplace_back(static_cast<size_t>(bytes), kPoison);
+        if (b < NC_COLUMNWISE_DATA || owners.writes_columnwise_) entry.buffer[b] = buffer[b].data();
       }
-      set_shard(entry, owners.machine_, begin, end, &seams);
+      entry.amax = owners.format_.tensor_amax ? stored_amax.data() : nullptr;
+      entry.history = history.data();
+      set_shard(entry, owners.machine_, begin, end, seams.data());
+    }
+
+    std::span<const float> part_of(const std::vector<float>& whole) const {
+      if (whole.empty()) return {};
+      return std::span(whole).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    }
+    // Where the matrix's first element would lie.
+    void* first_of(const Array<Memory, float>& own) const {
+      const uintptr_t first = reinterpret_cast<uintptr_t>(own.data());
+      return reinterpret_cast<void*>(first - static_cast<uintptr_t>(begin) * sizeof(float));
     }
 
     std::vector<nc_tensor> all() const { return {entry}; }
@@ -123,45 +188,66 @@ class Owners {
 
     const Owners& owners;
     int64_t begin, end;
-    std::vector<float> own, exchange;
-    nc_seams seams;
-    Quantized bytes;
+    Array<Memory, float> value, exp_avg, exp_avg_sq, grad, exchange;
+    Array<Memory, nc_seams> seams;
+    Array<Memory, float> amax, stored_amax;
+    Array<Memory, nc_history> history;
+    Array<Memory, nc_step> step;
+    std::vector<Array<Memory, uint8_t>> buffer;
     nc_tensor entry;
-    float amax = 0;
   };
 
+  // What waits for the other owners: the cast of all, or of the shards' ends.
+  void finish(const nc_launch& options, bool all_wait) {
+    reduce();
+    const bool delayed = machine_.record_amax != nullptr;
+    for (Owner& owner : owners_) {
+      if (delayed) run(machine_.record_amax, owner.all(), owner, options, nullptr);
+      run(machine_.cast, all_wait ? owner.all() : owner.ends(/*bytes_alone=*/delayed), owner,
+          options, owner.exchange.data());
+    }
+  }
+
+  // A launch has an amax for each entry: one for the whole shard, unused ones for its ends; and a
+  // step if an optimizer takes one.
   void run(nc_function function, std::vector<nc_tensor> tensors, Owner& owner,
            const nc_launch& options, float* exchange) const {
     if (tensors.empty()) return;
-    std::vector<float> amaxes(tensors.size(), owner.amax);
-    nc_launch launch =
-        launch_of(machine_, tensors.data(), std::ssize(tensors), nullptr, amaxes.data());
+    const Array<Memory, float> unused(tensors.size());
+    float* amax = tensors.size() == 1 ? owner.amax.data() : unused.data();
+    const bool steps = (*owner.step).grad != nullptr;
+    const std::vector<nc_step> each(tensors.size(), *owner.step);
+    nc_launch launch = launch_of(machine_, tensors.data(), std::ssize(tensors),
+                                 steps ? each.data() : nullptr, amax);
     launch.source_bf16 = options.source_bf16;
     launch.stochastic = options.stochastic;
+    launch.host_tables = 1;
     launch.exchange = exchange;
-    REQUIRE(function(&launch) == nullptr);
-    owner.amax = amaxes[0];
+    const char* failure = function(&launch);
+    REQUIRE(failure == nullptr);
+    Memory::wait();
   }
 
   // The maxima of all owners, of the bits as integers with a sign.
   void reduce() {
     const auto larger = [](float a, float b) {
-      return bits_of_float(a) < bits_of_float(b) ? b : a;
+      return __builtin_bit_cast(int32_t, a) < __builtin_bit_cast(int32_t, b) ? b : a;
     };
-    Owner& first = owners_.front();
+    const Owner& first = owners_.front();
     for (const Owner& owner : owners_) {
-      first.amax = larger(first.amax, owner.amax);
-      std::ranges::transform(first.exchange, owner.exchange, first.exchange.begin(), larger);
+      *first.amax = larger(*first.amax, *owner.amax);
+      std::ranges::transform(first.exchange.all(), owner.exchange.all(),
+                             first.exchange.all().begin(), larger);
     }
-    for (Owner& owner : owners_) {
-      owner.amax = first.amax;
-      owner.exchange = first.exchange;
+    for (const Owner& owner : owners_) {
+      *owner.amax = *first.amax;
+      std::ranges::copy(first.exchange.all(), owner.exchange.all().begin());
     }
   }
 
   // The bytes of a buffer that an owner writes: of its elements, and of the blocks that hold them.
   std::vector<bool> written(const Owner& owner, int buffer) const {
-    std::vector<bool> bytes(owner.bytes.buffer[buffer].size());
+    std::vector<bool> bytes(owner.buffer[buffer].all().size());
     if (owner.entry.buffer[buffer] == nullptr) return bytes;
     const Layout& layout = layout_of(format_, buffer);
     const auto mark = [&](int64_t from, int64_t count) {
@@ -200,16 +286,28 @@ class Owners {
       const std::vector<bool> is_written = written(owner, b);
       for (size_t i = 0; i < is_written.size(); ++i) {
         const uint8_t expected = is_written[i] ? whole.buffer[b][i] : kPoison;
-        if (owner.bytes.buffer[b][i] == expected) continue;
+        const uint8_t actual = owner.buffer[b].all()[i];
+        if (actual == expected) continue;
         return "byte " + std::to_string(i) + " of buffer " + std::to_string(b) + " is " +
-               std::to_string(owner.bytes.buffer[b][i]) + ", not " + std::to_string(expected) +
+               std::to_string(actual) + ", not " + std::to_string(expected) +
                (is_written[i] ? "" : " (another owner's)");
       }
     }
-    if (std::memcmp(&owner.bytes.amax, &whole.amax, sizeof(float)) != 0)
-      return "amax is " + std::to_string(owner.bytes.amax);
-    if (std::memcmp(&owner.bytes.history, &whole.history, sizeof(nc_history)) != 0)
+    if (std::memcmp(owner.stored_amax.data(), &whole.amax, sizeof(float)) != 0)
+      return "amax is " + std::to_string(*owner.stored_amax);
+    if (std::memcmp(owner.history.data(), &whole.history, sizeof(nc_history)) != 0)
       return "another history";
+    return {};
+  }
+
+  std::string fault_of(const Owner& owner, const State& state) const {
+    const auto same = [&](const Array<Memory, float>& own, const std::vector<float>& whole) {
+      const auto part = std::as_bytes(owner.part_of(whole));
+      return std::ranges::equal(std::as_bytes(own.all()), part);
+    };
+    if (!same(owner.value, state.value)) return "another master";
+    if (!same(owner.exp_avg, state.exp_avg) || !same(owner.exp_avg_sq, state.exp_avg_sq))
+      return "other moments";
     return {};
   }
 
