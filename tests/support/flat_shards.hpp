@@ -38,10 +38,11 @@ class Subject {
     State state{state_.value, draw(Kind::kOrdinary, elements, 11),
                 draw(Kind::kOrdinary, elements, 12), draw(Kind::kOrdinary, elements, 13)};
     for (float& value : state.exp_avg_sq) value *= value;
+    const nc_launch launch = options(/*source_bf16=*/false, launch_.stochastic != 0);
     nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
     Owners<Memory> owners(format_, machine_, matrix_, state, cuts, kHistory);
-    owners.update(launch_, step);
-    const Quantized whole = whole_of(format_, cpu_, matrix_, state, launch_, kHistory, &step);
+    owners.update(launch, step);
+    const Quantized whole = whole_of(format_, cpu_, matrix_, state, launch, kHistory, &step);
     tell(owners.fault(whole, state));
   }
 
