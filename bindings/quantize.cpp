@@ -104,6 +104,17 @@ class CastList {
   MatrixTable table_;
 };
 
+// The columnwise bytes of matrices of one format on one device, which have room for them.
+void derive_columnwise(const std::vector<std::shared_ptr<Bytes>>& matrices) {
+  if (matrices.empty()) return;
+  const nc_machine& machine = matrices[0]->plugin.machine(matrices[0]->device);
+  std::vector<nc_tensor> entries;
+  for (const std::shared_ptr<Bytes>& matrix : matrices) entries.push_back(matrix->entry());
+  MatrixTable table(machine, matrices[0]->device);
+  table.assign(std::move(entries), machine.derive_columnwise);
+  table.run(machine.derive_columnwise, "deriving columnwise");
+}
+
 // The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
 // own.
 std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
@@ -118,9 +129,7 @@ std::shared_ptr<Bytes> with_columnwise(const Bytes& rowwise) {
       Bytes::Buffers{rowwise.buffers[0], rowwise.buffers[1], made->buffers[2], made->buffers[3]},
       rowwise.amax, rowwise.history);
   if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
-  MatrixTable table(rowwise.plugin.machine(rowwise.device), rowwise.device);
-  table.assign({both->entry()}, table.machine().derive_columnwise);
-  table.run(table.machine().derive_columnwise, "deriving columnwise");
+  derive_columnwise({both});
   return both;
 }
 
@@ -146,6 +155,9 @@ void bind_quantize(py::module_& module) {
       .def("record", &CastList::record, py::arg("amaxes"), py::arg("verdict"),
            "Enters amaxes, float32 [matrices], into histories, as after an update; the bytes of "
            "the next multiplier are then to be cast. verdict: as in cast.");
+  module.def("derive_columnwise", &derive_columnwise, py::arg("matrices"),
+             "Writes the columnwise buffers of matrices of one format on one device from the "
+             "rowwise ones, in one launch.");
   module.def("settled", &settled, "A value whose memory holds its elements as they are.");
   module.def("with_columnwise", &with_columnwise,
              "The matrix with the columnwise bytes that follow from the rowwise ones.");

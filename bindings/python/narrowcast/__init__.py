@@ -14,6 +14,7 @@ from narrowcast.registry import format, formats, load, load_all
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor import initialization as _initialization
 from narrowcast.tensor.quantization import quantize
+from narrowcast.zero import post_all_gather_processing, quantize_master_weights
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "format",
     "formats",
     "load",
+    "post_all_gather_processing",
     "quantize",
+    "quantize_master_weights",
 ]
 
 _operators.load()

@@ -24,6 +24,16 @@ class Label(NamedTuple):
 UNNAMED = Label()
 
 
+class Late(NamedTuple):
+    """Columnwise bytes that follow from rowwise ones which have not all come. `bytes`: both usages,
+    the columnwise buffers those of an earlier value; `by_hand`: post_all_gather_processing alone
+    makes them.
+    """
+
+    bytes: _C.Bytes
+    by_hand: bool
+
+
 class Store:
     """bytes    a _C.Bytes: a usage that is absent there is absent. Others may come, of the same
              format, rows and columns
@@ -35,12 +45,13 @@ class Store:
     present  of a weight whose gathers differ by pass: which usages have come, for graphs of
              torch.compile, which hold the buffers of all passes
     gather   of a gathered weight: the _C.WeightGather that brought it
+    late     after a cast of flat shards: a Late, until the columnwise bytes are made; else None
     sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
     """
 
     __slots__ = (
-        *("bytes", "columns", "format", "gather", "label", "master", "partial", "present", "rows"),
-        *("sender", "used", "whole"),
+        *("bytes", "columns", "format", "gather", "label", "late", "master", "partial", "present"),
+        *("rows", "sender", "used", "whole"),
     )
 
     def __init__(self, bytes: _C.Bytes, master: Master | None = None, label: Label = UNNAMED):
@@ -48,7 +59,7 @@ class Store:
         self.format, self.rows, self.columns = bytes.format, bytes.rows, bytes.columns
         self.whole = buffers.whole_of(bytes)
         self.partial, self.used = False, bytes.rows
-        self.present = self.gather = self.sender = None
+        self.present = self.gather = self.late = self.sender = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -91,6 +102,7 @@ class Store:
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
+        self._complete()
         master = self.master and self.master.like(function(self.master.value))
         return self._over(buffers.mapped(self.bytes, function), master, self.used)
 
@@ -98,6 +110,7 @@ class Store:
         """The matrix with rows and columns exchanged, over the same buffers and a master of its
         own.
         """
+        self._complete()
         master = self.master and self.master.like(self.master.value.t().contiguous())
         return self._over(buffers.exchanged(self.bytes), master, self.columns)
 
@@ -129,16 +142,32 @@ class Store:
         self.refresh()
         if self.bytes.has(usage):
             return self.bytes
+        if self.late is not None:
+            self._complete()
+            return self.fresh(usage)
         if self.derives(usage):
             return _C.with_columnwise(self.bytes)
         raise errors.usage_absent(self, usage)
 
     def derives(self, usage: str) -> bool:
         """Whether a usage is absent and follows from what a gather has brought: then it is made for
-        whoever asks, in memory of its own.
+        whoever asks, in memory of its own, or where it was.
         """
-        absent = self.gather is not None and not self.bytes.has(usage)
+        absent = (self.gather is not None or self.late is not None) and not self.bytes.has(usage)
         return absent and self.format.columnwise_derived
+
+    def _complete(self) -> None:
+        """Makes columnwise bytes that are late. ValueError where that is left to the caller."""
+        if self.late is None:
+            return
+        if self.late.by_hand:
+            raise ValueError(
+                f"{self.describe()} has no columnwise bytes since its shards were cast: call "
+                "nc.post_all_gather_processing when all have been gathered "
+                "(manual_post_all_gather_processing=True leaves that to you)"
+            )
+        _C.derive_columnwise([self.late.bytes])
+        self.bytes, self.late = self.late.bytes, None
 
     def refresh(self) -> None:
         """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""

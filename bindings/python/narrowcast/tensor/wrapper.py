@@ -103,6 +103,19 @@ class QuantizedTensor(torch.Tensor):
         master = self._view.master
         return master if master is None or master.shape == self.shape else master.view(self.shape)
 
+    def get_high_precision_init_val(self) -> torch.Tensor | None:
+        """float32, of this shape, on the CPU: the value that nc.convert was given, for an optimizer
+        that keeps masters itself; None if it is not kept. Transformer Engine's name for it.
+        """
+        return None if self.master is None else self.master.detach().to("cpu", copy=True)
+
+    def clear_high_precision_init_val(self) -> None:
+        """Drops the master, after which the bytes alone are the value: nc.quantize_master_weights
+        sets them from an optimizer's shards. FusedAdam then makes a master from the bytes.
+        """
+        self._store.refresh()
+        self._store.master = None
+
     def dequantize(
         self, dtype: torch.dtype = torch.float32, usage: str = "rowwise"
     ) -> torch.Tensor:

@@ -1,0 +1,8 @@
+"""Flat shards, as the distributed optimizers of ZeRO have them: each rank owns a run of elements of
+each weight, which begins and ends anywhere, and casts it.
+"""
+
+from narrowcast.zero.columnwise import post_all_gather_processing
+from narrowcast.zero.master_weights import forget, quantize_master_weights
+
+__all__ = ["forget", "post_all_gather_processing", "quantize_master_weights"]

@@ -1,0 +1,186 @@
+"""nc.quantize_master_weights: the bytes of weights from shards of their masters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.utils.weak import WeakIdKeyDictionary
+
+from narrowcast.consensus import DisagreementError
+from narrowcast.tensor.master import Draw
+from narrowcast.tensor.quantization import check_rounding, check_word
+from narrowcast.zero import columnwise, ranges, shards
+from narrowcast.zero.plan import Plan
+from narrowcast.zero.shards import Shard
+
+_plans: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of each weight
+
+
+def quantize_master_weights(
+    model_weights: Sequence[torch.Tensor],
+    master_weights: Sequence[torch.Tensor | None],
+    start_offsets: Sequence[int | None],
+    group: dist.ProcessGroup | None = None,
+    fsdp_shard_model_weights: Sequence[torch.Tensor | None] | None = None,
+    manual_post_all_gather_processing: bool = False,
+    *,
+    source: str = "master",
+    rounding: str = "nearest",
+    seed: int = 0,
+    step: int = 0,
+) -> None:
+    """Casts this rank's shards of master weights into the weights' bytes, as a distributed optimizer
+    does after its step. The call of Transformer Engine, for every format.
+
+    model_weights   QuantizedTensors (nc.quantize), whole on every rank, on one device; the same on
+                    all ranks, in the same order
+    master_weights  float32 tensors of any shape, taken as runs of elements; None where this rank
+                    owns nothing of a weight
+    start_offsets   the index of each shard's first element in the flattened weight
+    group           the ranks whose shards make up the weights; None: all, or this process alone
+                    where torch.distributed is not initialised
+    fsdp_shard_model_weights
+                    uint8 tensors, None where nothing is owned: where the rowwise codes of this
+                    rank's elements go as well, from the byte that holds the first one
+    manual_post_all_gather_processing
+                    columnwise bytes that follow from rowwise ones are absent after the call. False:
+                    until somebody reads them; True: until nc.post_all_gather_processing
+    source          "master", or "bf16" to round masters to bfloat16 first
+    rounding, seed, step
+                    as in nc.quantize; weight i draws from seed + i
+
+    Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a cast
+    of the whole master; so is every byte that holds an own element. All else stays as it was: it
+    comes with a gather. Where a scale spans the tensor, it and amax are right on all ranks. A
+    delayed scale moves on, as in an optimizer's step.
+
+    The first call with some weights is collective: ranks tell each other what they own. Later ones
+    reduce once, and not at all if no cut divides a block and no scale spans a tensor. A call that
+    fails on one rank fails on all that reduce with it, and changes nothing. To cut the same weights
+    in another way, call nc.zero.forget on all ranks first.
+
+    TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
+    the weights once; RuntimeError where another rank failed, or has other weights.
+    """
+    group = _group(group)
+    try:
+        if source not in ("master", "bf16"):
+            raise ValueError(f'source is "master" or "bf16", not {source!r}')
+        check_rounding(rounding)
+        check_word("seed", seed)
+        check_word("step", step)
+        own = shards.read(model_weights, master_weights, start_offsets)
+        targets = _targets(own, fsdp_shard_model_weights)
+    except (TypeError, ValueError) as error:
+        _fail(model_weights, group, error)
+        raise
+    if not own:
+        return
+    plan = _plan(model_weights, own, group)
+    draws = None
+    if rounding == "stochastic":
+        draws = [Draw((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
+    for shard in own:
+        columnwise.withhold(shard.store, manual_post_all_gather_processing)
+    try:
+        plan.run([shard.master for shard in own], source == "bf16", draws)
+    except DisagreementError:
+        _drop(plan)
+        raise
+    for shard, target in zip(own, targets, strict=True):
+        if target is not None:
+            target.copy_(_own_codes(shard))
+
+
+def forget(weights: Sequence[torch.Tensor]) -> None:
+    """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To be
+    called on all of them, with weights that were handed in together.
+    """
+    for weight in weights:
+        plan = _plans.get(weight)
+        if plan is not None:
+            _drop(plan)
+
+
+def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    if group is None and dist.is_available() and dist.is_initialized():
+        return dist.group.WORLD
+    return group
+
+
+def _plan(weights, own: list[Shard], group) -> Plan:
+    known = [_plans.get(weight) for weight in weights]
+    plan = known[0]
+    if plan is None and not any(known):
+        plan = Plan(own, ranges.agree(own, None, group, own[0].store.bytes.device), group)
+        for weight in weights:
+            _plans[weight] = plan
+        return plan
+    if plan is None or any(one is not plan for one in known) or not plan.is_of(own):
+        error = ValueError(
+            "quantize_master_weights got other weights or other shards than when they were handed "
+            "in first: call narrowcast.zero.forget(weights) on all ranks before they are cut in "
+            "another way"
+        )
+        _fail(weights, group, error)
+        raise error
+    try:
+        plan.hear()
+    except DisagreementError:
+        _drop(plan)
+        raise
+    if not plan.has_current_bytes():  # they have moved, and nobody else need know
+        plan = Plan(own, plan.ranges, group)
+        for weight in weights:
+            _plans[weight] = plan
+    return plan
+
+
+def _fail(weights, group, error: Exception) -> None:
+    """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
+    known = [plan for plan in map(_known_plan, weights) if plan is not None]
+    if known:
+        known[0].withdraw()
+        _drop(known[0])
+    elif group is not None:
+        ranges.agree(None, f"{type(error).__name__}: {error}.", group, None)
+
+
+def _known_plan(weight) -> Plan | None:
+    return _plans.get(weight) if isinstance(weight, torch.Tensor) else None
+
+
+def _drop(plan: Plan) -> None:
+    for weight in [weight for weight, of in _plans.items() if of is plan]:
+        del _plans[weight]
+
+
+def _codes_of(shard: Shard) -> tuple[int, int]:
+    """The rowwise bytes that hold its elements."""
+    bits = shard.store.format.rowwise.element_bits
+    return shard.begin * bits // 8, -(-shard.end * bits // 8)
+
+
+def _own_codes(shard: Shard) -> torch.Tensor:
+    begin, end = _codes_of(shard)
+    return shard.store.bytes.buffer(0).view(-1)[begin:end]
+
+
+def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
+    if given is None:
+        return [None] * len(own)
+    if len(given) != len(own):
+        raise ValueError(f"{len(given)} fsdp_shard_model_weights for {len(own)} weights")
+    for place, (shard, target) in enumerate(zip(own, given, strict=True)):
+        if target is None or shard.master is None:
+            continue
+        begin, end = _codes_of(shard)
+        fits = isinstance(target, torch.Tensor) and target.dtype == torch.uint8
+        if not fits or tuple(target.shape) != (end - begin,):
+            raise ValueError(
+                f"weight {place}: fsdp_shard_model_weights is to be a uint8 tensor of "
+                f"{end - begin} bytes, those of elements {shard.begin} to {shard.end}"
+            )
+    return [None if shard.master is None else one for shard, one in zip(own, given, strict=True)]

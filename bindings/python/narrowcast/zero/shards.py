@@ -1,0 +1,112 @@
+"""What a caller hands in: weights, the master shards of this rank, and where they begin. All of it
+is checked before anything changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.store import Store
+
+
+class Shard(NamedTuple):
+    """This rank's elements `begin` to `end` of a weight, row by row; `master`: their values, float32
+    [end - begin]; None, and begin == end, where it owns nothing.
+    """
+
+    store: Store
+    begin: int
+    end: int
+    master: torch.Tensor | None
+
+    @property
+    def line(self) -> str:
+        """What all ranks must have alike."""
+        usages = " and ".join(self.store.bytes.usages if self.store.late is None else ("both",))
+        return f"a {self.store.describe()} ({self.store.format.identity}, {usages})"
+
+
+def read(
+    weights: Sequence[torch.Tensor],
+    masters: Sequence[torch.Tensor | None],
+    starts: Sequence[int | None],
+) -> list[Shard]:
+    """TypeError or ValueError, with the place in the lists, if something is not as it must be."""
+    if not len(weights) == len(masters) == len(starts):
+        raise ValueError(
+            f"quantize_master_weights got {len(weights)} weights, {len(masters)} master shards and "
+            f"{len(starts)} offsets: one of each for every weight, None where this rank owns nothing"
+        )
+    shards = [
+        _shard(f"weight {place}", weight, master, start)
+        for place, (weight, master, start) in enumerate(zip(weights, masters, starts, strict=True))
+    ]
+    devices = {shard.store.bytes.device for shard in shards}
+    if len(devices) > 1:
+        raise ValueError(
+            f"the weights are on {' and '.join(sorted(map(str, devices)))}: call "
+            "quantize_master_weights once for each device"
+        )
+    if len({id(shard.store) for shard in shards}) < len(shards):
+        raise ValueError("a weight is in the list twice: each has one master shard on a rank")
+    return shards
+
+
+def _shard(what: str, weight, master, start) -> Shard:
+    store = _store(what, weight)
+    if master is None or (isinstance(master, torch.Tensor) and master.numel() == 0):
+        return Shard(store, 0, 0, None)
+    if not isinstance(master, torch.Tensor) or isinstance(master, QuantizedTensor):
+        raise TypeError(
+            f"{what}: its master shard is a {type(master).__name__}, not a torch.Tensor"
+        )
+    if master.dtype != torch.float32 or master.layout != torch.strided:
+        raise TypeError(
+            f"{what}: its master shard is {master.dtype}, {master.layout}; float32, strided, is "
+            "needed"
+        )
+    if master.device != store.bytes.device:
+        raise ValueError(
+            f"{what} is on {store.bytes.device}, and its master shard on {master.device}"
+        )
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise TypeError(
+            f"{what}: its offset is {start!r}; it is the index of the master shard's "
+            "first element in the flattened weight"
+        )
+    elements = store.rows * store.columns
+    if start < 0 or start + master.numel() > elements:
+        raise ValueError(
+            f"{what}: elements {start} to {start + master.numel()} are not all among the {elements} "
+            f"of a {store.describe()}"
+        )
+    return Shard(store, start, start + master.numel(), master.detach().reshape(-1))
+
+
+def _store(what: str, weight) -> Store:
+    if not isinstance(weight, QuantizedTensor):
+        raise TypeError(
+            f"{what} is a {type(weight).__name__}, not a QuantizedTensor: make it with nc.quantize"
+        )
+    store, view = weight._store, weight._view
+    if not view.is_whole or view.exchanged:
+        raise ValueError(f"{what} is a view of a {store.describe()}: hand in the whole weight")
+    if not store.bytes.is_plain:
+        raise ValueError(
+            f"{what}, a {store.describe()}, is on {store.bytes.device}: it has no bytes"
+        )
+    if not store.bytes.has("rowwise"):
+        raise ValueError(
+            f"{what}, a {store.describe()}, has columnwise bytes alone: shards are cast rowwise"
+        )
+    if store.master is not None:
+        raise ValueError(
+            f"{what}, a {store.describe()}, keeps a master of its own, which FusedAdam updates. "
+            "Where ranks own shards of masters, take it with weight.get_high_precision_init_val() "
+            "and drop it with weight.clear_high_precision_init_val()"
+        )
+    return store

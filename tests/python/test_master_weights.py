@@ -1,0 +1,341 @@
+"""nc.quantize_master_weights: however weights are cut, all ranks together write the bytes of the
+whole cast. What each owner writes is tested in tests/runtime/test_flat_shards.cpp, for many cuts.
+"""
+
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import flat
+import narrowcast as nc
+import ranks
+from models import BUFFERS, STORAGES, same
+from narrowcast import zero
+from narrowcast.tensor import casting
+
+SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,)]
+
+
+def holds(format, shape):
+    try:
+        nc.quantize(torch.zeros(shape), format)
+    except ValueError:
+        return False
+    return True
+
+
+def shapes_of(format):
+    return [shape for shape in SHAPES if holds(format, shape)]
+
+
+def equal(weight, expected):
+    return all(same(getattr(weight, name), getattr(expected, name)) for name in BUFFERS)
+
+
+OPTIONS = [{}, {"source": "bf16", "rounding": "stochastic", "seed": 2**64 - 1, "step": 3}]
+
+
+def option_of_weight(options, place):
+    """Weight i draws from seed + i."""
+    if "seed" not in options:
+        return options
+    return {**options, "seed": (options["seed"] + place) % 2**64}
+
+
+# ---- one process ----
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["nearest", "stochastic"])
+@pytest.mark.parametrize("name", nc.formats())
+def test_one_owner_of_all(name, options, device):
+    """The bytes are those of nc.quantize; a delayed scale casts with the multiplier that it has."""
+    values = [flat.value_of(shape, seed).to(device) for seed, shape in enumerate(shapes_of(name))]
+    weights = [flat.poisoned(value, name, device) for value in values]
+    zero.quantize_master_weights(weights, values, [0] * len(weights), **options)
+    for place, (weight, value) in enumerate(zip(weights, values, strict=True)):
+        expected = nc.quantize(value, name, **option_of_weight(options, place))
+        if not nc.format(name).is_delayed or options.get("source") != "bf16":
+            assert equal(weight, expected)
+        if nc.format(name).is_delayed:
+            assert weight.history[2] == weight.amax  # the newest of two entries
+            assert weight.history[3] == expected.amax and weight.history[4] == 0
+
+
+@pytest.mark.parametrize("usage", ["rowwise", "columnwise"])
+def test_one_usage(format, usage, device):
+    """Columnwise alone is refused; rowwise alone stays alone."""
+    value = flat.value_of((64, 128)).to(device)
+    weight = nc.quantize(value, format, **{usage: True, "columnwise": usage == "columnwise"})
+    if usage == "columnwise":
+        weight = nc.quantize(value, format, rowwise=False)
+        with pytest.raises(ValueError, match="has columnwise bytes alone"):
+            nc.quantize_master_weights([weight], [value], [0])
+        return
+    nc.quantize_master_weights([weight], [2 * value], [0])
+    assert weight.columnwise_data is None
+    if not nc.format(format).is_delayed:
+        assert same(weight.rowwise_data, nc.quantize(2 * value, format).rowwise_data)
+
+
+# ---- several ranks ----
+
+
+def every_way_of_cutting(elements, world, row, rng):
+    """Lists of where each rank begins, and the end."""
+    equal = -(-elements // world)
+    yield [min(rank * equal, elements) for rank in range(world)] + [elements]
+    yield [0] * world + [elements]
+    yield [0] + [elements] * world
+    yield [0] + [min(rank, elements) for rank in range(1, world)] + [elements]
+    yield [0] + [row * (elements // row // 2)] * (world - 1) + [elements]
+    for _ in range(6):
+        yield [0, *sorted(rng.randrange(elements + 1) for _ in range(world - 1)), elements]
+
+
+def cast_by_all(mesh, name, options):
+    rank, world, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
+    rng = random.Random(world)
+    for shape in shapes_of(name):
+        value = flat.value_of(shape, seed=1)
+        for cuts in every_way_of_cutting(value.numel(), world, shape[-1], rng):
+            pair = [value, flat.value_of(shape, seed=2, special=False)]
+            weights = [flat.poisoned(one, name, device) for one in pair]
+            owned = [flat.shards(one.to(device), cuts, rank) for one in pair]
+            nc.quantize_master_weights(
+                weights, *zip(*owned, strict=True), mesh.get_group(), **options
+            )
+            for place, (weight, one) in enumerate(zip(weights, pair, strict=True)):
+                expected = nc.quantize(one.to(device), name, **option_of_weight(options, place))
+                if nc.format(name).is_delayed and "source" in options:
+                    continue  # nc.quantize begins a history with the rounded amax
+                assert flat.is_written_rightly(weight, expected), (shape, cuts)
+                late = nc.format(name).columnwise_derived
+                assert weight._store.bytes.has("columnwise") != late
+                assert flat.gather(weight, expected), (shape, cuts)
+                assert equal(weight, expected)
+
+
+@pytest.mark.parametrize("name", nc.formats())
+def test_two_ranks(name, device):
+    ranks.run(2, device, cast_by_all, name, OPTIONS[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["nearest", "stochastic"])
+def test_three_ranks(format, options, device):
+    ranks.run(3, device, cast_by_all, format, options)
+
+
+# ---- what is reduced ----
+
+
+def count_reductions(mesh, name, cuts):
+    """Collectives of a call after the first one, and bytes that it reduces."""
+    value = flat.value_of((512, 64), special=False)
+    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(3)]
+    master, start = flat.shards(value.to(mesh.device_type), cuts, mesh.get_local_rank())
+    arguments = weights, [master] * 3, [start] * 3, mesh.get_group()
+    nc.quantize_master_weights(*arguments)
+    counted, reduce = [], casting.reduce_over
+
+    def counting(tensor, group):
+        counted.append(tensor.numel())
+        reduce(tensor, group)
+
+    casting.reduce_over = counting
+    everything = {
+        what: getattr(dist, what) for what in ("all_reduce", "all_gather", "all_gather_object")
+    }
+    for what in everything:
+        setattr(dist, what, None)  # whoever calls it fails
+    try:
+        nc.quantize_master_weights(*arguments)
+    finally:
+        casting.reduce_over = reduce
+        for what, function in everything.items():
+            setattr(dist, what, function)
+    assert flat.gather(weights[2], nc.quantize(value.to(mesh.device_type), name))
+    return counted
+
+
+def test_cuts_of_whole_blocks_reduce_amaxes_of_tensors_alone(format, device):
+    row = nc.format(format).row_step * 64
+    counted = ranks.run(2, device, count_reductions, format, [0, row, 512 * 64])
+    spans = nc.format(format).tensor_amax
+    assert counted == [[1 + 3] if spans else []] * 2
+
+
+def test_cuts_of_blocks_reduce_once(format, device):
+    f = nc.format(format)
+    counted = ranks.run(2, device, count_reductions, format, [0, 64 * 101 + 7, 512 * 64])
+    blocks = f.rowwise.block != "tensor" or f.rowwise.element_bits < 8
+    if not blocks and not f.tensor_amax:
+        assert counted == [[], []]
+        return
+    (most,) = counted[0]
+    assert counted == [[most]] * 2
+    assert most <= 1 + 3 * (1 + 2 * 64 + 4 * 64)  # amaxes of a row of blocks, values of four rows
+
+
+# ---- columnwise bytes that follow ----
+
+DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
+
+
+def columnwise_follows(mesh, name, by_hand):
+    device, rank = mesh.device_type, mesh.get_local_rank()
+    value = flat.value_of((64, 128), special=False)
+    weight = nc.quantize(torch.ones(64, 128, device=device), name)
+    master, start = flat.shards(value.to(device), [0, 1000, 64 * 128], rank)
+    for _ in range(2):
+        nc.quantize_master_weights([weight], [master], [start], mesh.get_group(), None, by_hand)
+        expected = nc.quantize(value.to(device), name)
+        for buffer, one in flat.stored(weight).items():
+            one.copy_(flat.stored(expected)[buffer])  # as a gather does
+        if by_hand:
+            with pytest.raises(ValueError, match="call nc.post_all_gather_processing"):
+                weight.columnwise_data  # noqa: B018
+            nc.post_all_gather_processing([weight])
+        assert same(weight.columnwise_data, expected.columnwise_data)
+        assert same(weight.columnwise_scale_inv, expected.columnwise_scale_inv)
+        assert weight._store.late is None
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("name", DERIVED)
+def test_columnwise_follows_the_gather(name, by_hand, device):
+    ranks.run(2, device, columnwise_follows, name, by_hand)
+
+
+def test_no_weight_to_process():
+    with pytest.raises(TypeError, match="weight 0 is a Tensor, not a QuantizedTensor"):
+        nc.post_all_gather_processing([torch.ones(2)])
+
+
+def test_shards_of_codes(format, device):
+    """fsdp_shard_model_weights get the codes of own elements."""
+    value = flat.value_of((64, 128), special=False).to(device)
+    weight = nc.quantize(value, format)
+    bits = nc.format(format).rowwise.element_bits
+    target = torch.zeros(64 * 128 * bits // 8, dtype=torch.uint8, device=device)
+    nc.quantize_master_weights([weight], [2 * value], [0], None, [target])
+    assert same(target, weight.rowwise_data.view(-1))
+    with pytest.raises(ValueError, match=f"a uint8 tensor of {target.numel()} bytes"):
+        nc.quantize_master_weights([weight], [value], [0], None, [target[1:]])
+    with pytest.raises(ValueError, match="2 fsdp_shard_model_weights for 1 weights"):
+        nc.quantize_master_weights([weight], [value], [0], None, [target, target])
+
+
+# ---- masters of its own ----
+
+
+def test_initial_values_are_taken_and_dropped(format, device):
+    layer = torch.nn.Linear(128, 64, device=device)
+    value = layer.weight.detach().clone()
+    nc.convert(torch.nn.Sequential(layer), format)
+    with pytest.raises(ValueError, match="keeps a master of its own"):
+        nc.quantize_master_weights([layer.weight], [value], [0])
+    initial = layer.weight.get_high_precision_init_val()
+    assert same(initial, value.cpu()) and initial.device.type == "cpu"
+    before = layer.weight.rowwise_data.clone()
+    layer.weight.clear_high_precision_init_val()
+    assert layer.weight.get_high_precision_init_val() is None
+    assert same(layer.weight.rowwise_data, before)
+    nc.quantize_master_weights([layer.weight], [2 * value], [0])
+    if not nc.format(format).is_delayed:
+        assert same(layer.weight.rowwise_data, nc.quantize(2 * value, format).rowwise_data)
+
+
+# ---- what is wrong ----
+
+N = 64 * 64
+RIGHT = {"weights": 2, "cut": 2000, "end": N}
+
+
+def wrong(mesh, name, which, everywhere):
+    """Calls with something wrong on the last rank, or on all; then says what has changed."""
+    rank, device = mesh.get_local_rank(), mesh.device_type
+    value = flat.value_of((64, 64), special=False).to(device)
+    weights = [nc.quantize(value, name) for _ in range(2)]
+    before = [{k: v.clone() for k, v in flat.stored(weight).items()} for weight in weights]
+    master, start = flat.shards(2 * value, [0, 2000, N], rank)
+    masters, starts, options = [master, master.clone()], [start, start], {}
+    if everywhere or rank == mesh.size() - 1:
+        weights, masters, starts, options = WRONG[which](weights, masters, starts)
+    error = None
+    try:
+        nc.quantize_master_weights(weights, masters, starts, mesh.get_group(), **options)
+    except Exception as raised:
+        error = type(raised).__name__, str(raised)
+    for weight, old in zip([w for w in weights if isinstance(w, nc.QuantizedTensor)], before):  # noqa: B905
+        assert all(same(old[k], v) for k, v in flat.stored(weight).items() if k in old), which
+    return error
+
+
+WRONG = {
+    "overlap": lambda w, m, s: (w, [torch.ones(N), m[1]], [0, s[1]], {}),
+    "gap": lambda w, m, s: (w, [m[0][:-1], m[1]], s, {}),
+    "dtype": lambda w, m, s: (w, [m[0].to(torch.bfloat16), m[1]], s, {}),
+    "length": lambda w, m, s: (w, [torch.ones(N + 1), m[1]], s, {}),
+    "negative": lambda w, m, s: (w, m, [-1, s[1]], {}),
+    "offset": lambda w, m, s: (w, m, [None, s[1]], {}),
+    "device": lambda w, m, s: (w, [m[0].to("meta"), m[1]], s, {}),
+    "no format": lambda w, m, s: ([torch.ones(64, 64), w[1]], m, s, {}),
+    "twice": lambda w, m, s: ([w[0], w[0]], m, s, {}),
+    "lists": lambda w, m, s: (w, m[:1], s, {}),
+    "fewer": lambda w, m, s: (w[:1], m[:1], s[:1], {}),
+    "view": lambda w, m, s: ([w[0].t(), w[1]], m, s, {}),
+    "source": lambda w, m, s: (w, m, s, {"source": "fp16"}),
+    "rounding": lambda w, m, s: (w, m, s, {"rounding": "up"}),
+    "seed": lambda w, m, s: (w, m, s, {"seed": -1}),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+@pytest.mark.parametrize("name", STORAGES[:1])
+def test_one_error_on_every_rank(name, which):
+    """Nobody waits, and no weight has changed."""
+    answers = ranks.run(2, "cpu", wrong, name, which, False)
+    assert None not in answers, answers
+    for kind, message in answers:
+        assert kind in ("DisagreementError", "ValueError", "TypeError"), answers
+        assert len(message) > 30, answers
+
+
+def later(mesh, name):
+    """A second call that is wrong on one rank."""
+    rank, device = mesh.get_local_rank(), mesh.device_type
+    value = flat.value_of((64, 64), special=False).to(device)
+    weight = nc.quantize(value, name)
+    master, start = flat.shards(value, [0, 2000, N], rank)
+    nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
+    before = weight.rowwise_data.clone()
+    try:
+        nc.quantize_master_weights([weight], [3 * master[rank:]], [start], mesh.get_group())
+    except (ValueError, RuntimeError) as error:
+        assert same(weight.rowwise_data, before)
+        master, start = flat.shards(3 * value, [0, 1000, N], rank)
+        nc.quantize_master_weights([weight], [master], [start], mesh.get_group())  # asks anew
+        assert flat.gather(weight, nc.quantize(3 * value, name))
+        return type(error).__name__
+    return None
+
+
+@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
+def test_other_shards_later(name):
+    assert ranks.run(2, "cpu", later, name) == ["DisagreementError", "ValueError"]
+
+
+def test_forgotten_weights_are_cut_anew(format):
+    value = flat.value_of((64, 64), special=False)
+    weight = nc.quantize(value, format)
+    nc.quantize_master_weights([weight], [value], [0])
+    with pytest.raises(ValueError, match="no rank owns elements 4095 to 4096"):
+        other = nc.quantize(value, format)
+        nc.quantize_master_weights([other], [value.view(-1)[:-1]], [0])
+    with pytest.raises(ValueError, match="narrowcast.zero.forget"):
+        nc.quantize_master_weights([weight], [value.view(-1)[:-1]], [0])
+    nc.quantize_master_weights([weight], [value], [0])
+    zero.forget([weight])
+    nc.quantize_master_weights([weight], [value], [0])
