@@ -10,6 +10,7 @@ from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.quantization.quant_config import RecipeConfig
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
@@ -18,6 +19,7 @@ from narrowcast import megatron
 
 HIDDEN, HEADS, VOCABULARY, SEQUENCE, BATCH = 64, 2, 96, 8, 2
 LINEARS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+MEGATRONS = {"column": ColumnParallelLinear, "row": RowParallelLinear}  # layers
 
 
 class Attention(nn.Module):
@@ -98,17 +100,59 @@ def plain_spec(**options):
     return spec
 
 
-def plain_twin(model, **options):
-    """A GPT of Megatron's own layers with a model's parameters; of quantized ones, the values."""
-    twin = gpt(plain_spec(), **options)
-    values = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, parameter in twin.named_parameters():
-            value = values[name].detach()
+def plain_twin(model, spec=None, **options):
+    """A GPT of Megatron's own layers with a model's parameters; those of quantized ones are the
+    decoded values, rowwise in the forward and columnwise in the backward.
+    """
+    twin = gpt(spec or plain_spec(), **options)
+    modules = dict(model.named_modules())
+    for path, module in twin.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            value = getattr(modules[path], name).detach()
             if isinstance(value, nc.QuantizedTensor):
-                value = value.dequantize(value.dtype)
-            parameter.copy_(value)
+                use_values(module, value)
+            else:
+                parameter.detach().copy_(value)
     return twin
+
+
+def use_values(layer, quantized):
+    """Has a layer of Megatron's own multiply by the values of a quantized weight."""
+    rowwise, columnwise = (
+        quantized.dequantize(quantized.dtype, usage=usage) for usage in ("rowwise", "columnwise")
+    )
+    layer.weight.detach().copy_(columnwise)
+    megatrons = layer._forward_impl
+
+    def forward(input, weight, **options):
+        with torch.no_grad():
+            value = megatrons(input, rowwise.requires_grad_(), **options)
+        return _Given.apply(megatrons(input, weight, **options), value)
+
+    layer._forward_impl = forward
+
+
+class _Given(torch.autograd.Function):
+    """A value, with the gradient of another."""
+
+    @staticmethod
+    def forward(ctx, other, value):
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+@contextlib.contextmanager
+def memory_on_the_cpu():
+    """Megatron's sequence parallelism takes memory from the current CUDA device: here the CPU."""
+    current_device = torch.cuda.current_device
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    try:
+        yield
+    finally:
+        torch.cuda.current_device = current_device
 
 
 def tokens(seed=0):
