@@ -84,6 +84,7 @@ def compare_with_megatron(mesh, kind, format, dtype, options):
         got = run(layer, x)
         assert got[0].dtype == got[1].dtype == got[2].dtype == dtype
         assert_all_same(got, run(plain, x))
+        assert_all_same(run(layer, x.detach()), run(plain, x.detach()))
         layer.weight.requires_grad_(False)
         plain.weight.requires_grad_(False)
         frozen = run(layer, x)
@@ -176,6 +177,54 @@ def test_of_a_sequence_a_rank_keeps_its_part():
     for kept in ranks.run(2, "cpu", what_is_kept, "scaled"):
         assert kept
         assert all(dtype == "torch.uint8" or len(shape) < 3 for shape, dtype in kept)
+
+
+def order_of_a_backward(mesh, products, sequence_parallel):
+    """When what begins and ends, by the names of the functions that are called."""
+    events = []
+
+    def noted(name, function):
+        def noting(*arguments, **options):
+            events.append(name)
+            result = function(*arguments, **options)
+            if isinstance(result, dist.Work):
+                return _Noted(result, events)
+            return result
+
+        return noting
+
+    with mm.parallel():
+        layer, _ = layer_of(
+            "column", scaled.SCALED[0], products, sequence_parallel=sequence_parallel
+        )
+        out, _ = layer(input_of(layer, sequence=4))
+        with pytest.MonkeyPatch.context() as patched:
+            reduce = "reduce_scatter_tensor" if sequence_parallel else "all_reduce"
+            patched.setattr(dist, reduce, noted("reduce", getattr(dist, reduce)))
+            kind = type(megatron.products.of(layer.weight))
+            for step in ("input_gradient", "weight_gradient"):
+                patched.setattr(kind, step, noted(step, getattr(kind, step)))
+            out.sum().backward()
+    return events
+
+
+class _Noted:
+    """A collective under way, whose end is noted."""
+
+    def __init__(self, work, events):
+        self.work, self.events = work, events
+
+    def wait(self):
+        self.events.append("waited")
+        return self.work.wait()
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True], ids=["", "sequence"])
+@pytest.mark.parametrize("products", ["decoded", "scaled"])
+def test_the_reduction_runs_beside_the_weight_gradient(products, sequence_parallel):
+    expected = ["input_gradient", "reduce", "weight_gradient", "waited"]
+    found = ranks.run(2, "cpu", order_of_a_backward, products, sequence_parallel)
+    assert found == [expected] * 2
 
 
 def second_derivative(mesh):

@@ -8,7 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 import scaled
-from models import assert_quantized, assert_same, one_of_each, same
+from models import assert_quantized, one_of_each, same
 
 megatron = pytest.importorskip("narrowcast.megatron", exc_type=ImportError)
 mm = pytest.importorskip("megatron_models")
@@ -185,28 +185,45 @@ def test_sharded_state_dicts_have_the_masters(options):
 
 
 def load_states(mesh, format):
-    """A model's state, that of a plain model and a loaded sharded one, in models of other seeds."""
+    """States of a model that has been trained, and that of a plain one, in models of other seeds:
+    masters come with all of their bits, and bytes are made from them.
+    """
     with mm.parallel():
-        model, plain = mm.gpt(mm.narrow_spec(format)), mm.gpt(mm.plain_spec())
-        expected = mm.quantized(model)
-        sharded = {
-            name: getattr(entry, "data", None) for name, entry in model.sharded_state_dict().items()
-        }
-        for state in (model.state_dict(), plain.state_dict(), sharded):
-            other = mm.gpt(mm.narrow_spec(format), seed=1)
-            assert not same(mm.quantized(other).popitem()[1].master, expected.popitem()[1].master)
-            expected = mm.quantized(model)
+        model = mm.gpt(mm.narrow_spec(format), dtype=torch.bfloat16)
+        mm.loss_of(model).mean().backward()
+        nc.FusedAdam(model.parameters(), lr=1e-3).step()
+        masters = {name: weight.master for name, weight in mm.quantized(model).items()}
+        assert any(not same(one, one.bfloat16().float()) for one in masters.values())
+        plain = mm.gpt(mm.plain_spec(), seed=2, dtype=torch.bfloat16)
+        values = {name: plain.get_parameter(name).float() for name in masters}
+
+        def assert_loaded(other, state, expected):
             found = other.load_state_dict(state)
             assert not found.missing_keys
             assert not found.unexpected_keys
             for name, weight in mm.quantized(other).items():
-                assert same(weight.master, expected[name].master), name
-                assert_same(weight.detach(), expected[name].detach(), what=name)
-        other = mm.gpt(mm.plain_spec(), seed=1)
-        other.load_state_dict(model.state_dict())
-        for name, weight in mm.quantized(model).items():
-            value = weight.dequantize()
-            assert same(other.get_parameter(name), value), name
+                assert same(weight.master, expected[name]), name
+                assert_quantized(weight.detach(), expected[name], name)
+
+        sharded = model.sharded_state_dict()
+        assert_loaded(_other(format), model.state_dict(), masters)
+        assert_loaded(_other(format), plain.state_dict(), values)
+        assert_loaded(_other(format), {name: e.data for name, e in sharded.items()}, masters)
+        # As Megatron loads: into what the model hands out.
+        other = _other(format)
+        mine = other.sharded_state_dict()
+        for name, entry in mine.items():
+            if isinstance(entry.data, torch.Tensor):
+                entry.data.detach().copy_(sharded[name].data)
+        assert_loaded(other, {name: entry.data for name, entry in mine.items()}, masters)
+        # And from a sharded state into Megatron's own layers.
+        plain.load_state_dict({name: entry.data for name, entry in sharded.items()})
+        for name, master in masters.items():
+            assert same(plain.get_parameter(name), master.bfloat16()), name
+
+
+def _other(format):
+    return mm.gpt(mm.narrow_spec(format), seed=1, dtype=torch.bfloat16)
 
 
 def test_states_can_be_loaded():
