@@ -14,8 +14,10 @@ import ranks
 import scaled
 from models import one_of_each, same
 
-megatron = pytest.importorskip("narrowcast.megatron", exc_type=ImportError)
-mm = pytest.importorskip("megatron_models")
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+
+import megatron_models as mm
+from narrowcast import megatron
 
 FORMATS = one_of_each(lambda f: (f.columnwise_derived, f.tensor_amax))
 SCALED = {}  # the first format for each way of casting
