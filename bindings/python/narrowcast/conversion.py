@@ -51,7 +51,26 @@ def convert(
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
     partners = _partners(format, products)
     torch_names.reshard_all(model.modules())
-    weights = _chosen(model, filter)
+    _convert(_chosen(model, filter), format, partners, recompute, products)
+    return model
+
+
+def convert_layer(module: nn.Module, name: str, format: str, products: str) -> None:
+    """The same with the parameter `weight` of one module, which no other module shares, under a
+    name for messages.
+    """
+    format = registry.format(format)
+    weights = [(name, module.weight, [module])]
+    _convert(weights, format, _partners(format, products), False, products)
+
+
+def check_options(format: str, products: str) -> None:
+    """ValueError or TypeError unless there is the format, and it has such products."""
+    _partners(registry.format(format), products)
+
+
+def _convert(weights, format: registry.Format, partners, recompute: bool, products: str) -> None:
+    """Replaces weights, as _chosen() finds them."""
     for name, weight, _ in weights:
         _check(name, weight, format)
         _check_activations(name, weight, partners)
@@ -72,7 +91,6 @@ def convert(
         parameter.__dict__.update(weight.__dict__)
         for module in places:
             module.weight = parameter
-    return model
 
 
 def _partners(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
