@@ -1,8 +1,7 @@
 // The optimizer and the casts on this machine's GPU, as shares of the same run's copy bandwidth.
 //
-// 872M parameters in the shapes of Llama-3-8B's linear layers, bf16 gradients, fp32 master and
-// moments. Bytes are those that must move: each input read once, each output written once, padding
-// left out.
+// 872M parameters (layers.hpp), bf16 gradients, fp32 master and moments. Bytes are those that must
+// move: each input read once, each output written once, padding left out.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -13,16 +12,13 @@
 #include "runtime/optimizer/step.hpp"
 #include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
+#include "tests/bench/layers.hpp"
 #include "tests/support/cuda_memory.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
 namespace narrowcast::test {
 namespace {
-
-constexpr int kLayers = 4;
-constexpr Extent kLayer[] = {{4096, 4096},  {1024, 4096},  {1024, 4096}, {4096, 4096},
-                             {14336, 4096}, {14336, 4096}, {4096, 14336}};
 
 constexpr Extent kSingle[] = {{1024, 4096}, {4096, 4096}, {14336, 4096}};
 
@@ -35,17 +31,15 @@ class Model {
     for (float& value : squares) value = value * value * 1e-3f;
     std::vector<Bf16> grads;
     for (float value : pool) grads.push_back(narrow<Bf16>(value * 0.1f));
-    for (int layer = 0; layer < kLayers; ++layer) {
-      for (const Extent matrix : kLayer) {
-        const size_t n = static_cast<size_t>(matrix.rows * matrix.columns);
-        matrices_.push_back(matrix);
-        masters_.push_back(filled(pool, n));
-        exp_avgs_.push_back(filled(pool, n));
-        exp_avg_sqs_.push_back(filled(squares, n));
-        grads_.push_back(filled(grads, n));
-        decoded_.push_back(filled(grads, n));
-        parameters_ += static_cast<int64_t>(n);
-      }
+    for (const Extent matrix : all_layers()) {
+      const size_t n = static_cast<size_t>(matrix.rows * matrix.columns);
+      matrices_.push_back(matrix);
+      masters_.push_back(filled(pool, n));
+      exp_avgs_.push_back(filled(pool, n));
+      exp_avg_sqs_.push_back(filled(squares, n));
+      grads_.push_back(filled(grads, n));
+      decoded_.push_back(filled(grads, n));
+      parameters_ += static_cast<int64_t>(n);
     }
   }
 

@@ -1,4 +1,4 @@
-"""Weights that ranks own flat shards of, for tests: poisoned, so that who wrote what can be seen."""
+"""Weights that ranks own flat shards of, for tests: poisoned, so that what is written is seen."""
 
 import torch
 import torch.distributed as dist

@@ -178,6 +178,27 @@ def test_cuts_of_blocks_reduce_once(format, device):
     assert most <= 1 + 3 * (1 + 2 * 64 + 4 * 64)  # amaxes of a row of blocks, values of four rows
 
 
+def count_launches(mesh, name):
+    """Kernels of narrowcast in a call that casts twenty shards of one format."""
+    value = flat.value_of((512, 64), special=False).to(mesh.device_type)
+    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(20)]
+    master, start = flat.shards(value, [0, 64 * 101 + 7, 512 * 64], mesh.get_local_rank())
+    arguments = weights, [master] * 20, [start] * 20, mesh.get_group()
+    nc.quantize_master_weights(*arguments)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        nc.quantize_master_weights(*arguments)
+        torch.cuda.synchronize()
+    return sum("narrowcast" in event.name for event in profile.events())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", nc.formats())
+def test_launches(name):
+    """One to collect and one to cast; more only for codes that share bytes under a delayed scale."""
+    counted = ranks.run(2, "cuda", count_launches, name)
+    assert all(1 <= count <= 2 for count in counted), counted
+
+
 # ---- columnwise bytes that follow ----
 
 DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
@@ -194,7 +215,7 @@ def columnwise_follows(mesh, name, by_hand):
         for buffer, one in flat.stored(weight).items():
             one.copy_(flat.stored(expected)[buffer])  # as a gather does
         if by_hand:
-            with pytest.raises(ValueError, match="call nc.post_all_gather_processing"):
+            with pytest.raises(ValueError, match=r"call nc\.post_all_gather_processing"):
                 weight.columnwise_data  # noqa: B018
             nc.post_all_gather_processing([weight])
         assert same(weight.columnwise_data, expected.columnwise_data)
@@ -334,7 +355,7 @@ def test_forgotten_weights_are_cut_anew(format):
     with pytest.raises(ValueError, match="no rank owns elements 4095 to 4096"):
         other = nc.quantize(value, format)
         nc.quantize_master_weights([other], [value.view(-1)[:-1]], [0])
-    with pytest.raises(ValueError, match="narrowcast.zero.forget"):
+    with pytest.raises(ValueError, match=r"narrowcast\.zero\.forget"):
         nc.quantize_master_weights([weight], [value.view(-1)[:-1]], [0])
     nc.quantize_master_weights([weight], [value], [0])
     zero.forget([weight])

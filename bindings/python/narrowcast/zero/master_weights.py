@@ -31,8 +31,8 @@ def quantize_master_weights(
     seed: int = 0,
     step: int = 0,
 ) -> None:
-    """Casts this rank's shards of master weights into the weights' bytes, as a distributed optimizer
-    does after its step. The call of Transformer Engine, for every format.
+    """Casts this rank's shards of master weights into the weights' bytes, as a distributed
+    optimizer does after its step. The call of Transformer Engine, for every format.
 
     model_weights   QuantizedTensors (nc.quantize), whole on every rank, on one device; the same on
                     all ranks, in the same order
@@ -45,15 +45,15 @@ def quantize_master_weights(
                     uint8 tensors, None where nothing is owned: where the rowwise codes of this
                     rank's elements go as well, from the byte that holds the first one
     manual_post_all_gather_processing
-                    columnwise bytes that follow from rowwise ones are absent after the call. False:
-                    until somebody reads them; True: until nc.post_all_gather_processing
+                    columnwise bytes that follow from rowwise ones are absent after the call.
+                    False: until somebody reads them; True: until nc.post_all_gather_processing
     source          "master", or "bf16" to round masters to bfloat16 first
     rounding, seed, step
                     as in nc.quantize; weight i draws from seed + i
 
-    Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a cast
-    of the whole master; so is every byte that holds an own element. All else stays as it was: it
-    comes with a gather. Where a scale spans the tensor, it and amax are right on all ranks. A
+    Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a
+    cast of the whole master; so is every byte that holds an own element. All else stays as it was:
+    it comes with a gather. Where a scale spans the tensor, it and amax are right on all ranks. A
     delayed scale moves on, as in an optimizer's step.
 
     The first call with some weights is collective: ranks tell each other what they own. Later ones
@@ -95,8 +95,8 @@ def quantize_master_weights(
 
 
 def forget(weights: Sequence[torch.Tensor]) -> None:
-    """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To be
-    called on all of them, with weights that were handed in together.
+    """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To
+    be called on all of them, with weights that were handed in together.
     """
     for weight in weights:
         plan = _plans.get(weight)

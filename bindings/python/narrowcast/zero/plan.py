@@ -76,7 +76,7 @@ class Plan:
         )
 
     def hear(self) -> None:
-        """DisagreementError if another rank has failed in the last call, which nobody waited for."""
+        """DisagreementError if another rank failed in the last call, which nobody waited for."""
         if self._heard is None:
             return
         flag, copied = self._heard
@@ -127,6 +127,6 @@ class Plan:
     def _check(self, failed: int) -> None:
         if failed != 0:
             raise DisagreementError(
-                f"quantize_master_weights failed on rank {failed - 1} of the group, which says why; "
-                "no rank has changed its weights. Every rank raises this error"
+                f"quantize_master_weights failed on rank {failed - 1} of the group, which says "
+                "why; no rank has changed its weights. Every rank raises this error"
             )

@@ -14,8 +14,8 @@ from narrowcast.tensor.store import Store
 
 
 class Shard(NamedTuple):
-    """This rank's elements `begin` to `end` of a weight, row by row; `master`: their values, float32
-    [end - begin]; None, and begin == end, where it owns nothing.
+    """This rank's elements `begin` to `end` of a weight, row by row; `master`: their values,
+    float32 [end - begin]; None, and begin == end, where it owns nothing.
     """
 
     store: Store
@@ -39,7 +39,8 @@ def read(
     if not len(weights) == len(masters) == len(starts):
         raise ValueError(
             f"quantize_master_weights got {len(weights)} weights, {len(masters)} master shards and "
-            f"{len(starts)} offsets: one of each for every weight, None where this rank owns nothing"
+            f"{len(starts)} offsets: one of each for every weight, None where this rank owns "
+            "nothing"
         )
     shards = [
         _shard(f"weight {place}", weight, master, start)
@@ -81,8 +82,8 @@ def _shard(what: str, weight, master, start) -> Shard:
     elements = store.rows * store.columns
     if start < 0 or start + master.numel() > elements:
         raise ValueError(
-            f"{what}: elements {start} to {start + master.numel()} are not all among the {elements} "
-            f"of a {store.describe()}"
+            f"{what}: elements {start} to {start + master.numel()} are not all among the "
+            f"{elements} of a {store.describe()}"
         )
     return Shard(store, start, start + master.numel(), master.detach().reshape(-1))
 
