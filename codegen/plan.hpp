@@ -99,6 +99,8 @@ struct Reasons {
   std::string decoding;  // the formula of a value
   std::string amax;      // what is reduced over shards
   std::string tile_rows;
+  std::string collect;      // what owners of flat shards find before a cast
+  std::string flat_shards;  // what their cuts divide, and what they reduce
 };
 
 struct Plan {

@@ -136,6 +136,38 @@ std::string tile_rows(const Plan& plan) {
                      : "is the smallest that fills the GPU's warps.");
 }
 
+// What a cut of the flattened matrix divides in a usage.
+std::string divided(const nc_layout& layout) {
+  const std::string block = block_text(layout) + " block";
+  return layout.block_rows == 1 ? "a " + block : "up to a row of " + block + "s";
+}
+
+std::string collect(const Plan& plan) {
+  if (plan.spans_tensor)
+    return "Before a cast of flat shards: their cuts divide no block, for one spans the tensor.";
+  return "Before a cast of flat shards: the amaxes of their own elements, which owners tell each "
+         "other where a cut divides a block; the cast then finds those of all.";
+}
+
+std::string flat_shards(const Plan& plan) {
+  std::string text;
+  if (!plan.spans_tensor) {
+    text = "A cut anywhere divides " + divided(plan.rowwise) +
+           (plan.columnwise_derived ? "" : " and " + divided(plan.columnwise)) +
+           ", whose owners reduce the amaxes of those alone (4 bytes each). ";
+  }
+  if (plan.delayed_amax) {
+    text += "The amax of the tensor is reduced after the cast, for the history. ";
+  } else if (plan.tensor_amax) {
+    text += "The amax of the tensor is reduced before the cast, in the same reduction. ";
+  }
+  if (elements_per_group(plan.rowwise) > 1)
+    text += "Owners of one byte tell each other its values there too, so both write all of it. ";
+  return text + (plan.columnwise_derived
+                     ? "Shards write rowwise bytes; columnwise ones follow when all have come."
+                     : "Shards write their elements of both usages.");
+}
+
 }  // namespace
 
 std::string block_text(const nc_layout& layout) {
@@ -156,6 +188,8 @@ Reasons reasons_of(const Plan& plan) {
   reasons.decoding = decoding(plan);
   reasons.amax = amax(plan);
   reasons.tile_rows = tile_rows(plan);
+  reasons.collect = collect(plan);
+  reasons.flat_shards = flat_shards(plan);
   return reasons;
 }
 

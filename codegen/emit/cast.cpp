@@ -71,6 +71,34 @@ std::string cast_twice(const Printer& printer, const Plan& plan) {
                        {"columnwise_scale", scale_of(plan, plan.columnwise)}});
 }
 
+// Finding an amax tells it to the other owners, where they share the block.
+std::string collect(const Printer& printer, const Plan& plan) {
+  const std::string reason = comment(plan.reasons.collect, 2);
+  if (plan.spans_tensor) {
+    return printer.fill(R"text(
+      $reason$
+      template <class Tile>
+      NC_MACHINE static void collect(const Tile&) {}
+    )text",
+                        {{"reason", reason}});
+  }
+  const auto amax = [](const nc_layout& layout) {
+    return "x.template block_amax" + blocks(layout) + "();";
+  };
+  return printer.fill(
+      R"text(
+    $reason$
+    template <class Tile>
+    NC_MACHINE static void collect(const Tile& x) {
+      $rowwise$
+      $columnwise$
+    }
+  )text",
+      {{"reason", reason},
+       {"rowwise", amax(plan.rowwise)},
+       {"columnwise", plan.columnwise_derived ? "" : amax(plan.columnwise)}});
+}
+
 std::string derive_columnwise(const Printer& printer, const Plan& plan) {
   if (!plan.columnwise_derived) return {};
   return printer.fill(R"text(
@@ -131,6 +159,8 @@ std::string emit_cast(const Plan& plan) {
       NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
         $cast$
       }
+
+      $collect$
       $derive_columnwise$
 
       $decode_rowwise$
@@ -143,6 +173,7 @@ std::string emit_cast(const Plan& plan) {
       {{"first_pass", comment(plan.reasons.first_pass, 2)},
        {"levels", comment(levels(plan), 2)},
        {"cast", plan.columnwise_derived ? cast_once(printer, plan) : cast_twice(printer, plan)},
+       {"collect", collect(printer, plan)},
        {"derive_columnwise", derive_columnwise(printer, plan)},
        {"decode_rowwise", decode(printer, plan, plan.rowwise, "rowwise")},
        {"decode_columnwise", decode(printer, plan, plan.columnwise, "columnwise")}});

@@ -176,6 +176,10 @@ std::string emit_page(const Plan& plan) {
     A scale travels once a block, without padding; the bytes are those of all shards together, before FSDP2 makes them equally long.
     $optimizer_reason$ $amax_reason$
 
+    ## Flat shards
+
+    $flat_shards$
+
     ## Matrix products
 
     $products$
@@ -201,6 +205,7 @@ std::string emit_page(const Plan& plan) {
                  {"phases", phase_rows(plan)},
                  {"optimizer_reason", plan.reasons.optimizer_passes},
                  {"amax_reason", plan.reasons.amax},
+                 {"flat_shards", plan.reasons.flat_shards},
                  {"products", products(plan)},
                  {"error_method", accuracy_method()}});
   return printer.text();

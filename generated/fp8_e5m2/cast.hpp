@@ -31,6 +31,10 @@ struct Sequence : Format {
     }
   }
 
+  // Before a cast of flat shards: their cuts divide no block, for one spans the tensor.
+  template <class Tile>
+  NC_MACHINE static void collect(const Tile&) {}
+
   // Columnwise from the rowwise bytes, after a gather.
   template <class Tile>
   NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {

@@ -30,6 +30,13 @@ struct Sequence : Format {
     }
   }
 
+  // Before a cast of flat shards: the amaxes of their own elements, which owners tell each other
+  // where a cut divides a block; the cast then finds those of all.
+  template <class Tile>
+  NC_MACHINE static void collect(const Tile& x) {
+    x.template block_amax<32, 32>();
+  }
+
   // Columnwise from the rowwise bytes, after a gather.
   template <class Tile>
   NC_MACHINE static void derive_columnwise(Tile& x, const TensorBuffers& out) {

@@ -29,6 +29,14 @@ struct Sequence : Format {
     }
   }
 
+  // Before a cast of flat shards: the amaxes of their own elements, which owners tell each other
+  // where a cut divides a block; the cast then finds those of all.
+  template <class Tile>
+  NC_MACHINE static void collect(const Tile& x) {
+    x.template block_amax<1, 32>();
+    x.template block_amax<32, 1>();
+  }
+
   template <class Tile>
   NC_MACHINE static void decode_rowwise(Tile& x, const Inputs<>&, const TensorBuffers& from) {
     const auto scale = x.template load_scale<1, 32>(from.rowwise_scale);

@@ -146,8 +146,8 @@ struct CpuKernels {
     if constexpr (Sequence::kTensorAmax) reduce_tile_amax(at.tile, &launch.amax[at.index]);
     if constexpr (Sequence::kDelayedAmax) {
       cast_tile<Rounding>(launch, at, /*update=*/true);
-    } else {
-      collect_blocks<Sequence>(at.tile);
+    } else if (at.tile.part.seams != nullptr) {
+      Sequence::collect(at.tile);
     }
   }
 
@@ -173,7 +173,7 @@ struct CpuKernels {
     if (without_gradient(launch, at.index)) return;
     update_tile(at.tile, at.tensor, launch.steps[at.index]);
     reduce_tile_amax(at.tile, &launch.amax[at.index]);
-    if (at.tile.part.seams != nullptr) collect_blocks<Sequence>(at.tile);
+    if (at.tile.part.seams != nullptr) Sequence::collect(at.tile);
   }
 
   static void derive_columnwise_of(const nc_launch& launch, int64_t tile_number) {

@@ -17,14 +17,19 @@ NC_EVERYWHERE bool whole_words(const nc_tensor& t, const void* grad, bool transp
   return low_bits % 16 == 0;
 }
 
+template <class Sequence>
+__device__ __forceinline__ bool is_in_words(const nc_tensor& t, const void* grad) {
+  constexpr bool kTransposed = Sequence::kRowwise.transposed || Sequence::kColumnwise.transposed;
+  return whole_words(t, grad, kTransposed);
+}
+
 // Whether a tile lies inside the matrix, and all of it is the launch's own.
 template <class Sequence>
 __device__ __forceinline__ bool is_full(const nc_tensor& t, const void* grad, Extent origin,
                                         int rows, int columns) {
-  constexpr bool kTransposed = Sequence::kRowwise.transposed || Sequence::kColumnwise.transposed;
   const int64_t first = origin.rows * t.columns + origin.columns;
   const int64_t last = first + (rows - 1) * t.columns + columns - 1;
-  return whole_words(t, grad, kTransposed) && origin.rows + rows <= t.rows &&
+  return is_in_words<Sequence>(t, grad) && origin.rows + rows <= t.rows &&
          origin.columns + columns <= t.columns && first >= t.before &&
          last < t.rows * t.columns - t.after;
 }

@@ -56,7 +56,7 @@ struct CollectAction {
       CastAction<Rounding>::template cast<Sequence>(tile, entry.tensor, nullptr, entry.amax,
                                                     /*update=*/true);
     } else if constexpr (!Tile::kFull) {
-      collect_blocks<Sequence>(tile);
+      if (tile.part.seams != nullptr) Sequence::collect(tile);
     }
   }
 };
@@ -82,7 +82,7 @@ struct UpdateAmaxAction {
     update_tile(tile, entry.tensor, entry.step);
     ReduceAmax::reduce(tile, launch.amax + entry.index);
     if constexpr (!Tile::kFull) {
-      if (tile.part.seams != nullptr) collect_blocks<Sequence>(tile);
+      if (tile.part.seams != nullptr) Sequence::collect(tile);
     }
   }
 };
@@ -102,10 +102,11 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   const Part part(tensor, launch, Action::kCollects);
   const bool is_first = blockIdx.x == tensor.first_tile;
   if (is_full<Sequence>(tensor, grad, origin, kWarps * kThreadRows, kWarpColumns)) {
-    CudaTile<kWarps, true> tile(matrix, origin, part, is_first, shared);
+    CudaTile<kWarps, true> tile(matrix, origin, part, is_first, /*has_words=*/true, shared);
     Action::template run<Sequence>(tile, launch, entry);
   } else {
-    CudaTile<kWarps, false> tile(matrix, origin, part, is_first, shared);
+    const bool has_words = is_in_words<Sequence>(tensor, grad) && (part.begin | part.end) % 4 == 0;
+    CudaTile<kWarps, false> tile(matrix, origin, part, is_first, has_words, shared);
     Action::template run<Sequence>(tile, launch, entry);
   }
 }
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   if (is_stopped(launch)) return;
   CudaTile<kWarps, true> tile({tensor.rows, tensor.columns}, block_origin(kCastTile<Sequence>),
                               Part(tensor, launch, /*collects=*/false),
-                              blockIdx.x == 0 && blockIdx.y == 0, shared);
+                              blockIdx.x == 0 && blockIdx.y == 0, /*has_words=*/true, shared);
   load_value(tile, tensor, launch.source_bf16);
   const float amax = launch.amax == nullptr ? 0.0f : *launch.amax;
   CastAction<Rounding>::template cast<Sequence>(tile, tensor, nullptr, amax, /*update=*/false);

@@ -19,9 +19,13 @@ __device__ __forceinline__ Four<Type> load_four(const Place& place, const Type* 
   const Type* source = in_global_memory(base) + place.offset() + row * place.matrix.columns;
   if constexpr (Place::kFull) return *reinterpret_cast<const Four<Type>*>(source);
   Four<Type> four{};
+  if (place.has_words) {
+    if (place.owns(row, 0)) four = *reinterpret_cast<const Four<Type>*>(source);
+    return four;
+  }
 #pragma unroll
   for (int c = 0; c < kThreadColumns; ++c) {
-    if (place.owns(place.row() + row, place.column() + c)) four.at[c] = source[c];
+    if (place.owns(row, c)) four.at[c] = source[c];
   }
   return four;
 }
@@ -32,10 +36,12 @@ __device__ __forceinline__ void store_four(const Place& place, Type* base, int r
   Type* target = in_global_memory(base) + place.offset() + row * place.matrix.columns;
   if constexpr (Place::kFull) {
     *reinterpret_cast<Four<Type>*>(target) = four;
+  } else if (place.has_words) {
+    if (place.owns(row, 0)) *reinterpret_cast<Four<Type>*>(target) = four;
   } else {
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {
-      if (place.owns(place.row() + row, place.column() + c)) target[c] = four.at[c];
+      if (place.owns(row, c)) target[c] = four.at[c];
     }
   }
 }
@@ -122,8 +128,7 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
         p[r].at[c] = next.parameter;
         m[r].at[c] = narrow<State>(next.exp_avg);
         v[r].at[c] = narrow<State>(next.exp_avg_sq);
-        tile.x[first + r][c] =
-            tile.owns(tile.row() + first + r, tile.column() + c) ? next.parameter : 0.0f;
+        tile.x[first + r][c] = tile.owns(first + r, c) ? next.parameter : 0.0f;
       }
       store_four(tile, master, first + r, p[r]);
       store_four(tile, exp_avg, first + r, m[r]);

@@ -26,17 +26,6 @@ NC_EVERYWHERE bool stores_amax(const nc_tensor& tensor, const Tile& tile) {
          tile.is_first;
 }
 
-// What the owners of flat shards share of blocks: finding an amax tells it.
-template <class Sequence, class Tile>
-NC_MACHINE void collect_blocks(const Tile& tile) {
-  constexpr Layout kRowwise = Sequence::kRowwise, kColumnwise = Sequence::kColumnwise;
-  if constexpr (!spans_tensor(kRowwise)) {
-    tile.template block_amax<kRowwise.block_rows, kRowwise.block_columns>();
-    if constexpr (!Sequence::kColumnwiseDerived)
-      tile.template block_amax<kColumnwise.block_rows, kColumnwise.block_columns>();
-  }
-}
-
 // Of encoding: an update goes on to the next one of a delayed scale, a cast makes the present bytes
 // again.
 template <class Sequence>

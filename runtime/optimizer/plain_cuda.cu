@@ -14,7 +14,7 @@ __device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_ste
   using Tile = CudaTile<kWarps, true>;
   const int64_t row = first / kWarpColumns;
   Tile tile({row + Tile::kRows, kWarpColumns}, {row, 0}, {tensor, nc_launch{}, false},
-            /*is_first=*/first == 0, shared);
+            /*is_first=*/first == 0, /*has_words=*/true, shared);
   update_tile(tile, tensor, step);
   if (tensor.parameter != nullptr) store_value(tile, tensor, tensor.parameter);
 }

@@ -251,13 +251,13 @@ struct CpuTile {
   // What the amaxes of all owners are, of the blocks that they share.
   template <int R, int C>
   NC_MACHINE void share(Blocks<R, C>& amax) const {
-    for (int down = 0; down < amax.down; ++down) {
-      for (int across = 0; across < amax.across; ++across) {
-        float& value = amax.value[down][across];
-        value = part.template amax_of_block<R, C>(origin.rows / R + down,
-                                                  origin.columns / C + across, value);
+    part.template for_each_seam<R, C>([&](const nc_seam& seam) {
+      for (int down = 0; down < amax.down; ++down) {
+        for (int across = 0; across < amax.across; ++across)
+          part.share_amax(seam, origin.rows / R + down, origin.columns / C + across,
+                          amax.value[down][across]);
       }
-    }
+    });
   }
 
   // Calls action(row, column, index) for each scale of the tile's part of the matrix: its first

@@ -99,14 +99,14 @@ struct CudaAmax {
     const int64_t row = at.origin.rows / R + at.warp * kThreadRows / R + Share::down(at.lane);
     const int64_t column =
         at.origin.columns / C + at.lane * kThreadColumns / C + Share::across(at.warp);
+    at.part.template for_each_seam<R, C>([&](const nc_seam& seam) {
 #pragma unroll
-    for (int down = 0; down < Share::kDown; ++down) {
+      for (int down = 0; down < Share::kDown; ++down) {
 #pragma unroll
-      for (int across = 0; across < Share::kAcross; ++across) {
-        float& amax = value[down][across];
-        amax = at.part.template amax_of_block<R, C>(row + down, column + across, amax);
+        for (int across = 0; across < Share::kAcross; ++across)
+          at.part.share_amax(seam, row + down, column + across, value[down][across]);
       }
-    }
+    });
   }
 
   template <class Rule>

@@ -3,6 +3,7 @@
 
 #include "runtime/tile/cuda_codes.cuh"
 #include "runtime/tile/cuda_place.cuh"
+#include "runtime/tile/cuda_string.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -42,13 +43,16 @@ __device__ __forceinline__ void store_rows(const Place& at, uint8_t* bytes,
     const uint32_t packed = pack4<kBits>(codes.row[r]);
     if constexpr (Place::kFull) {
       store_word<kBits>(target, packed, at.lane);
-    } else {
+      continue;
+    }
+    if (kBits != 6 && at.has_words) {
+      if (at.owns(r, 0)) store_word<kBits>(target, packed, at.lane);
+      continue;
+    }
 #pragma unroll
-      for (int b = 0; b < kBits / 2; ++b) {
-        if (at.owns(at.row() + r, at.column() + first_in_byte<kBits>(b)) ||
-            at.owns(at.row() + r, at.column() + last_in_byte<kBits>(b)))
-          target[b] = static_cast<uint8_t>(packed >> 8 * b);
-      }
+    for (int b = 0; b < kBits / 2; ++b) {
+      if (at.owns(r, first_in_byte<kBits>(b)) || at.owns(r, last_in_byte<kBits>(b)))
+        target[b] = static_cast<uint8_t>(packed >> 8 * b);
     }
   }
 }
@@ -85,12 +89,50 @@ __device__ __forceinline__ int exchange_slot(int lane, int column, int warp) {
   return lane * kSlotsOfLane + ((column * kWarps + warp) ^ (lane % kSlotsOfLane));
 }
 
+// The same for codes of six bits, whose eight are no word: the runs of all warps lie together in
+// shared memory, and are written from there as the words that they make up. The columns of a lane
+// have a word more than they need, so that lanes meet different banks.
+template <Layout kLayout, class Place>
+__device__ __forceinline__ void store_exchanged_strings(const Place& at, uint8_t* bytes,
+                                                        const CudaCodes& codes) {
+  constexpr int kBits = kLayout.element_bits, kWarps = Place::kWarps;
+  constexpr int kHalves = kBits / 2;                   // of a warp's run
+  constexpr int kWords = kHalves * kWarps / 2;         // of a column
+  constexpr int kPitch = kWords * kThreadColumns + 1;  // of a lane, in words
+  static_assert(kWarps % 2 == 0 && kPitch * kWarpSize * 4 <= sizeof(CudaShared<kWarps>::stage));
+  uint64_t columns[kThreadColumns];
+  exchange<kBits>(codes, columns);
+  uint16_t* halves = reinterpret_cast<uint16_t*>(at.stage) + at.lane * kPitch * 2;
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kThreadColumns; ++c) {
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h)
+      halves[c * kWords * 2 + at.warp * kHalves + h] = static_cast<uint16_t>(columns[c] >> 16 * h);
+  }
+  __syncthreads();
+  const int64_t pitch = data_row_bytes(kLayout, at.matrix);
+  uint8_t* target =
+      bytes + element_position(kLayout, at.matrix, at.origin.rows, at.origin.columns).byte;
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(at.stage);
+#pragma unroll
+  for (int i = 0; i < Place::kColumns * kWords / Place::kThreads; ++i) {
+    const int index = i * Place::kThreads + thread_number();
+    const int column = index / kWords, word = index % kWords;
+    const int lane = column / kThreadColumns, own = column % kThreadColumns;
+    reinterpret_cast<uint32_t*>(target + column * pitch)[word] =
+        words[lane * kPitch + own * kWords + word];
+  }
+}
+
 // Through shared memory, so that the rows of all warps become one run in each stored row.
 template <Layout kLayout, class Place>
 __device__ __forceinline__ void store_exchanged(const Place& at, uint8_t* bytes,
                                                 const CudaCodes& codes) {
   constexpr int kBits = kLayout.element_bits;
   constexpr int kWarps = Place::kWarps;
+  if constexpr (kBits == 6 && kWarps % 2 == 0)
+    return store_exchanged_strings<kLayout>(at, bytes, codes);
   using Slot = typename ExchangeSlot<kBits>::Type;
   uint64_t columns[kThreadColumns];
   exchange<kBits>(codes, columns);
@@ -132,10 +174,13 @@ __device__ __forceinline__ void store_exchanged_bytes(const Place& at, uint8_t* 
 #pragma unroll
   for (int c = 0; c < kThreadColumns; ++c) {
     uint8_t* target = bytes + element_position(kLayout, at.matrix, at.row(), at.column() + c).byte;
+    if (at.has_words && at.owns(0, c) && at.owns(kThreadRows - 1, c)) {
+      store_string<kBits>(target, columns[c]);
+      continue;
+    }
 #pragma unroll
     for (int b = 0; b < kBits; ++b) {
-      if (at.owns(at.row() + first_in_byte<kBits>(b), at.column() + c) ||
-          at.owns(at.row() + last_in_byte<kBits>(b), at.column() + c))
+      if (at.owns(first_in_byte<kBits>(b), c) || at.owns(last_in_byte<kBits>(b), c))
         target[b] = static_cast<uint8_t>(columns[c] >> 8 * b);
     }
   }

@@ -24,16 +24,18 @@ struct CudaPlace {
 
   Extent matrix, origin;  // of the tile
   Part part;
-  bool is_first;  // of those that the launch has of the matrix
+  bool is_first;   // of those that the launch has of the matrix
+  bool has_words;  // four elements of a row are the launch's own together, and lie in one word
   int lane, warp;
   unsigned char* stage;
 
   __device__ __forceinline__ CudaPlace(Extent matrix, Extent origin, const Part& part,
-                                       bool is_first, CudaShared<kWarps>& shared)
+                                       bool is_first, bool has_words, CudaShared<kWarps>& shared)
       : matrix(matrix),
         origin(origin),
         part(part),
         is_first(is_first),
+        has_words(has_words),
         lane(thread_number() % kWarpSize),
         warp(thread_number() / kWarpSize),
         stage(shared.stage) {}
@@ -44,8 +46,9 @@ struct CudaPlace {
     return origin.columns + lane * kThreadColumns;
   }
   __device__ __forceinline__ int64_t offset() const { return row() * matrix.columns + column(); }
-  __device__ __forceinline__ bool owns(int64_t r, int64_t c) const {
-    return kFull || (r < matrix.rows && c < matrix.columns && part.owns(r * matrix.columns + c));
+  // Of an element by its place in the thread. Rows behind the matrix are behind the part too.
+  __device__ __forceinline__ bool owns(int r, int c) const {
+    return kFull || (column() + c < matrix.columns && part.owns(offset() + r * matrix.columns + c));
   }
   // Whether the R x C block that holds the element has one of the launch's own.
   template <int R, int C>

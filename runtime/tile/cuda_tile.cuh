@@ -44,7 +44,7 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
   // The values of all owners in the bytes that they share, after the own ones have been loaded.
   __device__ __forceinline__ void share_values() {
     if constexpr (!kFull) {
-      if (part.seams == nullptr) return;
+      if (part.seams == nullptr || !part.has_values()) return;
 #pragma unroll
       for (int r = 0; r < kThreadRows; ++r) {
 #pragma unroll

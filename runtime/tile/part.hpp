@@ -32,6 +32,7 @@ struct Part {
   // Whether an element of a box is in it. A row of the box may be when it ends behind `begin`, and
   // the first of those decides.
   NC_EVERYWHERE bool touches(Extent matrix, Box box) const {
+    if (owns(box.begin.rows * matrix.columns + box.begin.columns)) return true;
     if (box.end.rows > matrix.rows) box.end.rows = matrix.rows;
     if (box.end.columns > matrix.columns) box.end.columns = matrix.columns;
     int64_t row = box.begin.rows;
@@ -50,31 +51,31 @@ struct Part {
     return touches(matrix, {first, {first.rows + R, first.columns + C}});
   }
 
-  // Calls action(slot) if the owners find the amax of an R x C block together; `row`, `column`: the
-  // block, counted in blocks.
+  // Calls action(seam) for each of those whose blocks are R x C.
   template <int R, int C, class Action>
-  NC_EVERYWHERE void with_block(int64_t row, int64_t column, const Action& action) const {
+  NC_EVERYWHERE void for_each_seam(const Action& action) const {
     for (const nc_seam& seam : seams->blocks) {
-      if (seam.block_rows != R || seam.block_columns != C) continue;
-      const int64_t down = row - seam.row, across = column - seam.column;
-      if (down < 0 || down >= seam.rows || across < 0 || across >= seam.columns) continue;
-      return action(exchange + seam.slot + down * seam.columns + across);
+      if (seam.block_rows == R && seam.block_columns == C) action(seam);
     }
   }
 
-  // The amax of such a block, of all owners, from that of the own elements; those of other blocks
-  // as they are.
-  template <int R, int C>
-  NC_EVERYWHERE float amax_of_block(int64_t row, int64_t column, float own) const {
-    float amax = own;
-    with_block<R, C>(row, column, [&](float* slot) {
-      if (collects) {
-        *slot = own;
-      } else {
-        amax = *slot;
-      }
-    });
-    return amax;
+  // If a block is a seam's: tells the amax of its own elements, or takes that of all owners. `row`,
+  // `column`: the block, counted in blocks.
+  NC_EVERYWHERE void share_amax(const nc_seam& seam, int64_t row, int64_t column,
+                                float& amax) const {
+    const int64_t down = row - seam.row, across = column - seam.column;
+    if (down < 0 || down >= seam.rows || across < 0 || across >= seam.columns) return;
+    float* slot = exchange + seam.slot + down * seam.columns + across;
+    if (collects) {
+      *slot = amax;
+    } else {
+      amax = *slot;
+    }
+  }
+
+  // Whether owners share bytes.
+  NC_EVERYWHERE bool has_values() const {
+    return seams->begin[0] < seams->end[0] || seams->begin[1] < seams->end[1];
   }
 
   // An element's value, of whichever owner, where bytes are shared: told, if it is the own one, and

@@ -26,9 +26,12 @@ struct Piece {
   int64_t begin, end;
 };
 
+// Norms and the like lie ahead of them, so that no cut falls on a whole row.
+constexpr int64_t kAhead = 64 * 201;
+
 std::vector<Piece> pieces_of(int64_t share) {
   std::vector<Piece> pieces;
-  int64_t first = 0;
+  int64_t first = kAhead;
   for (const Extent matrix : all_layers()) {
     const int64_t elements = matrix.rows * matrix.columns;
     const auto within = [&](int64_t at) { return std::clamp<int64_t>(at - first, 0, elements); };

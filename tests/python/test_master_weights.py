@@ -194,7 +194,7 @@ def count_launches(mesh, name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", nc.formats())
 def test_launches(name):
-    """One to collect and one to cast; more only for codes that share bytes under a delayed scale."""
+    """One to collect and one to cast; more only where codes share bytes under a delayed scale."""
     counted = ranks.run(2, "cuda", count_launches, name)
     assert all(1 <= count <= 2 for count in counted), counted
 
