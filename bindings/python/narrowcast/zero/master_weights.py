@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -145,7 +146,8 @@ def _fail(weights, group, error: Exception) -> None:
         known[0].withdraw()
         _drop(known[0])
     elif group is not None:
-        ranges.agree(None, f"{type(error).__name__}: {error}.", group, None)
+        with suppress(DisagreementError):  # for the others; here the error itself is raised
+            ranges.agree(None, f"{type(error).__name__}: {error}.", group, None)
 
 
 def _known_plan(weight) -> Plan | None:
