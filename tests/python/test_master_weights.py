@@ -90,14 +90,14 @@ def every_way_of_cutting(elements, world, row, rng):
     yield [0] + [elements] * world
     yield [0] + [min(rank, elements) for rank in range(1, world)] + [elements]
     yield [0] + [row * (elements // row // 2)] * (world - 1) + [elements]
-    for _ in range(6):
+    for _ in range(3):
         yield [0, *sorted(rng.randrange(elements + 1) for _ in range(world - 1)), elements]
 
 
 def cast_by_all(mesh, name, options):
     rank, world, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     rng = random.Random(world)
-    for shape in shapes_of(name):
+    for shape in shapes_of(name)[:2]:
         value = flat.value_of(shape, seed=1)
         for cuts in every_way_of_cutting(value.numel(), world, shape[-1], rng):
             pair = [value, flat.value_of(shape, seed=2, special=False)]
@@ -122,9 +122,8 @@ def test_two_ranks(name, device):
     ranks.run(2, device, cast_by_all, name, OPTIONS[0])
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["nearest", "stochastic"])
-def test_three_ranks(format, options, device):
-    ranks.run(3, device, cast_by_all, format, options)
+def test_three_ranks(format, device):
+    ranks.run(3, device, cast_by_all, format, OPTIONS[1])
 
 
 # ---- what is reduced ----
