@@ -126,6 +126,25 @@ def test_three_ranks(format, device):
     ranks.run(3, device, cast_by_all, format, OPTIONS[1])
 
 
+def formats_together(mesh):
+    """Weights of all formats in one call, cut at one place, which is odd."""
+    device = mesh.device_type
+    values = [flat.value_of((64, 128), seed) for seed in range(len(nc.formats()))]
+    pairs = list(zip(values, nc.formats(), strict=True))
+    weights = [flat.poisoned(value, name, device) for value, name in pairs]
+    cuts = [0, 4161, 64 * 128]
+    owned = [flat.shards(value.to(device), cuts, mesh.get_local_rank()) for value in values]
+    nc.quantize_master_weights(weights, *zip(*owned, strict=True), mesh.get_group())
+    for weight, (value, name) in zip(weights, pairs, strict=True):
+        expected = nc.quantize(value.to(device), name)
+        assert flat.is_written_rightly(weight, expected), name
+        assert flat.gather(weight, expected), name
+
+
+def test_formats_together(device):
+    ranks.run(2, device, formats_together)
+
+
 # ---- what is reduced ----
 
 

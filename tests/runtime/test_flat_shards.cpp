@@ -2,6 +2,8 @@
 // bytes of the whole cast, and each writes no bit of another.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <memory>
 #include <set>
 
 #include "tests/support/flat_shards.hpp"
@@ -110,6 +112,44 @@ TEST_CASE("the fused update of flat shards is that of the whole") {
         }
       }
     });
+  }
+}
+
+// The end of a matrix whose elements 32 bits cannot count, beside its last row alone.
+TEST_CASE("the shard at the end of a matrix of more than 2^31 elements") {
+  constexpr Extent kMatrix{65537, 32768}, kRow{1, kMatrix.columns};
+  constexpr int64_t kEnd = kMatrix.rows * kMatrix.columns, kBegin = kEnd - kRow.columns - 1000;
+  struct Release {
+    void operator()(uint8_t* memory) const { std::free(memory); }
+  };
+  const std::vector<float> values = draw(Kind::kOrdinary, kEnd - kBegin, 14);
+  for (const nc_plugin* plugin : all_plugins()) {
+    const nc_format& format = *plugin->format;
+    if (format.tensor_amax != 0 || format.rowwise.block_rows != 1) continue;
+    CAPTURE(std::string(format.name));
+    State last{{values.end() - kRow.columns, values.end()}, {}, {}, {}};
+    const Quantized row = whole_of(format, *plugin->cpu, kRow, last, {}, {});
+    nc_tensor tensor = tensor_of(kMatrix);
+    const uintptr_t first = reinterpret_cast<uintptr_t>(values.data());
+    tensor.value = reinterpret_cast<void*>(first - uintptr_t{kBegin} * sizeof(float));
+    std::unique_ptr<uint8_t, Release> buffers[2];  // untouched pages cost nothing
+    for (int b : {NC_ROWWISE_DATA, NC_ROWWISE_SCALE}) {
+      buffers[b].reset(
+          static_cast<uint8_t*>(std::calloc(static_cast<size_t>(bytes_of(format, kMatrix, b)), 1)));
+      tensor.buffer[b] = buffers[b].get();
+    }
+    set_shard(tensor, *plugin->cpu, kBegin, kEnd, nullptr);
+    const nc_launch launch = launch_of(*plugin->cpu, &tensor, 1);
+    REQUIRE(plugin->cpu->cast(&launch) == nullptr);
+    const int64_t data = element_position(format.rowwise, kMatrix, kMatrix.rows - 1, 0).byte;
+    CHECK(std::memcmp(buffers[0].get() + data, row.buffer[0].data(), row.buffer[0].size()) == 0);
+    for (int64_t c = 0; c < kRow.columns; c += format.rowwise.scale_per_columns) {
+      const int64_t bytes = format.rowwise.scale_bytes;
+      const int64_t at = scale_index(format.rowwise, kMatrix, kMatrix.rows - 1, c) * bytes;
+      const int64_t alone = scale_index(format.rowwise, kRow, 0, c) * bytes;
+      REQUIRE(std::memcmp(buffers[1].get() + at, row.buffer[1].data() + alone,
+                          static_cast<size_t>(bytes)) == 0);
+    }
   }
 }
 
