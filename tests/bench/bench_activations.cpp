@@ -34,15 +34,8 @@ class Bench {
     std::vector<Bf16> pool;
     for (float value : draw(Kind::kOrdinary, int64_t{1} << 24, 1))
       pool.push_back(narrow<Bf16>(value));
-    for (int i = 0; i < kTensors; ++i) {
-      values_.emplace_back(static_cast<size_t>(kShapes[0].rows * kShapes[0].columns));
-      for (size_t first = 0; first < values_[i].size(); first += pool.size()) {
-        const size_t count = std::min(pool.size(), values_[i].size() - first);
-        check(cudaMemcpy(values_[i].get() + first, pool.data(), count * sizeof(Bf16),
-                         cudaMemcpyHostToDevice),
-              "fill");
-      }
-    }
+    for (int i = 0; i < kTensors; ++i)
+      values_.push_back(repeated(pool, static_cast<size_t>(kShapes[0].rows * kShapes[0].columns)));
   }
 
   void run(const nc_plugin& plugin, Extent matrix) {

@@ -34,11 +34,11 @@ class Model {
     for (const Extent matrix : all_layers()) {
       const size_t n = static_cast<size_t>(matrix.rows * matrix.columns);
       matrices_.push_back(matrix);
-      masters_.push_back(filled(pool, n));
-      exp_avgs_.push_back(filled(pool, n));
-      exp_avg_sqs_.push_back(filled(squares, n));
-      grads_.push_back(filled(grads, n));
-      decoded_.push_back(filled(grads, n));
+      masters_.push_back(repeated(pool, n));
+      exp_avgs_.push_back(repeated(pool, n));
+      exp_avg_sqs_.push_back(repeated(squares, n));
+      grads_.push_back(repeated(grads, n));
+      decoded_.push_back(repeated(grads, n));
       parameters_ += static_cast<int64_t>(n);
     }
   }
@@ -85,16 +85,6 @@ class Model {
       tensors[i].value_dtype = NC_BF16;
     }
     return tensors;
-  }
-
-  template <class Type>
-  static DeviceArray<Type> filled(const std::vector<Type>& pool, size_t n) {
-    DeviceArray<Type> array(n);
-    for (size_t first = 0; first < n; first += pool.size()) {
-      const size_t bytes = std::min(pool.size(), n - first) * sizeof(Type);
-      check(cudaMemcpy(array.get() + first, pool.data(), bytes, cudaMemcpyHostToDevice), "fill");
-    }
-    return array;
   }
 
   std::vector<Extent> matrices_;

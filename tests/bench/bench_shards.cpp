@@ -62,13 +62,7 @@ class Bench {
     std::printf("%-24s %9s %17s %8s %8s %8s %10s %12s\n", "flat shards", "ms", "10 to 90 %",
                 "B/param", "of copy", "kernels", "B reduced", "times fewer");
     const std::vector<float> pool = draw(Kind::kOrdinary, int64_t{1} << 24, 1);
-    master_ = std::make_unique<DeviceArray<float>>(static_cast<size_t>(share_));
-    for (size_t first = 0; first < master_->size(); first += pool.size()) {
-      const size_t count = std::min(pool.size(), master_->size() - first);
-      check(cudaMemcpy(master_->get() + first, pool.data(), count * sizeof(float),
-                       cudaMemcpyHostToDevice),
-            "fill");
-    }
+    master_ = std::make_unique<DeviceArray<float>>(repeated(pool, static_cast<size_t>(share_)));
   }
 
   void run(const nc_plugin& plugin) {

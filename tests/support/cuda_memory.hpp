@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -68,5 +69,16 @@ class DeviceArray {
   Type* data_ = nullptr;
   size_t count_;
 };
+
+// `count` numbers: those of a pool, again and again.
+template <class Type>
+DeviceArray<Type> repeated(const std::vector<Type>& pool, size_t count) {
+  DeviceArray<Type> array(count);
+  for (size_t first = 0; first < count; first += pool.size()) {
+    const size_t bytes = std::min(pool.size(), count - first) * sizeof(Type);
+    check(cudaMemcpy(array.get() + first, pool.data(), bytes, cudaMemcpyHostToDevice), "fill");
+  }
+  return array;
+}
 
 }  // namespace narrowcast::test
