@@ -30,7 +30,8 @@ class FlatCast {
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const Bytes& bytes = *matrices_[i];
       cuts_.emplace_back(bytes.facts(), Extent{bytes.rows, bytes.columns}, writes_columnwise(bytes),
-                         cuts[i], first_slot + amaxes() + values());
+                         cuts[i], first_slot);
+      first_slot += cuts_.back().amaxes() + cuts_.back().values();
       seams_.push_back(cuts_.back().seams(begins_[i], ends_[i]));
     }
     seams_in_memory_ = seams_.data();
@@ -39,10 +40,6 @@ class FlatCast {
       seams_in_memory_ = static_cast<const nc_seams*>(seams_copy_.const_data_ptr());
     }
   }
-
-  // What all ranks have slots for, and what of it is values of elements, not amaxes of blocks.
-  int64_t amaxes() const { return sum(&Cuts::amaxes); }
-  int64_t values() const { return sum(&Cuts::values); }
 
   // The slots before anybody has collected.
   at::Tensor initial() const {
@@ -88,12 +85,6 @@ class FlatCast {
   const nc_machine& machine() const { return first().plugin.machine(first().device); }
   at::Device device() const { return first().device; }
   bool spans() const { return first().facts().tensor_amax != 0; }
-
-  int64_t sum(int64_t (Cuts::*count)() const) const {
-    int64_t total = 0;
-    for (const Cuts& cuts : cuts_) total += (cuts.*count)();
-    return total;
-  }
 
   void assign(const std::vector<OptionalTensor>& values,
               const std::optional<std::vector<RandomKey>>& draws) {
@@ -149,19 +140,16 @@ void bind_flat_cast(py::module_& module) {
   py::class_<FlatCast>(
       module, "FlatCast",
       "The flat shards that a rank owns of matrices of one format on one device: elements "
-      "begins[i] "
-      "to ends[i] of matrix i, row by row. cuts[i]: where the shards of all ranks begin. "
+      "begins[i] to ends[i] of matrix i, row by row. cuts[i]: where the shards of all ranks begin. "
       "first_slot: of the exchange, which lists slots of matrix after matrix.")
       .def(py::init<std::vector<std::shared_ptr<Bytes>>, std::vector<int64_t>, std::vector<int64_t>,
                     const std::vector<std::vector<int64_t>>&, int64_t>(),
            py::arg("matrices"), py::arg("begins"), py::arg("ends"), py::arg("cuts"),
            py::arg("first_slot"))
-      .def_property_readonly("amaxes", &FlatCast::amaxes,
-                             "Slots for amaxes of blocks that a cut divides.")
-      .def_property_readonly("values", &FlatCast::values,
-                             "Slots for values of elements whose bytes a cut divides.")
-      .def("initial", &FlatCast::initial,
-           "int32 [amaxes + values] on the CPU: the slots of a rank that has nothing to say.")
+      .def(
+          "initial", &FlatCast::initial,
+          "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of blocks and "
+          "values of elements that a cut divides.")
       .def("collect", &FlatCast::collect, py::arg("values"), py::arg("amaxes"), py::arg("exchange"),
            py::arg("source_bf16"), py::arg("draws"),
            "Writes this rank's part of what the ranks reduce by maxima of int32: amaxes, float32 "

@@ -323,6 +323,7 @@ WRONG = {
     "twice": lambda w, m, s: ([w[0], w[0]], m, s, {}),
     "lists": lambda w, m, s: (w, m[:1], s, {}),
     "fewer": lambda w, m, s: (w[:1], m[:1], s[:1], {}),
+    "none": lambda w, m, s: ([], [], [], {}),
     "view": lambda w, m, s: ([w[0].t(), w[1]], m, s, {}),
     "source": lambda w, m, s: (w, m, s, {"source": "fp16"}),
     "rounding": lambda w, m, s: (w, m, s, {"rounding": "up"}),
@@ -330,7 +331,7 @@ WRONG = {
 }
 
 
-BETWEEN_RANKS = ("overlap", "gap", "fewer")  # each rank's arguments make sense
+BETWEEN_RANKS = ("overlap", "gap", "fewer", "none")  # each rank's arguments make sense
 
 
 @pytest.mark.parametrize("which", WRONG)

@@ -50,8 +50,7 @@ def quantize(
     usages = list(itertools.compress(registry.USAGES, (rowwise, columnwise)))
     if not usages:
         raise ValueError("quantize with rowwise=False and columnwise=False would make nothing")
-    if source not in ("master", "bf16"):
-        raise ValueError(f'source is "master" or "bf16", not {source!r}')
+    check_source(source)
     check_rounding(rounding)
     for name, value in (("seed", seed), ("step", step), ("offset", offset)):
         check_word(name, value)
@@ -76,6 +75,12 @@ def check_value(x) -> None:
             f"quantize takes a dense tensor of float32, bfloat16 or float16, not {x.dtype}, "
             f"{x.layout}"
         )
+
+
+def check_source(source: str) -> None:
+    """ValueError unless it is one of the two."""
+    if source not in ("master", "bf16"):
+        raise ValueError(f'source is "master" or "bf16", not {source!r}')
 
 
 def check_rounding(rounding: str) -> None:

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from narrowcast.consensus import DisagreementError
 from narrowcast.tensor.master import Draw
-from narrowcast.tensor.quantization import check_rounding, check_word
+from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, ranges, shards
 from narrowcast.zero.plan import Plan
 from narrowcast.zero.shards import Shard
@@ -67,8 +67,7 @@ def quantize_master_weights(
     """
     group = _group(group)
     try:
-        if source not in ("master", "bf16"):
-            raise ValueError(f'source is "master" or "bf16", not {source!r}')
+        check_source(source)
         check_rounding(rounding)
         check_word("seed", seed)
         check_word("step", step)
@@ -78,6 +77,7 @@ def quantize_master_weights(
         _fail(model_weights, group, error)
         raise
     if not own:
+        ranges.agree(own, None, group, None)  # others may have handed in some
         return
     plan = _plan(model_weights, own, group)
     draws = None

@@ -20,19 +20,17 @@ Ranges = list[list[tuple[int, int]]]
 
 
 class _Casts:
-    """The shards of one format; `places`: in the lists of the call."""
+    """Those of one format. `places`: in the lists of the call; `first_slot`: in the exchange."""
 
-    def __init__(self, format: Format, shards: list[Shard], places: list[int], ranges: Ranges):
-        self.format, self.places = format, places
-        self.matrices = [shards[place].store.bytes for place in places]
-        self.own = [(shards[place].begin, shards[place].end) for place in places]
-        self.cuts = [[of_rank[place][0] for of_rank in ranges] for place in places]
-        self.amaxes: torch.Tensor | None = None
-
-    def lay_out(self, first_slot: int) -> _C.FlatCast:
-        begins, ends = (list(numbers) for numbers in zip(*self.own, strict=True))
-        self.flat = _C.FlatCast(self.matrices, begins, ends, self.cuts, first_slot)
-        return self.flat
+    def __init__(
+        self, shards: list[Shard], places: list[int], ranges: Ranges, first_slot: int
+    ) -> None:
+        own = [shards[place] for place in places]
+        self.format, self.places = own[0].store.format, places
+        self.matrices = [shard.store.bytes for shard in own]
+        begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
+        cuts = [[of_rank[place][0] for of_rank in ranges] for place in places]
+        self.flat = _C.FlatCast(self.matrices, begins, ends, cuts, first_slot)
 
 
 class Plan:
@@ -48,11 +46,12 @@ class Plan:
         places: dict[Format, list[int]] = defaultdict(list)
         for place, shard in enumerate(shards):
             places[shard.store.format].append(place)
-        self._casts = [_Casts(format, shards, some, ranges) for format, some in places.items()]
-        spans = sum(len(one.places) for one in self._casts if one.format.tensor_amax)
+        spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
         slots, at = [torch.zeros(1 + spans, dtype=torch.int32)], 1 + spans
-        for one in self._casts:
-            slots.append(one.lay_out(at).initial())
+        self._casts: list[_Casts] = []
+        for some in places.values():
+            self._casts.append(_Casts(shards, some, ranges, at))
+            slots.append(self._casts[-1].flat.initial())
             at += len(slots[-1])
         self.own = torch.cat(slots).to(self.device)
         self._tensor_amaxes = self.own[1 : 1 + spans]
