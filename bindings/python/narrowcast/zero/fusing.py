@@ -51,6 +51,7 @@ def fuse(
     try:
         _check_kind(optimizer)
         own = shards.read(model_weights, master_weights, start_offsets)
+        _check_new(optimizer, own)
         parameters = [
             _parameter(optimizer, place, master) if shard.master is not None else None
             for place, (shard, master) in enumerate(zip(own, master_weights, strict=True))
@@ -74,6 +75,16 @@ def _check_kind(optimizer) -> None:
         )
 
 
+def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
+    known = {id(shard.store) for fused in optimizer.fused for shard in fused.shards}
+    for place, shard in enumerate(own):
+        if id(shard.store) in known:
+            raise ValueError(
+                f"weight {place}, a {shard.store.describe()}, has been fused with this optimizer "
+                "already; shards of one process group make up a weight"
+            )
+
+
 def _parameter(optimizer: FusedAdam, place: int, master: torch.Tensor) -> torch.Tensor:
     if master.dim() != 1 or not master.is_contiguous():
         raise ValueError(
@@ -86,5 +97,5 @@ def _parameter(optimizer: FusedAdam, place: int, master: torch.Tensor) -> torch.
             "over the master shards first"
         )
     if place_in(optimizer.fused, master) is not None:
-        raise ValueError(f"weight {place}: its master shard has been fused already")
+        raise ValueError(f"weight {place}: its master shard is fused with another weight already")
     return master

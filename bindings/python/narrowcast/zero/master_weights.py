@@ -115,11 +115,15 @@ def _plan(weights, own: list[Shard], group) -> Plan:
         for weight in weights:
             _plans[weight] = plan
         return plan
+    other = None
     if plan is None or any(one is not plan for one in known) or not plan.is_of(own):
+        other = "other weights or other shards"
+    elif plan.group is not group:
+        other = "another process group"
+    if other is not None:
         error = ValueError(
-            "quantize_master_weights got other weights or other shards than when they were handed "
-            "in first: call narrowcast.zero.forget(weights) on all ranks before they are cut in "
-            "another way"
+            f"quantize_master_weights got {other} than when these weights were handed in first: "
+            "call narrowcast.zero.forget(weights) on all ranks before they are cut in another way"
         )
         _fail(weights, group, error)
         raise error

@@ -17,7 +17,7 @@ class Plan:
     """Of the weights that are handed in together."""
 
     def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
-        self.shards, self.ranges = shards, ranges
+        self.shards, self.ranges, self.group = shards, ranges, group
         self.exchange = Exchange(shards, ranges, group, "quantize_master_weights")
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
 
