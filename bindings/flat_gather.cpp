@@ -67,12 +67,15 @@ class FlatGather {
                    address(payloads, ranks_ * payload_bytes(), "the payloads of all ranks"), true);
   }
 
-  // Whether the buffers lie where they lay.
-  bool is_current() const {
-    if (std::ranges::any_of(matrices_, [](const auto& one) { return one->is_freed(); }))
-      return false;
-    const std::vector<FlatMatrix> now = entries_of(matrices_);
-    return std::ranges::equal(now, entries_, {}, &FlatMatrix::buffer, &FlatMatrix::buffer);
+  // Whether these are the matrices, with their buffers where they lay. Columnwise ones that follow
+  // from rowwise ones may come and go.
+  bool is_of(const std::vector<std::shared_ptr<Bytes>>& matrices) const {
+    const auto lies_nowhere = [](const auto& one) { return !one->is_plain || one->is_freed(); };
+    if (std::ranges::any_of(matrices, lies_nowhere)) return false;
+    const std::vector<FlatMatrix> now = entries_of(matrices);
+    return std::ranges::equal(now, entries_, [](const FlatMatrix& one, const FlatMatrix& other) {
+      return one.format == other.format && one.matrix == other.matrix && one.buffer == other.buffer;
+    });
   }
 
  private:
@@ -131,7 +134,8 @@ class FlatGather {
   static std::vector<FlatMatrix> entries_of(const std::vector<std::shared_ptr<Bytes>>& matrices) {
     std::vector<FlatMatrix> entries;
     for (const auto& one : matrices) {
-      const nc_tensor entry = one->entry();
+      const nc_tensor entry =
+          one->facts().columnwise_derived ? one->entry(/*only=*/0) : one->entry();
       FlatMatrix& matrix =
           entries.emplace_back(FlatMatrix{&one->facts(), {one->rows, one->columns}, {}});
       std::ranges::transform(entry.buffer, matrix.buffer.begin(),
@@ -141,8 +145,8 @@ class FlatGather {
   }
 
   void check_current() const {
-    if (!is_current())
-      value_error("the buffers of a matrix have moved or have been freed since its gather was ",
+    if (!is_of(matrices_))
+      value_error("the buffers of a matrix have moved or have been freed since this gather was ",
                   "made: make another");
   }
 
@@ -176,8 +180,9 @@ void bind_flat_gather(py::module_& module) {
            py::arg("matrices"), py::arg("ranges"), py::arg("rank"))
       .def_property_readonly("payload_bytes", &FlatGather::payload_bytes,
                              "Of each rank: a multiple of 256.")
-      .def_property_readonly("is_current", &FlatGather::is_current,
-                             "Whether the buffers lie where they lay when it was made.")
+      .def("is_of", &FlatGather::is_of, py::arg("matrices"),
+           "Whether these are its matrices, with buffers where they lay when it was made. "
+           "Columnwise ones that follow from rowwise ones may come and go.")
       .def("pack", &FlatGather::pack, py::arg("payload"),
            "One launch: this rank's bytes to uint8 [payload_bytes].")
       .def("unpack", &FlatGather::unpack, py::arg("payloads"),

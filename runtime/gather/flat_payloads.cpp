@@ -1,7 +1,6 @@
 #include "runtime/gather/flat_payloads.hpp"
 
 #include <algorithm>
-#include <bit>
 
 #include "runtime/gather/shard_cells.hpp"
 
@@ -9,7 +8,6 @@ namespace narrowcast {
 namespace {
 
 constexpr int64_t kPayloadStep = 256;  // payloads begin where every wide access may
-constexpr int64_t kBlockThreads = 256;
 
 Front in_bytes(const Front& front, int64_t cell) {
   return {front.turn, front.before * cell, front.at * cell, front.after * cell};
@@ -62,20 +60,20 @@ int64_t tiles_of(const FlatPiece& piece) {
   return ceil_div(piece.lines, piece.lines_of_tile) * piece.chunks;
 }
 
-// A tile is a chunk of a line, or as many short lines; a thread moves four words or so, and short
-// lines are not so many that one tile takes long.
+// A tile is a chunk of a line, or as many short lines; a thread moves four words or so, and very
+// short lines are not so many that one tile takes long.
 void divide(FlatPiece& piece) {
-  constexpr int64_t kWordsOfThread = 4, kFewestThreads = 8, kRounds = 8;
+  constexpr int64_t kBytesOfThread = 4 * kFlatWord, kRounds = 8;
   const int64_t longest = longest_line(piece);
   piece.chunks = ceil_div(longest + kFlatWord - 1, kFlatChunk);
-  const int64_t wanted = ceil_div(longest, kWordsOfThread * kFlatWord);
-  const int64_t threads =
-      std::clamp(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(wanted))), kFewestThreads,
-                 kBlockThreads);
-  const int64_t groups = kBlockThreads / threads;
+  piece.threads = kFlatThreads;
+  piece.lines_of_tile = 1;
+  if (piece.chunks > 1) return;
+  while (piece.threads > kFlatFewestThreads && piece.threads / 2 * kBytesOfThread >= longest)
+    piece.threads /= 2;
+  const int64_t groups = kFlatThreads / piece.threads;
   const int64_t rounds = std::clamp<int64_t>(kFlatChunk / (groups * longest), 1, kRounds);
-  piece.threads = static_cast<int32_t>(piece.chunks > 1 ? kBlockThreads : threads);
-  piece.lines_of_tile = static_cast<int32_t>(piece.chunks > 1 ? 1 : groups * rounds);
+  piece.lines_of_tile = static_cast<int32_t>(groups * rounds);
 }
 
 // Calls act(cells, buffer) for each buffer of a matrix that moves.

@@ -9,7 +9,7 @@
 namespace narrowcast::inline NC_VARIANT {
 namespace {
 
-constexpr int kThreads = 256, kEach = 4;  // words of a thread that are on their way together
+constexpr int kThreads = kFlatThreads, kEach = 4;  // words of a thread, on their way together
 
 // Bytes `shift` to before `shift` + 16 of two words: 0 < shift < 16.
 __device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, uint32_t shift) {
@@ -44,38 +44,47 @@ __device__ __forceinline__ void move_words(uint4* to, int words, int lane, int t
   }
 }
 
-__device__ __forceinline__ void move_bytes(uint8_t* to, const uint8_t* from, int bytes, int lane,
-                                           int threads) {
-  for (int at = lane; at < bytes; at += threads) to[at] = from[at];
-}
-
-// By one group of threads. No copy is longer than a chunk.
+// By one group of threads. No copy is longer than a chunk. What lies ahead of the first word and
+// behind the last is read before the words are, too: short lines would wait for it twice more.
 __device__ __forceinline__ void move_run(const FlatCopy& copy, int lane, int threads) {
   constexpr int kWord = kFlatWord;
+  static_assert(kWord <= kFlatFewestThreads);  // fewer than a word's bytes are ahead
   const uint8_t* from = in_global_memory(copy.from);
   uint8_t* to = in_global_memory(copy.to);
   int bytes = static_cast<int>(copy.bytes);
   const int aligned = static_cast<int>(-reinterpret_cast<uint64_t>(to) % kWord);
   const int head = aligned < bytes ? aligned : bytes;
-  move_bytes(to, from, head, lane, threads);
+  const uint8_t first = lane < head ? from[lane] : 0;
+  uint8_t* const first_to = to + lane;
   from += head, to += head, bytes -= head;
   const uint32_t shift = reinterpret_cast<uint64_t>(from) % kWord;
   const uint4* source = reinterpret_cast<const uint4*>(from - shift);
-  uint4* target = reinterpret_cast<uint4*>(to);
+  // Where they are put together, the last one may reach beyond what there is: it is left out.
   int words = bytes / kWord;
+  if (shift != 0) words = (bytes + static_cast<int>(shift)) / kWord - 1;
+  const int moved = words < 0 ? 0 : words * kWord;
+  uint8_t last[2];  // fewer than two words' bytes are behind
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int at = moved + lane + i * threads;
+    if (at < bytes) last[i] = from[at];
+  }
+  uint4* target = reinterpret_cast<uint4*>(to);
   if (shift == 0) {
     move_words(target, words, lane, threads, [&](int at) { return source[at]; });
   } else {
-    // Two words for each, of which the last may reach beyond what there is: no word is read there.
-    words = (bytes + static_cast<int>(shift)) / kWord - 1;
     move_words(target, words, lane, threads,
                [&](int at) { return joined(source[at], source[at + 1], shift); });
-    words = words < 0 ? 0 : words;
   }
-  move_bytes(to + words * kWord, from + words * kWord, bytes - words * kWord, lane, threads);
+  if (lane < head) *first_to = first;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int at = moved + lane + i * threads;
+    if (at < bytes) to[at] = last[i];
+  }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)  // with fewer, more registers than the copies need
     flat_transfer_kernel(const __grid_constant__ FlatTransfer transfer) {
   const FlatPiece piece =
       in_global_memory(transfer.pieces)[in_global_memory(transfer.piece_of_tile)[blockIdx.x]];

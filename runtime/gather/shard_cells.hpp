@@ -83,6 +83,8 @@ NC_EVERYWHERE constexpr FlatRun run_of(const FlatPiece& piece, int64_t line) {
 // addresses are multiples of kFlatWord, so that a line of n bytes has part in those of n plus
 // kFlatWord - 1.
 inline constexpr int64_t kFlatWord = 16, kFlatChunk = 16 << 10;
+// Of the GPU: to a tile, and to a line at least.
+inline constexpr int32_t kFlatThreads = 256, kFlatFewestThreads = 16;
 struct FlatTile {
   int64_t line, end, chunk;
 };

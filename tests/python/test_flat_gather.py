@@ -243,6 +243,19 @@ def test_wrong_payloads():
         gather.pack(torch.empty(size, dtype=torch.uint8, device="meta"))
 
 
+def test_freed_buffers():
+    weight = nc.quantize(torch.ones(64, 128), nc.formats()[0])
+    bytes = weight._store.bytes
+    gather = _C.FlatGather([bytes], [[(0, 4096)], [(4096, 8192)]], 0)
+    assert gather.is_of([bytes]) and not gather.is_of([bytes, bytes]) and not gather.is_of([])
+    bytes.buffer(0).untyped_storage().resize_(0)
+    assert not gather.is_of([bytes])
+    with pytest.raises(ValueError, match="have moved or have been freed"):
+        gather.pack(torch.empty(gather.payload_bytes, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="have moved or have been freed"):
+        gather.unpack(torch.empty(2 * gather.payload_bytes, dtype=torch.uint8))
+
+
 def test_ranks_in_any_order():
     """Ranges need not follow the ranks, and a rank may own nothing."""
     value = flat.value_of((64, 128), special=False)

@@ -49,7 +49,6 @@ class Gather:
         self._world = 1 if self.group is None else dist.get_world_size(self.group)
         if len(ranges) != self._world:
             raise ValueError(f"ranges of {len(ranges)} ranks, and a group of {self._world}")
-        self._buffers = [_buffers(store) for store in self._stores]
         self._flat: _C.FlatGather | None = None
         if self.group is not None and self._stores:
             matrices = [store.bytes for store in self._stores]
@@ -70,9 +69,7 @@ class Gather:
         """Whether the weights' buffers are those that it was made for. If not, make another: the
         ranges are still right, and the other ranks need not know.
         """
-        return all(map(_are_same, self._buffers, self._stores)) and (
-            self._flat is None or self._flat.is_current
-        )
+        return self._flat is None or self._flat.is_of([store.bytes for store in self._stores])
 
     def start(self, async_op: bool = False) -> None:
         """Packs this rank's bytes and begins the all-gather, which is collective. async_op: as in
@@ -134,13 +131,3 @@ def _store(place: int, weight: torch.Tensor) -> Store:
             f"{what}, a {store.describe()}, has columnwise bytes alone: shards of it are rowwise"
         )
     return store
-
-
-def _buffers(store: Store) -> list[tuple[int, int] | None]:
-    """Where they lie, and how many there are. Columnwise ones that follow come and go."""
-    buffers = store.bytes.buffers[: 2 if store.format.columnwise_derived else 4]
-    return [None if one is None else (one.data_ptr(), one.numel()) for one in buffers]
-
-
-def _are_same(buffers: list[tuple[int, int] | None], store: Store) -> bool:
-    return _buffers(store) == buffers
