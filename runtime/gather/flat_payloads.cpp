@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/gather/shard_cells.hpp"
+#include "runtime/gather/flat_tiles.hpp"
 
 namespace narrowcast {
 namespace {
@@ -107,7 +107,7 @@ FlatPayloads::FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRange
     std::vector<FlatPiece>& pieces = pieces_.emplace_back();
     int64_t used = 0;
     for (size_t i = 0; i < matrices.size(); ++i) {
-      const auto [begin, end] = of_rank[i];
+      const int64_t begin = of_rank[i].first, end = of_rank[i].second;
       if (begin >= end) continue;
       for_each_buffer(matrices[i], [&](const Cells& cells, uint8_t* buffer) {
         FlatPiece piece = piece_of(cells, begin, end);

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "runtime/gather/shard_cells.hpp"
+#include "runtime/gather/flat_tiles.hpp"
 
 namespace narrowcast {
 namespace {

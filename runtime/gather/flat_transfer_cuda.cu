@@ -3,7 +3,7 @@
 // and target lie differently within words, a word is put together from two.
 #include <cuda_runtime_api.h>
 
-#include "runtime/gather/shard_cells.hpp"
+#include "runtime/gather/flat_tiles.hpp"
 #include "runtime/tile/cuda_memory.cuh"
 
 namespace narrowcast::inline NC_VARIANT {

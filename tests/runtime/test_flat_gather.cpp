@@ -2,7 +2,7 @@
 // the whole cast after it, and no byte moves twice.
 #include <doctest/doctest.h>
 
-#include "runtime/gather/shard_cells.hpp"
+#include "runtime/gather/flat_tiles.hpp"
 #include "tests/support/flat_gathers.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/threads.hpp"

@@ -55,7 +55,7 @@ class Gather:
             self._flat = _C.FlatGather(matrices, ranges, dist.get_rank(self.group))
         self._device = self._stores[0].bytes.device if self._stores else torch.device("cpu")
         self._is_started = False
-        self._payloads: torch.Tensor | None = None
+        self._payloads: tuple[torch.Tensor, torch.Tensor] | None = None  # own, and those of all
         self._work: dist.Work | None = None
 
     @property
@@ -91,7 +91,7 @@ class Gather:
             every = torch.empty(self._world * size, dtype=torch.uint8, device=self._device)
             self._flat.pack(own)
             self._work = dist.all_gather_into_tensor(every, own, self.group, async_op=async_op)
-            self._payloads = every
+            self._payloads = own, every
         self._is_started = True
 
     def finish(self) -> None:
@@ -108,9 +108,10 @@ class Gather:
             return
         if work is not None:
             work.wait()
-        if payloads.is_cuda:  # their memory is of the stream of start()
-            payloads.record_stream(torch.cuda.current_stream(payloads.device))
-        self._flat.unpack(payloads)
+        _, every = payloads
+        if every.is_cuda:  # its memory is of the stream of start()
+            every.record_stream(torch.cuda.current_stream(every.device))
+        self._flat.unpack(every)
         for store in self._stores:  # somebody may have read some in the meantime
             columnwise.withhold(store, store.late is not None and store.late.by_hand)
 
