@@ -7,13 +7,13 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
-from narrowcast.zero.gather import Gather
 
 import flat
 import narrowcast as nc
 import ranks
 from models import BUFFERS, same
 from narrowcast import zero
+from narrowcast.zero import Gather
 
 
 def cast(mesh, value, name, cuts, weight=None):

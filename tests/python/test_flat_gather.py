@@ -13,7 +13,7 @@ import narrowcast as nc
 import ranks
 from models import STORAGES, same
 from narrowcast import _C
-from narrowcast.zero.gather import Gather
+from narrowcast.zero import Gather
 
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,), (37, 53)]
 

@@ -6,7 +6,7 @@ import torch
 import narrowcast as nc
 import ranks
 from narrowcast import _C
-from narrowcast.zero.gather import Gather
+from narrowcast.zero import Gather
 
 
 def out_of_turn(mesh):

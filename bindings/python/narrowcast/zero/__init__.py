@@ -1,9 +1,10 @@
 """Flat shards, as the distributed optimizers of ZeRO have them: each rank owns a run of elements of
-each weight, which begins and ends anywhere, and casts it.
+each weight, which begins and ends anywhere, casts or updates it, and gathers those of others.
 """
 
 from narrowcast.zero.columnwise import post_all_gather_processing
 from narrowcast.zero.fusing import fuse
+from narrowcast.zero.gather import Gather
 from narrowcast.zero.master_weights import forget, quantize_master_weights
 
-__all__ = ["forget", "fuse", "post_all_gather_processing", "quantize_master_weights"]
+__all__ = ["Gather", "forget", "fuse", "post_all_gather_processing", "quantize_master_weights"]
