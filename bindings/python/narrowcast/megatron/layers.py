@@ -86,15 +86,20 @@ class _QuantizedWeight:
         return self
 
     def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None):
-        """Megatron's, with the master, float32, in the weight's place: plain values, which any
-        other number of ranks can cut elsewhere. It is the master itself and no copy; whoever loads
-        into it calls load_state_dict afterwards, as Megatron's checkpoints do.
+        """Megatron's, with plain values in the weight's place, which any other number of ranks can
+        cut elsewhere: the master, float32, itself and no copy; or, where an optimizer has taken the
+        masters, the decoded value in the weight's dtype. Whoever loads into it calls
+        load_state_dict afterwards, as Megatron's checkpoints do.
         """
         sharded = super().sharded_state_dict(prefix, sharded_offsets, metadata)
         for entry in sharded.values():
-            if isinstance(entry.data, QuantizedTensor):
-                entry.data = entry.data.detach().master
+            weight = entry.data
+            if isinstance(weight, QuantizedTensor):
+                value = weight.detach()
+                kept = value.master
+                entry.data = value.dequantize(weight.dtype) if kept is None else kept
                 entry.dtype = entry.data.dtype
+                entry.quantized_weight = weight  # for the optimizer, which asks by parameters
         return sharded
 
 
