@@ -58,8 +58,10 @@ class BucketGroup(_ParamAndGradBucketGroup):
 
     @property
     def gathers(self) -> list[Gather]:
-        """Those of the quantized buckets, made when they are first needed."""
-        if self._gathers is None:
+        """Those of the quantized buckets, made when they are first needed, and anew when bytes have
+        moved.
+        """
+        if self._gathers is None or not all(one.is_current() for one in self._gathers):
             group = self.intra_distributed_optimizer_instance_group
             self._gathers = [
                 Gather(
@@ -70,6 +72,12 @@ class BucketGroup(_ParamAndGradBucketGroup):
                 for bucket in self._quantized
             ]
         return self._gathers
+
+    @property
+    def packed_bytes(self) -> int:
+        """What all ranks send together in one round of the gathers."""
+        ranks = self.intra_distributed_optimizer_instance_group.size()
+        return ranks * sum(gather.payload_bytes for gather in self.gathers)
 
     def start_param_sync(self, force_sync: bool = False):
         """Megatron's: asynchronous with overlap_param_gather, unless force_sync is given."""

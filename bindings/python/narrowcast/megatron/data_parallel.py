@@ -42,7 +42,7 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         its own among them.
         """
         groups = self.bucket_groups + self.expert_parallel_bucket_groups
-        return sum(gather.payload_bytes for group in groups for gather in group.gathers)
+        return sum(group.packed_bytes for group in groups)
 
 
 def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:

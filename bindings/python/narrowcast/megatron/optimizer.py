@@ -44,8 +44,8 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
     def _build_model_and_main_param_groups(
         cls, gbuf_ranges, param_gbuf_map, opt_group_ranges, config
     ):
-        """Megatron's five lists of groups, in which quantized weights are float16 parameters without
-        a shard of the model's; and the optimizer's groups, in the order that
+        """Megatron's five lists of groups, where quantized weights are float16 parameters without a
+        shard of the model's; and the optimizer's groups, in the order that
         model_param_group_index_map says.
         """
         lists = tuple([[] for _ in opt_group_ranges] for _ in range(5))

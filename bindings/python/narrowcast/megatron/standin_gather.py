@@ -25,15 +25,18 @@ class Gather:
         ]
         self.places = [one[0] for one in self.places]
         self.size = max(map(len, self.places))
-        self.payload_bytes = self.size * group.size()
+        self.payload_bytes = self.size
         self.work = self.whole = None
+
+    def is_current(self):
+        return True
 
     def start(self, async_op=False):
         own = self.places[self.group.rank()]
         flat = torch.cat([_bytes_of(one._store) for one in self.weights])
         packed = flat.new_zeros(self.size)
         packed[: len(own)] = flat[own]
-        self.whole = flat.new_empty(self.payload_bytes)
+        self.whole = flat.new_empty(self.size * self.group.size())
         self.work = dist.all_gather_into_tensor(self.whole, packed, self.group, async_op=async_op)
 
     def finish(self):
