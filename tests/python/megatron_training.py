@@ -3,13 +3,17 @@ data parallelism and optimizer: DP ranks, TP ranks, and gradients that any proce
 """
 
 import contextlib
+import multiprocessing
+import queue
 import sys
 import zlib
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, distributed, optimizer, parallel_state
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig
@@ -105,12 +109,12 @@ class Run:
         self.ddp.finish_grad_sync()
         return self.optimizer.step()
 
-    def train(self, step):
-        """A forward and a backward of this rank's tokens, and a step; the loss."""
+    def train(self):
+        """A forward and a backward of this rank's tokens, always the same, and a step; the loss."""
         self.ddp.zero_grad_buffer()
         self.optimizer.zero_grad()
         rank = parallel_state.get_data_parallel_rank()
-        loss = mm.loss_of(self.ddp, seed=10 * step + rank).mean()
+        loss = mm.loss_of(self.ddp, seed=rank).mean()
         self.optimizer.scale_loss(loss).sum().backward()
         distributed.finalize_model_grads([self.ddp])
         self.optimizer.step()
@@ -128,12 +132,27 @@ class Run:
         if dist.get_rank() == 0:
             Path(path).mkdir(parents=True)
         dist.barrier()
-        dist_checkpointing.save(self.sharded(kind, False), path)
+        sharded = self.sharded(kind, False)
+        with _may_have_children():
+            dist_checkpointing.save(sharded, path)
 
     def load(self, path, kind):
         loaded = dist_checkpointing.load(self.sharded(kind, True), path)
         self.model.load_state_dict(loaded["model"])
         self.optimizer.load_state_dict(loaded["optimizer"])
+
+
+@contextlib.contextmanager
+def _may_have_children():
+    """Megatron's writers are forked, which daemons, as the ranks of tests are, may not do; and the
+    process that it starts for their results would outlive the rank.
+    """
+    options = multiprocessing.current_process()._config
+    with (
+        mock.patch.dict(options, {"daemon": False}),
+        mock.patch.object(filesystem_async, "_get_write_results_queue", queue.Queue),
+    ):
+        yield
 
 
 class Reference:

@@ -85,14 +85,14 @@ def test_float32_and_float16_models():
 def test_frozen_weights_stay_as_they_are():
     options = {"frozen": ("linear_fc2", "layers.0.self_attention")}
     results = ranks.run(2, "cpu", feed_and_compare, FORMATS[0], 1, options)
-    assert [one[1:] for one in results] == [(5, 3, 1)] * 2
+    assert [one[1:] for one in results] == [(4, 4, 1)] * 2
 
 
 def test_experts_have_an_optimizer_of_their_own():
     """Two expert-parallel ranks among four data-parallel ones."""
     layers = {"num_experts": 4}
     options = {"num_moe_experts": 4, "add_bias_linear": False, "layers": layers}
-    options |= {"moe_token_dispatcher_type": "alltoall", "expert_model_parallel_size": 2}
+    options |= {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2}
     parallel = {"expert_model_parallel_size": 2}
     results = ranks.run(4, "cpu", feed_and_compare, FORMATS[0], 1, options, parallel)
     assert [one[1:] for one in results] == [(2 * 2 + 2 * 2 * 2, 0, 2)] * 4
@@ -110,8 +110,8 @@ def train_with_each(mesh, format, tensor):
     with mt.megatron_on_cpu(tensor):
         results = []
         for ddp in OVERLAPS:
-            run = mt.Run(format, ddp)
-            losses = [run.train(step) for step in range(3)]
+            run = mt.Run(format, ddp, {"lr": 2.0**-9})
+            losses = [run.train() for _ in range(3)]
             if ddp.get("overlap_param_gather"):
                 run.ddp.disable_forward_pre_hook()  # gathers what the last step has made
             masters = {name: whole[0] for name, whole in run.masters().items()}
@@ -158,7 +158,7 @@ def overflow(mesh, format):
     with mt.megatron_on_cpu():
         fp16 = {"fp16": True, "initial_loss_scale": 2.0**10, "hysteresis": 1}
         run = mt.Run(format, adam=fp16, dtype=torch.float16)
-        run.train(0)
+        run.train()
         before = mt.all_bytes(run.model), {n: s[1].clone() for n, s in run.shards().items()}
         run.ddp.zero_grad_buffer()
         if mesh.get_local_rank() == 1:  # an overflow on one rank is one on all
@@ -169,7 +169,7 @@ def overflow(mesh, format):
         for name, buffers in mt.all_bytes(run.model).items():
             assert mt.same_bytes(buffers, before[0][name])
         assert all(torch.equal(s[1], before[1][n]) for n, s in run.shards().items())
-        run.train(1)
+        run.train()
         assert any(not torch.equal(s[1], before[1][n]) for n, s in run.shards().items())
 
 
@@ -218,8 +218,8 @@ def message_of(function, *arguments):
     return None
 
 
-def in_megatrons_ddp(format):
-    model = mm.gpt(megatron.get_gpt_layer_spec(format), **mt.MODEL)
+def in_megatrons_ddp():
+    model = mm.gpt(mm.plain_spec(), **mt.MODEL)
     config = DistributedDataParallelConfig(use_distributed_optimizer=True)
     ddp = DistributedDataParallel(model.config, config, model)
     return megatron.get_megatron_optimizer(mt.adam_config(), [ddp])
@@ -228,11 +228,12 @@ def in_megatrons_ddp(format):
 def refuse(mesh, format):
     with mt.megatron_on_cpu():
         said = [message_of(mt.Run, format, ddp, adam) for adam, ddp, _ in REFUSED]
-        return [*said, message_of(in_megatrons_ddp, None)]
+        return [*said, message_of(in_megatrons_ddp)]
 
 
 def test_what_cannot_work_is_an_error_on_every_rank():
     for said in ranks.run(2, "cpu", refuse, FORMATS[0]):
         expected = [message for *_, message in REFUSED]
         expected.append("wrap it in narrowcast.megatron.DistributedDataParallel")
-        assert all(part in got for part, got in zip(expected, said, strict=True))
+        for part, got in zip(expected, said, strict=True):
+            assert part in str(got)

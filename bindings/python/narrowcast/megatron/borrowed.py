@@ -1,5 +1,5 @@
-"""The private names of Megatron-Core 0.16 that narrowcast leans on, and the globals it rebinds, each
-only while one of our own calls runs. Both lists are complete.
+"""The private names of Megatron-Core 0.16 that narrowcast leans on, and the globals that it rebinds
+while one of our own calls runs. Both lists are complete.
 
 Megatron's DDP and distributed optimizer know one foreign kind of weight, Transformer Engine's, and
 ask for it by functions that they hold as globals. While our subclasses call their base class, those

@@ -38,6 +38,9 @@ class Checkpoints:
         """
         with borrowed.for_optimizer():
             super().load_state_dict(state_dict)
+        if not self.is_stub_optimizer:  # Megatron has put one tensor into the state of all
+            for state in self.optimizer.state.values():
+                state["step"] = state["step"].clone()
         if "param_state" in state_dict:
             self._remake_model()
 
