@@ -81,13 +81,28 @@ def _one_by_one(group=None, device=None, async_ops=False):
         yield started
 
 
+# Two of Megatron's methods go wrong where Adam is torch's, for Transformer Engine and apex are not
+# installed: they know steps of groups, and torch's Adam has one for each parameter.
+
+
 def _set_state(self, model_param, tensors):
-    """Megatron's own, which asks for a step that no checkpoint has where Adam is torch's."""
+    """Without the step, which no checkpoint has for a parameter."""
     group, place = self.model_param_group_index_map[model_param]
     main = self.optimizer.param_groups[group]["params"][place]
     for name, value in {"param": main, **self.optimizer.state[main]}.items():
         if name != "step":
             value.detach().copy_(tensors[name])
+
+
+def _load_state(load):
+    """With a step for each parameter: Megatron's has one tensor for all, which each would count."""
+
+    def run(self, state_dict):
+        load(self, state_dict)
+        for state in self.optimizer.state.values():
+            state["step"] = state["step"].clone()
+
+    return run
 
 
 def _nothing(*args, **kwargs):
@@ -99,6 +114,7 @@ def on_cpu():
     """Megatron's training path on the CPU. Its process groups are gloo's; with one microbatch or
     many, dense or with sequence parallelism, and dist_checkpointing.
     """
+    optimizer = distrib_optimizer.DistributedOptimizer
     patches = [
         # Where new memory is put, and what collectives of checkpoints use.
         (torch.cuda, "current_device", lambda: CPU),
@@ -113,11 +129,8 @@ def on_cpu():
         (param_and_grad_buffer, "_coalescing_manager", _one_by_one),
         # What a checkpoint's writer logs, for which it wants psutil.
         (filesystem_async, "_process_memory", lambda: 0),
-        (
-            distrib_optimizer.DistributedOptimizer,
-            "_set_main_param_and_optimizer_states",
-            _set_state,
-        ),
+        (optimizer, "_set_main_param_and_optimizer_states", _set_state),
+        (optimizer, "load_state_dict", _load_state(optimizer.load_state_dict)),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, value in patches:

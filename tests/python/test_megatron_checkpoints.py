@@ -71,7 +71,7 @@ def compare(run, path, tolerance):
     masters = run.masters()
     for name, parts in _read(path).items():
         for value, expected in zip(masters[name], _own(*parts), strict=True):
-            torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance, msg=name)
+            torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
     if run.format is None:
         return  # until its next step, Megatron's own model has the saved model's parameters
     mt.assert_bytes_are_casts(run.model, {name: whole[0] for name, whole in masters.items()})

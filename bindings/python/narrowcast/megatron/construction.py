@@ -48,4 +48,6 @@ def _adam(params, lr, weight_decay, betas, eps, adam_w_mode) -> FusedAdam:
     )
     for group, given in zip(adam.param_groups, params, strict=True):
         group["params"] = given["params"]
+        # Megatron's own optimizer takes a checkpoint's groups as they are, and asks for this.
+        group["bias_correction"] = True
     return adam
