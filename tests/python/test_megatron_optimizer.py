@@ -12,6 +12,7 @@ import ranks
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.transformer.module import Float16Module
 
 import megatron_models as mm
 import megatron_training as mt
@@ -80,6 +81,21 @@ def test_float32_and_float16_models():
     for dtype in (torch.float32, torch.float16):
         options = {"dtype": dtype, "adam": {"bf16": False, "params_dtype": dtype}}
         ranks.run(2, "cpu", feed_and_compare, FORMATS[0], 1, options)
+
+
+def wrap(mesh, format):
+    with mt.megatron_on_cpu():
+        model = mm.gpt(megatron.get_gpt_layer_spec(format))
+        before = mt.all_bytes(model)
+        config = mm.config(dtype=torch.bfloat16, bf16=True)
+        wrapped = Float16Module(config, model).module
+        assert {p.dtype for p in wrapped.parameters()} == {torch.bfloat16}
+        assert all(mt.same_bytes(b, before[name]) for name, b in mt.all_bytes(wrapped).items())
+        return len(mm.quantized(wrapped))
+
+
+def test_megatrons_float16_module_keeps_quantized_weights():
+    assert ranks.run(1, "cpu", wrap, FORMATS[0]) == [8]
 
 
 def test_frozen_weights_stay_as_they_are():

@@ -77,10 +77,18 @@ class _QuantizedWeight:
 
     def _apply(self, fn, recurse=True):
         """What .cuda(), .to() and Megatron's Float16Module do. For a tensor class of its own torch
-        puts a new parameter in the old one's place; what Megatron wrote on that goes along.
+        puts a new parameter in the old one's place; what Megatron wrote on that goes along. Of
+        bfloat16() and half() a quantized weight takes the logical dtype.
         """
         kept = {} if self.weight is None else dict(vars(self.weight))
-        super()._apply(fn, recurse)
+
+        def apply(tensor):
+            made = fn(tensor)
+            if isinstance(tensor, QuantizedTensor) and not isinstance(made, QuantizedTensor):
+                return tensor.to(made.dtype)
+            return made
+
+        super()._apply(apply, recurse)
         if self.weight is not None:
             vars(self.weight).update(kept)
         return self
