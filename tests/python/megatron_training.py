@@ -28,6 +28,7 @@ from megatron_on_cpu import on_cpu
 
 # Rows of 96 elements, and shards of a multiple of 64: cuts divide rows and blocks.
 MODEL = {"hidden_size": 96, "dtype": torch.bfloat16}
+PARTS = 4  # of each gradient, over data-parallel ranks
 ADAM = {"lr": 2.0**-6, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
 
@@ -189,8 +190,9 @@ def _group_of(parameter):
 
 
 def gradient(name, parameter, step, rank):
-    """Of a data-parallel rank: float32, small integers by a power of two, so that sums are exact.
-    Tensor-parallel ranks have parts of one gradient.
+    """Of a rank of the parameter's data-parallel group: float32, small integers by powers of two, so
+    that sums are exact. Tensor-parallel ranks have parts of one gradient, and the mean over ranks is
+    that of PARTS draws for any number of them.
     """
     ranks, dim = parallel_state.get_tensor_model_parallel_world_size(), None
     if getattr(parameter, "tensor_model_parallel", False):
@@ -198,11 +200,16 @@ def gradient(name, parameter, step, rank):
     shape = list(parameter.shape)
     if dim is not None:
         shape[dim] *= ranks
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {step} {rank}".encode()))
-    whole = torch.randint(-8, 9, shape, generator=generator).float() * 2.0**-7
+    size = _group_of(parameter).size()
+    whole = sum(_drawn(shape, name, step, part) for part in range(rank, PARTS, size)) * size / PARTS
     if dim is None:
         return whole
     return whole.chunk(ranks, dim)[parallel_state.get_tensor_model_parallel_rank()]
+
+
+def _drawn(shape, *key):
+    generator = torch.Generator().manual_seed(zlib.crc32(str(key).encode()))
+    return torch.randint(-8, 9, shape, generator=generator).float() * 2.0**-7
 
 
 def quantized(parameter):

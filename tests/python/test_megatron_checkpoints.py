@@ -124,6 +124,11 @@ def test_training_goes_on(kind, tmp_path):
     ranks.run(2, "cpu", load, "nvfp4", 1, kind, str(tmp_path))
 
 
+def test_buckets_with_another_number_of_data_parallel_ranks(tmp_path):
+    ranks.run(2, "cpu", save, "nvfp4", 1, KINDS[1], str(tmp_path))
+    ranks.run(1, "cpu", load, "mxfp8_e4m3", 1, KINDS[1], str(tmp_path))
+
+
 def test_with_other_numbers_of_ranks_and_another_format(tmp_path):
     """Two data-parallel ranks; then two by two."""
     ranks.run(2, "cpu", save, "nvfp4", 1, KINDS[0], str(tmp_path))

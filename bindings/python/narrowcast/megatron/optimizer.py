@@ -76,9 +76,10 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         """
         if self.is_stub_optimizer:
             return
-        zero.quantize_master_weights(
-            self._weights, self._masters, self._offsets, self.data_parallel_group
-        )
+        if self._weights:
+            zero.quantize_master_weights(
+                self._weights, self._masters, self._offsets, self.data_parallel_group
+            )
         groups = zip(self.shard_float16_groups, self.shard_fp32_from_float16_groups, strict=True)
         for shards, mains in groups:
             for shard, main in zip(shards, mains, strict=True):
