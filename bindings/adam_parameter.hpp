@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/bytes.hpp"
+#include "bindings/flat_shards.hpp"
 #include "bindings/python_tensors.hpp"
 #include "bindings/store_handle.hpp"
 
@@ -42,6 +43,21 @@ class AdamParameter {
     entry_.first = first;
   }
 
+  // Makes it the master of a flat shard, whose row this is, without values.
+  void own(const nc_tensor& shard) {
+    const int64_t begin = shard.before;
+    const size_t state_size = entry_.state_dtype == NC_F32 ? sizeof(float) : sizeof(uint16_t);
+    nc_tensor entry = shard;
+    entry.value = first_of(entry_.value, begin, sizeof(float));
+    entry.value_dtype = NC_F32;
+    entry.exp_avg = first_of(entry_.exp_avg, begin, state_size);
+    entry.exp_avg_sq = first_of(entry_.exp_avg_sq, begin, state_size);
+    entry.state_dtype = entry_.state_dtype;
+    entry.seed = entry_.seed;
+    entry_ = entry;
+    is_flat_ = true;
+  }
+
   // Its row in the table of a launch.
   const nc_tensor& entry() const { return entry_; }
 
@@ -69,6 +85,9 @@ class AdamParameter {
   void read_gradient(const at::Tensor& local, nc_step& step) {
     const at::Tensor& whole = THPVariable_Unpack(parameter_.ptr()).grad();
     gradient_.reset();
+    // An empty shard has no element to read, but takes part in what concerns the whole tensor.
+    const bool is_empty = local.numel() == 0;
+    if (is_empty && is_flat_) step.grad = this;
     if (!whole.defined()) return;
     const at::Tensor gradient = sharded_ ? local_gradient(whole) : whole;
     constexpr const char* kWhat = ": the gradient";
@@ -80,16 +99,18 @@ class AdamParameter {
     step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
     const bool is_run = is_settled(gradient) && gradient.is_contiguous();
     gradient_ = is_run ? gradient : settled(gradient).contiguous();
-    const int64_t elements = entry_.rows * entry_.columns;
-    check_run(gradient_, elements, device_, name_, kWhat);
-    step.grad = address_of(gradient_, name_, kWhat);
-    // An empty shard has no element to read, but takes part in what concerns the whole tensor.
-    if (elements == 0) step.grad = this;
+    check_run(gradient_, local.numel(), device_, name_, kWhat);
+    step.grad = first_of(address_of(gradient_, name_, kWhat), is_flat_ ? entry_.before : 0,
+                         gradient_.itemsize());
+    if (is_empty) step.grad = this;
   }
 
-  // Whether it could have a gradient and has none; a frozen parameter could not.
+  // Whether it could have a gradient and has none; a frozen parameter could not, nor can an empty
+  // part of another.
   bool is_absent() const {
-    return !gradient_.defined() && THPVariable_Unpack(parameter_.ptr()).requires_grad();
+    const at::Tensor& parameter = THPVariable_Unpack(parameter_.ptr());
+    return !gradient_.defined() && parameter.requires_grad() &&
+           !(is_flat_ && parameter.numel() == 0);
   }
 
   void mark_stale() const { store_->mark_stale(); }
@@ -172,6 +193,7 @@ class AdamParameter {
   std::optional<StoreHandle> store_;  // of a quantized parameter
   at::Device device_;
   bool sharded_;                                       // a DTensor
+  bool is_flat_ = false;                               // the master of a flat shard
   py::object bytes_;                                   // of a quantized parameter; null for others
   std::optional<Place> place_;                         // of a parameter that is not quantized
   std::vector<std::pair<py::str, py::object>> taken_;  // of the state

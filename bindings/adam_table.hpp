@@ -14,6 +14,11 @@ class AdamTable {
  public:
   // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
   AdamTable(const Plugin* plugin, at::Device device, bool stochastic);
+  // Masters of flat shards, in their order, empty ones too. `exchange`: float32, of what owners
+  // share; `verdicts`: float32, one a shard: after the reduction negative where no owner had a
+  // gradient.
+  AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
+            OptionalTensor verdicts);
 
   // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
   // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
@@ -22,6 +27,7 @@ class AdamTable {
            const py::dict& state, uint64_t seed, uint64_t first) {
     const bool delayed = machine().record_amax != nullptr;
     parameters_.emplace_back(parameter, name, state, table_.device(), delayed, seed, first);
+    if (shards_) parameters_.back().own(shards_->entry(parameters_.size() - 1));
     groups_.push_back(group);
     steps_.emplace_back();
   }
@@ -52,19 +58,22 @@ class AdamTable {
   // `amax`: one float a parameter, for formats with a scale that spans the tensor.
   void update(const OptionalTensor& amax) {
     if (parameters_.empty()) return;
-    if (table_.size() != size()) table_.assign(entries());  // they change only when some are added
+    if (table_.size() != size()) assign();  // they change only when some are added
     step_table_ = {steps_, table_.device()};
     launch(machine().update != nullptr ? machine().update : machine().update_amax, "the update",
            amax);
   }
 
-  // What waits for the amaxes of all shards: the cast, or the history's entry. `stop`: a float in
-  // the machine's memory, or null; if it is not 0, nothing is done.
-  void finish(const at::Tensor& amax, const float* stop) {
+  // What waits for the amaxes of all shards: the cast, or the history's entry; and of flat shards
+  // the cast of what owners share. `stop`: a float in the machine's memory, or null; if it is not
+  // 0, nothing is done.
+  void finish(const OptionalTensor& amax, const float* stop) {
+    if (machine().record_amax != nullptr)
+      launch(machine().record_amax, "recording the amax", amax, stop, verdicts_);
     if (machine().update == nullptr) {
-      launch(machine().cast, "the cast", amax, stop);
-    } else if (machine().record_amax != nullptr) {
-      launch(machine().record_amax, "recording the amax", amax, stop);
+      launch(machine().cast, "the cast", amax, stop, verdicts_);
+    } else if (ends_.size() > 0) {
+      cast_ends(stop);
     }
   }
 
@@ -93,21 +102,48 @@ class AdamTable {
  private:
   const nc_machine& machine() const { return table_.machine(); }
 
-  std::vector<nc_tensor> entries() const {
-    std::vector<nc_tensor> entries;
+  void assign() {
+    std::vector<nc_tensor> entries, ends;
     entries.reserve(parameters_.size());
-    for (const AdamParameter& parameter : parameters_) entries.push_back(parameter.entry());
-    return entries;
+    owner_of_end_.clear();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      entries.push_back(parameters_[i].entry());
+      if (!shards_) continue;
+      const bool bytes_alone = machine().record_amax != nullptr;
+      std::ranges::copy(shards_->ends(i, entries.back(), bytes_alone), std::back_inserter(ends));
+      owner_of_end_.resize(ends.size(), i);
+    }
+    table_.assign(std::move(entries));
+    ends_.assign(std::move(ends));
   }
 
   void launch(nc_function function, const char* what, const OptionalTensor& amax,
-              const float* stop = nullptr) const {
+              const float* stop = nullptr, const OptionalTensor& verdicts = {}) const {
+    nc_launch options = make_launch(stop);
+    options.steps = step_table_.rows;
+    if (amax) options.amax = checked_floats(*amax, size(), table_.device(), "the tensor of amaxes");
+    if (verdicts)
+      options.verdict = checked_floats(*verdicts, size(), table_.device(), "the verdicts");
+    table_.run(function, what, options);
+  }
+
+  // Of blocks and bytes that a cut divides, from what all owners have told: the update has cast
+  // them from the own part alone.
+  void cast_ends(const float* stop) const {
+    std::vector<nc_step> steps;
+    for (const size_t owner : owner_of_end_) steps.push_back(steps_[owner]);
+    const Table<nc_step> table(steps, ends_.device());
+    nc_launch options = make_launch(stop);
+    options.steps = table.rows;
+    ends_.run(machine().cast, "the cast of what owners share", options);
+  }
+
+  nc_launch make_launch(const float* stop) const {
     nc_launch options{};
     options.found_inf = stop;
-    options.steps = step_table_.rows;
     options.stochastic = stochastic_;
-    if (amax) options.amax = checked_floats(*amax, size(), table_.device(), "the tensor of amaxes");
-    table_.run(function, what, options);
+    if (exchange_) options.exchange = exchange_->data_ptr<float>();
+    return options;
   }
 
   bool stochastic_;
@@ -115,7 +151,10 @@ class AdamTable {
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
   std::vector<int64_t> absent_;
-  MatrixTable table_;
+  std::shared_ptr<FlatShards> shards_;
+  OptionalTensor exchange_, verdicts_;
+  MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners
+  std::vector<size_t> owner_of_end_;  // its shard
   Table<nc_step> step_table_;
 };
 

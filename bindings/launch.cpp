@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bindings/errors.hpp"
+#include "runtime/gather/flat_transfer.hpp"
 #include "runtime/launch/plan.hpp"
 #include "runtime/products/rescale.hpp"
 
@@ -46,6 +47,7 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
 template void call(nc_function, const char*, nc_launch, at::Device);
 template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
 template void call(RescaleFunction, const char*, Rescale, at::Device);
+template void call(FlatTransferFunction, const char*, FlatTransfer, at::Device);
 
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
   const c10::DeviceGuard guard(gpu);

@@ -10,9 +10,9 @@
 
 namespace narrowcast {
 
-// Calls a function of the runtime or of a plugin on what it takes (nc_launch, nc_transfer or
-// Rescale), with torch's current stream and threads and without Python's lock. RuntimeError, naming
-// `what`, if it fails.
+// Calls a function of the runtime or of a plugin on what it takes (nc_launch, nc_transfer,
+// FlatTransfer or Rescale), with torch's current stream and threads and without Python's lock.
+// RuntimeError, naming `what`, if it fails.
 template <class Argument>
 void call(const char* (*function)(const Argument*), const char* what, Argument argument,
           at::Device device);

@@ -7,7 +7,9 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_facts(module);
   narrowcast::bind_bytes(module);
   narrowcast::bind_quantize(module);
+  narrowcast::bind_flat_shards(module);
   narrowcast::bind_flat_cast(module);
+  narrowcast::bind_flat_gather(module);
   narrowcast::bind_gather(module);
   narrowcast::bind_linear(module);
   narrowcast::bind_products();

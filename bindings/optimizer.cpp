@@ -52,7 +52,8 @@ struct Part {
 };
 
 // The step that every table has prepared. If a reduction fails, the step is counted, masters are
-// new, and the bytes that waited for it are stale: they are made at the next gather or step.
+// new, and the bytes that waited for it are stale: they are made at the next gather or step. Those
+// of flat shards are nobody's to mark: the next step makes them.
 // `cast_absent()`: what is left to do for parameters of which other ranks have a gradient, or None;
 // if it raises, their bytes are stale.
 void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& reductions,
@@ -60,7 +61,7 @@ void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& 
   for (const Part& part : parts) {
     if (part.amax && part.shared == nullptr) part.amax->zero_();
     part.table->update(part.amax);
-    if (part.amax && part.shared == nullptr) part.table->finish(*part.amax, nullptr);
+    if (part.amax && part.shared == nullptr) part.table->finish(part.amax, nullptr);
   }
   const auto commit = [&](bool reduced) {
     for (const Part& part : parts) part.table->commit(reduced || part.shared == nullptr);
@@ -72,7 +73,7 @@ void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& 
     throw;
   }
   for (const Part& part : parts) {
-    if (part.shared != nullptr) part.table->finish(*part.amax, part.shared->stop());
+    if (part.shared != nullptr) part.table->finish(part.amax, part.shared->stop());
   }
   commit(true);
   if (cast_absent.is_none()) return;
@@ -89,13 +90,27 @@ void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& 
 }  // namespace
 
 AdamTable::AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
-    : stochastic_(stochastic), table_(machine_of(plugin, device), device) {}
+    : stochastic_(stochastic),
+      table_(machine_of(plugin, device), device),
+      ends_(table_.machine(), device) {}
+
+AdamTable::AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
+                     OptionalTensor verdicts)
+    : stochastic_(stochastic),
+      shards_(std::move(shards)),
+      exchange_(std::move(exchange)),
+      verdicts_(std::move(verdicts)),
+      table_(shards_->machine(), shards_->device()),
+      ends_(shards_->machine(), shards_->device()) {
+  if (exchange_) checked_floats(*exchange_, exchange_->numel(), table_.device(), "the exchange");
+}
 
 void bind_optimizer(py::module_& module) {
   py::class_<AdamOptions>(module, "AdamOptions")
       .def(py::init<double, double, double, double, double, bool>());
   py::class_<AdamTable>(module, "AdamTable")
       .def(py::init<const Plugin*, at::Device, bool>(), py::keep_alive<1, 2>())
+      .def(py::init<std::shared_ptr<FlatShards>, bool, OptionalTensor, OptionalTensor>())
       .def("add", &AdamTable::add)
       .def("prepare", &AdamTable::prepare)
       .def("find_absent", &AdamTable::find_absent)

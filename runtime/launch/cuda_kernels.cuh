@@ -87,20 +87,29 @@ struct UpdateAmaxAction {
   }
 };
 
+// The tile of a thread block. Some of the last come first: there a flat shard ends, whose edge
+// takes longer than other tiles, and nothing would run beside it at the end of a launch.
+__device__ __forceinline__ int64_t tile_number(int64_t tiles) {
+  constexpr int64_t kAhead = 256;
+  const int64_t number = int64_t{blockIdx.x} - (tiles < kAhead ? tiles : kAhead);
+  return number < 0 ? number + tiles : number;
+}
+
 template <class Sequence, class Action, int kMinBlocks>
 __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize, kMinBlocks)
     tile_kernel(const __grid_constant__ CudaLaunch parameters) {
   constexpr int kWarps = Sequence::kTileRows / kThreadRows;
   __shared__ CudaShared<kWarps> shared;
   __shared__ CudaEntry entry;
-  if (!load_entry</*kOfTile=*/true>(parameters, entry, blockIdx.x)) return;
   const nc_launch& launch = parameters.launch;
+  const int64_t number = tile_number(launch.tiles);
+  if (!load_entry</*kOfTile=*/true>(parameters, entry, number)) return;
   const nc_tensor& tensor = entry.tensor;
   const void* grad = launch.steps == nullptr ? nullptr : entry.step.grad;
   const Extent matrix{tensor.rows, tensor.columns};
-  const Extent origin = tile_origin(tensor, blockIdx.x, kWarps * kThreadRows, kWarpColumns);
+  const Extent origin = tile_origin(tensor, number, kWarps * kThreadRows, kWarpColumns);
   const Part part(tensor, launch, Action::kCollects);
-  const bool is_first = blockIdx.x == tensor.first_tile;
+  const bool is_first = number == tensor.first_tile;
   if (is_full<Sequence>(tensor, grad, origin, kWarps * kThreadRows, kWarpColumns)) {
     CudaTile<kWarps, true> tile(matrix, origin, part, is_first, /*has_words=*/true, shared);
     Action::template run<Sequence>(tile, launch, entry);

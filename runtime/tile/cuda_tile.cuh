@@ -47,10 +47,11 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
       if (part.seams == nullptr || !part.has_values()) return;
 #pragma unroll
       for (int r = 0; r < kThreadRows; ++r) {
+        const int64_t first = offset() + r * matrix.columns;
+        if (!part.has_values(first, first + kThreadColumns)) continue;
 #pragma unroll
         for (int c = 0; c < kThreadColumns; ++c) {
-          if (this->column() + c < matrix.columns)
-            x[r][c] = part.value_of(offset() + r * matrix.columns + c, x[r][c]);
+          if (this->column() + c < matrix.columns) x[r][c] = part.value_of(first + c, x[r][c]);
         }
       }
     }

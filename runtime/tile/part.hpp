@@ -78,6 +78,12 @@ struct Part {
     return seams->begin[0] < seams->end[0] || seams->begin[1] < seams->end[1];
   }
 
+  // Whether they share bytes of some of the elements `first` to `last`.
+  NC_EVERYWHERE bool has_values(int64_t first, int64_t last) const {
+    return (first < seams->end[0] && last > seams->begin[0]) ||
+           (first < seams->end[1] && last > seams->begin[1]);
+  }
+
   // An element's value, of whichever owner, where bytes are shared: told, if it is the own one, and
   // known otherwise; zero elsewhere.
   NC_EVERYWHERE float value_of(int64_t element, float own) const {

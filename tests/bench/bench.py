@@ -83,7 +83,13 @@ def main() -> None:
     build, *names = sys.argv[1:]
     formats = names or nc.formats()
     folder = Path(build) / "tests" / "bench"
-    for program in ("bench_cpu", "bench_cuda", "bench_shards", "bench_activations"):
+    for program in (
+        "bench_cpu",
+        "bench_cuda",
+        "bench_shards",
+        "bench_flat_gather",
+        "bench_activations",
+    ):
         if (folder / program).exists():
             subprocess.run([folder / program, *formats], check=True)
     host_time.print_steps(formats, "cpu")

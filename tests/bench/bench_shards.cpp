@@ -8,40 +8,14 @@
 #include <memory>
 
 #include "runtime/launch/cuts.hpp"
+#include "tests/bench/flat_layers.hpp"
 #include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
-#include "tests/bench/layers.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
 namespace narrowcast::test {
 namespace {
-
-constexpr int64_t kOwners = 8, kOwner = 3;
-
-// A weight's place among all, and the part of it that the owner has.
-struct Piece {
-  Extent matrix;
-  std::vector<int64_t> cuts;
-  int64_t begin, end;
-};
-
-// Norms and the like lie ahead of them, so that no cut falls on a whole row.
-constexpr int64_t kAhead = 64 * 201;
-
-std::vector<Piece> pieces_of(int64_t share) {
-  std::vector<Piece> pieces;
-  int64_t first = kAhead;
-  for (const Extent matrix : all_layers()) {
-    const int64_t elements = matrix.rows * matrix.columns;
-    const auto within = [&](int64_t at) { return std::clamp<int64_t>(at - first, 0, elements); };
-    Piece piece{matrix, {}, within(kOwner * share), within((kOwner + 1) * share)};
-    for (int64_t owner = 1; owner < kOwners; ++owner) piece.cuts.push_back(within(owner * share));
-    pieces.push_back(piece);
-    first += elements;
-  }
-  return pieces;
-}
 
 int64_t blocks_of(const nc_layout& layout, Extent matrix) {
   if (spans_tensor(layout)) return 1;
@@ -54,8 +28,7 @@ class Bench {
     check(cudaStreamCreate(&stream_), "stream");
     const Copy copy;
     copy_ = copy.rate(stream_);
-    int64_t elements = 0;
-    for (const Extent matrix : all_layers()) elements += matrix.rows * matrix.columns;
+    const int64_t elements = elements_of_layers();
     share_ = elements / kOwners;
     std::printf("copy %.0f GB/s (read plus written); %.0fM of %.0fM parameters\n", copy_ / 1e9,
                 static_cast<double>(share_) / 1e6, static_cast<double>(elements) / 1e6);

@@ -32,10 +32,14 @@ def poisoned(value, format, device="cpu", **options):
     is that of the value, if there is one.
     """
     weight = nc.quantize(value.to(device), format, **options)
+    poison(weight)
+    return weight
+
+
+def poison(weight):
     for name, one in stored(weight).items():
         rows, columns = used(weight, name, one)
         one.view(-1, one.shape[-1])[:rows, :columns] = POISON
-    return weight
 
 
 def used(weight, name, buffer):

@@ -385,3 +385,23 @@ def test_forgotten_weights_are_cut_anew(format):
     nc.quantize_master_weights([weight], [value], [0])
     zero.forget([weight])
     nc.quantize_master_weights([weight], [value], [0])
+
+
+def another_group(mesh):
+    """The weights of one process group, handed in with another of the same ranks."""
+    value = flat.value_of((64, 64), special=False)
+    weight = nc.quantize(value, "nvfp4")
+    master, start = flat.shards(value, [0, 1000, 64 * 64], mesh.get_local_rank())
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    nc.quantize_master_weights([weight], [master], [start], groups[0])
+    try:
+        nc.quantize_master_weights([weight], [master], [start], groups[1])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def test_mixed_process_groups():
+    first, second = ranks.run(2, "cpu", another_group)
+    for said in (first, second):
+        assert "ValueError: quantize_master_weights got another process group" in said

@@ -135,6 +135,11 @@ class Owners {
     return {};
   }
 
+  // A buffer of an owner; nothing writes columnwise ones that follow from rowwise ones.
+  std::span<uint8_t> bytes(size_t owner, int buffer) const {
+    return owners_[owner].buffer[static_cast<size_t>(buffer)].all();
+  }
+
   int64_t shared() const { return static_cast<int64_t>(initial_.size()); }
 
  private:

@@ -8,10 +8,11 @@ import torch
 from narrowcast import _C, consensus
 from narrowcast.optimizer import observation, options
 from narrowcast.optimizer import state as states
-from narrowcast.optimizer.entry import Entry
+from narrowcast.optimizer.entry import Entry, label_of
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
-from narrowcast.tensor import QuantizedTensor, compiling, dtensors
+from narrowcast.tensor import compiling
+from narrowcast.zero.updates import Fused, place_in
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -78,6 +79,7 @@ class FusedAdam(torch.optim.Optimizer):
                 "computed, on the CPU"
             )
         self.state_dtype = state_dtype
+        self.fused: list[Fused] = []
         self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -113,19 +115,15 @@ class FusedAdam(torch.optim.Optimizer):
                 self._make_state(parameter, name)
 
     def named(self, first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
-        """Every parameter, groups one after another: the index of its group, itself, and what
-        messages call it.
-        """
+        """Every parameter with the index of its group and what messages call it."""
         for index, group in enumerate(self.param_groups[first_group:], first_group):
-            names = group.get("param_names") or map(_label_of, group["params"])
+            names = group.get("param_names") or map(label_of, group["params"])
             for position, (parameter, name) in enumerate(zip(group["params"], names, strict=True)):
                 place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
                 yield index, parameter, name or place
 
     def step(self, closure=None):
-        """Updates every parameter that has a gradient. Returns what the closure returns, if one is
-        given.
-        """
+        """Updates every parameter that has a gradient. Returns what a closure returns."""
         step = self._observed_step if observation.is_on(self) else self._step
         return step(closure)
 
@@ -185,7 +183,8 @@ class FusedAdam(torch.optim.Optimizer):
             lines = [(entry.parameter, entry.line) for entry in entries]
             consensus.check_shards("parameters of FusedAdam", lines)
             self._are_alike = True
-        self._tables = Tables(entries, self._masters)
+        seeds = list(map(str, self._table_seeds))
+        self._tables = Tables(entries, self._masters, self.fused, seeds)
         self._roster = _C.Roster(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
@@ -199,7 +198,7 @@ class FusedAdam(torch.optim.Optimizer):
         """
         self._table_seeds = self._roster = None
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
-        self._tables = Tables([], self._masters)
+        self._tables = Tables([], self._masters, [], [])
         self._are_alike = False
         self._lock = threading.RLock()
 
@@ -208,9 +207,16 @@ class FusedAdam(torch.optim.Optimizer):
         seeds = self._seeds()
         entries = []
         for group, parameter, name in self.named():
-            seed = None if seeds[group] is None else (seeds[group] + len(entries)) % 2**64
+            seed = seeds[group]
+            if seed is not None:
+                place = place_in(self.fused, parameter)
+                seed = (seed + (len(entries) if place is None else place)) % 2**64
             entries.append(Entry(parameter, self.state[parameter], name, group, seed))
         return entries
+
+    def forget_tables(self) -> None:
+        """Has the next step make its tables anew."""
+        self._roster = None
 
     def _seeds(self) -> list[int | None]:
         return [options.seed_of(group, index) for index, group in enumerate(self.param_groups)]
@@ -234,15 +240,10 @@ class FusedAdam(torch.optim.Optimizer):
 
     def __setstate__(self, state):
         super().__setstate__(state)
+        self.fused = []
         self._forget()
 
 
 observation.leave_to_class(FusedAdam)
 # torch.compile calls a step and does not look into it.
 compiling.leave_alone(FusedAdam.step)
-
-
-def _label_of(parameter: torch.Tensor) -> str | None:
-    """The name that nc.convert has given a weight."""
-    local = dtensors.local_of(parameter)
-    return local._store.label.name if isinstance(local, QuantizedTensor) else None

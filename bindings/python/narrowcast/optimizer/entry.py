@@ -46,3 +46,9 @@ class Entry(NamedTuple):
             f"{self.name}, {shape} of {kind} {stored}, in option group {self.group}, rounded "
             f"{rounding}"
         )
+
+
+def label_of(parameter: torch.Tensor) -> str | None:
+    """The name that nc.convert has given a weight."""
+    local = dtensors.local_of(parameter)
+    return local._store.label.name if isinstance(local, QuantizedTensor) else None

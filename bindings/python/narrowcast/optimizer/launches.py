@@ -4,6 +4,7 @@ reduced.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from narrowcast.optimizer.state import make_updatable
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
+from narrowcast.zero.updates import Fused, Updates
 
 
 class Key(NamedTuple):
@@ -36,20 +38,33 @@ class Key(NamedTuple):
 
 class Tables:
     """Made from all parameters of an optimizer. `masters`: those that the state had when the
-    optimizer last looked, by parameter; brought up to date here.
+    optimizer last looked, by parameter; brought up to date here. `fused`: which parameters are
+    flat shards; `options`: as in Updates.
     """
 
-    def __init__(self, entries: list[Entry], masters: dict[torch.Tensor, torch.Tensor]):
+    def __init__(
+        self,
+        entries: list[Entry],
+        masters: dict[torch.Tensor, torch.Tensor],
+        fused: list[Fused],
+        options: list[str],
+    ):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
         self._agreements = agreement.Agreements()
         self.have_agreed = False  # in this step; whoever begins one says so
+        flat = {id(one) for some in fused for one in some.parameters if one is not None}
         for entry in entries:
-            self._add(entry)
-        self._reductions: list[Reduction] = []
+            if id(entry.parameter) not in flat:
+                self._add(entry)
+        self._reductions: list[Reduction | Updates] = []
         self._parts = self._lay_out(entries)
+        self._updates = [Updates(some, entries, options) for some in fused]
+        self._reductions += self._updates
+        self._parts += chain.from_iterable(updates.parts() for updates in self._updates)
+        self._shared = [one.shared for one in self._reductions if one.shared is not None]
 
     def _add(self, entry: Entry) -> None:
         local = dtensors.local_of(entry.parameter)
@@ -120,7 +135,6 @@ class Tables:
             self._reductions.append(reduction)
             amaxes.update(zip(keys, reduction.amaxes, strict=True))
             shared.update(dict.fromkeys(keys, reduction.shared))
-        self._shared = [reduction.shared for reduction in self._reductions]
         return [
             _C.AdamPart(table, amaxes.get(key), shared.get(key))
             for key, table in self._tables.items()
@@ -130,7 +144,10 @@ class Tables:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        return all(table.prepare(options, grad_scale) for table in self._tables.values())
+        tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
+        return all(updates.is_current() for updates in self._updates) and all(
+            table.prepare(options, grad_scale) for table in tables
+        )
 
     def hear(self) -> None:
         """A step begins. DisagreementError, on all ranks, if the last one was not of all ranks."""

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C, consensus
+from narrowcast.heard import Heard
 from narrowcast.optimizer.entry import Entry
 from narrowcast.tensor import casting
 
@@ -41,7 +42,7 @@ class Reduction:
         self._header, self._verdicts, self._amaxes, _ = self._memory.split(sizes)
         self._absent: list[_Absent] = []
         self._is_unheard = False
-        self._heard = _Heard(self._header) if device.type == "cuda" else None
+        self._heard = Heard(self._header)
         self.amaxes = self._amaxes.split(counts)  # of each table
         self.shared = _C.SharedAmaxes(self._memory, casting.reducer(self._memory, process_group))
 
@@ -51,8 +52,7 @@ class Reduction:
         """
         if self._is_unheard:
             self._is_unheard = False
-            header = self._header if self._heard is None else self._heard.header()
-            self._judge(header.tolist())
+            self._judge(self._heard.read())
 
     def begin(self) -> None:
         """Before the update: says which parameters have no gradient on this rank."""
@@ -80,10 +80,9 @@ class Reduction:
 
     def listen(self) -> None:
         """After the step."""
-        if self._heard is None:
+        self._heard.fetch()
+        if self._heard.is_at_once:
             self.hear()
-        else:
-            self._heard.fetch()
 
     def withdraw(self) -> None:
         """In the place of a step, on a rank that cannot take it: the others neither wait for it nor
@@ -93,7 +92,7 @@ class Reduction:
         self._header[0] = dist.get_rank(self._process_group) + 1
         self._verdicts.fill_(_ABSENT)
         casting.reduce_over(self._memory, self._process_group)
-        if self._heard is not None:
+        if not self._heard.is_at_once:
             self._is_unheard = True
             self._heard.fetch()
 
@@ -113,27 +112,6 @@ class Reduction:
             "gives the reason; the other ranks have updated their shards. Load a checkpoint on all "
             f"ranks, or go on, with rank {rank} a step behind: the next gather makes all bytes anew"
         )
-
-
-class _Heard:
-    """The header of a reduction on its way from a GPU to the host."""
-
-    def __init__(self, header: torch.Tensor):
-        self._source = header
-        self._pinned = torch.zeros(_HEADER, device="cpu", pin_memory=True)
-        self._event: torch.cuda.Event | None = None
-
-    def fetch(self) -> None:
-        self._pinned.copy_(self._source, non_blocking=True)
-        self._event = torch.cuda.Event()
-        self._event.record()
-
-    def header(self) -> torch.Tensor:
-        if self._event is None:  # the step was interrupted before it could ask
-            self.fetch()
-        self._event.synchronize()
-        self._event = None
-        return self._pinned
 
 
 def _halves(digest: int) -> list[float]:

@@ -3,6 +3,7 @@ each weight, which begins and ends anywhere, and casts it.
 """
 
 from narrowcast.zero.columnwise import post_all_gather_processing
+from narrowcast.zero.fusing import fuse
 from narrowcast.zero.master_weights import forget, quantize_master_weights
 
-__all__ = ["forget", "post_all_gather_processing", "quantize_master_weights"]
+__all__ = ["forget", "fuse", "post_all_gather_processing", "quantize_master_weights"]

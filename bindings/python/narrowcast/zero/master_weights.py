@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -13,9 +12,11 @@ from narrowcast.consensus import DisagreementError
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, ranges, shards
+from narrowcast.zero.groups import group_or_all, tell_failure
 from narrowcast.zero.plan import Plan
 from narrowcast.zero.shards import Shard
 
+_WHAT = "quantize_master_weights"
 _plans: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of each weight
 
 
@@ -65,7 +66,7 @@ def quantize_master_weights(
     TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
     the weights once; RuntimeError where another rank failed, or has other weights.
     """
-    group = _group(group)
+    group = group_or_all(group)
     try:
         check_source(source)
         check_rounding(rounding)
@@ -77,7 +78,7 @@ def quantize_master_weights(
         _fail(model_weights, group, error)
         raise
     if not own:
-        ranges.agree(own, None, group, None)  # others may have handed in some
+        ranges.agree(own, None, group, None, _WHAT)  # others may have handed in some
         return
     plan = _plan(model_weights, own, group)
     draws = None
@@ -105,34 +106,33 @@ def forget(weights: Sequence[torch.Tensor]) -> None:
             _drop(plan)
 
 
-def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    if group is None and dist.is_available() and dist.is_initialized():
-        return dist.group.WORLD
-    return group
-
-
 def _plan(weights, own: list[Shard], group) -> Plan:
     known = [_plans.get(weight) for weight in weights]
     plan = known[0]
     if plan is None and not any(known):
-        plan = Plan(own, ranges.agree(own, None, group, own[0].store.bytes.device), group)
+        agreed = ranges.agree(own, None, group, own[0].store.bytes.device, _WHAT)
+        plan = Plan(own, agreed, group)
         for weight in weights:
             _plans[weight] = plan
         return plan
+    other = None
     if plan is None or any(one is not plan for one in known) or not plan.is_of(own):
+        other = "other weights or other shards"
+    elif plan.group is not group:
+        other = "another process group"
+    if other is not None:
         error = ValueError(
-            "quantize_master_weights got other weights or other shards than when they were handed "
-            "in first: call narrowcast.zero.forget(weights) on all ranks before they are cut in "
-            "another way"
+            f"quantize_master_weights got {other} than when these weights were handed in first: "
+            "call narrowcast.zero.forget(weights) on all ranks before they are cut in another way"
         )
         _fail(weights, group, error)
         raise error
     try:
-        plan.hear()
+        plan.exchange.hear()
     except DisagreementError:
         _drop(plan)
         raise
-    if not plan.has_current_bytes():  # they have moved, and nobody else need know
+    if not plan.exchange.is_current():  # they have moved, and nobody else need know
         plan = Plan(own, plan.ranges, group)
         for weight in weights:
             _plans[weight] = plan
@@ -143,11 +143,10 @@ def _fail(weights, group, error: Exception) -> None:
     """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
     known = [plan for plan in map(_known_plan, weights) if plan is not None]
     if known:
-        known[0].withdraw()
+        known[0].exchange.withdraw()
         _drop(known[0])
-    elif group is not None:
-        with suppress(DisagreementError):  # for the others; here the error itself is raised
-            ranges.agree(None, f"{type(error).__name__}: {error}.", group, None)
+    else:
+        tell_failure(error, group, _WHAT)
 
 
 def _known_plan(weight) -> Plan | None:

@@ -17,11 +17,16 @@ _WAY_OUT = (
 
 
 def agree(
-    shards: list[Shard] | None, error: str | None, group: dist.ProcessGroup | None, device: Any
+    shards: list[Shard] | None,
+    error: str | None,
+    group: dist.ProcessGroup | None,
+    device: Any,
+    what: str,
 ) -> list[list[tuple[int, int]]]:
     """Collective: ranges[rank][weight], of all ranks. `error`: what was wrong with the arguments of
-    this rank, then `shards` is None. DisagreementError on all ranks if one has an error, or if they
-    hand in different weights; ValueError, on all, unless each element is one rank's.
+    this rank, then `shards` is None; `what`: the call, in messages. DisagreementError on all ranks
+    if one has an error, or if they hand in different weights; ValueError, on all, unless each
+    element is one rank's.
     """
     own: Any = error if shards is None else [(s.line, s.begin, s.end) for s in shards]
     every: list[Any] = [own]
@@ -32,9 +37,7 @@ def agree(
     failed = [(rank, said) for rank, said in enumerate(every) if isinstance(said, str)]
     if failed:
         rank, said = failed[0]
-        raise DisagreementError(
-            f"quantize_master_weights failed on rank {rank} of the group: {said} {_WAY_OUT}"
-        )
+        raise DisagreementError(f"{what} failed on rank {rank} of the group: {said} {_WAY_OUT}")
     _check_alike([[line for line, *_ in said] for said in every])
     ranges = [[(begin, end) for _, begin, end in said] for said in every]
     for place, shard in enumerate(shards or []):

@@ -1,0 +1,56 @@
+// The flat shards that a rank owns of matrices of one format on one device, each a run of elements
+// that begins and ends anywhere: what casts and updates of them have in common.
+#pragma once
+
+#include "bindings/bytes.hpp"
+#include "bindings/launch.hpp"
+#include "runtime/launch/cuts.hpp"
+
+namespace narrowcast {
+
+// Where a matrix's first element would lie, had a run of elements that begins at `begin` all of it.
+inline void* first_of(void* run, int64_t begin, size_t itemsize) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(run) -
+                                 static_cast<uintptr_t>(begin) * itemsize);
+}
+
+class FlatShards {
+ public:
+  // `begins`, `ends`: elements that are this rank's; `cuts`: where any rank's begin, of each
+  // matrix; `first_slot`: of the exchange that all shards of a process group share.
+  FlatShards(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<int64_t> begins,
+             std::vector<int64_t> ends, const std::vector<std::vector<int64_t>>& cuts,
+             int64_t first_slot);
+
+  const Plugin& plugin() const { return matrices_[0]->plugin; }
+  const nc_machine& machine() const { return plugin().machine(device()); }
+  at::Device device() const { return matrices_[0]->device; }
+  int64_t size() const { return std::ssize(matrices_); }
+  bool spans() const { return plugin().format().tensor_amax != 0; }
+  int64_t begin(size_t i) const { return begins_[i]; }
+  int64_t elements(size_t i) const { return ends_[i] - begins_[i]; }
+
+  // The slots before anybody has collected, int32 on the CPU.
+  at::Tensor initial() const;
+
+  // A shard's row in the table of a launch, without values. Where columnwise follows from rowwise
+  // it is not written, but derived when the shards of all have come.
+  nc_tensor entry(size_t i) const;
+
+  // Its ends that wait for other owners: for amaxes of divided blocks, or, where a cast waits for
+  // no amax, for values in divided bytes alone.
+  std::vector<nc_tensor> ends(size_t i, const nc_tensor& entry, bool bytes_alone) const;
+
+  // Whether these are the matrices' buffers still: weights may have been moved.
+  bool are_of(const std::vector<std::shared_ptr<Bytes>>& now) const;
+
+ private:
+  std::vector<std::shared_ptr<Bytes>> matrices_;
+  std::vector<int64_t> begins_, ends_;
+  std::vector<Cuts> cuts_;
+  std::vector<nc_seams> seams_;
+  at::Tensor seams_copy_;
+  const nc_seams* seams_in_memory_ = nullptr;
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,122 @@
+"""What the owners of flat shards tell each other in one reduction, by maxima of int32."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from narrowcast import _C
+from narrowcast.consensus import DisagreementError
+from narrowcast.heard import Heard
+from narrowcast.registry import Format
+from narrowcast.tensor import casting
+from narrowcast.zero.shards import Shard
+
+Ranges = list[list[tuple[int, int]]]
+
+
+class Part(NamedTuple):
+    """The shards of one format. `places`: in the list of all; `amaxes`: of their tensors, float32
+    in the exchange; None where no scale spans the tensor.
+    """
+
+    format: Format
+    places: list[int]
+    shards: _C.FlatShards
+    amaxes: torch.Tensor | None
+
+
+class Exchange:
+    """In its order: who has failed, 0 or his rank + 1; `extra` integers of the user's; amaxes of
+    tensors; amaxes of blocks and values of elements that cuts divide, of one format after another.
+    All of it is filled with what a rank says that has nothing to say, before others add to it.
+
+    `what` failed, in messages; `header`: the flag and what is extra, int32.
+    """
+
+    def __init__(
+        self,
+        shards: list[Shard],
+        ranges: Ranges,
+        group: dist.ProcessGroup | None,
+        what: str,
+        extra: int = 0,
+    ):
+        self.shards, self.ranges, self._what = shards, ranges, what
+        self.group = group if group is not None and dist.get_world_size(group) > 1 else None
+        self.device = shards[0].store.bytes.device
+        places: dict[Format, list[int]] = defaultdict(list)
+        for place, shard in enumerate(shards):
+            places[shard.store.format].append(place)
+        spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
+        sizes = [1 + extra, spans]
+        silence, flats = [torch.zeros(sum(sizes), dtype=torch.int32)], []
+        for some in places.values():
+            flats.append(self._flat(some, sum(map(len, silence))))
+            silence.append(flats[-1].initial())
+        self.silence = torch.cat(silence).to(self.device)
+        self.memory = self.silence.clone()
+        self.is_collective = self.group is not None and len(self.memory) > 1 + extra
+        self.header, amaxes, _ = self.memory.split([*sizes, len(self.memory) - sum(sizes)])
+        self.floats, amaxes = self.memory.view(torch.float32), amaxes.view(torch.float32)
+        self.parts: list[Part] = []
+        for (format, some), flat in zip(places.items(), flats, strict=True):
+            count = len(some) if format.tensor_amax else 0
+            own, amaxes = amaxes[:count], amaxes[count:]
+            self.parts.append(Part(format, some, flat, own if count else None))
+        self.heard = Heard(self.header)
+        self._is_unheard = False
+
+    def _flat(self, places: list[int], first_slot: int) -> _C.FlatShards:
+        own = [self.shards[place] for place in places]
+        cuts = [[of_rank[place][0] for of_rank in self.ranges] for place in places]
+        begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
+        return _C.FlatShards([shard.store.bytes for shard in own], begins, ends, cuts, first_slot)
+
+    def is_current(self) -> bool:
+        """Whether the weights' buffers are those that launches write."""
+        return all(
+            part.shards.are_of([self.shards[place].store.bytes for place in part.places])
+            for part in self.parts
+        )
+
+    def begin(self) -> None:
+        self.memory.copy_(self.silence)
+        self._is_unheard = self.is_collective
+
+    def listen(self) -> None:
+        """After the reduction. DisagreementError if another rank failed: on the CPU at once, from a
+        GPU when it is heard.
+        """
+        self.heard.fetch()
+        if self.heard.is_at_once:
+            self.hear()
+
+    def hear(self) -> list[int]:
+        """The header of the last reduction, if nobody has heard it. DisagreementError if a rank
+        failed in it.
+        """
+        if not self._is_unheard:
+            return []
+        self._is_unheard = False
+        header = self.heard.read()
+        if header[0]:
+            raise DisagreementError(
+                f"{self._what} failed on rank {header[0] - 1} of the group, which says why; no "
+                "rank has changed its weights' bytes. Every rank raises this error"
+            )
+        return header
+
+    def withdraw(self) -> None:
+        """In the place of a reduction, on a rank that cannot take part: has the others fail."""
+        if self.is_collective:
+            self.begin()
+            self.memory[0] = dist.get_rank(self.group) + 1
+            casting.reduce_over(self.memory, self.group)
+            self.heard.fetch()
+            # Others hear of it now, or before the next reduction, and so does this rank then; now
+            # its own error is the one to raise.
+            self._is_unheard = not self.heard.is_at_once

@@ -1,0 +1,101 @@
+"""narrowcast.zero.fuse: an optimizer's step makes the bytes of weights in the pass that updates
+shards of their masters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from narrowcast.zero import ranges, shards
+from narrowcast.zero.groups import group_or_all, tell_failure
+from narrowcast.zero.updates import Fused, place_in
+
+if TYPE_CHECKING:
+    from narrowcast.optimizer import FusedAdam
+
+
+def fuse(
+    optimizer: FusedAdam,
+    model_weights: Sequence[torch.Tensor],
+    master_weights: Sequence[torch.Tensor | None],
+    start_offsets: Sequence[int | None],
+    group: dist.ProcessGroup | None = None,
+    manual_post_all_gather_processing: bool = False,
+) -> None:
+    """From now on optimizer.step() leaves behind what nc.quantize_master_weights would after it: it
+    updates this rank's shards of master weights and writes the weights' bytes in one pass over
+    memory, with one reduction at most, of what cuts divide and of amaxes of tensors.
+
+    optimizer       a FusedAdam; may be called again for other weights, as of another process group
+    master_weights  float32 [elements], contiguous, on the weights' device: parameters of the
+                    optimizer, which are their own masters; None where this rank owns nothing
+    model_weights, start_offsets, group, manual_post_all_gather_processing
+                    as in nc.quantize_master_weights
+
+    Collective: ranks tell each other what they own. Then step() is collective too where cuts divide
+    blocks or bytes, or a scale spans a tensor: every rank calls it, also one that owns nothing, and
+    ranks have gradients of the same weights. Options of groups that say how codes are rounded are
+    alike on all ranks; weight i of the list draws from seed + i.
+
+    Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
+    copy of the optimizer is fused anew.
+
+    TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
+    the weights once; RuntimeError where another rank failed, or has other weights.
+    """
+    group = group_or_all(group)
+    try:
+        _check_kind(optimizer)
+        own = shards.read(model_weights, master_weights, start_offsets)
+        _check_new(optimizer, own)
+        parameters = [
+            _parameter(optimizer, place, master) if shard.master is not None else None
+            for place, (shard, master) in enumerate(zip(own, master_weights, strict=True))
+        ]
+    except (TypeError, ValueError) as error:
+        tell_failure(error, group, "fuse")
+        raise
+    device = own[0].store.bytes.device if own else None
+    agreed = ranges.agree(own, None, group, device, "fuse")
+    if own:
+        by_hand = manual_post_all_gather_processing
+        optimizer.fused.append(Fused(own, parameters, agreed, group, by_hand))
+        optimizer.forget_tables()
+
+
+def _check_kind(optimizer) -> None:
+    if not hasattr(optimizer, "fused"):
+        raise TypeError(
+            f"the optimizer is a {type(optimizer).__name__}, not a narrowcast.FusedAdam: with "
+            "others, call nc.quantize_master_weights after their step"
+        )
+
+
+def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
+    known = {id(shard.store) for fused in optimizer.fused for shard in fused.shards}
+    for place, shard in enumerate(own):
+        if id(shard.store) in known:
+            raise ValueError(
+                f"weight {place}, a {shard.store.describe()}, has been fused with this optimizer "
+                "already; shards of one process group make up a weight"
+            )
+
+
+def _parameter(optimizer: FusedAdam, place: int, master: torch.Tensor) -> torch.Tensor:
+    if master.dim() != 1 or not master.is_contiguous():
+        raise ValueError(
+            f"weight {place}: its master shard has shape {tuple(master.shape)} and strides "
+            f"{master.stride()}; one dimension, contiguous, is needed"
+        )
+    if not any(master is parameter for _, parameter, _ in optimizer.named()):
+        raise ValueError(
+            f"weight {place}: its master shard is no parameter of the optimizer: make FusedAdam "
+            "over the master shards first"
+        )
+    if place_in(optimizer.fused, master) is not None:
+        raise ValueError(f"weight {place}: its master shard is fused with another weight already")
+    return master

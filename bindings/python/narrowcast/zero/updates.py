@@ -1,0 +1,173 @@
+"""The flat shards that an optimizer updates: a table of the launch for each format, and the one
+reduction that they may need.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from narrowcast import _C, consensus
+from narrowcast.tensor import casting
+from narrowcast.zero import columnwise
+from narrowcast.zero.exchange import Exchange, Part, Ranges
+from narrowcast.zero.shards import Shard
+
+if TYPE_CHECKING:
+    from narrowcast.optimizer.entry import Entry
+
+_DIGEST = 2  # integers: half of a digest, and its negative
+_DIGEST_VALUES = 2**31
+_NOBODYS = torch.tensor(-1.0).view(torch.int32).item()  # a verdict; a launch leaves its shard alone
+
+
+class Fused(NamedTuple):
+    """What narrowcast.zero.fuse was told. `parameters`: the optimizer's, of each shard; None of
+    empty ones.
+    """
+
+    shards: list[Shard]
+    parameters: list[torch.Tensor | None]
+    ranges: Ranges
+    group: dist.ProcessGroup | None
+    by_hand: bool
+
+
+def place_in(every: list[Fused], parameter: torch.Tensor) -> int | None:
+    """Of a parameter in the lists that it is fused in; None if it is no flat shard."""
+    for fused in every:
+        for place, one in enumerate(fused.parameters):
+            if one is parameter:
+                return place
+    return None
+
+
+class Updates:
+    """Made with the optimizer's tables. `entries`: of its parameters; `options`: a line for each of
+    its groups, which ranks must have alike.
+
+    The exchange has, beside a digest of these lines, for each weight a verdict, 0 if an owner had a
+    gradient, else negative; and a 1 if one had none.
+    """
+
+    lacks_gradients = False  # ranks have gradients of the same weights
+
+    def __init__(self, fused: Fused, entries: list[Entry], options: list[str]):
+        self._fused = fused
+        count = len(fused.shards)
+        self._exchange = Exchange(
+            fused.shards, fused.ranges, fused.group, "FusedAdam's step", _DIGEST + 2 * count
+        )
+        digest = consensus.digest(options) % _DIGEST_VALUES
+        sizes = [1, _DIGEST, count, count]
+        _, own_digest, verdicts, _ = self._exchange.silence[: sum(sizes)].split(sizes)
+        own_digest.copy_(torch.tensor([digest, -digest]))
+        order = list(chain.from_iterable(part.places for part in self._exchange.parts))
+        owned = [
+            0 if fused.shards[place].begin < fused.shards[place].end else _NOBODYS
+            for place in order
+        ]
+        verdicts.copy_(torch.tensor(owned))
+        self._order = order
+        _, _, self._verdicts, self._lacking = self._exchange.header.split(sizes)
+        known = {entry.parameter: entry for entry in entries}
+        at = 0
+        self.tables: list[_C.AdamTable] = []
+        for part in self._exchange.parts:
+            own = [known.get(fused.parameters[place]) for place in part.places]
+            self.tables.append(self._table(part, own, at))
+            at += len(own)
+        self.shared = None
+        if self._exchange.is_collective:
+            reduce = casting.reducer(self._exchange.memory, self._exchange.group)
+            self.shared = _C.SharedAmaxes(self._exchange.floats, reduce)
+
+    def _table(self, part: Part, own: list[Entry | None], at: int) -> _C.AdamTable:
+        stochastic = {entry.seed is not None for entry in own if entry is not None}
+        if len(stochastic) > 1:
+            raise ValueError(
+                f"flat shards of weights in {part.format.name} are rounded to nearest in one "
+                "option group and stochastically in another: one launch updates all of a format, "
+                "so give them one rounding"
+            )
+        shared = self._exchange.is_collective
+        verdicts = self._verdicts[at : at + len(own)].view(torch.float32) if shared else None
+        exchange = self._exchange.floats if shared else None
+        table = _C.AdamTable(part.shards, stochastic == {True}, exchange, verdicts)
+        for entry in own:
+            if entry is None:
+                table.add(*self._nothing())
+            else:
+                parameter, state, name, group, seed = entry
+                table.add(parameter, name, group, state, seed or 0, 0)
+        return table
+
+    def _nothing(self) -> tuple:
+        """In the place of a parameter: of an empty shard."""
+        empty = torch.zeros(0, device=self._exchange.device)
+        state = {"step": torch.zeros((), device="cpu"), "exp_avg": empty, "exp_avg_sq": empty}
+        return empty, "an empty shard", 0, state, 0, 0
+
+    def parts(self) -> list[_C.AdamPart]:
+        """Of a step."""
+        parts = self._exchange.parts
+        return [
+            _C.AdamPart(table, part.amaxes, self.shared)
+            for table, part in zip(self.tables, parts, strict=True)
+        ]
+
+    def is_current(self) -> bool:
+        """Whether the weights' buffers are those that the tables are of."""
+        return self._exchange.is_current()
+
+    def hear(self) -> None:
+        """DisagreementError, on all ranks, if the last step was not one of all ranks alike."""
+        header = self._exchange.hear()
+        if not header:
+            return
+        count = len(self._order)
+        _, digest, negative, *verdicts = header
+        if digest + negative != 0:
+            raise consensus.DisagreementError(
+                "FusedAdam: the ranks' groups differ in rounding or seed. Every rank raises this "
+                "error. Give groups the same options on all ranks"
+            )
+        for place, verdict, lacking in zip(
+            self._order, verdicts[:count], verdicts[count:], strict=True
+        ):
+            if verdict == 0 and lacking:
+                store = self._fused.shards[place].store
+                raise consensus.DisagreementError(
+                    f"FusedAdam: of weight {place}, a {store.describe()}, some ranks had a "
+                    "gradient of their shard and some had none; the former have updated theirs. "
+                    "Every rank raises this error. Load a checkpoint on all ranks, or call "
+                    "nc.quantize_master_weights to make the bytes of the masters as they are"
+                )
+
+    def begin(self) -> None:
+        """Before the update: says of which shards this rank has no gradient, and takes columnwise
+        bytes away that follow from rowwise ones.
+        """
+        for shard in self._fused.shards:
+            columnwise.withhold(shard.store, self._fused.by_hand)
+        self._exchange.begin()
+        at = 0
+        for table in self.tables:
+            absent = [at + place for place in table.find_absent()]
+            if absent and self.shared is not None:
+                self._verdicts[absent] = _NOBODYS
+                self._lacking[absent] = 1
+            at += len(table)
+
+    def listen(self) -> None:
+        """After the step."""
+        self._exchange.heard.fetch()
+        if self._exchange.heard.is_at_once:
+            self.hear()
+
+    def withdraw(self) -> None:
+        """In the place of a step, on a rank that cannot take it: has the others fail."""
+        self._exchange.withdraw()

@@ -1,0 +1,48 @@
+// Packed gathers on the CPU: runs of bytes, on the caller's threads.
+#include "runtime/gather/flat_transfer.hpp"
+
+#include <cstring>
+
+#include "runtime/gather/flat_tiles.hpp"
+
+namespace narrowcast {
+namespace {
+
+void move_tile(const FlatTransfer& transfer, int64_t index) {
+  const FlatPiece& piece = transfer.pieces[transfer.piece_of_tile[index]];
+  const FlatTile tile = flat_tile(piece, index);
+  for (int64_t line = tile.line; line < tile.end; ++line) {
+    const FlatCopy copy =
+        flat_copy(piece, line, tile.chunk, transfer.payload, transfer.unpack != 0);
+    if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+  }
+}
+
+const char* flat_transfer(const FlatTransfer* transfer) {
+  constexpr auto kBody = [](void* context, int64_t begin, int64_t end) {
+    const auto& all = *static_cast<const FlatTransfer*>(context);
+    for (int64_t tile = begin; tile < end; ++tile) move_tile(all, tile);
+  };
+  FlatTransfer all = *transfer;
+  if (all.parallel_for == nullptr) {
+    kBody(&all, 0, all.tiles);
+  } else if (all.tiles > 0) {
+    all.parallel_for(all.tiles, kBody, &all);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+FlatTransferFunction cpu_flat_transfer() { return &flat_transfer; }
+
+#if defined(NC_WITH_CUDA)
+namespace cuda {
+const char* flat_transfer(const FlatTransfer* transfer);
+}
+FlatTransferFunction cuda_flat_transfer() { return &cuda::flat_transfer; }
+#else
+FlatTransferFunction cuda_flat_transfer() { return nullptr; }
+#endif
+
+}  // namespace narrowcast

@@ -1,0 +1,46 @@
+// The flat shards of the benchmarks: all layers' weights, laid one after the other and cut into
+// equal parts, as a distributed optimizer has them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/bench/layers.hpp"
+
+namespace narrowcast::test {
+
+inline constexpr int64_t kOwners = 8, kOwner = 3;
+
+// A weight's place among all, and the part of it that an owner has.
+struct Piece {
+  Extent matrix;
+  std::vector<int64_t> cuts;
+  int64_t begin, end;
+};
+
+inline int64_t elements_of_layers() {
+  int64_t elements = 0;
+  for (const Extent matrix : all_layers()) elements += matrix.rows * matrix.columns;
+  return elements;
+}
+
+// Norms and the like lie ahead of them, so that no cut falls on a whole row.
+inline constexpr int64_t kAhead = 64 * 201;
+
+inline std::vector<Piece> pieces_of(int64_t share, int64_t owner = kOwner) {
+  std::vector<Piece> pieces;
+  int64_t first = kAhead;
+  for (const Extent matrix : all_layers()) {
+    const int64_t elements = matrix.rows * matrix.columns;
+    const auto within = [&](int64_t at) { return std::clamp<int64_t>(at - first, 0, elements); };
+    // What lies behind the last share is the last owner's.
+    const int64_t end = owner + 1 == kOwners ? elements : within((owner + 1) * share);
+    Piece piece{matrix, {}, within(owner * share), end};
+    for (int64_t i = 1; i < kOwners; ++i) piece.cuts.push_back(within(i * share));
+    pieces.push_back(piece);
+    first += elements;
+  }
+  return pieces;
+}
+
+}  // namespace narrowcast::test

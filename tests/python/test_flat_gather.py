@@ -1,0 +1,183 @@
+"""The packed gather of flat shards: after it every rank has the bytes of the whole cast. Which
+bytes are whose, for many cuts, is tested in tests/runtime/test_flat_gather.cpp.
+"""
+
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import flat
+import narrowcast as nc
+import ranks
+from models import STORAGES, same
+from narrowcast import _C
+from narrowcast.zero.gather import Gather
+
+SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,), (37, 53)]
+
+
+def holds(name, shape):
+    try:
+        nc.quantize(torch.zeros(shape), name)
+    except ValueError:
+        return False
+    return True
+
+
+def bucket_of(device, shapes=SHAPES):
+    """Weights of all formats and shapes, poisoned, with their values and names."""
+    pairs = [(shape, name) for name in nc.formats() for shape in shapes if holds(name, shape)]
+    values = [flat.value_of(shape, seed).to(device) for seed, (shape, _) in enumerate(pairs)]
+    names = [name for _, name in pairs]
+    weights = [
+        flat.poisoned(value, name, device) for value, name in zip(values, names, strict=True)
+    ]
+    return weights, values, names
+
+
+def cuts_of(elements, world, rng):
+    """Where each rank begins, and the end: anywhere, in equal parts, or at few places."""
+    way = rng.randrange(4)
+    if way == 0:
+        return [min(rank * -(-elements // world), elements) for rank in range(world)] + [elements]
+    if way == 1:
+        middle = rng.randrange(elements)
+        return [0, *(min(middle + rank, elements) for rank in range(1, world)), elements]
+    return [0, *sorted(rng.randrange(elements + 1) for _ in range(world - 1)), elements]
+
+
+def owned(values, world, seed):
+    """The cuts of each value, the same on all ranks, and the ranges that a Gather takes."""
+    rng = random.Random(seed)
+    cuts = [cuts_of(value.numel(), world, rng) for value in values]
+    return cuts, [[(one[rank], one[rank + 1]) for one in cuts] for rank in range(world)]
+
+
+def cast(mesh, weights, values, cuts):
+    rank = mesh.get_local_rank()
+    masters = [flat.shards(*pair, rank) for pair in zip(values, cuts, strict=True)]
+    nc.quantize_master_weights(weights, *zip(*masters, strict=True), mesh.get_group())
+
+
+def fault(weight, value):
+    """The first buffer that is not as in a whole cast, padding included; columnwise ones that
+    follow are made first.
+    """
+    expected = nc.quantize(value, weight.format.name)
+    nc.post_all_gather_processing([weight])
+    want = flat.stored(expected)
+    have = flat.stored(weight)
+    assert have.keys() == want.keys()
+    return next((name for name, one in have.items() if not same(one, want[name])), None)
+
+
+def gather_bucket(mesh, async_op):
+    device, world = mesh.device_type, mesh.size()
+    for seed in range(4):
+        weights, values, names = bucket_of(device)
+        cuts, ranges = owned(values, world, seed)
+        cast(mesh, weights, values, cuts)
+        gather = Gather(weights, ranges, mesh.get_group())
+        collectives, all_gather = [], dist.all_gather_into_tensor
+
+        def counting(*arguments, counted=collectives, run=all_gather, **options):
+            counted.append(options)
+            return run(*arguments, **options)
+
+        dist.all_gather_into_tensor = counting
+        try:
+            gather.start(async_op)
+            gather.finish()
+        finally:
+            dist.all_gather_into_tensor = all_gather
+        assert collectives == [{"async_op": async_op}]
+        assert gather.payload_bytes % 256 == 0
+        for weight, value, name in zip(weights, values, names, strict=True):
+            derived = nc.format(name).columnwise_derived
+            assert (weight._store.late is not None) == derived, name
+            assert fault(weight, value) is None, (name, tuple(value.shape), fault(weight, value))
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("world", [2, 3])
+def test_all_formats_in_one_bucket(world, async_op, device):
+    ranks.run(world, device, gather_bucket, async_op)
+
+
+def gather_again(mesh, name):
+    """Steps over one Gather: each brings the newest bytes, and nothing of the step before."""
+    device = mesh.device_type
+    weights = [flat.poisoned(flat.value_of((64, 128), special=False), name, device)]
+    cuts, ranges = owned([torch.empty(64 * 128)], mesh.size(), 1)
+    gather = Gather(weights, ranges, mesh.get_group())
+    for step in range(1, 4):
+        values = [step * flat.value_of((64, 128), step, special=False).to(device)]
+        cast(mesh, weights, values, cuts)
+        assert gather.is_current()
+        gather.start(async_op=step % 2 == 0)
+        gather.finish()
+        parts = [None] * mesh.size()
+        own = {name: one.cpu().numpy().tobytes() for name, one in flat.stored(weights[0]).items()}
+        dist.all_gather_object(parts, own, mesh.get_group())
+        assert all(part == parts[0] for part in parts)
+        if not nc.format(name).is_delayed:
+            assert fault(weights[0], values[0]) is None
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_every_step_gathers_anew(name, device):
+    ranks.run(2, device, gather_again, name)
+
+
+def read_too_early(mesh, name):
+    """Columnwise bytes that somebody has made of shards alone are made again."""
+    device = mesh.device_type
+    value = flat.value_of((64, 128), special=False).to(device)
+    weight = flat.poisoned(value, name, device)
+    cast(mesh, [weight], [value], [[0, 1000, 64 * 128]])
+    gather = Gather([weight], [[(0, 1000)], [(1000, 64 * 128)]], mesh.get_group())
+    weight.columnwise_data  # noqa: B018
+    gather.start()
+    gather.finish()
+    assert same(weight.columnwise_data, nc.quantize(value, name).columnwise_data)
+
+
+@pytest.mark.parametrize("name", [n for n in STORAGES if nc.format(n).columnwise_derived])
+def test_columnwise_that_was_read_too_early(name, device):
+    ranks.run(2, device, read_too_early, name)
+
+
+# ---- one process ----
+
+
+def test_one_rank_moves_nothing(format, device):
+    weight = nc.quantize(torch.ones(64, 128, device=device), format)
+    before = {name: one.clone() for name, one in flat.stored(weight).items()}
+    gather = Gather([weight], [[(0, 64 * 128)]], None)
+    gather.start()
+    with pytest.raises(RuntimeError, match="has been started"):
+        gather.start()
+    gather.finish()
+    assert gather.payload_bytes == 0 and gather.is_current()
+    assert all(same(one, before[name]) for name, one in flat.stored(weight).items())
+
+
+def test_ranks_in_any_order():
+    """Ranges need not follow the ranks, and a rank may own nothing."""
+    value = flat.value_of((64, 128), special=False)
+    name = nc.formats()[0]
+    whole = nc.quantize(value, name)
+    ranges = [[(5000, 8192)], [(0, 0)], [(0, 5000)]]
+    gathers, payloads, codes = [], [], []
+    for rank, [(begin, end)] in enumerate(ranges):
+        bytes = flat.poisoned(value, name)._store.bytes
+        codes.append(bytes.buffer(0))
+        codes[rank].view(-1)[begin:end] = whole.rowwise_data.view(-1)[begin:end]
+        gathers.append(_C.FlatGather([bytes], ranges, rank))
+        payloads.append(torch.zeros(gathers[rank].payload_bytes, dtype=torch.uint8))
+        gathers[rank].pack(payloads[rank])
+    for gather, one in zip(gathers, codes, strict=True):
+        gather.unpack(torch.cat(payloads))
+        assert same(one, whole.rowwise_data)
