@@ -191,8 +191,8 @@ def _group_of(parameter):
 
 def gradient(name, parameter, step, rank):
     """Of a rank of the parameter's data-parallel group: float32, small integers by powers of 2, so
-    that sums are exact. Tensor-parallel ranks have parts of one gradient, and its mean over ranks is
-    that of PARTS draws for any number of them.
+    that sums are exact. Tensor-parallel ranks have parts of one gradient, and its mean over
+    ranks is that of PARTS draws for any number of them.
     """
     ranks, dim = parallel_state.get_tensor_model_parallel_world_size(), None
     if getattr(parameter, "tensor_model_parallel", False):

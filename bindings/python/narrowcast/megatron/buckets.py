@@ -14,8 +14,8 @@ from megatron.core.distributed.param_and_grad_buffer import (
 
 from narrowcast import zero
 from narrowcast.megatron import layout
-from narrowcast.megatron.standin_gather import Gather
 from narrowcast.tensor import QuantizedTensor
+from narrowcast.zero.gather import Gather
 
 
 class Buffer(_ParamAndGradBuffer):

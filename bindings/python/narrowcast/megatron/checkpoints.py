@@ -13,9 +13,9 @@ from narrowcast.megatron import borrowed
 
 
 class Checkpoints:
-    """Of a DistributedOptimizer. Keys and places are Megatron's: those of parameters do not depend
-    on whether they are quantized, so 'fully_reshardable' checkpoints are loaded in other formats,
-    in none, and by Megatron's own optimizer.
+    """Of a DistributedOptimizer, which has _remake_model(). Keys and places are Megatron's: those of
+    parameters do not depend on whether they are quantized, so 'fully_reshardable' checkpoints are
+    loaded in other formats, in none, and by Megatron's own optimizer.
     """
 
     def state_dict(self):
@@ -48,12 +48,6 @@ class Checkpoints:
         with borrowed.for_optimizer():
             super().load_parameter_state_from_dp_zero(state_dict, **options)
         self._remake_model()
-
-    def _remake_model(self) -> None:
-        """Collective: all parameters, on all ranks, from the masters."""
-        self._copy_main_params_to_model_params()
-        for chunk in self.model_chunks:
-            chunk.start_param_sync(force_sync=True)
 
     def _get_main_param_and_optimizer_states(self, model_param):
         """Without the step, which Megatron keeps with the groups."""

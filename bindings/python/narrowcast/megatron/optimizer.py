@@ -39,6 +39,9 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
                 self._weights, self._masters, self._offsets = every
         for weight in self._weights:  # all of them on every rank: the shards are the masters now
             weight.clear_high_precision_init_val()
+        if self._weights:
+            shards = self._weights, self._masters, self._offsets
+            zero.fuse(self.optimizer, *shards, self.data_parallel_group)
 
     @classmethod
     def _build_model_and_main_param_groups(
@@ -71,20 +74,25 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
 
     @torch.no_grad()
     def _copy_main_params_to_model_params(self):
-        """Collective: casts masters into the weights, of this rank's elements. Float32 parameters
-        are their own masters.
+        """After a step, which has made the bytes of quantized weights. Float32 parameters are their
+        own masters.
         """
         if self.is_stub_optimizer:
             return
-        if self._weights:
-            zero.quantize_master_weights(
-                self._weights, self._masters, self._offsets, self.data_parallel_group
-            )
         groups = zip(self.shard_float16_groups, self.shard_fp32_from_float16_groups, strict=True)
         for shards, mains in groups:
             for shard, main in zip(shards, mains, strict=True):
                 if shard is not None:
                     shard.copy_(main)
+
+    def _remake_model(self) -> None:
+        """Collective: all parameters, on all ranks, from masters that no step has made."""
+        if self._weights:
+            shards = self._weights, self._masters, self._offsets
+            zero.quantize_master_weights(*shards, self.data_parallel_group)
+        self._copy_main_params_to_model_params()
+        for chunk in self.model_chunks:
+            chunk.start_param_sync(force_sync=True)
 
     def _copy_model_params_to_main_params(self, state_dict=None):
         with borrowed.for_optimizer():
