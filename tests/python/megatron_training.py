@@ -3,17 +3,13 @@ data parallelism and optimizer: DP ranks, TP ranks, and gradients that any proce
 """
 
 import contextlib
-import multiprocessing
-import queue
 import sys
 import zlib
 from pathlib import Path
-from unittest import mock
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing, distributed, optimizer, parallel_state
-from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core import distributed, optimizer, parallel_state
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig
@@ -120,40 +116,6 @@ class Run:
         distributed.finalize_model_grads([self.ddp])
         self.optimizer.step()
         return loss.item()
-
-    # ---- checkpoints ----
-
-    def sharded(self, kind, is_loading):
-        metadata = {"distrib_optim_sharding_type": kind, "chained_optim_avoid_prefix": True}
-        model = self.model.sharded_state_dict(metadata=metadata)
-        state = self.optimizer.sharded_state_dict(model, is_loading, metadata=metadata)
-        return {"model": model, "optimizer": state}
-
-    def save(self, path, kind):
-        if dist.get_rank() == 0:
-            Path(path).mkdir(parents=True)
-        dist.barrier()
-        sharded = self.sharded(kind, False)
-        with _may_have_children():
-            dist_checkpointing.save(sharded, path)
-
-    def load(self, path, kind):
-        loaded = dist_checkpointing.load(self.sharded(kind, True), path)
-        self.model.load_state_dict(loaded["model"])
-        self.optimizer.load_state_dict(loaded["optimizer"])
-
-
-@contextlib.contextmanager
-def _may_have_children():
-    """Megatron's writers are forked, which daemons, as the ranks of tests are, may not do; and the
-    process that it starts for their results would outlive the rank.
-    """
-    options = multiprocessing.current_process()._config
-    with (
-        mock.patch.dict(options, {"daemon": False}),
-        mock.patch.object(filesystem_async, "_get_write_results_queue", queue.Queue),
-    ):
-        yield
 
 
 class Reference:

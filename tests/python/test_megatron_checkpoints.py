@@ -5,6 +5,7 @@ in other formats, into Megatron's own optimizer and from it, training goes on wi
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 import ranks
 
@@ -12,6 +13,7 @@ pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
 from megatron.core import parallel_state
 
+import megatron_saving as saving
 import megatron_training as mt
 
 KINDS = ["fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter"]
@@ -19,26 +21,26 @@ KINDS = ["fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter"]
 BUCKETS = {"overlap_grad_reduce": True, "bucket_size": 20_000}
 
 
-def save(mesh, format, tensor, kind, path, ddp=None):
+def save(mesh, format, tensor, kind, path, ddp=None, options=None):
     """Two steps, a checkpoint, another two steps; writes the masters at both."""
     with mt.megatron_on_cpu(tensor):
-        run = mt.Run(format, ddp)
+        run = mt.Run(format, ddp, **(options or {}))
         for step in range(2):
             feed(run, step)
-        run.save(f"{path}/checkpoint", kind)
+        saving.save(run, f"{path}/checkpoint", kind)
         write(run, f"{path}/saved")
         for step in range(2, 4):
             feed(run, step)
         write(run, f"{path}/later")
 
 
-def load(mesh, format, tensor, kind, path, ddp=None, exact=True):
+def load(mesh, format, tensor, kind, path, ddp=None, options=None, exact=True):
     """The checkpoint into a fresh model, and another two steps."""
     with mt.megatron_on_cpu(tensor):
-        run = mt.Run(format, ddp, seed=1)
+        run = mt.Run(format, ddp, seed=1, **(options or {}))
         if format is None:  # torch's Adam has no state before its first step, and Megatron asks
             run.feed(0)
-        run.load(f"{path}/checkpoint", kind)
+        saving.load(run, f"{path}/checkpoint", kind)
         steps = {s["step"].item() for p in run.parts for s in p.optimizer.state.values()}
         assert steps == {2}
         compare(run, f"{path}/saved", 0.0)
@@ -135,6 +137,13 @@ def test_with_other_numbers_of_ranks_and_another_format(tmp_path):
     ranks.run(4, "cpu", load, "mxfp8_e4m3", 2, KINDS[0], str(tmp_path))
 
 
+def test_gated_units(tmp_path):
+    """Megatron cuts the value of one parameter into two of the checkpoint's."""
+    options = {"gated_linear_unit": True, "add_bias_linear": False, "activation_func": F.silu}
+    ranks.run(2, "cpu", save, "nvfp4", 2, KINDS[0], str(tmp_path), None, options)
+    ranks.run(4, "cpu", load, "nvfp4", 2, KINDS[0], str(tmp_path), None, options)
+
+
 def test_with_fewer_ranks(tmp_path):
     """Two tensor-parallel ranks; then one data-parallel one alone."""
     ranks.run(2, "cpu", save, "fp8_block128", 2, KINDS[0], str(tmp_path))
@@ -146,7 +155,7 @@ def test_megatrons_own_checkpoints(loaded, tmp_path):
     """Plain bfloat16 weights to quantized ones, and the other way round."""
     saved = "nvfp4" if loaded is None else None
     ranks.run(2, "cpu", save, saved, 1, KINDS[0], str(tmp_path))
-    ranks.run(2, "cpu", load, loaded, 1, KINDS[0], str(tmp_path), None, False)
+    ranks.run(2, "cpu", load, loaded, 1, KINDS[0], str(tmp_path), None, None, False)
 
 
 def test_buckets_that_are_padded(tmp_path):

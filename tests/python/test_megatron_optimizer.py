@@ -11,34 +11,13 @@ import ranks
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.transformer.module import Float16Module
+from megatron.core.distributed import DistributedDataParallelConfig
 
 import megatron_models as mm
 import megatron_training as mt
 from narrowcast import megatron
-from narrowcast.megatron import layout
 
 FORMATS = ["mxfp8_e4m3", "nvfp4", "fp8_block128"]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_owned_ranges_are_cuts_of_the_bucket(count):
-    places, elements = [(0, 10), (64, 65), (128, 200), (256, 300)], 42 * 8
-    ranges = layout.owned(places, elements, count)
-    for place, (first, last) in enumerate(places):
-        owners = []
-        for rank, own in enumerate(ranges):
-            begin, end = own[place]
-            assert (begin, end) == (0, 0) or 0 <= begin < end
-            owners += [(first + i, rank) for i in range(begin, end)]
-        size = elements // count
-        assert owners == [(i, i // size) for i in range(first, last)]
-
-
-def test_a_bucket_that_is_not_padded_is_an_error():
-    with pytest.raises(ValueError, match="10 elements"):
-        layout.owned([(0, 10)], 10, 3)
 
 
 def feed_and_compare(mesh, format, tensor, options=None, parallel=None):
@@ -73,6 +52,28 @@ def test_masters_and_bytes_are_those_of_one_process(name):
     assert [one[1:] for one in results] == [(8, 0, 1)] * 2
 
 
+def delayed(mesh, format):
+    """Codes that earlier amaxes decide: against casts of whole masters in one process."""
+    alone, _ = dist.new_subgroups(1)
+    with mt.megatron_on_cpu():
+        run = mt.Run(format)
+        reference = mt.Reference(run)
+        weights = mm.quantized(run.model)
+        values = [reference.values[name] for name in weights]
+        twins = [nc.quantize(value, format) for value in values]
+        for step in range(3):
+            run.feed(step)
+            reference.feed(step)
+            nc.quantize_master_weights(twins, values, [0] * len(twins), alone)
+            for twin, (name, weight) in zip(twins, weights.items(), strict=True):
+                assert mt.same_bytes(mt.bytes_of(weight), mt.bytes_of(twin)), name
+
+
+@pytest.mark.parametrize("name", [name for name in nc.formats() if nc.format(name).is_delayed])
+def test_delayed_scaling(name):
+    ranks.run(2, "cpu", delayed, name)
+
+
 def test_with_tensor_parallel_ranks():
     ranks.run(4, "cpu", feed_and_compare, FORMATS[1], 2)
 
@@ -81,21 +82,6 @@ def test_float32_and_float16_models():
     for dtype in (torch.float32, torch.float16):
         options = {"dtype": dtype, "adam": {"bf16": False, "params_dtype": dtype}}
         ranks.run(2, "cpu", feed_and_compare, FORMATS[0], 1, options)
-
-
-def wrap(mesh, format):
-    with mt.megatron_on_cpu():
-        model = mm.gpt(megatron.get_gpt_layer_spec(format))
-        before = mt.all_bytes(model)
-        config = mm.config(dtype=torch.bfloat16, bf16=True)
-        wrapped = Float16Module(config, model).module
-        assert {p.dtype for p in wrapped.parameters()} == {torch.bfloat16}
-        assert all(mt.same_bytes(b, before[name]) for name, b in mt.all_bytes(wrapped).items())
-        return len(mm.quantized(wrapped))
-
-
-def test_megatrons_float16_module_keeps_quantized_weights():
-    assert ranks.run(1, "cpu", wrap, FORMATS[0]) == [8]
 
 
 def test_frozen_weights_stay_as_they_are():
@@ -213,43 +199,3 @@ def broadcast(mesh, format):
 
 def test_broadcast_params():
     assert ranks.run(2, "cpu", broadcast, FORMATS[1]) == [[True] * 8] * 2
-
-
-REFUSED = [
-    ({"use_distributed_optimizer": False}, {}, "use_distributed_optimizer=True"),
-    ({"optimizer": "sgd"}, {}, 'optimizer="sgd"'),
-    ({"lr": None}, {}, "no lr"),
-    ({"optimizer_cpu_offload": True}, {}, "optimizer_cpu_offload=True"),
-    ({}, {"use_distributed_optimizer": False}, "DistributedDataParallelConfig"),
-    ({}, {"num_distributed_optimizer_instances": 2}, "num_distributed_optimizer_instances=1"),
-    ({}, {"use_megatron_fsdp": True}, "use_megatron_fsdp=True"),
-]
-
-
-def message_of(function, *arguments):
-    try:
-        function(*arguments)
-    except (NotImplementedError, ValueError) as error:
-        return str(error)
-    return None
-
-
-def in_megatrons_ddp():
-    model = mm.gpt(mm.plain_spec(), **mt.MODEL)
-    config = DistributedDataParallelConfig(use_distributed_optimizer=True)
-    ddp = DistributedDataParallel(model.config, config, model)
-    return megatron.get_megatron_optimizer(mt.adam_config(), [ddp])
-
-
-def refuse(mesh, format):
-    with mt.megatron_on_cpu():
-        said = [message_of(mt.Run, format, ddp, adam) for adam, ddp, _ in REFUSED]
-        return [*said, message_of(in_megatrons_ddp)]
-
-
-def test_what_cannot_work_is_an_error_on_every_rank():
-    for said in ranks.run(2, "cpu", refuse, FORMATS[0]):
-        expected = [message for *_, message in REFUSED]
-        expected.append("wrap it in narrowcast.megatron.DistributedDataParallel")
-        for part, got in zip(expected, said, strict=True):
-            assert part in str(got)

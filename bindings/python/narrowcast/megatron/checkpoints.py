@@ -13,9 +13,9 @@ from narrowcast.megatron import borrowed
 
 
 class Checkpoints:
-    """Of a DistributedOptimizer, which has _remake_model(). Keys and places are Megatron's: those of
-    parameters do not depend on whether they are quantized, so 'fully_reshardable' checkpoints are
-    loaded in other formats, in none, and by Megatron's own optimizer.
+    """Of a DistributedOptimizer, which has _remake_model(). Keys and places are Megatron's, and the
+    same whether a parameter is quantized or not. So 'fully_reshardable' checkpoints are loaded in
+    other formats, in none, and by Megatron's own optimizer.
     """
 
     def state_dict(self):
@@ -96,11 +96,11 @@ def _without_padding_of_buckets(buffer) -> dict:
 def _by_parameter(sharded: dict) -> dict:
     """A model's sharded state dict, flat, in which entries have the model's parameters: the
     optimizer finds a parameter's key and place by that. Entries of our layers have a value of the
-    weight instead, and the weight as an attribute.
+    weight instead, whose attribute the weight is: Megatron makes other entries of the same value.
     """
     entries = {}
     for place, entry in enumerate(nested_values(sharded)):
-        weight = getattr(entry, "quantized_weight", None)
+        weight = getattr(entry.data, "quantized_weight", None)
         if weight is not None:
             entry = copy.copy(entry)
             entry.data = weight

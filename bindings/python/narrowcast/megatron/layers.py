@@ -103,11 +103,11 @@ class _QuantizedWeight:
         for entry in sharded.values():
             weight = entry.data
             if isinstance(weight, QuantizedTensor):
-                value = weight.detach()
-                kept = value.master
-                entry.data = value.dequantize(weight.dtype) if kept is None else kept
-                entry.dtype = entry.data.dtype
-                entry.quantized_weight = weight  # for the optimizer, which asks by parameters
+                value = weight.detach().master
+                if value is None:
+                    value = weight.detach().dequantize(weight.dtype)
+                    value.quantized_weight = weight  # for the optimizer, which asks by parameters
+                entry.data, entry.dtype = value, value.dtype
         return sharded
 
 
