@@ -144,6 +144,31 @@ def test_gated_units(tmp_path):
     ranks.run(4, "cpu", load, "nvfp4", 2, KINDS[0], str(tmp_path), None, options)
 
 
+def go_on_with_experts(mesh, format, path, kind):
+    """Two optimizers in a chain, of which one has experts that the ranks share out."""
+    options = {"layers": {"num_experts": 4}, "num_moe_experts": 4, "add_bias_linear": False}
+    options |= {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2}
+    with mt.megatron_on_cpu(1, expert_model_parallel_size=2):
+        run, other = mt.Run(format, **options), mt.Run(format, seed=1, **options)
+        run.feed(0)
+        saving.save(run, f"{path}/checkpoint", kind)
+        saving.load(other, f"{path}/checkpoint", kind)
+        for step in range(1, 3):
+            for (name, (_, main, _)), (_, loaded, _) in zip(
+                run.shards().items(), other.shards().values(), strict=True
+            ):
+                assert torch.equal(main, loaded), name
+            for name, buffers in mt.all_bytes(run.model).items():
+                assert mt.same_bytes(buffers, mt.all_bytes(other.model)[name]), name
+            run.feed(step)
+            other.feed(step)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_experts(kind, tmp_path):
+    ranks.run(2, "cpu", go_on_with_experts, "mxfp8_e4m3", str(tmp_path), kind)
+
+
 def test_with_fewer_ranks(tmp_path):
     """Two tensor-parallel ranks; then one data-parallel one alone."""
     ranks.run(2, "cpu", save, "fp8_block128", 2, KINDS[0], str(tmp_path))
