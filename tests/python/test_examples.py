@@ -68,3 +68,18 @@ def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode != 0
     assert "the plain run failed" in result.stderr
+
+
+def test_megatron(tmp_path):
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    small = ["--width", "64", "--layers", "1", "--time", "32", "--batch", "4", "--device", "cpu"]
+    train = [sys.executable, str(EXAMPLES / "megatron_gpt.py"), *small]
+    saved = ["--ranks", "2", "--steps", "3", "--baseline", "--overlap", "--save"]
+    loaded = ["--ranks", "1", "--steps", "5", "--format", "nvfp4", "--load"]
+    for options in (saved, loaded):
+        command = [*train, *options, str(tmp_path / "checkpoint")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "bytes of weights gathered a step" in result.stdout
+        assert ("against bf16" in result.stdout) == ("--baseline" in options)
+    assert "nvfp4 step 3" in result.stdout + result.stderr

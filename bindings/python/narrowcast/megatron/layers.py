@@ -77,24 +77,37 @@ class _QuantizedWeight:
 
     def _apply(self, fn, recurse=True):
         """What .cuda(), .to() and Megatron's Float16Module do. For a tensor class of its own torch
-        puts a new parameter in the old one's place; what Megatron wrote on that goes along.
+        puts a new parameter in the old one's place; what Megatron wrote on that goes along. Of
+        bfloat16() and half() a quantized weight takes the logical dtype.
         """
         kept = {} if self.weight is None else dict(vars(self.weight))
-        super()._apply(fn, recurse)
+
+        def apply(tensor):
+            made = fn(tensor)
+            if isinstance(tensor, QuantizedTensor) and not isinstance(made, QuantizedTensor):
+                return tensor.to(made.dtype)
+            return made
+
+        super()._apply(apply, recurse)
         if self.weight is not None:
             vars(self.weight).update(kept)
         return self
 
     def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None):
-        """Megatron's, with the master, float32, in the weight's place: plain values, which any
-        other number of ranks can cut elsewhere. It is the master itself and no copy; whoever loads
-        into it calls load_state_dict afterwards, as Megatron's checkpoints do.
+        """Megatron's, with plain values in the weight's place, which any other number of ranks can
+        cut elsewhere: the master, float32, itself and no copy; or, where an optimizer has taken the
+        masters, the decoded value in the weight's dtype. Whoever loads into it calls
+        load_state_dict afterwards, as Megatron's checkpoints do.
         """
         sharded = super().sharded_state_dict(prefix, sharded_offsets, metadata)
         for entry in sharded.values():
-            if isinstance(entry.data, QuantizedTensor):
-                entry.data = entry.data.detach().master
-                entry.dtype = entry.data.dtype
+            weight = entry.data
+            if isinstance(weight, QuantizedTensor):
+                value = weight.detach().master
+                if value is None:
+                    value = weight.detach().dequantize(weight.dtype)
+                    value.quantized_weight = weight  # for the optimizer, which asks by parameters
+                entry.data, entry.dtype = value, value.dtype
         return sharded
 
 

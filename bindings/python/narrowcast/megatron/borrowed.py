@@ -1,0 +1,93 @@
+"""The private names of Megatron-Core 0.16 that narrowcast leans on, and the globals that it rebinds
+while one of our own calls runs. Both lists are complete.
+
+Megatron's DDP and distributed optimizer know one foreign kind of weight, Transformer Engine's, and
+ask for it by functions that they hold as globals. While our subclasses call their base class, those
+functions answer for QuantizedTensor too; afterwards Megatron is as it was.
+
+Names of modules:
+
+_ParamAndGradBuffer, _ParamAndGradBucketGroup, partition_buckets  (param_and_grad_buffer)
+    subclassed, since DDP makes both itself
+_build_model_and_main_param_groups, _get_model_param_range_map, _copy_main_params_to_model_params,
+_get_main_param_and_optimizer_states, _set_main_param_and_optimizer_states,
+_get_fp8_params_and_shard_fp32_from_fp8, shard_float16_groups, shard_fp32_from_float16_groups,
+buffers, per_model_bucket_groups  (DistributedOptimizer)
+    overridden, called or read
+bucket_groups, expert_parallel_bucket_groups, dp_cp_group, expt_dp_group  (DistributedDataParallel)
+    read
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+from megatron.core import fp8_utils
+from megatron.core import optimizer as optimizers
+from megatron.core.distributed import distributed_data_parallel as data_parallel
+from megatron.core.distributed import param_and_grad_buffer as buffers
+from megatron.core.optimizer import distrib_optimizer
+
+from narrowcast.optimizer import FusedAdam
+from narrowcast.tensor import QuantizedTensor
+
+
+def is_quantized(tensor: torch.Tensor) -> bool:
+    """Megatron's is_float8tensor, also of narrowcast's weights."""
+    return isinstance(tensor, QuantizedTensor) or fp8_utils.is_float8tensor(tensor)
+
+
+def dequantized(tensor: torch.Tensor) -> torch.Tensor:
+    """Megatron's dequantize_fp8_tensor, also of narrowcast's weights."""
+    if isinstance(tensor, QuantizedTensor):
+        return tensor.detach().dequantize()
+    return fp8_utils.dequantize_fp8_tensor(tensor)
+
+
+def for_data_parallelism(buffer: type, bucket_group: type):
+    """While DDP is made: `buffer` and `bucket_group` are ours, and quantized parameters go into
+    buffers of their own (is_float8tensor gives them the key torch.uint8).
+    """
+    return _rebound(
+        (data_parallel, "_ParamAndGradBuffer", buffer),
+        (data_parallel, "is_float8tensor", is_quantized),
+        # What partition_buckets makes.
+        (buffers, "_ParamAndGradBucketGroup", bucket_group),
+    )
+
+
+def for_optimizer():
+    """While the distributed optimizer is made, or reads or writes state: it takes FusedAdam for its
+    Adam, asserts that it is one, and keeps steps where torch's Adam does, by parameter.
+    """
+    return _rebound(
+        (distrib_optimizer, "Adam", FusedAdam),
+        (distrib_optimizer, "HAVE_APEX_OR_TE", False),
+        (distrib_optimizer, "is_float8tensor", is_quantized),
+        (distrib_optimizer, "dequantize_fp8_tensor", dequantized),
+    )
+
+
+def for_construction(distributed_optimizer: type, adam):
+    """While get_megatron_optimizer runs: it makes our optimizers, calling `adam` as it would call
+    apex's FusedAdam.
+    """
+    return _rebound(
+        (optimizers, "DistributedOptimizer", distributed_optimizer),
+        (optimizers, "Adam", adam),
+        (optimizers, "USING_PYTORCH_OPTIMIZER", False),
+    )
+
+
+@contextlib.contextmanager
+def _rebound(*names: tuple[ModuleType, str, Any]) -> Iterator[None]:
+    """AttributeError if Megatron has no such name."""
+    with contextlib.ExitStack() as stack:
+        for module, name, value in names:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield

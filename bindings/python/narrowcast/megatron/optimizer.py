@@ -1,0 +1,122 @@
+"""Megatron's distributed optimizer over quantized weights."""
+
+from __future__ import annotations
+
+import torch
+from megatron.core.optimizer import distrib_optimizer
+
+from narrowcast import zero
+from narrowcast.megatron import borrowed, checkpoints, data_parallel, masters
+from narrowcast.tensor import QuantizedTensor
+
+
+class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.DistributedOptimizer):
+    """Megatron's, which takes the same arguments, with a nc.FusedAdam within.
+
+    A rank has float32 masters of the elements that it owns, and their moments; they are the truth.
+    Of quantized weights nothing else is kept but their bytes, which a step casts from the masters
+    on the owners, and the gather of DistributedDataParallel brings to the others. Weights lose the
+    masters that nc.convert gave them.
+
+    NotImplementedError or ValueError for options that cannot work, and for models in another DDP.
+    """
+
+    def __init__(
+        self, optimizer, config, grad_scaler, init_state_fn, model_chunks, *args, **kwargs
+    ):
+        _check(config, model_chunks)
+        for group in optimizer.param_groups if optimizer is not None else ():
+            for parameter in group["params"]:
+                if isinstance(parameter, QuantizedTensor):  # also where nothing of it is owned
+                    parameter.main_param, parameter.main_param_sharded = None, True
+        with borrowed.for_optimizer():
+            super().__init__(
+                optimizer, config, grad_scaler, init_state_fn, model_chunks, *args, **kwargs
+            )
+            self._weights, self._masters, self._offsets = [], [], []
+            if not self.is_stub_optimizer:
+                every = self._get_fp8_params_and_shard_fp32_from_fp8()
+                self._weights, self._masters, self._offsets = every
+        for weight in self._weights:  # all of them on every rank: the shards are the masters now
+            weight.clear_high_precision_init_val()
+        if self._weights:
+            shards = self._weights, self._masters, self._offsets
+            zero.fuse(self.optimizer, *shards, self.data_parallel_group)
+
+    @classmethod
+    def _build_model_and_main_param_groups(
+        cls, gbuf_ranges, param_gbuf_map, opt_group_ranges, config
+    ):
+        """Megatron's five lists of groups, where quantized weights are float16 parameters without a
+        shard of the model's; and the optimizer's groups, in the order that
+        model_param_group_index_map says.
+        """
+        lists = tuple([[] for _ in opt_group_ranges] for _ in range(5))
+        for place, group_range in enumerate(opt_group_ranges):
+            float16, float32, shards16, shards32, mains = (groups[place] for groups in lists)
+            owned = []
+            for parameter in group_range["params"]:
+                buffer, key, bucket = param_gbuf_map[parameter]
+                own = gbuf_ranges[buffer][key][bucket]["param_map"][parameter]["param"]
+                shard = masters.model_shard(parameter, own.start, own.end)
+                main = masters.master_shard(parameter, own.start, own.end)
+                if shard is not None and shard.dtype == torch.float32:
+                    float32.append(parameter)
+                    shards32.append(main)
+                else:
+                    parameter.main_param, parameter.main_param_sharded = main, True
+                    float16.append(parameter)
+                    shards16.append(shard)
+                    mains.append(main)
+                owned.append(main)
+            group_range["orig_group"]["params"] = owned
+        return lists
+
+    @torch.no_grad()
+    def _copy_main_params_to_model_params(self):
+        """After a step, which has made the bytes of quantized weights. Float32 parameters are their
+        own masters.
+        """
+        if self.is_stub_optimizer:
+            return
+        groups = zip(self.shard_float16_groups, self.shard_fp32_from_float16_groups, strict=True)
+        for shards, mains in groups:
+            for shard, main in zip(shards, mains, strict=True):
+                if shard is not None:
+                    shard.copy_(main)
+
+    def _remake_model(self) -> None:
+        """Collective: all parameters, on all ranks, from masters that no step has made."""
+        if self._weights:
+            shards = self._weights, self._masters, self._offsets
+            zero.quantize_master_weights(*shards, self.data_parallel_group)
+        self._copy_main_params_to_model_params()
+        for chunk in self.model_chunks:
+            chunk.start_param_sync(force_sync=True)
+
+    def _copy_model_params_to_main_params(self, state_dict=None):
+        with borrowed.for_optimizer():
+            super()._copy_model_params_to_main_params(state_dict)
+
+
+def _check(config, model_chunks) -> None:
+    for option, way_out in (
+        ("use_precision_aware_optimizer", "leave it off: masters and moments are float32"),
+        ("optimizer_cpu_offload", "leave it off"),
+        ("reuse_grad_buf_for_mxfp8_param_ag", "leave it off: narrowcast gathers bytes"),
+    ):
+        if getattr(config, option):
+            raise NotImplementedError(
+                f"narrowcast's distributed optimizer does not take {option}=True: {way_out}"
+            )
+    for chunk in model_chunks:
+        if not isinstance(chunk, data_parallel.DistributedDataParallel):
+            raise ValueError(
+                f"narrowcast's distributed optimizer got a model in a {type(chunk).__module__}."
+                f"{type(chunk).__name__}: wrap it in narrowcast.megatron.DistributedDataParallel"
+            )
+        if not chunk.ddp_config.use_distributed_optimizer:
+            raise ValueError(
+                "the model's DistributedDataParallelConfig has use_distributed_optimizer=False: "
+                "set it, as in OptimizerConfig"
+            )

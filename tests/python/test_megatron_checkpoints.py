@@ -1,0 +1,192 @@
+"""Checkpoints of narrowcast.megatron's distributed optimizer: loaded with other numbers of ranks,
+in other formats, into Megatron's own optimizer and from it, training goes on with equal masters.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+import ranks
+
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+
+from megatron.core import parallel_state
+
+import megatron_saving as saving
+import megatron_training as mt
+
+KINDS = ["fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter"]
+# Buckets whose ends are padded, so that there are gaps in the places of parameters.
+BUCKETS = {"overlap_grad_reduce": True, "bucket_size": 20_000}
+
+
+def save(mesh, format, tensor, kind, path, ddp=None, options=None):
+    """Two steps, a checkpoint, another two steps; writes the masters at both."""
+    with mt.megatron_on_cpu(tensor):
+        run = mt.Run(format, ddp, **(options or {}))
+        for step in range(2):
+            feed(run, step)
+        saving.save(run, f"{path}/checkpoint", kind)
+        write(run, f"{path}/saved")
+        for step in range(2, 4):
+            feed(run, step)
+        write(run, f"{path}/later")
+
+
+def load(mesh, format, tensor, kind, path, ddp=None, options=None, exact=True):
+    """The checkpoint into a fresh model, and another two steps."""
+    with mt.megatron_on_cpu(tensor):
+        run = mt.Run(format, ddp, seed=1, **(options or {}))
+        if format is None:  # torch's Adam has no state before its first step, and Megatron asks
+            run.feed(0)
+        saving.load(run, f"{path}/checkpoint", kind)
+        steps = {s["step"].item() for p in run.parts for s in p.optimizer.state.values()}
+        assert steps == {2}
+        compare(run, f"{path}/saved", 0.0)
+        for step in range(2, 4):
+            feed(run, step)
+        compare(run, f"{path}/later", 0.0 if exact else 1e-5)
+
+
+def feed(run, step):
+    if run.ddp.ddp_config.overlap_grad_reduce:
+        for group in run.ddp.bucket_groups:
+            group.is_first_batch = True  # no backward says which gradients are ready
+    run.feed(step)
+
+
+def write(run, path):
+    """The masters and moments of a tensor-parallel rank's parts."""
+    masters = run.masters()
+    if parallel_state.get_data_parallel_rank() == 0:
+        rank = parallel_state.get_tensor_model_parallel_rank()
+        cut = {n: _dim_of(p) for n, p in run.model.named_parameters()}
+        torch.save({n: (cut[n], whole) for n, whole in masters.items()}, f"{path}-{rank}")
+    dist.barrier()
+
+
+def compare(run, path, tolerance):
+    """Masters and moments with those written, cut as this run's are, and the bytes with a cast of
+    the masters.
+    """
+    masters = run.masters()
+    for name, parts in _read(path).items():
+        for value, expected in zip(masters[name], _own(*parts), strict=True):
+            torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
+    if run.format is None:
+        return  # until its next step, Megatron's own model has the saved model's parameters
+    mt.assert_bytes_are_casts(run.model, {name: whole[0] for name, whole in masters.items()})
+    for name, parameter in run.model.named_parameters():
+        if not mt.quantized(parameter):
+            assert torch.equal(parameter, masters[name][0].to(parameter.dtype)), name
+
+
+def _read(path):
+    """name -> (dimension that tensor-parallel ranks cut, whole master and moments)."""
+    parts = [torch.load(f"{path}-0")]
+    while _exists(f"{path}-{len(parts)}"):
+        parts.append(torch.load(f"{path}-{len(parts)}"))
+    wholes = {}
+    for name, (dim, first) in parts[0].items():
+        every = [first] if dim is None else [part[name][1] for part in parts]
+        wholes[name] = (
+            dim,
+            [
+                torch.cat(values, dim) if dim is not None else values[0]
+                for values in zip(*every, strict=True)
+            ],
+        )
+    return wholes
+
+
+def _exists(path):
+    try:
+        with open(path, "rb"):
+            return True
+    except FileNotFoundError:
+        return False
+
+
+def _own(dim, wholes):
+    if dim is None:
+        return wholes
+    size = parallel_state.get_tensor_model_parallel_world_size()
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    return [whole.chunk(size, dim)[rank] for whole in wholes]
+
+
+def _dim_of(parameter):
+    return parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_goes_on(kind, tmp_path):
+    ranks.run(2, "cpu", save, "nvfp4", 1, kind, str(tmp_path))
+    ranks.run(2, "cpu", load, "nvfp4", 1, kind, str(tmp_path))
+
+
+def test_buckets_with_another_number_of_data_parallel_ranks(tmp_path):
+    ranks.run(2, "cpu", save, "nvfp4", 1, KINDS[1], str(tmp_path))
+    ranks.run(1, "cpu", load, "mxfp8_e4m3", 1, KINDS[1], str(tmp_path))
+
+
+def test_with_other_numbers_of_ranks_and_another_format(tmp_path):
+    """Two data-parallel ranks; then two by two."""
+    ranks.run(2, "cpu", save, "nvfp4", 1, KINDS[0], str(tmp_path))
+    ranks.run(4, "cpu", load, "mxfp8_e4m3", 2, KINDS[0], str(tmp_path))
+
+
+def test_gated_units(tmp_path):
+    """Megatron cuts the value of one parameter into two of the checkpoint's."""
+    options = {"gated_linear_unit": True, "add_bias_linear": False, "activation_func": F.silu}
+    ranks.run(2, "cpu", save, "nvfp4", 2, KINDS[0], str(tmp_path), None, options)
+    ranks.run(4, "cpu", load, "nvfp4", 2, KINDS[0], str(tmp_path), None, options)
+
+
+def go_on_with_experts(mesh, format, path, kind):
+    """Two optimizers in a chain, of which one has experts that the ranks share out."""
+    options = {"layers": {"num_experts": 4}, "num_moe_experts": 4, "add_bias_linear": False}
+    options |= {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2}
+    with mt.megatron_on_cpu(1, expert_model_parallel_size=2):
+        run, other = mt.Run(format, **options), mt.Run(format, seed=1, **options)
+        run.feed(0)
+        saving.save(run, f"{path}/checkpoint", kind)
+        saving.load(other, f"{path}/checkpoint", kind)
+        for step in range(1, 3):
+            for (name, (_, main, _)), (_, loaded, _) in zip(
+                run.shards().items(), other.shards().values(), strict=True
+            ):
+                assert torch.equal(main, loaded), name
+            for name, buffers in mt.all_bytes(run.model).items():
+                assert mt.same_bytes(buffers, mt.all_bytes(other.model)[name]), name
+            run.feed(step)
+            other.feed(step)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_experts(kind, tmp_path):
+    ranks.run(2, "cpu", go_on_with_experts, "mxfp8_e4m3", str(tmp_path), kind)
+
+
+def test_with_fewer_ranks(tmp_path):
+    """Two tensor-parallel ranks; then one data-parallel one alone."""
+    ranks.run(2, "cpu", save, "fp8_block128", 2, KINDS[0], str(tmp_path))
+    ranks.run(1, "cpu", load, "nvfp4", 1, KINDS[0], str(tmp_path))
+
+
+@pytest.mark.parametrize("loaded", [None, "nvfp4"])
+def test_megatrons_own_checkpoints(loaded, tmp_path):
+    """Plain bfloat16 weights to quantized ones, and the other way round."""
+    saved = "nvfp4" if loaded is None else None
+    ranks.run(2, "cpu", save, saved, 1, KINDS[0], str(tmp_path))
+    ranks.run(2, "cpu", load, loaded, 1, KINDS[0], str(tmp_path), None, None, False)
+
+
+def test_buckets_that_are_padded(tmp_path):
+    """Many buckets into one, and the other way round."""
+    for place, (saved, loaded) in enumerate([(BUCKETS, None), (None, BUCKETS)]):
+        path = str(tmp_path / str(place))
+        (tmp_path / str(place)).mkdir()
+        ranks.run(2, "cpu", save, "mxfp8_e4m3", 1, KINDS[0], path, saved)
+        ranks.run(2, "cpu", load, "mxfp8_e4m3", 1, KINDS[0], path, loaded)
