@@ -1,21 +1,25 @@
 """The private names of Megatron-Core 0.16 that narrowcast leans on, and the globals that it rebinds
-while one of our own calls runs. Both lists are complete.
+while one of our own calls runs.
 
 Megatron's DDP and distributed optimizer know one foreign kind of weight, Transformer Engine's, and
 ask for it by functions that they hold as globals. While our subclasses call their base class, those
 functions answer for QuantizedTensor too; afterwards Megatron is as it was.
 
-Names of modules:
+What is subclassed, overridden, called or read, beside public names:
 
-_ParamAndGradBuffer, _ParamAndGradBucketGroup, partition_buckets  (param_and_grad_buffer)
-    subclassed, since DDP makes both itself
-_build_model_and_main_param_groups, _get_model_param_range_map, _copy_main_params_to_model_params,
-_get_main_param_and_optimizer_states, _set_main_param_and_optimizer_states,
-_get_fp8_params_and_shard_fp32_from_fp8, shard_float16_groups, shard_fp32_from_float16_groups,
-buffers, per_model_bucket_groups  (DistributedOptimizer)
-    overridden, called or read
-bucket_groups, expert_parallel_bucket_groups, dp_cp_group, expt_dp_group  (DistributedDataParallel)
-    read
+param_and_grad_buffer
+    _ParamAndGradBuffer and _ParamAndGradBucketGroup, since DDP makes both itself; of the first
+    param_data, param_index_map, numel_unpadded, of the second param_gather_handle,
+    param_gather_dispatched and intra_distributed_optimizer_instance_group; of a bucket its params,
+    data, offset and sizes
+DistributedDataParallel
+    bucket_groups, expert_parallel_bucket_groups, dp_cp_group, expt_dp_group
+DistributedOptimizer
+    _build_model_and_main_param_groups, _copy_main_params_to_model_params,
+    _copy_model_params_to_main_params, _get_main_param_and_optimizer_states,
+    _set_main_param_and_optimizer_states, _get_fp8_params_and_shard_fp32_from_fp8,
+    sharded_param_state_fully_reshardable, load_parameter_state_from_dp_zero, buffers,
+    shard_float16_groups, shard_fp32_from_float16_groups, is_stub_optimizer
 """
 
 from __future__ import annotations
