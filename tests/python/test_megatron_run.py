@@ -1,5 +1,5 @@
-"""The example's training of a GPT by Megatron-Core, a hundred steps: each rank's masters are those of
-one process that takes the same gradients, its bytes a cast of them, and losses those of bfloat16.
+"""The example's training of a GPT by Megatron-Core, a hundred steps: masters are those of one
+process that takes the same gradients, bytes on each rank a cast of them, and losses those of bf16.
 """
 
 import argparse
@@ -23,12 +23,13 @@ from megatron_run import Training
 from text import read
 
 STEPS = 100
-TOLERANCES = {"mxfp8_e4m3": 0.05, "nvfp4": 0.15, "fp8_block128": 0.05}  # bits per byte
+# Bits per byte from bfloat16's, and the share of its bytes that are gathered: embeddings are plain.
+BOUNDS = {"mxfp8_e4m3": (0.05, 1.05), "nvfp4": (0.15, 0.45), "fp8_block128": (0.05, 0.6)}
 
 
 def arguments(tensor, **changes):
     options = {"tp": tensor, "products": "decoded", "steps": STEPS, "batch": 8, "time": 64}
-    options |= {"width": 128, "layers": 2, "lr": 3e-3, "seed": 0, "overlap": True}
+    options |= {"width": 128, "layers": 2, "lr": 1e-3, "seed": 0, "overlap": True}
     return argparse.Namespace(**{**options, **changes})
 
 
@@ -114,18 +115,17 @@ def hundred_steps(mesh, format, tensor):
 
 def check_run(results, format):
     (bits, gathered), (plain_bits, plain_gathered) = results[0]
-    assert abs(bits - plain_bits) <= TOLERANCES[format], (bits, plain_bits)
-    elements = nc.format(format).wire_bits_per_element / 8
-    usages = 1 if nc.format(format).columnwise_derived else 2
-    assert gathered < plain_gathered * (elements * usages / 2 + 0.15)
+    difference, share = BOUNDS[format]
+    assert abs(bits - plain_bits) <= difference, (bits, plain_bits)
+    assert gathered <= share * plain_gathered
 
 
-@pytest.mark.parametrize("name", TOLERANCES)
+@pytest.mark.parametrize("name", BOUNDS)
 def test_data_parallel(name, device):
     check_run(ranks.run(2, device, hundred_steps, name, 1), name)
 
 
-@pytest.mark.parametrize("name", TOLERANCES)
+@pytest.mark.parametrize("name", BOUNDS)
 def test_tensor_and_data_parallel(name, device):
     if device == "cpu" and name != "nvfp4":
         pytest.skip("one format on the CPU: four ranks take their time")
