@@ -70,7 +70,7 @@ def measured(args, format, texts):
     start = time.perf_counter()
     one.run(training)
     seconds = time.perf_counter() - start
-    bits = one.forward(held_out, 0, 16 * args.batch, forward_only=True)
+    bits = one.forward(held_out, 0, 16, forward_only=True)
     if args.save is not None and format is not None:
         one.save(args.save)
     milliseconds = sorted(one.optimizer_ms)[len(one.optimizer_ms) // 2] if one.optimizer_ms else 0.0
@@ -85,10 +85,8 @@ def report(args, results):
         )
     if args.baseline:
         narrow, plain = results[args.format], results["bf16"]
-        print(
-            f"against bf16: {narrow['bits'] - plain['bits']:+.4f} bits per byte, "
-            f"{narrow['bytes'] / plain['bytes']:.3f} of the bytes"
-        )
+        share = f", {narrow['bytes'] / plain['bytes']:.3f} of the bytes" if plain["bytes"] else ""
+        print(f"against bf16: {narrow['bits'] - plain['bits']:+.4f} bits per byte{share}")
 
 
 def main():

@@ -111,7 +111,7 @@ class Training:
         """(bits per byte, gradient norm)"""
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        losses = self.forward(text, step, self.args.batch, forward_only=False)
+        losses = self.forward(text, step, 1, forward_only=False)
         done = []
         self.optimizer_ms.append(
             timed(lambda: done.append(self.optimizer.step()), self.args.device)
@@ -119,30 +119,33 @@ class Training:
         self.scheduler.step(1)
         return losses, done[0][1]
 
-    def forward(self, text, seed, count, forward_only):
-        """Mean bits per byte of `count` windows, over data-parallel ranks, each of which takes its
-        share in one microbatch.
+    def forward(self, text, seed, microbatches, forward_only):
+        """Mean bits per byte of windows, over data-parallel ranks, each of which takes its share of
+        the batch in each microbatch.
         """
         random = torch.Generator().manual_seed(seed)
         rank = parallel_state.get_data_parallel_rank()
         ranks = parallel_state.get_data_parallel_world_size()
-        tokens, targets = windows(text, count, self.args.time, random)
-        mine = tokens[rank::ranks].cuda(), targets[rank::ranks].cuda()
+        batches = [
+            windows(text, self.args.batch, self.args.time, random) for _ in range(microbatches)
+        ]
         losses = get_forward_backward_func()(
             forward_step_func=_forward_step,
-            data_iterator=iter([mine]),
+            data_iterator=(tuple(part[rank::ranks].cuda() for part in pair) for pair in batches),
             model=self.model,
-            num_microbatches=1,
+            num_microbatches=microbatches,
             seq_length=self.args.time,
-            micro_batch_size=len(mine[0]),
+            micro_batch_size=self.args.batch // ranks,
             forward_only=forward_only,
         )
-        loss = losses[0]["loss"].clone()
+        loss = torch.stack([one["loss"] for one in losses]).mean()
         dist.all_reduce(loss, group=parallel_state.get_data_parallel_group())
         return loss.item() / ranks / math.log(2)
 
     def bytes_gathered(self):
-        """A step, of parameters."""
+        """A step, of parameters; none where no other data-parallel rank has any."""
+        if parallel_state.get_data_parallel_world_size() == 1:
+            return 0
         buffers = self.model.buffers
         plain = sum(one.param_data.nbytes for one in buffers if one.param_data is not None)
         packed = getattr(self.model, "packed_bytes", None)

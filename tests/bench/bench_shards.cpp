@@ -1,6 +1,7 @@
-// Casts of a flat shard on this machine's GPU, as shares of the same run's copy bandwidth: one of
-// eight owners of all layers' weights, laid one after the other and cut into equal parts, as a
-// distributed optimizer has them. And what the owners reduce, beside one float a block.
+// Casts and fused steps of a flat shard on this machine's GPU, as shares of the same run's copy
+// bandwidth: one of eight owners of all layers' weights, laid one after the other and cut into
+// equal parts, as a distributed optimizer has them. And what the owners reduce, beside one float a
+// block. The reduction itself is left out.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <memory>
 
 #include "runtime/launch/cuts.hpp"
+#include "runtime/numeric/narrow.hpp"
+#include "runtime/optimizer/step.hpp"
 #include "tests/bench/flat_layers.hpp"
 #include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
@@ -17,102 +20,173 @@
 namespace narrowcast::test {
 namespace {
 
+// What an optimizer has of the owner's elements.
+struct State {
+  explicit State(size_t share)
+      : master(repeated(draw(Kind::kOrdinary, kPool, 1), share)),
+        exp_avg(repeated(std::vector<float>(kPool, 0.01f), share)),
+        exp_avg_sq(repeated(std::vector<float>(kPool, 0.01f), share)),
+        grad(repeated(std::vector<Bf16>(kPool, narrow<Bf16>(0.1f)), share)) {}
+
+  static constexpr int64_t kPool = int64_t{1} << 24;
+
+  DeviceArray<float> master, exp_avg, exp_avg_sq;
+  DeviceArray<Bf16> grad;
+};
+
 int64_t blocks_of(const nc_layout& layout, Extent matrix) {
   if (spans_tensor(layout)) return 1;
   return ceil_div(matrix.rows, layout.block_rows) * ceil_div(matrix.columns, layout.block_columns);
 }
 
-class Bench {
+// The owner's shards in one format, and the launches over them.
+class Owner {
  public:
-  Bench() {
-    check(cudaStreamCreate(&stream_), "stream");
-    const Copy copy;
-    copy_ = copy.rate(stream_);
-    const int64_t elements = elements_of_layers();
-    share_ = elements / kOwners;
-    std::printf("copy %.0f GB/s (read plus written); %.0fM of %.0fM parameters\n", copy_ / 1e9,
-                static_cast<double>(share_) / 1e6, static_cast<double>(elements) / 1e6);
-    std::printf("%-24s %9s %17s %8s %8s %8s %10s %12s\n", "flat shards", "ms", "10 to 90 %",
-                "B/param", "of copy", "kernels", "B reduced", "times fewer");
-    const std::vector<float> pool = draw(Kind::kOrdinary, int64_t{1} << 24, 1);
-    master_ = std::make_unique<DeviceArray<float>>(repeated(pool, static_cast<size_t>(share_)));
-  }
-
-  void run(const nc_plugin& plugin) {
-    const nc_format& format = *plugin.format;
-    const nc_machine& machine = *plugin.cuda;
-    const bool columnwise = !format.columnwise_derived;
-    std::vector<DeviceArray<uint8_t>> buffers;
-    std::vector<nc_tensor> shards;
+  Owner(const nc_plugin& plugin, const State& state, int64_t share)
+      : format_(*plugin.format), machine_(*plugin.cuda) {
+    const bool columnwise = !format_.columnwise_derived;
     std::vector<Cuts> cuts;
     std::vector<nc_seams> seams;
-    int64_t slots = 0, blocks = 0, own = 0;
-    double written = 0;
-    for (const Piece& piece : pieces_of(share_)) {
-      const Cuts of_piece(format, piece.matrix, columnwise, piece.cuts, slots);
-      slots += of_piece.amaxes() + of_piece.values();
-      blocks += blocks_of(format.rowwise, piece.matrix) +
-                (columnwise ? blocks_of(format.columnwise, piece.matrix) : 0);
+    for (const Piece& piece : pieces_of(share)) {
+      const Cuts of_piece(format_, piece.matrix, columnwise, piece.cuts, slots_);
+      slots_ += of_piece.amaxes() + of_piece.values();
+      blocks_ += blocks_of(format_.rowwise, piece.matrix) +
+                 (columnwise ? blocks_of(format_.columnwise, piece.matrix) : 0);
       if (piece.begin == piece.end) continue;
-      nc_tensor tensor = tensor_of(piece.matrix);
-      const auto first = reinterpret_cast<uintptr_t>(master_->get() + own);
-      tensor.value = reinterpret_cast<void*>(first - piece.begin * sizeof(float));
-      const double part = static_cast<double>(piece.end - piece.begin) /
-                          static_cast<double>(piece.matrix.rows * piece.matrix.columns);
-      for (int b = 0; b < (columnwise ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA); ++b) {
-        const int64_t bytes = bytes_of(format, piece.matrix, b);
-        written += part * static_cast<double>(bytes);
-        tensor.buffer[b] = buffers.emplace_back(static_cast<size_t>(bytes)).get();
-      }
-      own += piece.end - piece.begin;
-      set_shard(tensor, machine, piece.begin, piece.end, nullptr);
-      shards.push_back(tensor);
+      add(piece, state, columnwise);
       cuts.push_back(of_piece);
       seams.push_back(of_piece.seams(piece.begin, piece.end));
     }
-    const DeviceArray<nc_seams> seams_there(seams);
-    const DeviceArray<nc_history> histories(
-        std::vector<nc_history>(shards.size(), {.present = 1, .next = 1, .amax = {}}));
-    const DeviceArray<float> amaxes(std::vector<float>(shards.size(), 1.0f));
-    const DeviceArray<float> exchange(std::vector<float>(static_cast<size_t>(slots) + 1, 1.0f));
-    std::vector<nc_tensor> ends;
-    for (size_t i = 0; i < shards.size(); ++i) {
-      shards[i].seams = seams_there.get() + i;
-      shards[i].history = histories.get() + i;
+    seams_ = std::make_unique<DeviceArray<nc_seams>>(seams);
+    histories_ = std::make_unique<DeviceArray<nc_history>>(
+        std::vector<nc_history>(shards_.size(), {.present = 1, .next = 1, .amax = {}}));
+    amaxes_ = std::make_unique<DeviceArray<float>>(std::vector<float>(shards_.size(), 1.0f));
+    exchange_ = std::make_unique<DeviceArray<float>>(
+        std::vector<float>(static_cast<size_t>(slots_) + 1, 1.0f));
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      shards_[i].seams = seams_->get() + i;
+      shards_[i].history = histories_->get() + i;
       const auto divides = [&](int64_t cut) { return cuts[i].divides(cut); };
-      for (const nc_tensor& end : shard_ends(shards[i], machine, divides)) ends.push_back(end);
+      for (const nc_tensor& end : shard_ends(shards_[i], machine_, divides)) {
+        ends_.push_back(end);
+        end_steps_.push_back(steps_[i]);
+      }
     }
-    const bool spans = format.tensor_amax != 0, delayed = machine.record_amax != nullptr;
-    const auto run_on = [&](nc_function function, std::vector<nc_tensor>& of, cudaStream_t stream) {
-      nc_launch launch = launch_of(machine, of.data(), std::ssize(of), nullptr, amaxes.get());
-      launch.host_tables = true;
-      launch.exchange = exchange.get();
-      launch.stream = stream;
-      return of.empty() ? nullptr : function(&launch);
+  }
+
+  const char* cast(cudaStream_t stream) {
+    std::vector<nc_tensor>& collected = spans() ? shards_ : ends_;
+    if (const char* fault = run(machine_.collect, collected, nullptr, stream)) return fault;
+    return run(is_delayed() ? machine_.record_amax : machine_.cast, shards_, nullptr, stream);
+  }
+
+  const char* step(cudaStream_t stream) {
+    const bool waits = machine_.update == nullptr;
+    const nc_function update = waits ? machine_.update_amax : machine_.update;
+    if (const char* fault = run(update, shards_, steps_.data(), stream)) return fault;
+    if (is_delayed()) return run(machine_.record_amax, shards_, steps_.data(), stream);
+    return waits ? run(machine_.cast, shards_, steps_.data(), stream)
+                 : run(machine_.cast, ends_, end_steps_.data(), stream);
+  }
+
+  // Bytes that one element makes memory move.
+  double cast_bytes() const { return (reads_twice() ? 8 : 4) + written(); }
+  double step_bytes() const { return (reads_twice() ? 30 : 26) + written(); }
+
+  int64_t reduced_bytes() const { return 4 * (slots_ + (spans() ? std::ssize(all_layers()) : 0)); }
+  int64_t block_bytes() const { return 4 * blocks_; }
+
+ private:
+  bool spans() const { return format_.tensor_amax != 0; }
+  bool is_delayed() const { return machine_.record_amax != nullptr; }
+  bool reads_twice() const { return spans() && !is_delayed(); }
+  double written() const { return written_ / static_cast<double>(own_); }
+
+  void add(const Piece& piece, const State& state, bool columnwise) {
+    nc_tensor tensor = tensor_of(piece.matrix);
+    // Where the matrix's first element would lie.
+    const auto first = [&]<class Type>(const DeviceArray<Type>& all) {
+      const auto own = reinterpret_cast<uintptr_t>(all.get() + own_);
+      return reinterpret_cast<void*>(own - static_cast<uintptr_t>(piece.begin) * sizeof(Type));
     };
-    const Work work = [&](cudaStream_t stream) {
-      if (const char* fault = run_on(machine.collect, spans ? shards : ends, stream)) return fault;
-      return run_on(delayed ? machine.record_amax : machine.cast, shards, stream);
-    };
-    const int64_t reduced = 4 * (slots + (spans ? std::ssize(all_layers()) : 0));
-    const double bytes = (spans && !delayed ? 8 : 4) + written / static_cast<double>(own);
-    report(format.name, bytes, reduced, 4 * blocks, work);
+    tensor.value = first(state.master);
+    tensor.exp_avg = first(state.exp_avg);
+    tensor.exp_avg_sq = first(state.exp_avg_sq);
+    const double part = static_cast<double>(piece.end - piece.begin) /
+                        static_cast<double>(piece.matrix.rows * piece.matrix.columns);
+    for (int b = 0; b < (columnwise ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA); ++b) {
+      const int64_t bytes = bytes_of(format_, piece.matrix, b);
+      written_ += part * static_cast<double>(bytes);
+      tensor.buffer[b] = buffers_.emplace_back(static_cast<size_t>(bytes)).get();
+    }
+    set_shard(tensor, machine_, piece.begin, piece.end, nullptr);
+    shards_.push_back(tensor);
+    // A learning rate of 0 keeps the masters; constant gradients bring the moments to rest.
+    steps_.push_back(make_step({0, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
+    steps_.back().grad = first(state.grad);
+    steps_.back().grad_dtype = NC_BF16;
+    own_ += piece.end - piece.begin;
+  }
+
+  const char* run(nc_function function, std::vector<nc_tensor>& of, const nc_step* steps,
+                  cudaStream_t stream) const {
+    nc_launch launch = launch_of(machine_, of.data(), std::ssize(of), steps, amaxes_->get());
+    launch.host_tables = true;
+    launch.exchange = exchange_->get();
+    launch.stream = stream;
+    return of.empty() ? nullptr : function(&launch);
+  }
+
+  const nc_format& format_;
+  const nc_machine& machine_;
+  std::vector<DeviceArray<uint8_t>> buffers_;
+  std::vector<nc_tensor> shards_, ends_;
+  std::vector<nc_step> steps_, end_steps_;
+  std::unique_ptr<DeviceArray<nc_seams>> seams_;
+  std::unique_ptr<DeviceArray<nc_history>> histories_;
+  std::unique_ptr<DeviceArray<float>> amaxes_, exchange_;
+  int64_t slots_ = 0, blocks_ = 0, own_ = 0;
+  double written_ = 0;
+};
+
+class Bench {
+ public:
+  Bench() : share_(elements_of_layers() / kOwners), state_(static_cast<size_t>(share_)) {
+    check(cudaStreamCreate(&stream_), "stream");
+    const Copy copy;
+    copy_ = copy.rate(stream_);
+    std::printf("copy %.0f GB/s (read plus written); %.0fM of %.0fM parameters\n", copy_ / 1e9,
+                static_cast<double>(share_) / 1e6, static_cast<double>(elements_of_layers()) / 1e6);
+    std::printf("%-24s %9s %17s %8s %8s %8s %10s %12s\n", "flat shards", "ms", "10 to 90 %",
+                "B/param", "of copy", "kernels", "B reduced", "times fewer");
+  }
+
+  void run(const nc_plugin& plugin) {
+    Owner owner(plugin, state_, share_);
+    const std::string name = plugin.format->name;
+    report(name, owner.cast_bytes(), owner,
+           [&](cudaStream_t stream) { return owner.cast(stream); });
+    report(name + ": step", owner.step_bytes(), owner,
+           [&](cudaStream_t stream) { return owner.step(stream); });
   }
 
  private:
-  void report(const std::string& name, double bytes_per_parameter, int64_t reduced, int64_t all,
+  void report(const std::string& name, double bytes_per_parameter, const Owner& owner,
               const Work& work) {
     const Time time = measure(stream_, work);
     const double rate = bytes_per_parameter * static_cast<double>(share_) / time.median * 1e3;
+    const int64_t reduced = owner.reduced_bytes();
     std::printf("%-24s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d %10lld %12.0f\n", name.c_str(),
                 time.median, time.low, time.high, bytes_per_parameter, 100 * rate / copy_,
                 kernels_of(stream_, work), static_cast<long long>(reduced),
-                reduced == 0 ? 0.0 : static_cast<double>(all) / static_cast<double>(reduced));
+                reduced == 0
+                    ? 0.0
+                    : static_cast<double>(owner.block_bytes()) / static_cast<double>(reduced));
     std::fflush(stdout);
   }
 
-  int64_t share_ = 0;
-  std::unique_ptr<DeviceArray<float>> master_;
+  int64_t share_;
+  State state_;
   cudaStream_t stream_ = nullptr;
   double copy_ = 0;
 };
