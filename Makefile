@@ -33,7 +33,7 @@ endif
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
 
-.PHONY: help build test exhaustive demo regenerate bench bench-step bench-learning format tidy asan ubsan tsan fuzz fuzz-codegen \
+.PHONY: help build test exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning format tidy asan ubsan tsan fuzz fuzz-codegen \
         fuzz-parts soak clean
 .DEFAULT_GOAL := help
 
@@ -41,6 +41,7 @@ help:
 	@echo "make build       everything, into $(BUILD)/; leaves $(VENV)/ whose Python imports narrowcast"
 	@echo "make test        build, then every test that this machine can run"
 	@echo "make exhaustive  every number type and scale rule, for all 2^32 floats (minutes)"
+	@echo "make exhaustive-cuts  every pair of cuts of a matrix, in every format (minutes of many cores)"
 	@echo "make demo        build, then train a small GPT four times and compare (demo/)"
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
 	@echo "make bench       measure this machine"
@@ -74,9 +75,9 @@ test: build
 	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest tests || status=1; \
 	exit $$status
 
-exhaustive: $(ready)
+exhaustive exhaustive-cuts: $(ready)
 	$(configure)
-	cmake --build $(BUILD) --parallel $(JOBS) --target exhaustive
+	cmake --build $(BUILD) --parallel $(JOBS) --target $@
 
 demo: build
 	$(run_python) examples/demo.py --out demo

@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.store import Store
 from narrowcast.zero import columnwise
+from narrowcast.zero.shards import store_of
 
 Ranges = Sequence[Sequence[tuple[int, int]]]
 
@@ -45,7 +44,7 @@ class Gather:
         group: dist.ProcessGroup | None,
     ) -> None:
         self.group = group if group is not None and dist.get_world_size(group) > 1 else None
-        self._stores = [_store(place, weight) for place, weight in enumerate(weights)]
+        self._stores = [store_of(f"weight {place}", weight) for place, weight in enumerate(weights)]
         self._world = 1 if self.group is None else dist.get_world_size(self.group)
         if len(ranges) != self._world:
             raise ValueError(f"ranges of {len(ranges)} ranks, and a group of {self._world}")
@@ -114,21 +113,3 @@ class Gather:
         self._flat.unpack(every)
         for store in self._stores:  # somebody may have read some in the meantime
             columnwise.withhold(store, store.late is not None and store.late.by_hand)
-
-
-def _store(place: int, weight: torch.Tensor) -> Store:
-    what = f"weight {place}"
-    if not isinstance(weight, QuantizedTensor):
-        raise TypeError(f"{what} is a {type(weight).__name__}, not a QuantizedTensor")
-    store, view = weight._store, weight._view
-    if not view.is_whole or view.exchanged:
-        raise ValueError(f"{what} is a view of a {store.describe()}: hand in the whole weight")
-    if not store.bytes.is_plain:
-        raise ValueError(
-            f"{what}, a {store.describe()}, is on {store.bytes.device}: it has no bytes"
-        )
-    if not store.bytes.has("rowwise"):
-        raise ValueError(
-            f"{what}, a {store.describe()}, has columnwise bytes alone: shards of it are rowwise"
-        )
-    return store

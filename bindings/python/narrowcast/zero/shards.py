@@ -58,7 +58,7 @@ def read(
 
 
 def _shard(what: str, weight, master, start) -> Shard:
-    store = _store(what, weight)
+    store = _store_without_master(what, weight)
     if master is None or (isinstance(master, torch.Tensor) and master.numel() == 0):
         return Shard(store, 0, 0, None)
     if not isinstance(master, torch.Tensor) or isinstance(master, QuantizedTensor):
@@ -88,7 +88,8 @@ def _shard(what: str, weight, master, start) -> Shard:
     return Shard(store, start, start + master.numel(), master.detach().reshape(-1))
 
 
-def _store(what: str, weight) -> Store:
+def store_of(what: str, weight) -> Store:
+    """Of a whole weight with rowwise bytes. TypeError or ValueError, about `what`, if it is none."""
     if not isinstance(weight, QuantizedTensor):
         raise TypeError(
             f"{what} is a {type(weight).__name__}, not a QuantizedTensor: make it with nc.quantize"
@@ -102,8 +103,13 @@ def _store(what: str, weight) -> Store:
         )
     if not store.bytes.has("rowwise"):
         raise ValueError(
-            f"{what}, a {store.describe()}, has columnwise bytes alone: shards are cast rowwise"
+            f"{what}, a {store.describe()}, has columnwise bytes alone: shards have rowwise ones"
         )
+    return store
+
+
+def _store_without_master(what: str, weight) -> Store:
+    store = store_of(what, weight)
     if store.master is not None:
         raise ValueError(
             f"{what}, a {store.describe()}, keeps a master of its own, which FusedAdam updates. "
