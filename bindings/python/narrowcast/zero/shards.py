@@ -89,7 +89,7 @@ def _shard(what: str, weight, master, start) -> Shard:
 
 
 def store_of(what: str, weight) -> Store:
-    """Of a whole weight with rowwise bytes. TypeError or ValueError, about `what`, if it is none."""
+    """Of a whole weight with rowwise bytes. TypeError or ValueError about `what`, if it is none."""
     if not isinstance(weight, QuantizedTensor):
         raise TypeError(
             f"{what} is a {type(weight).__name__}, not a QuantizedTensor: make it with nc.quantize"
