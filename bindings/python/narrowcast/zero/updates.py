@@ -57,6 +57,8 @@ class Updates:
 
     def __init__(self, fused: Fused, entries: list[Entry], options: list[str]):
         self._fused = fused
+        stores = (shard.store for shard in fused.shards)
+        self._derived = [store for store in stores if store.format.columnwise_derived]
         count = len(fused.shards)
         self._exchange = Exchange(
             fused.shards, fused.ranges, fused.group, "FusedAdam's step", _DIGEST + 2 * count
@@ -151,8 +153,9 @@ class Updates:
         """Before the update: says of which shards this rank has no gradient, and takes columnwise
         bytes away that follow from rowwise ones.
         """
-        for shard in self._fused.shards:
-            columnwise.withhold(shard.store, self._fused.by_hand)
+        for store in self._derived:
+            if store.late is None:  # somebody has made them since the last step
+                columnwise.withhold(store, self._fused.by_hand)
         self._exchange.begin()
         at = 0
         for table in self.tables:
