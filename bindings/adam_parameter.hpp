@@ -43,9 +43,13 @@ class AdamParameter {
     entry_.first = first;
   }
 
-  // Makes it the master of a flat shard, whose row this is, without values.
-  void own(const nc_tensor& shard) {
-    const int64_t begin = shard.before;
+  // Makes it the master of a flat shard of so many elements, whose row this is, without values. An
+  // empty tensor is in the place of what is no parameter: it has no gradient.
+  void own(const nc_tensor& shard, int64_t elements) {
+    const int64_t begin = shard.before, own = entry_.columns;
+    if (own != elements && own != 0)
+      value_error(name_, " has ", own, " elements, and the flat shard that it is the master of ",
+                  elements);
     const size_t state_size = entry_.state_dtype == NC_F32 ? sizeof(float) : sizeof(uint16_t);
     nc_tensor entry = shard;
     entry.value = first_of(entry_.value, begin, sizeof(float));
@@ -55,7 +59,7 @@ class AdamParameter {
     entry.state_dtype = entry_.state_dtype;
     entry.seed = entry_.seed;
     entry_ = entry;
-    is_flat_ = true;
+    shard_elements_ = elements;
   }
 
   // Its row in the table of a launch.
@@ -86,8 +90,7 @@ class AdamParameter {
     const at::Tensor& whole = THPVariable_Unpack(parameter_.ptr()).grad();
     gradient_.reset();
     // An empty shard has no element to read, but takes part in what concerns the whole tensor.
-    const bool is_empty = local.numel() == 0;
-    if (is_empty && is_flat_) step.grad = this;
+    if (shard_elements_ == 0) step.grad = this;
     if (!whole.defined()) return;
     const at::Tensor gradient = sharded_ ? local_gradient(whole) : whole;
     constexpr const char* kWhat = ": the gradient";
@@ -100,17 +103,17 @@ class AdamParameter {
     const bool is_run = is_settled(gradient) && gradient.is_contiguous();
     gradient_ = is_run ? gradient : settled(gradient).contiguous();
     check_run(gradient_, local.numel(), device_, name_, kWhat);
-    step.grad = first_of(address_of(gradient_, name_, kWhat), is_flat_ ? entry_.before : 0,
+    step.grad = first_of(address_of(gradient_, name_, kWhat), shard_elements_ ? entry_.before : 0,
                          gradient_.itemsize());
-    if (is_empty) step.grad = this;
+    if (local.numel() == 0) step.grad = shard_elements_.value_or(0) == 0 ? this : nullptr;
   }
 
-  // Whether it could have a gradient and has none; a frozen parameter could not, nor can an empty
-  // part of another.
+  // Whether it could have a gradient and has none. A frozen parameter could not, nor can an empty
+  // shard; of others that share a weight the ranks' owners are to have one alike.
   bool is_absent() const {
-    const at::Tensor& parameter = THPVariable_Unpack(parameter_.ptr());
-    return !gradient_.defined() && parameter.requires_grad() &&
-           !(is_flat_ && parameter.numel() == 0);
+    if (gradient_.defined()) return false;
+    if (shard_elements_) return *shard_elements_ > 0;
+    return THPVariable_Unpack(parameter_.ptr()).requires_grad();
   }
 
   void mark_stale() const { store_->mark_stale(); }
@@ -193,7 +196,7 @@ class AdamParameter {
   std::optional<StoreHandle> store_;  // of a quantized parameter
   at::Device device_;
   bool sharded_;                                       // a DTensor
-  bool is_flat_ = false;                               // the master of a flat shard
+  std::optional<int64_t> shard_elements_;              // of the flat shard whose master it is
   py::object bytes_;                                   // of a quantized parameter; null for others
   std::optional<Place> place_;                         // of a parameter that is not quantized
   std::vector<std::pair<py::str, py::object>> taken_;  // of the state

@@ -27,7 +27,10 @@ class AdamTable {
            const py::dict& state, uint64_t seed, uint64_t first) {
     const bool delayed = machine().record_amax != nullptr;
     parameters_.emplace_back(parameter, name, state, table_.device(), delayed, seed, first);
-    if (shards_) parameters_.back().own(shards_->entry(parameters_.size() - 1));
+    if (shards_) {
+      const size_t place = parameters_.size() - 1;
+      parameters_.back().own(shards_->entry(place), shards_->elements(place));
+    }
     groups_.push_back(group);
     steps_.emplace_back();
   }

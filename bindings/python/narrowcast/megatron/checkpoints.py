@@ -41,7 +41,8 @@ class Checkpoints:
         if not self.is_stub_optimizer:  # Megatron has put one tensor into the state of all
             for state in self.optimizer.state.values():
                 state["step"] = state["step"].clone()
-        if "param_state" in state_dict:
+        # Of this type Megatron loads by load_parameter_state_from_dp_zero.
+        if state_dict.get("param_state_sharding_type") not in (None, "dp_zero_gather_scatter"):
             self._remake_model()
 
     def load_parameter_state_from_dp_zero(self, state_dict, **options):
@@ -100,7 +101,7 @@ def _by_parameter(sharded: dict) -> dict:
     """
     entries = {}
     for place, entry in enumerate(nested_values(sharded)):
-        weight = getattr(entry.data, "quantized_weight", None)
+        weight = getattr(getattr(entry, "data", None), "quantized_weight", None)
         if weight is not None:
             entry = copy.copy(entry)
             entry.data = weight

@@ -37,6 +37,12 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
             for tensor in _memory_of(parameter):
                 dist.broadcast(tensor, source, group)
 
+    def finish_gathers(self) -> None:
+        """Waits for the gathers that are under way, so that nothing old arrives later."""
+        for group in self.bucket_groups + self.expert_parallel_bucket_groups:
+            if group.param_gather_handle is not None:
+                group.start_param_sync(force_sync=True)  # which finishes what there is
+
     def packed_bytes(self) -> int:
         """Bytes of quantized weights that one synchronization of the parameters brings to a rank,
         its own among them.

@@ -87,6 +87,8 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
 
     def _remake_model(self) -> None:
         """Collective: all parameters, on all ranks, from masters that no step has made."""
+        for chunk in self.model_chunks:
+            chunk.finish_gathers()
         if self._weights:
             shards = self._weights, self._masters, self._offsets
             zero.quantize_master_weights(*shards, self.data_parallel_group)

@@ -12,7 +12,7 @@ from narrowcast.optimizer.entry import Entry, label_of
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
 from narrowcast.tensor import compiling
-from narrowcast.zero.updates import Fused, place_in
+from narrowcast.zero.updates import Updates, place_in
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -79,7 +79,7 @@ class FusedAdam(torch.optim.Optimizer):
                 "computed, on the CPU"
             )
         self.state_dtype = state_dtype
-        self.fused: list[Fused] = []
+        self.fused: list[Updates] = []  # by narrowcast.zero.fuse
         self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -183,8 +183,7 @@ class FusedAdam(torch.optim.Optimizer):
             lines = [(entry.parameter, entry.line) for entry in entries]
             consensus.check_shards("parameters of FusedAdam", lines)
             self._are_alike = True
-        seeds = list(map(str, self._table_seeds))
-        self._tables = Tables(entries, self._masters, self.fused, seeds)
+        self._tables = Tables(entries, self._masters, self.fused, self._table_seeds)
         self._roster = _C.Roster(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
@@ -198,7 +197,7 @@ class FusedAdam(torch.optim.Optimizer):
         """
         self._table_seeds = self._roster = None
         self._masters: dict[torch.Tensor, torch.Tensor] = {}
-        self._tables = Tables([], self._masters, [], [])
+        self._tables = Tables([], self._masters, self.fused, [])
         self._are_alike = False
         self._lock = threading.RLock()
 

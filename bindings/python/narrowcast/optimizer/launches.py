@@ -17,7 +17,7 @@ from narrowcast.optimizer.state import make_updatable
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
-from narrowcast.zero.updates import Fused, Updates
+from narrowcast.zero.updates import Updates, place_in
 
 
 class Key(NamedTuple):
@@ -38,16 +38,16 @@ class Key(NamedTuple):
 
 class Tables:
     """Made from all parameters of an optimizer. `masters`: those that the state had when the
-    optimizer last looked, by parameter; brought up to date here. `fused`: which parameters are
-    flat shards; `options`: as in Updates.
+    optimizer last looked, by parameter; brought up to date here. `fused`: flat shards, the
+    optimizer's own list; `seeds`: of its groups.
     """
 
     def __init__(
         self,
         entries: list[Entry],
         masters: dict[torch.Tensor, torch.Tensor],
-        fused: list[Fused],
-        options: list[str],
+        fused: list[Updates],
+        seeds: list[int | None],
     ):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._entries: dict[Key, list[Entry]] = {}
@@ -55,15 +55,14 @@ class Tables:
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
         self._agreements = agreement.Agreements()
         self.have_agreed = False  # in this step; whoever begins one says so
-        flat = {id(one) for some in fused for one in some.parameters if one is not None}
         for entry in entries:
-            if id(entry.parameter) not in flat:
+            if place_in(fused, entry.parameter) is None:
                 self._add(entry)
         self._reductions: list[Reduction | Updates] = []
         self._parts = self._lay_out(entries)
-        self._updates = [Updates(some, entries, options) for some in fused]
-        self._reductions += self._updates
-        self._parts += chain.from_iterable(updates.parts() for updates in self._updates)
+        self._parts += chain.from_iterable(one.build(entries, seeds) for one in fused)
+        self._updates = fused
+        self._reductions += fused
         self._shared = [one.shared for one in self._reductions if one.shared is not None]
 
     def _add(self, entry: Entry) -> None:
@@ -175,11 +174,12 @@ class Tables:
         """In the place of a step, on a rank that cannot take it: joins the others' reductions, and
         has them fail too.
         """
-        if not self._reductions:
+        new = [one for one in self._updates if one not in self._reductions]  # without tables yet
+        if not self._reductions and not new:
             return
         self.hear()
         self._agree()
-        for reduction in self._reductions:
+        for reduction in chain(self._reductions, new):
             reduction.withdraw()
 
     def _agree(self) -> None:

@@ -34,7 +34,7 @@ class Exchange:
     tensors; amaxes of blocks and values of elements that cuts divide, of one format after another.
     All of it is filled with what a rank says that has nothing to say, before others add to it.
 
-    `what` failed, in messages; `header`: the flag and what is extra, int32.
+    `what` failed, in messages, and what that means; `header`: the flag and what is extra, int32.
     """
 
     def __init__(
@@ -43,9 +43,11 @@ class Exchange:
         ranges: Ranges,
         group: dist.ProcessGroup | None,
         what: str,
+        consequence: str,
         extra: int = 0,
     ):
-        self.shards, self.ranges, self._what = shards, ranges, what
+        self.shards, self.ranges = shards, ranges
+        self._what, self._consequence = what, consequence
         self.group = group if group is not None and dist.get_world_size(group) > 1 else None
         self.device = shards[0].store.bytes.device
         places: dict[Format, list[int]] = defaultdict(list)
@@ -105,8 +107,8 @@ class Exchange:
         header = self.heard.read()
         if header[0]:
             raise DisagreementError(
-                f"{self._what} failed on rank {header[0] - 1} of the group, which says why; no "
-                "rank has changed its weights' bytes. Every rank raises this error"
+                f"{self._what} failed on rank {header[0] - 1} of the group, which says why; "
+                f"{self._consequence}"
             )
         return header
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from narrowcast.zero import ranges, shards
 from narrowcast.zero.groups import group_or_all, tell_failure
-from narrowcast.zero.updates import Fused, place_in
+from narrowcast.zero.updates import Updates, place_in
 
 if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
@@ -30,16 +30,17 @@ def fuse(
     updates this rank's shards of master weights and writes the weights' bytes in one pass over
     memory, with one reduction at most, of what cuts divide and of amaxes of tensors.
 
-    optimizer       a FusedAdam; may be called again for other weights, as of another process group
+    optimizer       a FusedAdam; may be called again for other weights, as of another process group.
+                    Where a rank owns nothing: one over a group without parameters
     master_weights  float32 [elements], contiguous, on the weights' device: parameters of the
                     optimizer, which are their own masters; None where this rank owns nothing
     model_weights, start_offsets, group, manual_post_all_gather_processing
                     as in nc.quantize_master_weights
 
     Collective: ranks tell each other what they own. Then step() is collective too where cuts divide
-    blocks or bytes, or a scale spans a tensor: every rank calls it, also one that owns nothing, and
-    ranks have gradients of the same weights. Options of groups that say how codes are rounded are
-    alike on all ranks; weight i of the list draws from seed + i.
+    blocks or bytes, or a scale spans a tensor: every rank calls it, also one that owns nothing.
+    Ranks have gradients of the same weights, and their groups the same seeds; weight i of the list
+    draws from seed + i.
 
     Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
     copy of the optimizer is fused anew.
@@ -50,12 +51,13 @@ def fuse(
     group = group_or_all(group)
     try:
         _check_kind(optimizer)
-        own = shards.read(model_weights, master_weights, start_offsets)
-        _check_new(optimizer, own)
+        own = shards.read("fuse", model_weights, master_weights, start_offsets)
         parameters = [
-            _parameter(optimizer, place, master) if shard.master is not None else None
-            for place, (shard, master) in enumerate(zip(own, master_weights, strict=True))
+            None if shard.master is None else master
+            for shard, master in zip(own, master_weights, strict=True)
         ]
+        _check_new(optimizer, own)
+        _check_masters(optimizer, parameters)
     except (TypeError, ValueError) as error:
         tell_failure(error, group, "fuse")
         raise
@@ -63,7 +65,7 @@ def fuse(
     agreed = ranges.agree(own, None, group, device, "fuse")
     if own:
         by_hand = manual_post_all_gather_processing
-        optimizer.fused.append(Fused(own, parameters, agreed, group, by_hand))
+        optimizer.fused.append(Updates(own, parameters, agreed, group, by_hand))
         optimizer.forget_tables()
 
 
@@ -85,17 +87,22 @@ def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
             )
 
 
-def _parameter(optimizer: FusedAdam, place: int, master: torch.Tensor) -> torch.Tensor:
-    if master.dim() != 1 or not master.is_contiguous():
-        raise ValueError(
-            f"weight {place}: its master shard has shape {tuple(master.shape)} and strides "
-            f"{master.stride()}; one dimension, contiguous, is needed"
-        )
-    if not any(master is parameter for _, parameter, _ in optimizer.named()):
-        raise ValueError(
-            f"weight {place}: its master shard is no parameter of the optimizer: make FusedAdam "
-            "over the master shards first"
-        )
-    if place_in(optimizer.fused, master) is not None:
-        raise ValueError(f"weight {place}: its master shard is fused with another weight already")
-    return master
+def _check_masters(optimizer: FusedAdam, masters: list[torch.Tensor | None]) -> None:
+    parameters = {id(parameter) for _, parameter, _ in optimizer.named()}
+    for place, master in enumerate(masters):
+        if master is None:
+            continue
+        if master.dim() != 1 or not master.is_contiguous():
+            raise ValueError(
+                f"weight {place}: its master shard has shape {tuple(master.shape)} and strides "
+                f"{master.stride()}; one dimension, contiguous, is needed"
+            )
+        if id(master) not in parameters:
+            raise ValueError(
+                f"weight {place}: its master shard is no parameter of the optimizer: make "
+                "FusedAdam over the master shards first"
+            )
+        if place_in(optimizer.fused, master) is not None:
+            raise ValueError(
+                f"weight {place}: its master shard is fused with another weight already"
+            )

@@ -102,8 +102,8 @@ class Gather:
         if not self._is_started:
             raise RuntimeError("this gather has not been started: call start() before finish()")
         work, payloads = self._work, self._payloads
-        self._is_started, self._work, self._payloads = False, None, None
-        if payloads is None:
+        self._is_started, self._work, self._payloads = False, None, []
+        if not payloads:
             return
         if work is not None:
             work.wait()

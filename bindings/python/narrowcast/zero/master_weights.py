@@ -72,7 +72,7 @@ def quantize_master_weights(
         check_rounding(rounding)
         check_word("seed", seed)
         check_word("step", step)
-        own = shards.read(model_weights, master_weights, start_offsets)
+        own = shards.read(_WHAT, model_weights, master_weights, start_offsets)
         targets = _targets(own, fsdp_shard_model_weights)
     except (TypeError, ValueError) as error:
         _fail(model_weights, group, error)

@@ -18,7 +18,8 @@ class Plan:
 
     def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
         self.shards, self.ranges, self.group = shards, ranges, group
-        self.exchange = Exchange(shards, ranges, group, "quantize_master_weights")
+        consequence = "no rank has changed its weights. Every rank raises this error"
+        self.exchange = Exchange(shards, ranges, group, "quantize_master_weights", consequence)
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
 
     def is_of(self, shards: list[Shard]) -> bool:

@@ -31,14 +31,17 @@ class Shard(NamedTuple):
 
 
 def read(
+    what: str,
     weights: Sequence[torch.Tensor],
     masters: Sequence[torch.Tensor | None],
     starts: Sequence[int | None],
 ) -> list[Shard]:
-    """TypeError or ValueError, with the place in the lists, if something is not as it must be."""
+    """`what`: the call, in messages. TypeError or ValueError, with the place in the lists, if
+    something is not as it must be.
+    """
     if not len(weights) == len(masters) == len(starts):
         raise ValueError(
-            f"quantize_master_weights got {len(weights)} weights, {len(masters)} master shards and "
+            f"{what} got {len(weights)} weights, {len(masters)} master shards and "
             f"{len(starts)} offsets: one of each for every weight, None where this rank owns "
             "nothing"
         )
@@ -49,8 +52,8 @@ def read(
     devices = {shard.store.bytes.device for shard in shards}
     if len(devices) > 1:
         raise ValueError(
-            f"the weights are on {' and '.join(sorted(map(str, devices)))}: call "
-            "quantize_master_weights once for each device"
+            f"the weights are on {' and '.join(sorted(map(str, devices)))}: call {what} once for "
+            "each device"
         )
     if len({id(shard.store) for shard in shards}) < len(shards):
         raise ValueError("a weight is in the list twice: each has one master shard on a rank")

@@ -4,8 +4,9 @@ reduction that they may need.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -22,70 +23,75 @@ if TYPE_CHECKING:
 _DIGEST = 2  # integers: half of a digest, and its negative
 _DIGEST_VALUES = 2**31
 _NOBODYS = torch.tensor(-1.0).view(torch.int32).item()  # a verdict; a launch leaves its shard alone
-
-
-class Fused(NamedTuple):
-    """What narrowcast.zero.fuse was told. `parameters`: the optimizer's, of each shard; None of
-    empty ones.
-    """
-
-    shards: list[Shard]
-    parameters: list[torch.Tensor | None]
-    ranges: Ranges
-    group: dist.ProcessGroup | None
-    by_hand: bool
-
-
-def place_in(every: list[Fused], parameter: torch.Tensor) -> int | None:
-    """Of a parameter in the lists that it is fused in; None if it is no flat shard."""
-    for fused in every:
-        for place, one in enumerate(fused.parameters):
-            if one is parameter:
-                return place
-    return None
+_WAY_OUT = (
+    "the other ranks have updated their shards. Every rank raises this error. Load a checkpoint on "
+    "all ranks; or go on, after nc.quantize_master_weights has made the bytes of the masters as "
+    "they are"
+)
 
 
 class Updates:
-    """Made with the optimizer's tables. `entries`: of its parameters; `options`: a line for each of
-    its groups, which ranks must have alike.
+    """What narrowcast.zero.fuse was told. `parameters`: the optimizer's, of each shard; None of
+    empty ones.
 
-    The exchange has, beside a digest of these lines, for each weight a verdict, 0 if an owner had a
-    gradient, else negative; and a 1 if one had none.
+    The exchange has, beside a digest of what ranks must have alike, for each weight a verdict, 0 if
+    an owner had a gradient, else negative; and a 1 if one had none.
     """
 
     lacks_gradients = False  # ranks have gradients of the same weights
 
-    def __init__(self, fused: Fused, entries: list[Entry], options: list[str]):
-        self._fused = fused
-        stores = (shard.store for shard in fused.shards)
+    def __init__(
+        self,
+        shards: list[Shard],
+        parameters: list[torch.Tensor | None],
+        ranges: Ranges,
+        group: dist.ProcessGroup | None,
+        by_hand: bool,
+    ):
+        self.shards, self.parameters, self._by_hand = shards, parameters, by_hand
+        self.places = {id(one): i for i, one in enumerate(parameters) if one is not None}
+        stores = (shard.store for shard in shards)
         self._derived = [store for store in stores if store.format.columnwise_derived]
-        count = len(fused.shards)
-        self._exchange = Exchange(
-            fused.shards, fused.ranges, fused.group, "FusedAdam's step", _DIGEST + 2 * count
-        )
-        digest = consensus.digest(options) % _DIGEST_VALUES
-        sizes = [1, _DIGEST, count, count]
-        _, own_digest, verdicts, _ = self._exchange.silence[: sum(sizes)].split(sizes)
-        own_digest.copy_(torch.tensor([digest, -digest]))
-        order = list(chain.from_iterable(part.places for part in self._exchange.parts))
-        owned = [
-            0 if fused.shards[place].begin < fused.shards[place].end else _NOBODYS
-            for place in order
-        ]
-        verdicts.copy_(torch.tensor(owned))
-        self._order = order
-        _, _, self._verdicts, self._lacking = self._exchange.header.split(sizes)
-        known = {entry.parameter: entry for entry in entries}
-        at = 0
         self.tables: list[_C.AdamTable] = []
+        self.shared: _C.SharedAmaxes | None = None
+        self._make_exchange(ranges, group)
+
+    def _make_exchange(self, ranges: Ranges, group: dist.ProcessGroup | None) -> None:
+        count = len(self.shards)
+        exchange = Exchange(
+            *(self.shards, ranges, group, "FusedAdam's step", _WAY_OUT, _DIGEST + 2 * count)
+        )
+        sizes = [1, _DIGEST, count, count]
+        _, self._digest, verdicts, _ = exchange.silence[: sum(sizes)].split(sizes)
+        self._order = list(chain.from_iterable(part.places for part in exchange.parts))
+        owned = [self.shards[place].master is not None for place in self._order]
+        verdicts.copy_(torch.tensor([0 if own else _NOBODYS for own in owned]))
+        _, _, self._verdicts, self._lacking = exchange.header.split(sizes)
+        self._exchange = exchange
+
+    def build(self, entries: list[Entry], seeds: Iterable[int | None]) -> list[_C.AdamPart]:
+        """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
+        parameters; `seeds`: of its groups. ValueError if shards of one format are rounded in two
+        ways.
+        """
+        if not self._exchange.is_current():
+            self._make_exchange(self._exchange.ranges, self._exchange.group)
+        digest = consensus.digest(sorted({str(seed) for seed in seeds})) % _DIGEST_VALUES
+        self._digest.copy_(torch.tensor([digest, -digest]))
+        known = {id(entry.parameter): entry for entry in entries}
+        self.tables, at = [], 0
         for part in self._exchange.parts:
-            own = [known.get(fused.parameters[place]) for place in part.places]
+            own = [known.get(id(self.parameters[place])) for place in part.places]
             self.tables.append(self._table(part, own, at))
             at += len(own)
         self.shared = None
         if self._exchange.is_collective:
             reduce = casting.reducer(self._exchange.memory, self._exchange.group)
             self.shared = _C.SharedAmaxes(self._exchange.floats, reduce)
+        return [
+            _C.AdamPart(table, part.amaxes, self.shared)
+            for table, part in zip(self.tables, self._exchange.parts, strict=True)
+        ]
 
     def _table(self, part: Part, own: list[Entry | None], at: int) -> _C.AdamTable:
         stochastic = {entry.seed is not None for entry in own if entry is not None}
@@ -108,18 +114,12 @@ class Updates:
         return table
 
     def _nothing(self) -> tuple:
-        """In the place of a parameter: of an empty shard."""
+        """In the place of a parameter: of an empty shard, or of one that the optimizer's groups no
+        longer have.
+        """
         empty = torch.zeros(0, device=self._exchange.device)
         state = {"step": torch.zeros((), device="cpu"), "exp_avg": empty, "exp_avg_sq": empty}
-        return empty, "an empty shard", 0, state, 0, 0
-
-    def parts(self) -> list[_C.AdamPart]:
-        """Of a step."""
-        parts = self._exchange.parts
-        return [
-            _C.AdamPart(table, part.amaxes, self.shared)
-            for table, part in zip(self.tables, parts, strict=True)
-        ]
+        return empty, "no parameter", 0, state, 0, 0
 
     def is_current(self) -> bool:
         """Whether the weights' buffers are those that the tables are of."""
@@ -134,19 +134,15 @@ class Updates:
         _, digest, negative, *verdicts = header
         if digest + negative != 0:
             raise consensus.DisagreementError(
-                "FusedAdam: the ranks' groups differ in rounding or seed. Every rank raises this "
-                "error. Give groups the same options on all ranks"
+                f"FusedAdam: the ranks' groups differ in rounding or seed, and {_WAY_OUT}"
             )
         for place, verdict, lacking in zip(
             self._order, verdicts[:count], verdicts[count:], strict=True
         ):
             if verdict == 0 and lacking:
-                store = self._fused.shards[place].store
                 raise consensus.DisagreementError(
-                    f"FusedAdam: of weight {place}, a {store.describe()}, some ranks had a "
-                    "gradient of their shard and some had none; the former have updated theirs. "
-                    "Every rank raises this error. Load a checkpoint on all ranks, or call "
-                    "nc.quantize_master_weights to make the bytes of the masters as they are"
+                    f"FusedAdam: of weight {place}, a {self.shards[place].store.describe()}, some "
+                    f"ranks had a gradient of their shard and some had none, and {_WAY_OUT}"
                 )
 
     def begin(self) -> None:
@@ -155,7 +151,7 @@ class Updates:
         """
         for store in self._derived:
             if store.late is None:  # somebody has made them since the last step
-                columnwise.withhold(store, self._fused.by_hand)
+                columnwise.withhold(store, self._by_hand)
         self._exchange.begin()
         at = 0
         for table in self.tables:
@@ -174,3 +170,8 @@ class Updates:
     def withdraw(self) -> None:
         """In the place of a step, on a rank that cannot take it: has the others fail."""
         self._exchange.withdraw()
+
+
+def place_in(every: list[Updates], parameter: torch.Tensor) -> int | None:
+    """Of a parameter in the lists that it is fused in; None if it is no flat shard."""
+    return next((one.places[id(parameter)] for one in every if id(parameter) in one.places), None)
