@@ -98,12 +98,11 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
 
 // Adam on a thread's elements: master and moments in memory, and the new master in the tile. Rows
 // are loaded in batches before the first use: that many loads in flight keep memory busy, and more
-// would cost the registers that keep blocks resident. Tiles that check what is theirs have fewer to
-// spare.
+// would cost the registers that keep blocks resident.
 template <class Grad, class State, class Tile>
 __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  constexpr int kBatch = Tile::kFull ? 4 : 2;
+  constexpr int kBatch = Tile::kFull ? 4 : 1;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
   State* exp_avg = static_cast<State*>(tensor.exp_avg);

@@ -117,8 +117,8 @@ def test_one_error_on_every_rank(which, device):
 
 
 def detached(mesh, name, on_ranks):
-    """Masters that require no gradient, as ZeRO's are. Some ranks have gradients in the second step,
-    of two weights, of which rank 1 owns nothing of the second.
+    """Masters that require no gradient, as ZeRO's are. Some ranks have gradients in the second
+    step, of two weights, of which rank 1 owns nothing of the second.
     """
     values = [flat.value_of((64, 128), seed=seed, special=False) for seed in range(2)]
     cuts = [[0, 1001, 64 * 128], [0, 64 * 128, 64 * 128]]
