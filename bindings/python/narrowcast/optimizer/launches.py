@@ -192,7 +192,8 @@ class Tables:
 
     def _cast_absent(self) -> None:
         for reduction in self._reductions:
-            reduction.cast_absent()
+            if reduction.lacks_gradients:
+                reduction.cast_absent()
 
 
 def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:
