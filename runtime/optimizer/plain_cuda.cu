@@ -11,10 +11,10 @@ constexpr int64_t kRun = kThreads * kThreadRows * kThreadColumns;  // elements o
 // A whole run is a matrix of kWarpColumns columns.
 __device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_step& step,
                                            int64_t first, CudaShared<kWarps>& shared) {
-  using Tile = CudaTile<kWarps, true>;
+  using Tile = CudaTile<kWarps, Owned::kAll>;
   const int64_t row = first / kWarpColumns;
   Tile tile({row + Tile::kRows, kWarpColumns}, {row, 0}, {tensor, nc_launch{}, false},
-            /*is_first=*/first == 0, /*has_words=*/true, shared);
+            {0, Tile::kRows}, /*is_first=*/first == 0, /*has_words=*/true, shared);
   update_tile(tile, tensor, step);
   if (tensor.parameter != nullptr) store_value(tile, tensor, tensor.parameter);
 }

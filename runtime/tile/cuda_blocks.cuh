@@ -74,9 +74,4 @@ struct CudaScales {
   }
 };
 
-// Four codes a row, one a byte, the first in the low byte.
-struct CudaCodes {
-  uint32_t row[kThreadRows];
-};
-
 }  // namespace narrowcast::inline NC_VARIANT

@@ -1,9 +1,9 @@
-// Four codes in a word, packed and exchanged.
+// Four codes in a word, packed and exchanged; and the codes of a thread.
 #pragma once
 
 #include <cstdint>
 
-#include "runtime/machine.hpp"
+#include "runtime/tile/cuda_blocks.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -40,5 +40,29 @@ __device__ __forceinline__ void exchange4x4(uint32_t& a, uint32_t& b, uint32_t& 
   c = __byte_perm(ab_high, cd_high, 0x5410);
   d = __byte_perm(ab_high, cd_high, 0x7632);
 }
+
+// A thread's codes, four a row, one a byte, the first in the low byte.
+struct CudaCodes {
+  uint32_t row[kThreadRows];
+
+  // The codes of a row, packed: 4 * kBits bits, and zeros.
+  template <int kBits>
+  __device__ __forceinline__ uint32_t row_string(int r) const {
+    return pack4<kBits>(row[r]);
+  }
+
+  // Those of each column: 8 * kBits bits, and zeros.
+  template <int kBits>
+  __device__ __forceinline__ void column_strings(uint64_t (&columns)[kThreadColumns]) const {
+    uint32_t low[4] = {row[0], row[1], row[2], row[3]};
+    uint32_t high[4] = {row[4], row[5], row[6], row[7]};
+    exchange4x4(low[0], low[1], low[2], low[3]);
+    exchange4x4(high[0], high[1], high[2], high[3]);
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) {
+      columns[c] = pack4<kBits>(low[c]) | static_cast<uint64_t>(pack4<kBits>(high[c])) << 4 * kBits;
+    }
+  }
+};
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -20,42 +20,6 @@ __device__ __forceinline__ constexpr uint32_t in_each_byte(uint32_t byte) {
   return byte * 0x01010101;
 }
 
-// e2m1: as a function of the magnitude, the code is straight within each binade and bends down
-// between them, so it is the least of the straight lines. Adding 2^23 leaves a line's nearest
-// integer, ties to even, in the low bits, and the least stays the least.
-template <class Element>
-__device__ __forceinline__ uint32_t least_line(float magnitude) {
-  constexpr int kBinades = static_cast<int>(Element::kMaxCode >> Element::kMantissaBits);
-  constexpr float kFirstSlope = power_of_two(Element::kBias - 1 + Element::kMantissaBits);
-  float least = fused_multiply_add(magnitude, kFirstSlope, 8388608.0f);
-#pragma unroll
-  for (int binade = 1; binade < kBinades; ++binade) {
-    const float start = 8388608.0f + static_cast<float>(binade << Element::kMantissaBits);
-    const float slope = kFirstSlope * power_of_two(-binade);
-    least = fminf(least, fused_multiply_add(magnitude, slope, start));
-  }
-  return bits_of(least);
-}
-
-// Of words whose second byte is 0. Multiply-adds run beside the minima; permutations would wait for
-// them.
-__device__ __forceinline__ uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return __byte_perm(a + b * 256, c + d * 256, 0x5410);
-}
-__device__ __forceinline__ uint32_t high_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return __byte_perm(__byte_perm(a, b, 0x0073), __byte_perm(c, d, 0x0073), 0x5410);
-}
-
-// A NaN's code has no sign. Here its sign is plus already: what is encoded is a product, and the
-// GPU's products that are NaN are all 0x7fffffff (PTX ISA, "Floating point instructions").
-template <>
-__device__ __forceinline__ uint32_t encode4<E2M1>(float a, float b, float c, float d) {
-  const auto code = [](float x) { return least_line<E2M1>(at_most(fabsf(x), E2M1::kMax)); };
-  const uint32_t codes = low_bytes(code(a), code(b), code(c), code(d));
-  const uint32_t signs = high_bytes(bits_of(a), bits_of(b), bits_of(c), bits_of(d));
-  return codes | (signs >> (8 - E2M1::kBits) & in_each_byte(E2M1::kSignBit));
-}
-
 #if __CUDA_ARCH__ >= 890
 
 template <__nv_fp8_interpretation_t kType>
@@ -85,10 +49,6 @@ __device__ __forceinline__ uint32_t encode4_as_low_end(float a, float b, float c
   const uint32_t codes = encode4<Wide>(fit(a), fit(b), fit(c), fit(d));
   return (codes & in_each_byte(Element::kMagnitude)) |
          (codes >> (8 - Element::kBits) & in_each_byte(Element::kSignBit));
-}
-template <>
-__device__ __forceinline__ uint32_t encode4<E2M3>(float a, float b, float c, float d) {
-  return encode4_as_low_end<E2M3, E4M3>(a, b, c, d);
 }
 template <>
 __device__ __forceinline__ uint32_t encode4<E3M2>(float a, float b, float c, float d) {

@@ -14,28 +14,44 @@ struct alignas(16) CudaShared {
   unsigned char stage[kWarps * kWarpColumns * kThreadRows];
 };
 
-// kFull tiles lie inside the launch's part of a matrix whose sides let every access be a whole
-// word; the others check each byte.
-template <int kWarpCount, bool kInside>
+// What of a tile is the launch's own: all of it; whole rows, as of most tiles that a cut divides;
+// or whatever it is. Of the first two every access is a whole word.
+enum class Owned { kAll, kRows, kSome };
+
+// Rows of a tile, counted from its first one.
+struct TileRows {
+  int begin, end;
+
+  __device__ __forceinline__ bool has(int row) const { return begin <= row && row < end; }
+  __device__ __forceinline__ bool touch(int first, int last) const {
+    return first < end && last >= begin;
+  }
+};
+
+template <int kWarpCount, Owned kOwnedPart>
 struct CudaPlace {
-  static constexpr bool kFull = kInside;
+  static constexpr Owned kOwned = kOwnedPart;
+  static constexpr bool kFull = kOwned == Owned::kAll, kByRows = kOwned == Owned::kRows;
   static constexpr int kWarps = kWarpCount, kThreads = kWarps * kWarpSize;
   static constexpr int kRows = kWarps * kThreadRows, kColumns = kWarpColumns;
 
   Extent matrix, origin;  // of the tile
   Part part;
+  TileRows rows;   // the launch's own, of kByRows
   bool is_first;   // of those that the launch has of the matrix
   bool has_words;  // four elements of a row are the launch's own together, and lie in one word
   int lane, warp;
   unsigned char* stage;
 
   __device__ __forceinline__ CudaPlace(Extent matrix, Extent origin, const Part& part,
-                                       bool is_first, bool has_words, CudaShared<kWarps>& shared)
+                                       TileRows rows, bool is_first, bool has_words,
+                                       CudaShared<kWarps>& shared)
       : matrix(matrix),
         origin(origin),
         part(part),
+        rows(rows),
         is_first(is_first),
-        has_words(has_words),
+        has_words(kOwned != Owned::kSome || has_words),
         lane(thread_number() % kWarpSize),
         warp(thread_number() / kWarpSize),
         stage(shared.stage) {}
@@ -46,16 +62,62 @@ struct CudaPlace {
     return origin.columns + lane * kThreadColumns;
   }
   __device__ __forceinline__ int64_t offset() const { return row() * matrix.columns + column(); }
+
   // Of an element by its place in the thread. Rows behind the matrix are behind the part too.
   __device__ __forceinline__ bool owns(int r, int c) const {
-    return kFull || (column() + c < matrix.columns && part.owns(offset() + r * matrix.columns + c));
+    if constexpr (kFull) return true;
+    if constexpr (kByRows) return rows.has(warp * kThreadRows + r);
+    return column() + c < matrix.columns && part.owns(offset() + r * matrix.columns + c);
   }
-  // Whether the R x C block that holds the element has one of the launch's own.
+  // Of one by its place in the tile; and whether a run down a column has any.
+  __device__ __forceinline__ bool owns_at(int r, int c) const {
+    if constexpr (kFull) return true;
+    if constexpr (kByRows) return rows.has(r);
+    return origin.columns + c < matrix.columns && part.owns(element(r, c));
+  }
+  __device__ __forceinline__ bool touches_run(int first, int last, int c) const {
+    if constexpr (kFull) return true;
+    if constexpr (kByRows) return rows.touch(first, last);
+    return origin.columns + c < matrix.columns && element(last, c) >= part.begin &&
+           element(first, c) < part.end;
+  }
+  // Whether the R x C block that holds an element of the tile has one of the launch's own.
   template <int R, int C>
-  __device__ __forceinline__ bool touches_block_of(int64_t r, int64_t c) const {
-    return kFull ||
-           (r < matrix.rows && c < matrix.columns && part.touches_block_of<R, C>(matrix, r, c));
+  __device__ __forceinline__ bool touches_block_of(int r, int c) const {
+    if constexpr (kFull) return true;
+    const int64_t row = origin.rows + r, column = origin.columns + c;
+    if (row >= matrix.rows) return false;
+    if constexpr (kByRows) return rows.touch(r / R * R, r / R * R + R - 1);
+    return column < matrix.columns && part.touches_block_of<R, C>(matrix, row, column);
+  }
+
+ private:
+  __device__ __forceinline__ int64_t element(int r, int c) const {
+    return (origin.rows + r) * matrix.columns + origin.columns + c;
   }
 };
+
+// The rows of a tile that are a part's own, by a whole warp; none, an empty range that ends before
+// row 0, if it has a row that is its own in part.
+template <int kRows, int kColumns>
+__device__ __forceinline__ TileRows own_rows(const Part& part, Extent matrix, Extent origin,
+                                             int lane) {
+  constexpr TileRows kNone{0, -1};
+  if (origin.columns + kColumns > matrix.columns) return kNone;
+  TileRows rows{kRows, 0};
+#pragma unroll 1
+  for (int group = 0; group < kRows; group += kWarpSize) {
+    const int64_t first = (origin.rows + group + lane) * matrix.columns + origin.columns;
+    const int64_t last = first + kColumns - 1;
+    const bool owns = group + lane < kRows && part.owns(first) && part.owns(last);
+    const bool touches = group + lane < kRows && first < part.end && last >= part.begin;
+    const unsigned own = __ballot_sync(~0u, owns);
+    if (__any_sync(~0u, owns != touches)) return kNone;
+    if (own == 0) continue;
+    rows.begin = lesser(rows.begin, group + __ffs(static_cast<int>(own)) - 1);
+    rows.end = group + kWarpSize - __clz(static_cast<int>(own));
+  }
+  return rows;
+}
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -67,8 +67,7 @@ __device__ __forceinline__ void store_staged_scales(const Place& at, Stored* tar
     for (int e = 0; e < kWord; ++e) {
       const int row = (kLayout.scale_transposed ? entry + e : run) * Runs::kPerRows;
       const int column = (kLayout.scale_transposed ? run : entry + e) * Runs::kPerColumns;
-      if (!at.template touches_block_of<R, C>(at.origin.rows + row, at.origin.columns + column))
-        continue;
+      if (!at.template touches_block_of<R, C>(row, column)) continue;
       word.scale[e] = staged[row / R * (Place::kColumns / C) + column / C];
       if constexpr (!Place::kFull) corner[run * pitch + entry + e] = word.scale[e];
     }

@@ -8,14 +8,16 @@
 #include "runtime/tile/cuda_amax.cuh"
 #include "runtime/tile/cuda_data.cuh"
 #include "runtime/tile/cuda_encode.cuh"
+#include "runtime/tile/cuda_exchange.cuh"
+#include "runtime/tile/cuda_lines.cuh"
 #include "runtime/tile/cuda_memory.cuh"
 #include "runtime/tile/cuda_scale.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <int kWarps, bool kInside>
-struct CudaTile : CudaPlace<kWarps, kInside> {
-  using Place = CudaPlace<kWarps, kInside>;
+template <int kWarps, Owned kOwned>
+struct CudaTile : CudaPlace<kWarps, kOwned> {
+  using Place = CudaPlace<kWarps, kOwned>;
   using Place::kColumns, Place::kFull, Place::kRows, Place::lane, Place::matrix, Place::offset,
       Place::Place, Place::part, Place::stage, Place::warp;
 
@@ -72,25 +74,27 @@ struct CudaTile : CudaPlace<kWarps, kInside> {
   }
 
   template <class Element, class Scales, class Rounding>
-  __device__ __forceinline__ CudaCodes encode(const Scales& scales,
-                                              const Rounding& rounding) const {
-    CudaCodes codes;
+  __device__ __forceinline__ auto encode(const Scales& scales, const Rounding& rounding) const {
+    const auto scaled = [&](int r, int c) { return x[r][c] * scales.multiplier_of(r, c); };
+    if constexpr (HasLines<Element> && std::is_same_v<Rounding, Nearest>) {
+      return LineCodes<Element>(scaled);
+    } else {
+      CudaCodes codes;
 #pragma unroll
-    for (int r = 0; r < kThreadRows; ++r) {
-      float scaled[kThreadColumns];
-#pragma unroll
-      for (int c = 0; c < kThreadColumns; ++c) scaled[c] = x[r][c] * scales.multiplier_of(r, c);
-      codes.row[r] = encode4<Element>(scaled, rounding, offset() + r * matrix.columns);
+      for (int r = 0; r < kThreadRows; ++r) {
+        const float row[kThreadColumns] = {scaled(r, 0), scaled(r, 1), scaled(r, 2), scaled(r, 3)};
+        codes.row[r] = encode4<Element>(row, rounding, offset() + r * matrix.columns);
+      }
+      return codes;
     }
-    return codes;
   }
 
-  template <class Buffer>
-  __device__ __forceinline__ void store(const Buffer& data, const CudaCodes& codes) const {
+  template <class Buffer, class Codes>
+  __device__ __forceinline__ void store(const Buffer& data, const Codes& codes) const {
     uint8_t* bytes = in_global_memory(data.bytes);
     if constexpr (!Buffer::kLayout.transposed) {
       store_rows<Buffer::kLayout>(*this, bytes, codes);
-    } else if constexpr (kFull) {
+    } else if constexpr (kOwned != Owned::kSome) {
       store_exchanged<Buffer::kLayout>(*this, bytes, codes);
     } else {
       store_exchanged_bytes<Buffer::kLayout>(*this, bytes, codes);

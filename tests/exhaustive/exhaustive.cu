@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "runtime/tile/cuda_encode.cuh"
+#include "runtime/tile/cuda_lines.cuh"
 #include "tests/support/claim_list.hpp"
 #include "tests/support/cuda_memory.hpp"
 
@@ -50,9 +51,20 @@ struct Encoded4 {
 
   __device__ uint64_t operator()(float x) const {
     const float product = x * one;
-    const uint32_t codes = encode4<Element>(product, product, product, product);
-    const uint32_t code = codes & 0xff;
-    return codes == code * 0x01010101u ? code : ~0u;
+    if constexpr (HasLines<Element>) {
+      LineString<Element> string;
+      for (int i = 0; i < 4; ++i) string.push(product);
+      return same_code<Element::kBits>(string.packed() & ((1u << 4 * Element::kBits) - 1));
+    } else {
+      return same_code<8>(encode4<Element>(product, product, product, product));
+    }
+  }
+
+  template <int kBits>
+  __device__ static uint64_t same_code(uint32_t codes) {
+    const uint32_t code = codes & ((1u << kBits) - 1);
+    const uint32_t four = code | code << kBits | code << 2 * kBits | code << 3 * kBits;
+    return codes == four ? code : ~0u;
   }
 };
 
