@@ -17,7 +17,7 @@ class Label(NamedTuple):
     """What a weight keeps through copies: its name, for messages, and nc.convert's options."""
 
     name: str | None = None
-    recompute: bool = False
+    recompute: bool | None = False  # None: as the first gather finds it
     products: str = "decoded"
 
 
@@ -42,6 +42,7 @@ class Store:
     label    of the weight
     partial  it is part of a larger tensor, to which its amax belongs
     used     rows from this one on are the zeros that FSDP2 pads shards with
+    is_cut   fully_shard has made shards of it, which have taken its place in the model
     present  of a weight whose gathers differ by pass: which usages have come, for graphs of
              torch.compile, which hold the buffers of all passes
     gather   of a gathered weight: the _C.WeightGather that brought it
@@ -50,15 +51,15 @@ class Store:
     """
 
     __slots__ = (
-        *("bytes", "columns", "format", "gather", "label", "late", "master", "partial", "present"),
-        *("rows", "sender", "used", "whole"),
+        *("bytes", "columns", "format", "gather", "is_cut", "label", "late", "master", "partial"),
+        *("present", "rows", "sender", "used", "whole"),
     )
 
     def __init__(self, bytes: _C.Bytes, master: Master | None = None, label: Label = UNNAMED):
         self.bytes, self.master, self.label = bytes, master, label
         self.format, self.rows, self.columns = bytes.format, bytes.rows, bytes.columns
         self.whole = buffers.whole_of(bytes)
-        self.partial, self.used = False, bytes.rows
+        self.partial, self.used, self.is_cut = False, bytes.rows, False
         self.present = self.gather = self.late = self.sender = None
 
     @property
