@@ -21,6 +21,11 @@ def default_filter(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Linear)
 
 
+def attributes_of(module: nn.Module) -> list[str]:
+    """The parameters of a module that a filter over modules chooses with it."""
+    return ["weight"] if module._parameters.get("weight") is not None else []
+
+
 def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> list[Weight]:
     """The weights that the two choose. ValueError if there is none, if a pattern chooses none, if a
     chosen module has no weight, and if a choice that is not the default divides a shared parameter;
@@ -31,13 +36,13 @@ def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> l
     left_out: dict[int, str] = {}
     by_default: set[int] = set()
     for path, module in model.named_modules():
-        wanted = by_module(path, module)
+        wanted = attributes_of(module) if by_module(path, module) else []
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
             name, key = f"{path}.{attribute}" if path else attribute, id(parameter)
             named = by_name(name, parameter)
-            if not named and not (wanted and attribute == "weight"):
+            if not named and attribute not in wanted:
                 left_out.setdefault(key, name)
                 continue
             found.setdefault(key, (name, parameter, []))[2].append((module, attribute))
@@ -105,7 +110,7 @@ def _with_weights(filter):
 
     def choose(path: str, module: nn.Module) -> bool:
         wanted = filter(module, path) if reverse else filter(path, module)
-        if wanted and module._parameters.get("weight") is None:
+        if wanted and not attributes_of(module):
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
                 "no parameter `weight` (parameters= chooses those of other names)"

@@ -91,9 +91,7 @@ def _row(pattern, shape, format, reason, trainable, same: list[Parameter]) -> tu
     """A line of the table, for parameters that are alike."""
     name = same[0].name if len(same) == 1 else pattern
     kept = format or f"plain: {reason}"
-    sums = [
-        sum(getattr(one, field) for one in same) for field in ("stored", "masters", "gathered")
-    ]
+    sums = [sum(getattr(one, field) for one in same) for field in ("stored", "masters", "gathered")]
     frozen = "" if trainable else ", frozen"
     count = f"{len(same)} of" if len(same) > 1 else ""
     size = "x".join(map(str, shape)) or "1"
@@ -140,7 +138,7 @@ def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module, str]]) -
     if not parameter.is_floating_point():
         return f"{parameter.dtype}"
     by_default = [
-        selection.default_filter(name, module) and attribute == "weight"
+        selection.default_filter(name, module) and attribute in selection.attributes_of(module)
         for name, module, attribute in places
     ]
     if any(by_default) and not all(by_default):

@@ -208,13 +208,19 @@ class Store:
             buffers.copy_region(self.bytes, region, part, buffers.whole_of(part))
             self.used = max(self.used, region.row_end)
         else:
-            is_wide = region.columns == self.columns
-            columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
-            raise NotImplementedError(
-                f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be "
-                "written alone, because a scale spans the whole tensor and no master is kept "
-                "(nc.convert keeps one). Write the whole tensor"
-            )
+            raise self._cannot_write(region)
+
+    def _cannot_write(self, region: Region) -> NotImplementedError:
+        is_wide = region.columns == self.columns
+        columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
+        way = "Write the whole tensor"
+        if self.spans_shards:
+            way = "Load plain values before nc.convert, which then quantizes the shards together"
+        return NotImplementedError(
+            f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
+            "alone, because a scale spans the whole tensor and no master is kept "
+            f"(nc.convert(..., trainable=True) keeps one). {way}"
+        )
 
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""
