@@ -95,11 +95,13 @@ def test_thawed(format):
     assert_quantized(model.base.weight.detach(), master)
 
 
-def train(model, steps=2):
-    """The losses, and the gradient of the last inputs, with the frozen layer in its backward."""
-    optimizer = nc.FusedAdam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+def train(model, every=False):
+    """The losses, and the gradient of the last inputs, with the frozen layer in its backward.
+    `every`: the optimizer is given the frozen weight too.
+    """
+    optimizer = nc.FusedAdam([p for p in model.parameters() if every or p.requires_grad], lr=1e-2)
     losses = []
-    for step in range(steps):
+    for step in range(2):
         x = torch.randn(4, 64, generator=torch.Generator().manual_seed(step)).requires_grad_()
         loss = F.mse_loss(model(x), torch.ones(()).expand(4, model.base.weight.shape[0]))
         loss.backward()
@@ -124,6 +126,7 @@ def sharded(mesh, format, folder):
             one(model)
         models.append(model)
     (losses, gradient), *others = map(train, models)
+    others.append(train(fully_shard(adapted(format), mesh=mesh), every=True))
     for other_losses, other_gradient in others:
         assert other_losses == losses
         assert same(other_gradient, gradient)
