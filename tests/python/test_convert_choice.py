@@ -152,3 +152,24 @@ def test_parameters_that_are_shared():
     one["layers"][0].other = one["layers"][0].experts.down_proj
     with pytest.raises(ValueError, match="the same parameter as"):
         nc.convert(one, FORMAT, parameters="*.down_proj")
+
+
+def test_what_is_named_is_not_left_out_in_silence():
+    """The default leaves out what is shared, but not what is asked for by name."""
+    one = model()
+    one["head"] = nn.Linear(64, 64)
+    one["head"].weight = one["embedding"].weight
+    with pytest.raises(ValueError, match=r"the same parameter as embedding\.weight"):
+        nc.convert(one, FORMAT, parameters="head.weight")
+    nc.convert(one, FORMAT, parameters="embedding.weight")  # and the head by default
+    assert type(one["head"].weight) is nc.QuantizedTensor
+    assert one["head"].weight is one["embedding"].weight
+
+
+def test_a_layer_without_weight_is_an_error():
+    """A parametrized one keeps its values elsewhere."""
+    one = nn.Sequential(nn.Linear(64, 64), nn.utils.parametrizations.weight_norm(nn.Linear(64, 64)))
+    with pytest.raises(ValueError, match=r"chooses 1 .*no parameter `weight`"):
+        nc.convert(one, FORMAT)
+    nc.convert(one, FORMAT, filter="*")
+    assert type(one[0].weight) is nc.QuantizedTensor

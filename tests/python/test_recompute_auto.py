@@ -108,6 +108,23 @@ def test_nothing_to_find():
     ranks.run(2, "cpu", compare, ROWWISE, by_call)
 
 
+def by_hand(mesh, format):
+    """unshard() before the first forward serves the backward too, where nothing is resharded in
+    between.
+    """
+    model = shard(build(format), mesh, reshard_after_forward=True)
+    expected = train(shard(build(format, recompute=False), mesh, reshard_after_forward=True))
+    for module in (model, *model.blocks):
+        module.unshard()
+        module.set_reshard_after_forward(False, recurse=False)
+    got = train(model)
+    assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_unshard_by_hand():
+    ranks.run(2, "cpu", by_hand, BY_PASS)
+
+
 def count_gathered(mesh, format):
     """Payloads of each pass, without and with a wrapper: whoever has none gathers no more."""
     counts = []

@@ -34,7 +34,7 @@ def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> l
     by_module, by_name = _module_choice(filter), _parameter_choice(parameters)
     found: dict[int, Weight] = {}
     left_out: dict[int, str] = {}
-    by_default: set[int] = set()
+    explicit: set[int] = set()
     for path, module in model.named_modules():
         wanted = attributes_of(module) if by_module(path, module) else []
         for attribute, parameter in module._parameters.items():
@@ -46,11 +46,11 @@ def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> l
                 left_out.setdefault(key, name)
                 continue
             found.setdefault(key, (name, parameter, []))[2].append((module, attribute))
-            if not named and filter is default_filter:
-                by_default.add(key)
+            if named or filter is not default_filter:
+                explicit.add(key)
     tied = [key for key in found if key in left_out]
     for key in tied:
-        if key not in by_default:
+        if key in explicit:
             raise _divided(found[key][0], left_out[key])
     shared = {found.pop(key)[0]: left_out[key] for key in tied}
     by_module.check()
@@ -85,11 +85,13 @@ def _nothing(filter: Filter, shared: dict[str, str]) -> ValueError:
 def _module_choice(filter: Filter):
     if filter is None:
         return _Called(lambda name, module: False)
-    if filter is default_filter:
-        return _Called(filter)
     if callable(filter):
         return _Called(_with_weights(filter))
-    return _Patterns("filter", filter, default_filter, "nn.Linear")
+    return _Patterns("filter", filter, _is_default, "nn.Linear")
+
+
+def _is_default(name: str, module: nn.Module) -> bool:
+    return default_filter(name, module) and bool(attributes_of(module))
 
 
 def _parameter_choice(parameters: Parameters):

@@ -58,11 +58,13 @@ def serves_both(state, store) -> bool:
     if known.is_kept or asked is not None:
         return known.is_kept or asked
     if known.recomputed is None and not store.format.columnwise_derived:
+        by_hand = torch_names.is_asked_for(group)  # which does not say what it is for
         inside = checkpointing.is_running()
         where = "within" if inside else "outside of"
-        lines = [f"{weight}, first gathered {where} a checkpoint" for weight in known.weights]
+        how = "by unshard()" if by_hand else f"{where} a checkpoint"
+        lines = [f"{weight}, first gathered {how}" for weight in known.weights]
         consensus.check_shards("activation checkpointing", _of_shards(state, lines))
-        known = _agreed[group] = known._replace(recomputed=inside)
+        known = _agreed[group] = known._replace(recomputed=inside or by_hand)
     return bool(known.recomputed)
 
 
