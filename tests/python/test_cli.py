@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import narrowcast as nc
 from narrowcast.command.cli import main
@@ -20,6 +21,13 @@ def test_list(capsys):
         assert f.path in line
         assert f.gather in line
         assert f.element in line
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"narrowcast {nc.__version__}, torch {torch.__version__}\n"
 
 
 def test_show_every_format(capsys, format):

@@ -53,13 +53,11 @@ def test_filter(format):
     assert model(torch.tensor([3])).shape == (1, 32)
 
 
-def test_one_module_and_frozen_weights(format):
+def test_one_module_keeps_its_attributes(format):
     layer = nn.Linear(64, 64)
-    layer.weight.requires_grad_(False)
     layer.weight.mark = "kept"
     nc.convert(layer, format)
     assert isinstance(layer.weight, nc.QuantizedTensor)
-    assert not layer.weight.requires_grad
     assert layer.weight.mark == "kept"
 
 
@@ -86,14 +84,30 @@ def assert_unchanged(model, error, words, *arguments, **options):
 
 
 def test_ties_across_the_filter(format):
+    """A filter of one's own may not divide a shared weight."""
     model = mlp()
     model[3] = nn.Linear(64, 32)
     model[3].weight = model[0].weight
     words = r"3\.weight is the same parameter as 0\.weight"
-    assert_unchanged(model, ValueError, words, format)
+    assert_unchanged(model, ValueError, words, format, filter=lambda _, m: isinstance(m, nn.Linear))
+    assert_unchanged(model, ValueError, words, format, filter="3")
     model[1].other = model[1].weight
     assert_unchanged(model, ValueError, r"1\.weight is the same parameter as 1\.other", format,
                      filter=lambda name, _: name == "1")  # fmt: skip
+
+
+def test_tied_heads(format):
+    """The default leaves out what an nn.Linear shares with another module."""
+    model = mlp()
+    model[3] = nn.Linear(64, 32)
+    model[3].weight = model[0].weight
+    nc.convert(model, format)
+    assert type(model[1].weight) is nc.QuantizedTensor
+    assert type(model[3].weight) is nn.Parameter
+    assert model[3].weight is model[0].weight
+    head = nn.ModuleList([nn.Embedding(32, 64), nn.Linear(64, 32)])
+    head[1].weight = head[0].weight
+    assert_unchanged(head, ValueError, r"1\.weight is left out, for it is 0\.weight too", format)
 
 
 def test_nothing_to_convert(format):

@@ -8,9 +8,11 @@ from narrowcast import operators as _operators
 from narrowcast.command import start as _start
 from narrowcast.conversion import convert
 from narrowcast.errors import PluginError
+from narrowcast.fitting import fits
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
 from narrowcast.registry import format, formats, load, load_all
+from narrowcast.summaries import summary
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor import initialization as _initialization
 from narrowcast.tensor.quantization import quantize
@@ -22,12 +24,14 @@ __all__ = [
     "PluginError",
     "QuantizedTensor",
     "convert",
+    "fits",
     "format",
     "formats",
     "load",
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",
+    "summary",
 ]
 
 _operators.load()

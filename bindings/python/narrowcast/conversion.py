@@ -1,12 +1,12 @@
 """nc.convert: a model's weights become QuantizedTensors, in place."""
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, registry
+from narrowcast import consensus, fitting, held, registry, selection
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
@@ -20,38 +20,62 @@ def convert(
     model: nn.Module,
     format: str | registry.Format,
     *,
-    filter: Callable[[str, nn.Module], bool] = lambda name, module: isinstance(module, nn.Linear),
-    recompute: bool = False,
+    filter: selection.Filter = selection.default_filter,
+    parameters: selection.Parameters = None,
+    recompute: bool | str = "auto",
     products: str = "decoded",
+    trainable: bool | None = None,
+    mesh=None,
 ) -> nn.Module:
-    """Replaces the parameter `weight` of every module that the filter chooses by a QuantizedTensor.
-    Works in place and returns the model.
+    """Replaces parameters of a model by QuantizedTensors: `weight` of every module that the filter
+    chooses, and those that `parameters` chooses. Works in place and returns the model.
 
-    format     a name (nc.formats()) or nc.format(name)
-    filter     called with each module's name and the module
-    recompute  every gather carries both usages. Needed with activation checkpointing, an explicit
-               unshard() before a backward, set_reshard_after_backward(False) and a change of
-               resharding at run time, if the format's columnwise bytes cannot be derived
-               (format.gather == "by pass")
-    products   of linear layers: "decoded", of the decoded weight and the input as it is; "scaled",
-               of the bytes: input and gradient are cast to the formats that format.products names,
-               and matrix units multiply them where the machine has some (docs/products.md)
+    format      a name (nc.formats()) or nc.format(name)
+    filter      a function of each module's name and the module, or a pattern of names (as of
+                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear. A function
+                of torchao's order (module, name) is known by its signature: the first argument is
+                annotated as a module, or the second as str; without annotations, the first is
+                called module, mod, m or layer, or the second name, fqn or path. None: no module
+    parameters  the same over parameters, whatever module has them and whatever they are called: a
+                function of name and parameter, or patterns of names ("*.experts.gate_up_proj"),
+                which choose among floating ones of 2 dimensions and more
+    recompute   every gather carries both usages, if the format's columnwise bytes cannot be derived
+                (format.gather == "by pass"). "auto": where activation checkpointing is found at the
+                first gather. True is needed with checkpointing that cannot be seen, an explicit
+                unshard() before a backward, set_reshard_after_backward(False) and a change of
+                resharding at run time (docs/sharding.md, "A gather")
+    products    of linear layers: "decoded", of the decoded weight and the input as it is; "scaled",
+                of the bytes: input and gradient are cast to the formats that format.products names,
+                and matrix units multiply them where the machine has some (docs/products.md)
+    trainable   True: each weight keeps its value in float32 beside the bytes, which FusedAdam takes
+                as its master. False: the bytes alone, and no gradient. None: True of weights that
+                require a gradient, else False
+    mesh        the DeviceMesh that fully_shard will get, or its number of shards, if that is known:
+                what cannot be cut is then an error here
 
-    Each weight keeps its value in float32 beside the bytes: what FusedAdam takes as its master.
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
-    fully_shard; then it is collective. Weights that modules share stay shared. Nothing changes if
-    there is an error: ValueError if no module is chosen, if a chosen one has no weight, or shares
-    it with one that is not chosen, if the format cannot hold or shard it, or if it names no formats
-    for scaled products, or such as cannot hold the layer's activations; TypeError for another
-    dtype; NotImplementedError for tensor parallelism; RuntimeError, on every rank, if ranks convert
-    shards differently.
+    fully_shard; then it is collective. Weights that modules share stay shared; by default one that
+    is an nn.Linear's and another module's too (a tied head) is left out. Warns of optimizers that
+    hold replaced parameters, and of weights that cannot be cut over all ranks of a default process
+    group. nc.summary says what was done.
+
+    Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
+    weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
+    hold or shard it, or if it names no formats for scaled products, or such as cannot hold the
+    layer's activations; TypeError for another dtype; NotImplementedError for tensor parallelism;
+    RuntimeError, on every rank, if ranks convert shards differently.
     """
     format = registry.format(format)
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
+    options = _options(recompute, products, trainable)
     partners = _partners(format, products)
     torch_names.reshard_all(model.modules())
-    _convert(_chosen(model, filter), format, partners, recompute, products)
+    weights = selection.chosen(model, filter, parameters)
+    _check_all(weights, format, partners)
+    fitting.foresee(weights, format, mesh)
+    _convert(weights, format, options)
+    held.warn_of_optimizers([(name, weight) for name, weight, _ in weights])
     return model
 
 
@@ -60,8 +84,9 @@ def convert_layer(module: nn.Module, name: str, format: str, products: str) -> N
     name for messages.
     """
     format = registry.format(format)
-    weights = [(name, module.weight, [module])]
-    _convert(weights, format, _partners(format, products), False, products)
+    weights = [(name, module.weight, [(module, "weight")])]
+    _check_all(weights, format, _partners(format, products))
+    _convert(weights, format, Options(False, products, True))
 
 
 def check_options(format: str, products: str) -> None:
@@ -69,28 +94,60 @@ def check_options(format: str, products: str) -> None:
     _partners(registry.format(format), products)
 
 
-def _convert(weights, format: registry.Format, partners, recompute: bool, products: str) -> None:
-    """Replaces weights, as _chosen() finds them."""
+class Options(NamedTuple):
+    """Of nc.convert; `recompute`: None for "auto"."""
+
+    recompute: bool | None
+    products: str
+    trainable: bool | None
+
+    def keeps_master(self, weight: nn.Parameter) -> bool:
+        return weight.requires_grad if self.trainable is None else self.trainable
+
+
+def _options(recompute, products: str, trainable) -> Options:
+    """ValueError for an option that makes no sense."""
+    if recompute not in (True, False, "auto"):
+        raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
+    if trainable not in (True, False, None):
+        raise ValueError(f"trainable is True, False or None, not {trainable!r}")
+    recompute = None if recompute == "auto" else bool(recompute)
+    return Options(recompute, products, None if trainable is None else bool(trainable))
+
+
+def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:
     for name, weight, _ in weights:
         _check(name, weight, format)
         _check_activations(name, weight, partners)
-    lines = [(weight, f"{name} in {format.identity}") for name, weight, _ in weights]
+
+
+def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
+    """Replaces weights, all of which have been checked."""
+    lines = [(weight, _line(name, weight, format, options)) for name, weight, _ in weights]
     consensus.check_shards("what nc.convert converts", lines)
-    quantized = [
-        _empty_like(weight, format, Label(name, recompute, products)) for name, weight, _ in weights
-    ]
+    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
     stores = [tensor._store for tensor in quantized]
     agreement.Agreements().make_bytes(
         stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
+        if not options.keeps_master(weight):
+            tensor._store.master = None
+        requires_grad = weight.requires_grad and options.trainable is not False
         if isinstance(weight, DTensor):
+            weight.requires_grad_(requires_grad)
             torch_names.replace_shard(*torch_names.managed(weight), tensor)
             continue
-        parameter = nn.Parameter(tensor, requires_grad=weight.requires_grad)
+        parameter = nn.Parameter(tensor, requires_grad=requires_grad)
         parameter.__dict__.update(weight.__dict__)
-        for module in places:
-            module.weight = parameter
+        for module, attribute in places:
+            setattr(module, attribute, parameter)
+
+
+def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
+    """What all ranks must have alike of a weight."""
+    kept = "" if options.keeps_master(weight) else ", without a master"
+    return f"{name} in {format.identity}{kept}"
 
 
 def _partners(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
@@ -108,37 +165,6 @@ def _partners(format: registry.Format, products: str) -> tuple[registry.Format, 
             f"Use one that does ({', '.join(able)}), or add [products] to its spec"
         )
     return tuple(map(registry.format, (format.products.input, format.products.gradient)))
-
-
-def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.Module]]]:
-    """The weights to convert: name, parameter, and the modules that hold it."""
-    chosen: dict[int, tuple[str, nn.Parameter, list[nn.Module]]] = {}
-    left_out: dict[int, str] = {}  # the names of all other parameters
-    for path, module in model.named_modules():
-        convertible = filter(path, module)
-        if convertible and module._parameters.get("weight") is None:
-            raise ValueError(
-                f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
-                "no parameter `weight`"
-            )
-        for attribute, parameter in module._parameters.items():
-            name = f"{path}.{attribute}" if path else attribute
-            if convertible and attribute == "weight":
-                chosen.setdefault(id(parameter), (name, parameter, []))[2].append(module)
-            else:
-                left_out.setdefault(id(parameter), name)
-    if not chosen:
-        raise ValueError(
-            "the filter chooses no module of the model, so there is nothing to convert (the "
-            "default chooses every nn.Linear)"
-        )
-    for key, (name, _, _) in chosen.items():
-        if key in left_out:
-            raise ValueError(
-                f"{name} is the same parameter as {left_out[key]}, which the filter leaves out. "
-                "Let the filter choose both or neither"
-            )
-    return list(chosen.values())
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
@@ -174,18 +200,23 @@ def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
         raise ValueError(f"{name}: its input or its gradient cannot be cast: {error}") from None
 
 
-def _empty_like(weight: nn.Parameter, format: registry.Format, label: Label) -> QuantizedTensor:
+def _empty_like(
+    name: str, weight: nn.Parameter, format: registry.Format, options: Options
+) -> QuantizedTensor:
     """A tensor with the weight's value as its master and bytes that are still to be made."""
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
     # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
     rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
-    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it.
-    value = casting.settled(local).to(torch.float32)
+    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
+    # go when the bytes are made need not be float32: a cast takes every logical dtype.
+    value = casting.settled(local)
+    if options.keeps_master(weight):
+        value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     bytes = buffers.allocate(format, rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    store = Store(bytes, master, label)
+    store = Store(bytes, master, Label(name, options.recompute, options.products))
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)

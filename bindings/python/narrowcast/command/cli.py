@@ -7,6 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
+import narrowcast
 from narrowcast.command import build, reports
 from narrowcast.errors import PluginError
 
@@ -54,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="narrowcast", description="Narrow number formats for model weights."
     )
+    versions = f"narrowcast {narrowcast.__version__}, torch {torch.__version__}"
+    parser.add_argument("--version", action="version", version=versions, help="print it, and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run, help: str, **more) -> argparse.ArgumentParser:

@@ -126,7 +126,7 @@ def _member(state, parameter, store: Store) -> Member:
         rows=shape[:-1].numel(),
         shard_rows=torch_names.shard_rows(parameter),
         world=torch_names.world(parameter),
-        both=store.label.recompute or likeness.is_kept(state),
+        both=likeness.serves_both(state, store),
     )
     return Member(store, shape, gather)
 

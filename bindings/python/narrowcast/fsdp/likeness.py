@@ -8,17 +8,19 @@ import weakref
 from typing import NamedTuple
 
 from narrowcast import consensus
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import checkpointing, torch_names
 
 
 class _Known(NamedTuple):
     """What all ranks are known to have in a group. A rank whose shards have been copied makes its
     plan anew, and it alone; so only other weights are a reason to ask the others again, and it
-    goes on with the way of resharding that was compared, whatever has been set since.
+    goes on with what was compared, whatever has been set since: the way of resharding, and whether
+    the forward is computed again.
     """
 
     weights: list[str]
     is_kept: bool
+    recomputed: bool | None  # None: nothing was seen yet, and the first gather may see more
 
 
 _agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by group
@@ -32,24 +34,64 @@ def check(state) -> None:
     for number, one in enumerate(torch_names.states_of_tree(state)):
         known, weights = _agreed.get(torch_names.group_of(one)), _weights(one)
         if known is None or known.weights != weights:
-            new[one] = _lines(one, number, weights), weights
-    if all(not lines for lines, _ in new.values()):
+            new[one] = number, _Known(weights, torch_names.is_kept(one), None)
+    if all(not known.weights for _, known in new.values()):
         return
+    checkpointed = checkpointing.modules_under(torch_names.root_modules(state))
     compared = []
-    for one, (lines, _) in new.items():
-        weights = torch_names.quantized(torch_names.group_of(one))
-        sharded = (torch_names.sharded(parameter) for parameter, _ in weights)
-        compared += zip(sharded, lines, strict=True)
+    for one, (number, known) in new.items():
+        seen = _is_under(one, checkpointed) or None
+        new[one] = number, known._replace(recomputed=seen)
+        compared += _of_shards(one, _lines(number, new[one][1]))
     consensus.check_shards("the quantized weights of an FSDP2 model", compared)
-    for one, (_, weights) in new.items():
-        _agreed[torch_names.group_of(one)] = _Known(weights, torch_names.is_kept(one))
+    for one, (_, known) in new.items():
+        _agreed[torch_names.group_of(one)] = known
 
 
-def is_kept(state) -> bool:
-    """Whether the forward's gather may serve the backward too, as all ranks had it when their
-    gathers were compared.
+def serves_both(state, store) -> bool:
+    """Whether every gather of a weight shall serve both passes, as all ranks had it when their
+    gathers were compared. Collective at a group's first gather, if that may tell what its modules
+    did not: DisagreementError on every rank if ranks differ.
     """
-    return _agreed[torch_names.group_of(state)].is_kept
+    group = torch_names.group_of(state)
+    known, asked = _agreed[group], store.label.recompute
+    if known.is_kept or asked is not None:
+        return known.is_kept or asked
+    if known.recomputed is None and not store.format.columnwise_derived:
+        by_hand = torch_names.is_asked_for(group)  # which does not say what it is for
+        inside = checkpointing.is_running()
+        where = "within" if inside else "outside of"
+        how = "by unshard()" if by_hand else f"{where} a checkpoint"
+        lines = [f"{weight}, first gathered {how}" for weight in known.weights]
+        consensus.check_shards("activation checkpointing", _of_shards(state, lines))
+        known = _agreed[group] = known._replace(recomputed=inside or by_hand)
+    return bool(known.recomputed)
+
+
+def is_recomputed(state, store) -> bool:
+    """Whether gathers of a weight serve both passes, as far as it is known by now."""
+    known = _agreed.get(torch_names.group_of(state))
+    if store.label.recompute is not None:
+        return store.label.recompute
+    if known is not None:
+        return bool(known.recomputed)
+    return _is_under(state, checkpointing.modules_under(torch_names.root_modules(state)))
+
+
+def _is_under(state, checkpointed: set) -> bool:
+    """Whether a quantized weight of a group belongs to one of these modules."""
+    weights = torch_names.quantized(torch_names.group_of(state))
+    every = (module for parameter, _ in weights for module in torch_names.modules_of(parameter))
+    return any(module in checkpointed for module in every)
+
+
+def _of_shards(state, lines: list[str]) -> list[tuple]:
+    """The shards of a group, each with its line."""
+    weights = torch_names.quantized(torch_names.group_of(state))
+    return [
+        (torch_names.sharded(parameter), line)
+        for (parameter, _), line in zip(weights, lines, strict=True)
+    ]
 
 
 def _weights(state) -> list[str]:
@@ -57,12 +99,15 @@ def _weights(state) -> list[str]:
     return [
         f"{store.label.name or 'a weight without a name'}, "
         f"{'x'.join(map(str, torch_names.whole_shape(parameter)))} in {store.format.identity}, "
-        f"recompute={store.label.recompute}"
+        f"recompute={'auto' if store.label.recompute is None else store.label.recompute}"
         for parameter, store in torch_names.quantized(torch_names.group_of(state))
     ]
 
 
-def _lines(state, number: int, weights: list[str]) -> list[str]:
+def _lines(number: int, known: _Known) -> list[str]:
     """The same with what messages say of the group, by its number in the tree."""
-    kept = "kept" if torch_names.is_kept(state) else "resharded"
-    return [f"{weight}, in group {number}, {kept} after the forward" for weight in weights]
+    kept = "kept" if known.is_kept else "resharded"
+    again = ", computed again in the backward" if known.recomputed else ""
+    return [
+        f"{weight}, in group {number}, {kept} after the forward{again}" for weight in known.weights
+    ]

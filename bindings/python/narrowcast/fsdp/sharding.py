@@ -25,6 +25,7 @@ def chunk(tensor, chunks: int, dim: int = 0):
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         store.refresh()  # all shards begin with bytes of one amax
+        store.is_cut = store.is_cut or torch_names.is_sharding()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
 
 
@@ -32,21 +33,39 @@ def check_shards(description: str, format: Format, rows: int, shape, shards: int
     """ValueError unless a weight of so many rows as a matrix can be cut into so many shards of
     ceil(shape[0] / shards).
     """
+    if problem := why_not(format, rows, shape, shards):
+        raise ValueError(
+            f"{description} cannot be cut into {shards} shards: {problem}; or leave the weight out "
+            "with nc.convert's filter"
+        )
+
+
+def can_cut(format: Format, rows: int, shape, shards: int) -> bool:
+    """Whether check_shards() lets it pass."""
     if shards == 1 or rows == 0:
-        return
-    is_matrix, step = len(shape) >= 2, format.shard_row_step
-    shard_rows = -(-shape[0] // shards) * (rows // shape[0]) if is_matrix else 1
-    if is_matrix and shard_rows % step == 0:
-        return
+        return True
+    is_matrix = len(shape) >= 2
+    return is_matrix and _shard_rows(rows, shape, shards) % format.shard_row_step == 0
+
+
+def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
+    """The reason, with what would do."""
+    if can_cut(format, rows, shape, shards):
+        return None
+    step = format.shard_row_step
     multiple = step * shards
     enough = -(-rows // multiple) * multiple
-    raise ValueError(
-        f"{description} cannot be cut into {shards} shards: a shard would have {shard_rows} rows, "
-        f"and {format.name} can be cut at multiples of {step} rows only (its row step). Use "
-        f"{enough} rows (a multiple of {multiple}), a number of ranks that leaves multiples of "
-        f"{step}, or a format with a smaller row step; or leave the weight out with nc.convert's "
-        "filter"
+    return (
+        f"a shard would have {_shard_rows(rows, shape, shards)} rows, and {format.name} can be cut "
+        f"at multiples of {step} rows only (its row step). Use {enough} rows (a multiple of "
+        f"{multiple}), a number of ranks that leaves multiples of {step}, or a format with a "
+        "smaller row step"
     )
+
+
+def _shard_rows(rows: int, shape, shards: int) -> int:
+    """Of the first shard, as a matrix."""
+    return -(-shape[0] // shards) * (rows // shape[0]) if len(shape) >= 2 else 1
 
 
 def check_sharded(parameter, name: str, format: Format) -> None:

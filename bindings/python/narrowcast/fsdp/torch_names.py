@@ -92,6 +92,37 @@ def managed(parameter: torch.Tensor):
     return None, None
 
 
+def root_modules(state) -> tuple:
+    """The modules from which all others of a state's module tree can be reached; before the first
+    forward, which finds the tree, the state's own.
+    """
+    every = tree_of(state).all_states or [state]
+    return next((one._modules for one in every if one._is_root), state._modules)
+
+
+def modules_of(parameter) -> list:
+    """Those that hold a parameter."""
+    info = parameter._module_info
+    return [info.module, *info.shared_modules]
+
+
+def composables_of(module) -> tuple[str, ...]:
+    """The names of torch's composable functions that a module was given to."""
+    from torch.distributed._composable.contract import _get_registry
+
+    return tuple(_get_registry(module) or ())
+
+
+def all_managed() -> dict:
+    """Every sharded parameter, with the state whose group has it and its FSDPParam."""
+    return {sharded(parameter): (state, parameter) for state, parameter in _parameters()}
+
+
+def gathered_dtype(parameter) -> torch.dtype:
+    """That in which a plain parameter is gathered."""
+    return parameter.param_dtype or sharded(parameter).dtype
+
+
 def whole_shape(parameter) -> torch.Size:
     return parameter._orig_size
 

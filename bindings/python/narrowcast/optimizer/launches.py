@@ -70,6 +70,7 @@ class Tables:
         if not isinstance(local, QuantizedTensor):
             self._enter(Key(local.device), entry, (0, 0))
             return
+        _check_in_model(entry, local)
         make_updatable(local)
         self._settle_master(entry, local)
         store = local._store
@@ -194,6 +195,15 @@ class Tables:
         for reduction in self._reductions:
             if reduction.lacks_gradients:
                 reduction.cast_absent()
+
+
+def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:
+    """RuntimeError if shards have taken the place of a weight: its gradient would never come."""
+    if local._store.is_cut:
+        raise RuntimeError(
+            f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam was "
+            "made, so a step would leave the model as it is. Make the optimizer after fully_shard"
+        )
 
 
 def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:

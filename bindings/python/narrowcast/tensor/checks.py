@@ -57,8 +57,8 @@ def check_parts(
     owner.check_type("name", name, str, type(None))
     owner.check_type("format", format, str)
     facts = registry.format(format)
-    flags = {"recompute": recompute, "partial": partial}
-    flags |= {"requires_grad": requires_grad, "is_parameter": is_parameter}
+    owner.check_type("recompute", recompute, bool, type(None))
+    flags = {"partial": partial, "requires_grad": requires_grad, "is_parameter": is_parameter}
     for what, flag in flags.items():
         owner.check_type(what, flag, bool)
     owner.check_type("dtype", dtype, torch.dtype)

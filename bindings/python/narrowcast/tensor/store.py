@@ -17,7 +17,7 @@ class Label(NamedTuple):
     """What a weight keeps through copies: its name, for messages, and nc.convert's options."""
 
     name: str | None = None
-    recompute: bool = False
+    recompute: bool | None = False  # None: as the first gather finds it
     products: str = "decoded"
 
 
@@ -42,6 +42,7 @@ class Store:
     label    of the weight
     partial  it is part of a larger tensor, to which its amax belongs
     used     rows from this one on are the zeros that FSDP2 pads shards with
+    is_cut   fully_shard has made shards of it, which have taken its place in the model
     present  of a weight whose gathers differ by pass: which usages have come, for graphs of
              torch.compile, which hold the buffers of all passes
     gather   of a gathered weight: the _C.WeightGather that brought it
@@ -50,15 +51,15 @@ class Store:
     """
 
     __slots__ = (
-        *("bytes", "columns", "format", "gather", "label", "late", "master", "partial", "present"),
-        *("rows", "sender", "used", "whole"),
+        *("bytes", "columns", "format", "gather", "is_cut", "label", "late", "master", "partial"),
+        *("present", "rows", "sender", "used", "whole"),
     )
 
     def __init__(self, bytes: _C.Bytes, master: Master | None = None, label: Label = UNNAMED):
         self.bytes, self.master, self.label = bytes, master, label
         self.format, self.rows, self.columns = bytes.format, bytes.rows, bytes.columns
         self.whole = buffers.whole_of(bytes)
-        self.partial, self.used = False, bytes.rows
+        self.partial, self.used, self.is_cut = False, bytes.rows, False
         self.present = self.gather = self.late = self.sender = None
 
     @property
@@ -207,13 +208,19 @@ class Store:
             buffers.copy_region(self.bytes, region, part, buffers.whole_of(part))
             self.used = max(self.used, region.row_end)
         else:
-            is_wide = region.columns == self.columns
-            columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
-            raise NotImplementedError(
-                f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be "
-                "written alone, because a scale spans the whole tensor and no master is kept "
-                "(nc.convert keeps one). Write the whole tensor"
-            )
+            raise self._cannot_write(region)
+
+    def _cannot_write(self, region: Region) -> NotImplementedError:
+        is_wide = region.columns == self.columns
+        columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
+        way = "Write the whole tensor"
+        if self.spans_shards:
+            way = "Load plain values before nc.convert, which then quantizes the shards together"
+        return NotImplementedError(
+            f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
+            "alone, because a scale spans the whole tensor and no master is kept "
+            f"(nc.convert(..., trainable=True) keeps one). {way}"
+        )
 
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""

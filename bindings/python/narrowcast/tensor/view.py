@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import USAGES, buffers_of
+from narrowcast.registry import BUFFERS, USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.pieces import part_of
 from narrowcast.tensor.region import Region
@@ -68,6 +70,18 @@ class View:
         if getattr(self.store.bytes, name) is not None:
             self.store.refresh()
         return getattr(self.store.bytes, name)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the buffers of a matrix of this region alone, and of what spans the tensor."""
+        bytes = self.store.bytes
+        spanning = [one for one in (bytes.amax, bytes.history) if one is not None]
+        size = sum(one.nbytes for one in spanning)
+        for number in BUFFERS:
+            if (buffer := bytes.buffer(number)) is not None:
+                shape = bytes.format.buffer_shape(number, *self.region.shape)
+                size += buffer.itemsize * math.prod(shape)
+        return size
 
     @property
     def master(self) -> torch.Tensor | None:

@@ -103,6 +103,13 @@ class QuantizedTensor(torch.Tensor):
         master = self._view.master
         return master if master is None or master.shape == self.shape else master.view(self.shape)
 
+    @property
+    def nbytes(self) -> int:
+        """Of codes, scales and what spans the tensor, padding included; the master apart.
+        element_size() is that of the logical dtype.
+        """
+        return self._view.nbytes
+
     def get_high_precision_init_val(self) -> torch.Tensor | None:
         """float32, of this shape, on the CPU: the value that nc.convert was given, for an optimizer
         that keeps masters itself; None if it is not kept. Transformer Engine's name for it.

@@ -1,0 +1,175 @@
+"""Which parameters nc.convert chooses: functions of either order, patterns of names, parameters of
+any name.
+"""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import assert_quantized
+
+FORMAT = "mxfp8_e4m3"  # the choice knows no format
+
+
+class Experts(nn.Module):
+    """Matrices that no nn.Linear holds, of which one has three dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.randn(4, 64, 32))
+        self.down_proj = nn.Parameter(torch.randn(4, 32, 64))
+        self.down_bias = nn.Parameter(torch.randn(32))
+        self.counts = nn.Parameter(torch.zeros(4, 32, dtype=torch.int64), requires_grad=False)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = nn.Linear(64, 64)
+        self.mlp = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))
+        self.experts = Experts()
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.ModuleDict({"embedding": nn.Embedding(64, 64), "layers": nn.ModuleList([Layer()])})
+
+
+def quantized(**options):
+    converted = nc.convert(model(), FORMAT, **options)
+    return {
+        name.removeprefix("layers.0.")
+        for name, one in converted.named_parameters()
+        if isinstance(one, nc.QuantizedTensor)
+    }
+
+
+def torchao_names(mod, fqn):
+    return isinstance(mod, nn.Linear) and "mlp" in fqn
+
+
+def torchao_annotations(one: nn.Module, other: str) -> bool:
+    return torchao_names(one, other)
+
+
+def torchao_rest(mod, *rest):
+    return torchao_names(mod, *rest)
+
+
+def ours(name, module):
+    return torchao_names(module, name)
+
+
+class Callable:
+    def __call__(self, module, fqn):
+        return torchao_names(module, fqn)
+
+
+FILTERS = [
+    torchao_names,
+    torchao_annotations,
+    torchao_rest,
+    ours,
+    Callable(),
+    functools.partial(lambda extra, m, name: torchao_names(m, name), None),
+]
+
+
+@pytest.mark.parametrize("filter", FILTERS, ids=range(len(FILTERS)))
+def test_either_order(filter):
+    assert quantized(filter=filter) == {"mlp.0.weight", "mlp.2.weight"}
+
+
+def test_an_order_that_nothing_tells_is_ours():
+    assert quantized(filter=lambda a, b: isinstance(b, nn.Linear) and a.endswith("attn")) == {
+        "attn.weight"
+    }
+    with pytest.raises(ValueError, match=r"called with \(name, module\)"):
+        quantized(filter=lambda a, b: isinstance(a, nn.Linear))
+
+
+def test_patterns_choose_among_linear_layers():
+    assert quantized(filter="*.mlp.*") == {"mlp.0.weight", "mlp.2.weight"}
+    assert quantized(filter=["*attn", "*.mlp.2"]) == {"attn.weight", "mlp.2.weight"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"filter": ["*attn", "*.mlq.*"]}, r"filter: the pattern '\*\.mlq\.\*' matches.*nn.Linear"),
+        ({"filter": "*.mlp.1"}, r"matches the name of no nn\.Linear \(names are such as 'layers"),
+        ({"filter": []}, "filter: an empty list"),
+        ({"parameters": "*.down_bias"}, r"parameters: the pattern '\*\.down_bias' matches"),
+        ({"filter": None}, "chooses no module"),
+    ],
+)
+def test_what_chooses_nothing_is_an_error(options, words):
+    with pytest.raises(ValueError, match=words):
+        quantized(**options)
+
+
+@pytest.mark.parametrize("option", ["filter", "parameters"])
+@pytest.mark.parametrize("value", [3, [3]])
+def test_what_is_no_choice(option, value):
+    with pytest.raises(TypeError, match=f"{option} is a function, a pattern.*not int"):
+        quantized(**{option: value})
+
+
+def test_parameters_of_any_name():
+    experts = {"experts.gate_up_proj", "experts.down_proj"}
+    linear = {"attn.weight", "mlp.0.weight", "mlp.2.weight"}
+    assert quantized(parameters="*.experts.*") == linear | experts
+    assert quantized(filter=None, parameters=["*_up_proj"]) == {"experts.gate_up_proj"}
+    chosen = quantized(
+        filter=None, parameters=lambda name, p: p.dim() == 3 and p.is_floating_point()
+    )
+    assert chosen == experts
+    assert quantized(filter="*attn", parameters="embedding.weight") == {
+        "attn.weight",
+        "embedding.weight",
+    }
+
+
+def test_a_parameter_of_another_name_is_the_quantized_value():
+    converted = nc.convert(model(), FORMAT, filter=None, parameters="*.down_proj")
+    before = model()["layers"][0].experts.down_proj
+    after = converted["layers"][0].experts.down_proj
+    assert_quantized(after.detach(), before.detach())
+    assert torch.equal(after.master, before)
+
+
+def test_parameters_that_are_shared():
+    """Every place gets the new one, whatever it is called there."""
+    one = model()
+    one["layers"][0].other = one["layers"][0].experts.down_proj
+    nc.convert(one, FORMAT, filter=None, parameters=["*.down_proj", "*.other"])
+    assert type(one["layers"][0].other) is nc.QuantizedTensor
+    assert one["layers"][0].other is one["layers"][0].experts.down_proj
+    one = model()
+    one["layers"][0].other = one["layers"][0].experts.down_proj
+    with pytest.raises(ValueError, match="the same parameter as"):
+        nc.convert(one, FORMAT, parameters="*.down_proj")
+
+
+def test_what_is_named_is_not_left_out_in_silence():
+    """The default leaves out what is shared, but not what is asked for by name."""
+    one = model()
+    one["head"] = nn.Linear(64, 64)
+    one["head"].weight = one["embedding"].weight
+    with pytest.raises(ValueError, match=r"the same parameter as embedding\.weight"):
+        nc.convert(one, FORMAT, parameters="head.weight")
+    nc.convert(one, FORMAT, parameters="embedding.weight")  # and the head by default
+    assert type(one["head"].weight) is nc.QuantizedTensor
+    assert one["head"].weight is one["embedding"].weight
+
+
+def test_a_layer_without_weight_is_an_error():
+    """A parametrized one keeps its values elsewhere."""
+    one = nn.Sequential(nn.Linear(64, 64), nn.utils.parametrizations.weight_norm(nn.Linear(64, 64)))
+    with pytest.raises(ValueError, match=r"chooses 1 .*no parameter `weight`"):
+        nc.convert(one, FORMAT)
+    nc.convert(one, FORMAT, filter="*")
+    assert type(one[0].weight) is nc.QuantizedTensor

@@ -1,0 +1,123 @@
+"""nc.fits and nc.convert(mesh=): over how many ranks weights can be cut, before fully_shard."""
+
+import warnings
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from narrowcast.fsdp import sharding
+
+STEPS = sorted({nc.format(name).shard_row_step for name in nc.formats()})
+COARSE = max(nc.formats(), key=lambda name: nc.format(name).shard_row_step)
+STEP = nc.format(COARSE).shard_row_step
+
+
+def is_cut(name, rows, world):
+    try:
+        sharding.check_shards("w", nc.format(name), rows, (rows, 64), world)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_as_fully_shard_decides(step):
+    """Of every number of ranks; the nearest that fit are the nearest."""
+    name = next(name for name in nc.formats() if nc.format(name).shard_row_step == step)
+    rows = 5 * step + 2 * (step > 1)
+    good = [world for world in range(1, rows + 3) if is_cut(name, rows, world)]
+    for world in range(1, rows + 3):
+        fit = nc.fits(name, (rows, 64), world)
+        assert bool(fit) == (world in good)
+        if not fit:
+            below, above = [w for w in good if w < world], [w for w in good if w > world]
+            assert fit.nearest == (*below[-1:], *above[:1])
+            assert f"{rows}x64: a shard would have" in str(fit)
+            assert f"multiples of {step} rows" in fit.reasons[f"{rows}x64"]
+
+
+def layers():
+    return nn.Sequential(nn.Linear(64, 8 * STEP), nn.ReLU(), nn.Linear(8 * STEP, 6 * STEP))
+
+
+def test_a_model():
+    model = layers()
+    assert nc.fits(COARSE, model, 2)
+    assert str(nc.fits(COARSE, model, 2)) == "can be cut over 2 ranks"
+    fit = nc.fits(COARSE, model, 4)
+    assert not fit
+    assert list(fit.reasons) == ["2.weight"]
+    assert fit.nearest == (3,) if nc.fits(COARSE, model, 3) else (2,)
+    assert nc.fits(COARSE, model, 4, filter="0")
+    assert nc.fits(COARSE, nc.convert(model, COARSE), 2)
+
+
+def test_what_a_format_cannot_hold():
+    name = next(name for name in nc.formats() if nc.format(name).group > 1)
+    fit = nc.fits(name, (64, 63), 1)
+    assert not fit
+    assert "cannot hold" in str(fit)
+    assert fit.nearest == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (((64, 64), 0), ValueError, "at least 1 rank"),
+        (((64, 64), 2.0), TypeError, "not float"),
+        (((), 2), ValueError, "positive numbers"),
+        ((nn.ReLU(), 2), ValueError, "chooses no module"),
+    ],
+)
+def test_wrong_arguments(arguments, error, words):
+    with pytest.raises(error, match=words):
+        nc.fits(COARSE, *arguments)
+
+
+def test_refused_where_the_mesh_is_known():
+    model = layers()
+    with pytest.raises(ValueError, match=r"cannot be cut over 4 ranks: 2\.weight.*Ranks that do"):
+        nc.convert(model, COARSE, mesh=4)
+    assert type(model[0].weight) is nn.Parameter
+    nc.convert(model, COARSE, mesh=2)
+
+
+def odd_layers():
+    return nn.Sequential(nn.Linear(64, 8 * STEP), nn.ReLU(), nn.Linear(8 * STEP, 3 * STEP))
+
+
+def on_a_mesh(mesh, format):
+    """FSDP2 cuts over the last dimension of a mesh of two. Without mesh=, a warning names what
+    cannot be cut over all ranks; what lies in shards by now has been checked by itself.
+    """
+    both = dist.init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "shards"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nc.convert(odd_layers(), format, mesh=both)
+        nc.convert(odd_layers(), format, filter="0")
+        plain = fully_shard(odd_layers(), mesh=both["shards"])
+        nc.convert(plain, format)
+    with pytest.warns(RuntimeWarning, match=r"2\.weight: a shard would have.*mesh=") as seen:
+        nc.convert(odd_layers(), format)
+    assert seen[0].filename == __file__
+    try:
+        nc.convert(odd_layers(), format, mesh=mesh)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_on_a_mesh():
+    answers = ranks.run(2, "cpu", on_a_mesh, COARSE)
+    assert all("cannot be cut over 2 ranks" in answer for answer in answers)
+
+
+def test_no_warning_without_ranks():
+    assert not dist.is_initialized()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nc.convert(layers(), COARSE)

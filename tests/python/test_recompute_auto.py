@@ -1,0 +1,186 @@
+"""recompute="auto": activation checkpointing is found at the first gather, however it was made."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed._composable import checkpoint as composable_checkpoint
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.utils.checkpoint import checkpoint
+
+import narrowcast as nc
+import ranks
+from models import Block, batch, build, loss_of, one_of_each, same, shard
+
+BY_PASS, ROWWISE = (
+    next(n for n in one_of_each(lambda f: f.gather) if nc.format(n).gather == gather)
+    for gather in ("by pass", "rowwise")
+)
+
+
+def by_wrapper(model, shard):
+    """Before fully_shard, which then wraps the wrapper: torchtitan's order."""
+    model.blocks = nn.ModuleList(map(checkpoint_wrapper, model.blocks))
+    return shard(model)
+
+
+def by_wrapper_after(model, shard):
+    """After conversion and fully_shard."""
+    model = shard(model)
+    apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, Block))
+    return model
+
+
+def by_wrapper_within(model, shard):
+    """Around a layer of what is sharded."""
+    for block in model.blocks:
+        block.up = checkpoint_wrapper(block.up)
+    return shard(model)
+
+
+def by_attribute(model, shard):
+    """As Hugging Face does it: the layer asks its attribute, and calls torch's function within."""
+    model = shard(model)
+    for block in model.blocks:
+        block.gradient_checkpointing = True
+        plain = block.forward
+        block.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=False)
+    return model
+
+
+def by_composable(model, shard):
+    for block in model.blocks:
+        composable_checkpoint(block)
+    return shard(model)
+
+
+def by_call(model, shard):
+    model.reentrant = False
+    return shard(model)
+
+
+def by_reentrant_call(model, shard):
+    model.reentrant = True
+    return shard(model)
+
+
+WAYS = [
+    by_wrapper,
+    by_wrapper_after,
+    by_wrapper_within,
+    by_attribute,
+    by_composable,
+    by_call,
+    by_reentrant_call,
+]
+
+
+def train(model):
+    """The gradients of two steps."""
+    gradients = []
+    for step in range(2):
+        model.zero_grad()
+        x, y = batch(model, step)  # reentrant checkpoints want inputs with gradients
+        F.mse_loss(model(x.requires_grad_()), y).backward()
+        gradients += [p.grad.full_tensor() for p in model.parameters()]
+    return gradients
+
+
+def compare(mesh, format, way):
+    def sharded(model):
+        return shard(model, mesh, reshard_after_forward=True)
+
+    expected = train(sharded(build(format, recompute=False)))
+    got = train(way(build(format), sharded))
+    assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_found(way):
+    ranks.run(2, "cpu", compare, BY_PASS, way)
+
+
+def test_nothing_to_find():
+    """Where columnwise follows from rowwise, nobody asks."""
+    ranks.run(2, "cpu", compare, ROWWISE, by_call)
+
+
+def by_hand(mesh, format):
+    """unshard() before the first forward serves the backward too, where nothing is resharded in
+    between.
+    """
+    model = shard(build(format), mesh, reshard_after_forward=True)
+    expected = train(shard(build(format, recompute=False), mesh, reshard_after_forward=True))
+    for module in (model, *model.blocks):
+        module.unshard()
+        module.set_reshard_after_forward(False, recurse=False)
+    got = train(model)
+    assert all(same(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_unshard_by_hand():
+    ranks.run(2, "cpu", by_hand, BY_PASS)
+
+
+def count_gathered(mesh, format):
+    """Payloads of each pass, without and with a wrapper: whoever has none gathers no more."""
+    counts = []
+    for way in (None, by_wrapper):
+        model = build(format)
+        sharded = lambda m: shard(m, mesh, reshard_after_forward=True)  # noqa: E731
+        model = sharded(model) if way is None else way(model, sharded)
+        loss_of(model, 0).backward()
+        counts.append(nc.summary(model).gathered)
+        store = model.blocks[0].down.weight.to_local()._store
+        sender = store.sender[0]()
+        counts.append([len(sender.members[0].payloads[backward]) for backward in (0, 1)])
+    return counts
+
+
+def test_no_more_is_gathered_than_must_be():
+    plain, payloads, wrapped, more = ranks.run(2, "cpu", count_gathered, BY_PASS)[0]
+    assert wrapped > plain
+    assert sum(more) > sum(payloads)
+
+
+def hidden(mesh, format):
+    """A call within the forward of what is sharded, of which no module knows."""
+    model = shard(build(format), mesh, reshard_after_forward=True)
+    for block in model.blocks:
+        plain = block.forward
+        block.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=False)
+    loss_of(model, 0).backward()
+
+
+def test_what_cannot_be_seen_names_the_option():
+    for kind, message in ranks.errors(2, "cpu", hidden, BY_PASS):
+        assert kind == "ValueError"
+        assert "recompute=True" in message
+
+
+def disagree(mesh, format):
+    """One rank alone checkpoints: payloads would differ in size."""
+    model = build(format)
+    model.reentrant = False if mesh.get_rank() == 1 else None
+    model = shard(model, mesh, reshard_after_forward=True)
+    loss_of(model, 0)
+
+
+def test_ranks_that_disagree():
+    answers = ranks.errors(2, "cpu", disagree, BY_PASS)
+    assert len(set(answers)) == 1
+    kind, message = answers[0]
+    assert kind == "DisagreementError"
+    assert "rank 1 has" in message
+    assert "within a checkpoint" in message
+
+
+def test_the_option():
+    with pytest.raises(ValueError, match='recompute is True, False or "auto"'):
+        nc.convert(nn.Linear(64, 64), BY_PASS, recompute="yes")
+    layer = nc.convert(nn.Linear(64, 64), BY_PASS)
+    assert layer.weight._store.label.recompute is None
+    assert torch.equal(layer(torch.zeros(1, 64)), layer.bias[None])

@@ -1,0 +1,100 @@
+"""nc.summary, and how many bytes a QuantizedTensor says it has."""
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+import ranks
+from models import BUFFERS, build, loss_of, one_of_each, shard
+
+FORMAT = "mxfp8_e4m3"
+
+
+class Tied(nn.Module):
+    """An embedding that is the head's weight too, as in GPT-2."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte = nn.Embedding(96, 64)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.frozen = nn.Linear(64, 32).requires_grad_(False)
+        self.other = nn.Linear(64, 32, bias=False)
+        self.lm_head = nn.Linear(64, 96, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+
+def test_what_was_converted_and_why_not():
+    model = nc.convert(Tied(), FORMAT, filter=["layers.*", "frozen"])
+    summary = nc.summary(model)
+    found = {one.name: one for one in summary.parameters}
+    assert [one.name for one in summary.quantized] == [
+        *(f"layers.{n}.weight" for n in range(3)),
+        "frozen.weight",
+    ]
+    assert found["layers.0.weight"].format == FORMAT
+    assert found["layers.0.weight"].shape == (64, 64)
+    reasons = {one.name: one.reason for one in summary.plain}
+    assert reasons["wte.weight"] == "shared by wte.weight (Embedding) and lm_head.weight (Linear)"
+    assert reasons["other.weight"] == "left out"
+    assert reasons["layers.0.bias"] == "one dimension"
+    assert [found[f"{name}.weight"].trainable for name in ("frozen", "other")] == [False, True]
+    weight = model.layers[0].weight
+    assert found["layers.0.weight"].stored == weight.nbytes
+    assert found["layers.0.weight"].masters == 4 * 64 * 64
+    assert found["frozen.weight"].masters == 0
+    assert found["wte.weight"].stored == 4 * 96 * 64
+    assert summary.masters == 3 * 4 * 64 * 64
+    assert summary.stored == sum(one.stored for one in summary.parameters)
+    assert summary.gathered == 0
+
+
+def test_the_table():
+    lines = str(nc.summary(nc.convert(Tied(), FORMAT))).splitlines()
+    assert " ".join(lines[0].split()) == "parameter shape kept as stored masters gathered a step"
+    assert any(
+        line.split()[:5] == ["layers.*.weight", "3", "of", "64x64", FORMAT] for line in lines
+    )
+    assert any("shared by wte.weight (Embedding) and lm_head.weight" in line for line in lines)
+    assert any(line.startswith("frozen.weight") and "frozen  " in line for line in lines)
+    assert lines[-1].startswith("all")
+    assert "of the elements quantized" in lines[-1]
+    assert len(lines) == 8
+    with pytest.raises(TypeError, match="Module, not dict"):
+        nc.summary({})
+
+
+def gathers(mesh, format):
+    """As payloads are: of every gather, from all ranks, without their padding."""
+    differences = []
+    for reshard, recompute in ((True, False), (False, False), (True, True)):
+        model = shard(build(format, recompute=recompute), mesh, reshard_after_forward=reshard)
+        loss_of(model, 0).backward()
+        before = {one.name: one for one in nc.summary(model).parameters}
+        name = "blocks.0.up.weight"
+        store = model.blocks[0].up.weight.to_local()._store
+        plan, place = store.sender[0](), store.sender[1]
+        passes = plan.members[place].payloads[: 2 if reshard else 1]
+        sent = sum(payload.nbytes for one in passes for payload in one) * mesh.size()
+        differences.append(before[name].gathered / sent)
+        assert before[name].stored == model.blocks[0].up.weight.to_local().nbytes
+        bias = before["blocks.0.up.bias"]
+        assert bias.gathered == (2 if reshard else 1) * 4 * bias.shape[0]
+    return differences
+
+
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.gather))
+def test_gathered(name):
+    for ratio in ranks.run(2, "cpu", gathers, name)[0]:
+        assert 0.98 < ratio <= 1.001
+
+
+def test_bytes_of_a_tensor(format):
+    weight = nc.quantize(torch.randn(256, 256), format)
+    buffers = [getattr(weight, name) for name in (*BUFFERS, "history")]
+    assert weight.nbytes == sum(one.nbytes for one in buffers if one is not None)
+    assert weight.element_size() == 4
+    part = weight[:128]
+    assert part.nbytes == part.clone().nbytes
+    layer = nc.convert(nn.Linear(256, 256), format)
+    assert layer.weight.nbytes < layer.weight.numel() * 4
