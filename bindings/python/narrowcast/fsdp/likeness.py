@@ -24,45 +24,45 @@ class _Known(NamedTuple):
 _agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by group
 
 
-def check(state) -> None:
+def check(group) -> None:
     """Collective, unless all is known already. DisagreementError on every rank if ranks have other
-    weights, formats, options or ways of resharding in the groups of a state's module tree.
+    weights, formats, options or ways of resharding in the groups of a group's module tree.
     """
     new = {}
-    for number, one in enumerate(torch_names.states_of_tree(state)):
-        known, weights = _agreed.get(torch_names.group_of(one)), _weights(one)
+    for number, one in enumerate(torch_names.groups_of_tree(group)):
+        known, weights = _agreed.get(one), _weights(one)
         if known is None or known.weights != weights:
             new[one] = _lines(one, number, weights), weights
     if all(not lines for lines, _ in new.values()):
         return
     compared = []
     for one, (lines, _) in new.items():
-        weights = torch_names.quantized(torch_names.group_of(one))
+        weights = torch_names.quantized(one)
         sharded = (torch_names.sharded(parameter) for parameter, _ in weights)
         compared += zip(sharded, lines, strict=True)
     consensus.check_shards("the quantized weights of an FSDP2 model", compared)
     for one, (_, weights) in new.items():
-        _agreed[torch_names.group_of(one)] = _Known(weights, torch_names.is_kept(one))
+        _agreed[one] = _Known(weights, torch_names.is_kept(one))
 
 
-def is_kept(state) -> bool:
+def is_kept(group) -> bool:
     """Whether the forward's gather may serve the backward too, as all ranks had it when their
     gathers were compared.
     """
-    return _agreed[torch_names.group_of(state)].is_kept
+    return _agreed[group].is_kept
 
 
-def _weights(state) -> list[str]:
-    """Of a group: one line a quantized weight, in the order of payloads."""
+def _weights(group) -> list[str]:
+    """One line a quantized weight, in the order of payloads."""
     return [
         f"{store.label.name or 'a weight without a name'}, "
         f"{'x'.join(map(str, torch_names.whole_shape(parameter)))} in {store.format.identity}, "
         f"recompute={store.label.recompute}"
-        for parameter, store in torch_names.quantized(torch_names.group_of(state))
+        for parameter, store in torch_names.quantized(group)
     ]
 
 
-def _lines(state, number: int, weights: list[str]) -> list[str]:
+def _lines(group, number: int, weights: list[str]) -> list[str]:
     """The same with what messages say of the group, by its number in the tree."""
-    kept = "kept" if torch_names.is_kept(state) else "resharded"
+    kept = "kept" if torch_names.is_kept(group) else "resharded"
     return [f"{weight}, in group {number}, {kept} after the forward" for weight in weights]
