@@ -1,5 +1,5 @@
-"""Every private name of FSDP2 that narrowcast uses, each for a question that nothing public answers.
-A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, whose parameters are gathered together.
+"""Every private name of FSDP2 that narrowcast uses, each for a question that nothing public
+answers. A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered together.
 
 Most are the same in all versions of torch that narrowcast works with. What differs:
 
@@ -63,7 +63,7 @@ def quantized(group) -> list[tuple]:
 
 
 def forward_root(group):
-    """The state of the outermost module whose forward runs in a group's tree; None outside of any."""
+    """The state of the outermost module of a group's tree whose forward runs; None if none does."""
     return tree_of(group).iter_forward_root
 
 
