@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 
 class Layer(nn.Linear):
-    """With a forward of its own: from torch 2.12 on, a module with a forward of torch's that is
+    """With a forward of its own: from torch 2.13 on, a module with a forward of torch's that is
     given to fully_shard itself is not compiled as a whole graph.
     """
 

@@ -1,5 +1,6 @@
 """Which versions of torch the package accepts, and what it says to the others."""
 
+import copy
 import re
 import subprocess
 import sys
@@ -9,12 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from models import GATHERS, local_rows, same
 from narrowcast import torch_version
 from narrowcast.fsdp import torch_names
+
+TESTED_FORMATS = GATHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(torch_version.__file__).parent
@@ -122,20 +128,63 @@ def test_tests_of_the_newest_are_there():
 
 
 def groups(mesh, format):
-    """Two modules that are gathered together are one group of their tree, and each layer one."""
-    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))
-    nc.convert(model, format)
+    """Two modules that are gathered together are one group of their tree, though each has a state
+    in torch 2.11's list; the module around them has none.
+    """
+    model = nc.convert(nn.Sequential(*(nn.Linear(256, 256) for _ in range(3))), format)
     fully_shard([model[0], model[1]], mesh=mesh)
     fully_shard(model[2], mesh=mesh)
     fully_shard(model, mesh=mesh)
     model(torch.ones(2, 256)).sum().backward()
-    shards = [model[0].weight.to_local(), model[2].weight.to_local()]
-    found = [torch_names.find(shard) for shard in shards]
+    found = [torch_names.managed(layer.weight)[0] for layer in (model[0], model[2])]
     assert all(torch_names.groups_of_tree(group) == found for group in found)
     assert [len(torch_names.quantized(group)) for group in found] == [2, 1]
-    assert torch_names.forward_root(found[0]) is None
-    assert all(torch_names.managed(layer.weight)[0] in found for layer in model)
+    assert torch_names.managed(model[1].weight)[0] is found[0]
+    assert [torch_names.forward_root(group) for group in found] == [None, None]
 
 
 def test_groups_of_a_tree():
-    ranks.run(2, "cpu", groups, "nvfp4")
+    ranks.run(2, "cpu", groups, GATHERS[0])
+
+
+def two_meshes(mesh, format):
+    """One module, of whose weights one is sharded over all ranks and one over each rank alone."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+
+    torch.manual_seed(0)
+    whole = nc.convert(nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)), format)
+    model = copy.deepcopy(whole)
+    grid = init_device_mesh(mesh.device_type, (2, 1), mesh_dim_names=("all", "alone"))
+    placement = ShardPlacementResult(Shard(0), FSDPMeshInfo(grid["alone"], shard_mesh_dim=0))
+    alone = [*model[1].parameters()]
+    fully_shard(
+        model,
+        mesh=grid["all"],
+        reshard_after_forward=True,
+        shard_placement_fn=lambda p: placement if any(p is one for one in alone) else None,
+    )
+    groups = torch_names.groups_of_tree(torch_names.managed(model[1].weight)[0])
+    assert [len(torch_names.quantized(group)) for group in groups] == [1, 1]
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, whole)]
+    for step in range(3):
+        x = torch.randn(4, 256, generator=torch.Generator().manual_seed(step))
+        losses = []
+        for one, optimizer in zip((model, whole), optimizers, strict=True):
+            losses.append(one(x).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert same(*losses), step
+    for one, other in zip(model.parameters(), whole.parameters(), strict=True):
+        own = grid["all"] if one.device_mesh == grid["all"] else grid["alone"]
+        if isinstance(other, nc.QuantizedTensor):
+            master = one.to_local().master
+            assert same(master, local_rows(other.master, one, own))
+            assert same(one.to_local().rowwise_data, local_rows(other.rowwise_data, one, own))
+
+
+@pytest.mark.skipif(
+    torch_version.series(torch.__version__) < (2, 12), reason="torch 2.11 has one mesh a module"
+)
+def test_a_module_over_two_meshes(format):
+    ranks.run(2, "cpu", two_meshes, format)
