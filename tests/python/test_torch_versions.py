@@ -1,6 +1,7 @@
 """Which versions of torch the package accepts, and what it says to the others."""
 
 import copy
+import os
 import re
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def package_of(folder: Path, built_with: str) -> Path:
 def imports(folder: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *words],
-        env={"PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
         capture_output=True,
         text=True,
     )
