@@ -18,6 +18,14 @@ NEWEST       = 2.15.0
 NEWEST_TESTS = torch_versions fsdp_training fsdp_errors fsdp_state_dict lone_writes ranks_disagree resharded_checkpoints loaded_parts \
                compile compile_backward compile_sharded quantize law operators linear optimizer
 
+FUZZ_SECONDS ?= 60
+FUZZ_SEED    ?= 1
+
+SOAK_SECONDS ?= 600
+SOAK_SEED    ?= 1
+SOAK_RANKS   ?= 2
+SOAK_DEVICE  ?= cpu
+
 ifeq ($(VENV),none)
   ifneq ($(TORCH),)
     $(error TORCH=$(TORCH) names what to install, and VENV=none installs nothing: leave one of them out)
@@ -40,8 +48,8 @@ ifdef PLUGINS_OF
   configure += -DNARROWCAST_BUILD_PLUGINS=OFF -DNARROWCAST_PLUGIN_DIR=$(abspath $(PLUGINS_OF))/plugins -DNARROWCAST_TESTS=OFF
 endif
 
-.PHONY: help setup setup-newest build test test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning format tidy asan ubsan tsan fuzz fuzz-codegen \
-        fuzz-parts soak clean
+.PHONY: help setup setup-newest build test test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \
+        format tidy asan ubsan tsan fuzz fuzz-codegen fuzz-parts soak clean
 .DEFAULT_GOAL := help
 
 help:
