@@ -3,12 +3,20 @@
 # A machine without a network that has torch 2.11 and the build tools already:
 #   make test VENV=none PYTHON=python3 CODEGEN=OFF
 
-VENV    ?= .venv
+# Another torch than tools/requirements.txt names, with a virtual environment and a build of its own: make test TORCH=2.13.0
+TORCH   ?=
+VENV    ?= .venv$(TORCH:%=-%)
 PYTHON  ?=
 PRESET  ?= default
-BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))
+BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))$(TORCH:%=-torch-%)
 CODEGEN ?= ON
 JOBS    ?= $(shell nproc)
+
+# The newest torch that narrowcast works with, and the tests of what may differ in it, which CI runs with it: FSDP2, torch.compile, state
+# dicts and bytes.
+NEWEST       = 2.15.0
+NEWEST_TESTS = torch_versions fsdp_training fsdp_errors fsdp_state_dict lone_writes ranks_disagree resharded_checkpoints loaded_parts \
+               compile compile_backward compile_sharded quantize law operators linear optimizer
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 1
@@ -19,6 +27,9 @@ SOAK_RANKS   ?= 2
 SOAK_DEVICE  ?= cpu
 
 ifeq ($(VENV),none)
+  ifneq ($(TORCH),)
+    $(error TORCH=$(TORCH) names what to install, and VENV=none installs nothing: leave one of them out)
+  endif
   ready :=
   python := $(or $(PYTHON),python3)
   run_python := env PYTHONPATH=$(abspath $(BUILD))/python $(python)
@@ -32,14 +43,19 @@ endif
 
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
+# The plugins know no torch: where PLUGINS_OF names a build that has them, they are taken from there, and only the bindings are built.
+ifdef PLUGINS_OF
+  configure += -DNARROWCAST_BUILD_PLUGINS=OFF -DNARROWCAST_PLUGIN_DIR=$(abspath $(PLUGINS_OF))/plugins -DNARROWCAST_TESTS=OFF
+endif
 
-.PHONY: help build test exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning format tidy asan ubsan tsan fuzz fuzz-codegen \
-        fuzz-parts soak clean
+.PHONY: help setup setup-newest build test test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \
+        format tidy asan ubsan tsan fuzz fuzz-codegen fuzz-parts soak clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make build       everything, into $(BUILD)/; leaves $(VENV)/ whose Python imports narrowcast"
 	@echo "make test        build, then every test that this machine can run"
+	@echo "make test-newest  build, then the tests of what torch may change, with torch $(NEWEST) in .venv-$(NEWEST)/"
 	@echo "make exhaustive  every number type and scale rule, for all 2^32 floats (minutes)"
 	@echo "make exhaustive-cuts  every pair of cuts of a matrix, in every format (minutes of many cores)"
 	@echo "make demo        build, then train a small GPT four times and compare (demo/)"
@@ -55,12 +71,18 @@ help:
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
-	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS"
+	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS,"
+	@echo "           TORCH=2.13.0 (that torch instead, in .venv-2.13.0/, built in build-torch-2.13.0/)"
 
 # The virtual environment and the Debian packages. Nothing is fetched that is there already.
 $(VENV)/.ready: tools/setup.sh tools/debian_packages.sh tools/requirements.txt
-	tools/setup.sh $(VENV) $(PYTHON)
+	TORCH=$(TORCH) tools/setup.sh $(VENV) $(PYTHON)
 	touch $@
+
+setup: $(ready)
+
+setup-newest:
+	$(MAKE) setup TORCH=$(NEWEST) VENV=.venv-$(NEWEST)
 
 build: $(ready)
 	$(configure)
@@ -74,6 +96,12 @@ test: build
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS) || status=1; \
 	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest tests || status=1; \
 	exit $$status
+
+test-newest: build
+	$(MAKE) python-tests TORCH=$(NEWEST) VENV=.venv-$(NEWEST) BUILD=build-newest PLUGINS_OF=$(BUILD) CODEGEN=OFF ARGS="$(NEWEST_TESTS:%=tests/python/test_%.py)"
+
+python-tests: build
+	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest $(ARGS)
 
 exhaustive exhaustive-cuts: $(ready)
 	$(configure)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets what a build needs and does not find: Debian packages, and a virtual environment with the Python packages
-# of requirements.txt. What is there already is not asked for again: tools/setup.sh VENV [PYTHON]
+# of requirements.txt, or with another torch that TORCH names. What is there already is not asked for again:
+# [TORCH=VERSION] tools/setup.sh VENV [PYTHON]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 venv=$1
@@ -39,4 +40,5 @@ if ! "$python" -c "$oldest"; then
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --disable-pip-version-check -q -r "$here/requirements.txt"
+"$venv/bin/python" -m pip install --disable-pip-version-check -q -r \
+  <(sed "${TORCH:+s/^torch==.*/torch==$TORCH/}" "$here/requirements.txt")

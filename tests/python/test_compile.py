@@ -102,6 +102,23 @@ def test_inductor(format):
             one.grad = another.grad = None
 
 
+def test_caches_know_what_a_graph_rests_on(format):
+    """Equal for two weights with other bytes; another for each fact that a graph may hold."""
+    values = torch.randn(2, 128, 128)
+    one, other = (nc.quantize(value, format) for value in values)
+    known = one._stable_hash_for_caching()
+    assert other._stable_hash_for_caching() == known
+    others = [
+        nc.quantize(values[0], next(name for name in nc.formats() if name != format)),
+        nc.quantize(values[0].bfloat16(), format),
+        nc.quantize(values[0].repeat(2, 1), format),
+        nn.Parameter(one),
+        nc.convert(nn.Linear(128, 128), format).weight,  # has a name
+    ]
+    found = {tensor._stable_hash_for_caching() for tensor in others}
+    assert len(found - {known}) == len(others)
+
+
 FUNCTIONS = {
     "linear": F.linear,
     "bfloat16": lambda x, w: F.linear(x.bfloat16(), w),

@@ -4,13 +4,12 @@ backward multiplies the bytes of its own gather.
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
 import scaled
-from models import build, build_plain, one_of_each, same, shard, train, unit
+from models import Layer, build, build_plain, one_of_each, same, shard, train, unit
 from test_compile_backward import exchange
 from test_compile_sharded import BACKENDS
 from test_compile_sharded import train as train_and_record
@@ -82,7 +81,7 @@ def layers(mesh, format, seed, backend=None):
     made = []
     for _ in range(2):
         torch.manual_seed(seed)
-        layer = nn.Linear(COLUMNS, ROWS, bias=False)
+        layer = Layer(COLUMNS, ROWS, bias=False)
         made.append(nc.convert(layer, format, products="scaled").to(mesh.device_type))
     if backend:
         torch._dynamo.reset()

@@ -2,8 +2,9 @@
 FSDP2.
 """
 
-import torch as _torch  # brings the libraries that narrowcast._C is linked to
+from narrowcast import torch_version as _torch_version  # before all that needs the right one
 
+# isort: split
 from narrowcast import operators as _operators
 from narrowcast.command import start as _start
 from narrowcast.conversion import convert
@@ -40,4 +41,4 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _torch, _hooks, _initialization, _operators, _start
+del load_all, _hooks, _initialization, _operators, _start, _torch_version

@@ -152,15 +152,15 @@ def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module, str]]) -
     return f"of {type(places[0][1]).__name__}"
 
 
-def _gathered(state, parameter) -> int:
+def _gathered(group, parameter) -> int:
     """The bytes of a step's gathers of one sharded parameter, both passes together."""
     if torch_names.world(parameter) == 1:
         return 0
-    kept, store = torch_names.is_kept(state), torch_names.store_of(parameter)
+    kept, store = torch_names.is_kept(group), torch_names.store_of(parameter)
     gathers = 1 if kept else 2
     elements = torch_names.whole_shape(parameter).numel()
     if store is None:
         return gathers * elements * torch_names.gathered_dtype(parameter).itemsize
-    both = not store.format.columnwise_derived and (kept or likeness.is_recomputed(state, store))
+    both = not store.format.columnwise_derived and (kept or likeness.is_recomputed(group, store))
     usages = 2 if both else 1
     return round(gathers * usages * elements * store.format.wire_bits_per_element / 8)

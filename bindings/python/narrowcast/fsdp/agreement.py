@@ -115,14 +115,14 @@ class _Forward:
 _forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module tree
 
 
-def before_forward(state, group) -> None:
+def before_forward(group) -> None:
     """Before a gather of a group with scales that span shards, in a forward or for unshard(): makes
     the bytes of all such shards of the module tree, once a forward and at every unshard().
 
     A forward has begun when its outermost module is another one, or a group is gathered again. What
     is written later in a forward takes effect with the next one.
     """
-    tree, root = torch_names.tree_of(state), torch_names.forward_root(state)
+    tree, root = torch_names.tree_of(group), torch_names.forward_root(group)
     last = _forwards.get(tree)
     if last is None:
         last = _forwards[tree] = _Forward()
@@ -132,7 +132,7 @@ def before_forward(state, group) -> None:
     # After unshard(), the forward that it may be for is still to begin.
     last.since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
     last.root = (lambda: None) if root is None else weakref.ref(root)
-    groups = torch_names.groups_of_tree(state)
+    groups = torch_names.groups_of_tree(group)
     shards = [shard for one in groups for shard in torch_names.quantized(one)]
     last.agreements.make_bytes(
         [store for _, store in shards],

@@ -38,13 +38,13 @@ class Member:
 class GroupPlan:
     """The members of a group, in FSDP2's order."""
 
-    def __init__(self, state, group):
-        self._state, self._group = weakref.ref(state), weakref.ref(group)
+    def __init__(self, group):
+        self._group = weakref.ref(group)
         self.members: list[Member] = []
         for parameter, _ in torch_names.quantized(group):
             store = _own_store(parameter)
             store.sender = weakref.ref(self), len(self.members)
-            self.members.append(_member(state, parameter, store))
+            self.members.append(_member(group, parameter, store))
         gathers = [member.gather for member in self.members]
         self._gathers = _C.GatherGroup(gathers)
         self._outbox, self._outbox_bytes = self._make_outbox()
@@ -72,7 +72,7 @@ class GroupPlan:
         if self._sent >> index & 1:
             stores = [store for _, store in torch_names.quantized(self._group())]
             if stores != [member.store for member in self.members]:
-                return make_plan(self._state()).send(index)
+                return make_plan(self._group()).send(index)
             self._begin(stores)
         self._sent |= 1 << index
         return self.members[index].payloads[self._backward], (self, index, self._backward)
@@ -81,7 +81,7 @@ class GroupPlan:
         group = self._group()
         backward = torch_names.is_backward(group)
         if self._spans and not backward:
-            agreement.before_forward(self._state(), group)
+            agreement.before_forward(group)
         stale = [store for store in stores if store.is_stale and not store.spans_shards]
         if stale:
             casting.cast_masters(stale)
@@ -114,8 +114,8 @@ def _own_store(parameter) -> Store:
     return store
 
 
-def _member(state, parameter, store: Store) -> Member:
-    if torch_names.reshards_to_smaller_mesh(torch_names.group_of(state)):
+def _member(group, parameter, store: Store) -> Member:
+    if torch_names.reshards_to_smaller_mesh(group):
         raise NotImplementedError(
             f"{store.describe()}: reshard_after_forward to a smaller mesh (a number) is not "
             "supported, because FSDP2 cuts gathered bytes where it likes. Use True or False"
@@ -126,26 +126,25 @@ def _member(state, parameter, store: Store) -> Member:
         rows=shape[:-1].numel(),
         shard_rows=torch_names.shard_rows(parameter),
         world=torch_names.world(parameter),
-        both=likeness.serves_both(state, store),
+        both=likeness.serves_both(group, store),
     )
     return Member(store, shape, gather)
 
 
-def make_plan(state) -> GroupPlan:
-    """The plan of a state's group, in the place of an older one."""
-    group = torch_names.group_of(state)
-    likeness.check(state)
+def make_plan(group) -> GroupPlan:
+    """The plan of a group, in the place of an older one."""
+    likeness.check(group)
     with torch.no_grad():
-        plan = _plans[group] = GroupPlan(state, group)
+        plan = _plans[group] = GroupPlan(group)
     return plan
 
 
 def plan_for(tensor) -> GroupPlan:
     """The plan of the group that a shard belongs to."""
-    state = torch_names.find(tensor)
-    if state is None:
+    group = torch_names.find(tensor)
+    if group is None:
         raise NotImplementedError(
             f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. CPU "
             "offloading, which gathers from a copy of the shard, is not supported"
         )
-    return make_plan(state)
+    return make_plan(group)

@@ -26,18 +26,18 @@ class _Known(NamedTuple):
 _agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by group
 
 
-def check(state) -> None:
+def check(group) -> None:
     """Collective, unless all is known already. DisagreementError on every rank if ranks have other
-    weights, formats, options or ways of resharding in the groups of a state's module tree.
+    weights, formats, options or ways of resharding in the groups of a group's module tree.
     """
     new = {}
-    for number, one in enumerate(torch_names.states_of_tree(state)):
-        known, weights = _agreed.get(torch_names.group_of(one)), _weights(one)
+    for number, one in enumerate(torch_names.groups_of_tree(group)):
+        known, weights = _agreed.get(one), _weights(one)
         if known is None or known.weights != weights:
             new[one] = number, _Known(weights, torch_names.is_kept(one), None)
     if all(not known.weights for _, known in new.values()):
         return
-    checkpointed = checkpointing.modules_under(torch_names.root_modules(state))
+    checkpointed = checkpointing.modules_under(torch_names.root_modules(group))
     compared = []
     for one, (number, known) in new.items():
         seen = _is_under(one, checkpointed) or None
@@ -45,15 +45,14 @@ def check(state) -> None:
         compared += _of_shards(one, _lines(number, new[one][1]))
     consensus.check_shards("the quantized weights of an FSDP2 model", compared)
     for one, (_, known) in new.items():
-        _agreed[torch_names.group_of(one)] = known
+        _agreed[one] = known
 
 
-def serves_both(state, store) -> bool:
+def serves_both(group, store) -> bool:
     """Whether every gather of a weight shall serve both passes, as all ranks had it when their
     gathers were compared. Collective at a group's first gather, if that may tell what its modules
     did not: DisagreementError on every rank if ranks differ.
     """
-    group = torch_names.group_of(state)
     known, asked = _agreed[group], store.label.recompute
     if known.is_kept or asked is not None:
         return known.is_kept or asked
@@ -63,44 +62,44 @@ def serves_both(state, store) -> bool:
         where = "within" if inside else "outside of"
         how = "by unshard()" if by_hand else f"{where} a checkpoint"
         lines = [f"{weight}, first gathered {how}" for weight in known.weights]
-        consensus.check_shards("activation checkpointing", _of_shards(state, lines))
+        consensus.check_shards("activation checkpointing", _of_shards(group, lines))
         known = _agreed[group] = known._replace(recomputed=inside or by_hand)
     return bool(known.recomputed)
 
 
-def is_recomputed(state, store) -> bool:
+def is_recomputed(group, store) -> bool:
     """Whether gathers of a weight serve both passes, as far as it is known by now."""
-    known = _agreed.get(torch_names.group_of(state))
+    known = _agreed.get(group)
     if store.label.recompute is not None:
         return store.label.recompute
     if known is not None:
         return bool(known.recomputed)
-    return _is_under(state, checkpointing.modules_under(torch_names.root_modules(state)))
+    return _is_under(group, checkpointing.modules_under(torch_names.root_modules(group)))
 
 
-def _is_under(state, checkpointed: set) -> bool:
+def _is_under(group, checkpointed: set) -> bool:
     """Whether a quantized weight of a group belongs to one of these modules."""
-    weights = torch_names.quantized(torch_names.group_of(state))
+    weights = torch_names.quantized(group)
     every = (module for parameter, _ in weights for module in torch_names.modules_of(parameter))
     return any(module in checkpointed for module in every)
 
 
-def _of_shards(state, lines: list[str]) -> list[tuple]:
+def _of_shards(group, lines: list[str]) -> list[tuple]:
     """The shards of a group, each with its line."""
-    weights = torch_names.quantized(torch_names.group_of(state))
+    weights = torch_names.quantized(group)
     return [
         (torch_names.sharded(parameter), line)
         for (parameter, _), line in zip(weights, lines, strict=True)
     ]
 
 
-def _weights(state) -> list[str]:
-    """Of a group: one line a quantized weight, in the order of payloads."""
+def _weights(group) -> list[str]:
+    """One line a quantized weight, in the order of payloads."""
     return [
         f"{store.label.name or 'a weight without a name'}, "
         f"{'x'.join(map(str, torch_names.whole_shape(parameter)))} in {store.format.identity}, "
         f"recompute={'auto' if store.label.recompute is None else store.label.recompute}"
-        for parameter, store in torch_names.quantized(torch_names.group_of(state))
+        for parameter, store in torch_names.quantized(group)
     ]
 
 

@@ -1,54 +1,59 @@
-"""Every private name of FSDP2 that narrowcast uses (torch 2.11), each for a question that nothing
-public answers. A `parameter` is an FSDPParam, a `group` an FSDPParamGroup.
+"""Every private name of FSDP2 that narrowcast uses, each for a question that nothing public
+answers. A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered together.
+
+Most are the same in all versions of torch that narrowcast works with. What differs:
+
+    torch      groups of a module's state           states of a module tree
+    2.11       _fsdp_param_group, one or None       all_states, one for each module
+    2.12 on    _fsdp_param_groups, one a mesh       all_states, each once
 """
 
 import sys
 from collections.abc import Iterator
 
 import torch
+from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-_TORCH = "2.11"
-if not torch.__version__.startswith(_TORCH + "."):
-    raise ImportError(
-        f"narrowcast uses private names of FSDP2 and was written for torch {_TORCH}; this is "
-        f"torch {torch.__version__}"
-    )
+from narrowcast import torch_version
+
+_HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
+
+
+def _groups(state) -> list:
+    """The groups of a module's FSDPState."""
+    if _HAS_ONE_GROUP:
+        return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return state._fsdp_param_groups
+
+
+def _state(group):
+    """The FSDPState that a group belongs to."""
+    return _get_module_state(group.modules[0])
 
 
 def _parameters() -> Iterator[tuple]:
-    """Every FSDPParam, with the FSDPState whose group has it: a shard does not know whose it is."""
-    from torch.distributed._composable_state import _module_state_mapping
-    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-
+    """Every FSDPParam, with the group that has it: a shard does not know whose it is."""
     for reference in list(_module_state_mapping.values()):
         state = reference()
-        if isinstance(state, FSDPState) and state._fsdp_param_group is not None:
-            for parameter in state._fsdp_param_group.fsdp_params:
-                yield state, parameter
+        for group in _groups(state) if isinstance(state, FSDPState) else ():
+            for parameter in group.fsdp_params:
+                yield group, parameter
 
 
-def group_of(state):
-    return state._fsdp_param_group
+def tree_of(group):
+    """What the groups of one module tree share."""
+    return _state(group)._state_ctx
 
 
-def tree_of(state):
-    """What the states of one module tree share."""
-    return state._state_ctx
-
-
-def states_of_tree(state) -> list:
-    """The states with a group of the module tree that a state belongs to, in one order on all
-    ranks; before the first forward, which finds the tree, the state alone.
+def groups_of_tree(group) -> list:
+    """The groups of the module tree that a group belongs to, in one order on all ranks; before the
+    first forward, which finds the tree, those of the same module.
     """
-    every = tree_of(state).all_states or [state]
-    return [one for one in every if group_of(one) is not None]
-
-
-def groups_of_tree(state) -> list:
-    """The groups of those states."""
-    return [group_of(one) for one in states_of_tree(state)]
+    states = tree_of(group).all_states or [_state(group)]
+    return list(dict.fromkeys(one for state in states for one in _groups(state)))
 
 
 def quantized(group) -> list[tuple]:
@@ -57,9 +62,9 @@ def quantized(group) -> list[tuple]:
     return [(parameter, store) for parameter, store in every if store is not None]
 
 
-def forward_root(state):
-    """The state of the outermost module whose forward runs; None outside of any."""
-    return state._state_ctx.iter_forward_root
+def forward_root(group):
+    """The state of the outermost module of a group's tree whose forward runs; None if none does."""
+    return tree_of(group).iter_forward_root
 
 
 def sharded(parameter) -> torch.Tensor:
@@ -79,24 +84,25 @@ def store_of(parameter):
 
 
 def find(tensor: torch.Tensor):
-    """The state whose group holds a shard; None if no group does."""
-    found = (state for state, parameter in _parameters() if local_tensor(parameter) is tensor)
+    """The group that holds a shard; None if no group does."""
+    found = (group for group, parameter in _parameters() if local_tensor(parameter) is tensor)
     return next(found, None)
 
 
 def managed(parameter: torch.Tensor):
     """The group and the FSDPParam of a sharded parameter; (None, None) if there is none."""
-    for state, candidate in _parameters():
+    for group, candidate in _parameters():
         if sharded(candidate) is parameter:
-            return group_of(state), candidate
+            return group, candidate
     return None, None
 
 
-def root_modules(state) -> tuple:
-    """The modules from which all others of a state's module tree can be reached; before the first
-    forward, which finds the tree, the state's own.
+def root_modules(group) -> tuple:
+    """The modules from which all others of a group's module tree can be reached; before the first
+    forward, which finds the tree, the group's own.
     """
-    every = tree_of(state).all_states or [state]
+    state = _state(group)
+    every = tree_of(group).all_states or [state]
     return next((one._modules for one in every if one._is_root), state._modules)
 
 
@@ -114,8 +120,8 @@ def composables_of(module) -> tuple[str, ...]:
 
 
 def all_managed() -> dict:
-    """Every sharded parameter, with the state whose group has it and its FSDPParam."""
-    return {sharded(parameter): (state, parameter) for state, parameter in _parameters()}
+    """Every sharded parameter, with the group that has it and its FSDPParam."""
+    return {sharded(parameter): (group, parameter) for group, parameter in _parameters()}
 
 
 def gathered_dtype(parameter) -> torch.dtype:
@@ -147,12 +153,13 @@ def drop_padding(parameter) -> None:
     parameter._sharded_param_data = local_tensor(parameter).view(-1)
 
 
-def is_kept(state) -> bool:
+def is_kept(group) -> bool:
     """Whether the forward's gather may serve the backward too. Before the first forward nobody
     knows the root, which by default is kept.
     """
+    state = _state(group)
     undecided = state._is_root is None and state._auto_reshard_after_forward
-    return undecided or not group_of(state)._reshard_after_forward
+    return undecided or not group._reshard_after_forward
 
 
 def is_backward(group) -> bool:

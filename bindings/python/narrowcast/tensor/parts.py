@@ -1,5 +1,7 @@
 """A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
 
+import hashlib
+
 import torch
 
 from narrowcast import registry
@@ -92,6 +94,17 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     partial = store.partial or not tensor._view.is_whole
     facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.products
     return there, (*facts, _Aside(store.label))
+
+
+def stable_hash(tensor) -> str:
+    """By which torch.compile's caches, of any process, know what a graph of a tensor rests on."""
+    there, (*facts, aside) = flatten(tensor)
+    inner = [
+        (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
+        for name, one in ((name, getattr(tensor, name)) for name in there)
+    ]
+    known = (*facts, aside.label, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
+    return hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()
 
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:

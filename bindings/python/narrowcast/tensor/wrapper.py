@@ -196,6 +196,8 @@ class QuantizedTensor(torch.Tensor):
     def __tensor_flatten__(self):
         return parts.flatten(self)
 
+    _stable_hash_for_caching = parts.stable_hash  # what torch asks from 2.12 on
+
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
         shape = tuple(map(int, outer_size))  # perhaps symbols, but a weight's shape is a fact

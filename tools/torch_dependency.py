@@ -1,0 +1,16 @@
+"""What a wheel depends on, for pyproject.toml: the series of torch that its extension module is
+compiled with, whose ABI it has, and numpy, where torch warns if it is absent.
+"""
+
+from importlib import metadata
+
+
+def dynamic_metadata(settings, project) -> dict[str, list[str]]:
+    """Called by scikit-build-core, in the environment that the wheel is built in."""
+    major, minor = metadata.version("torch").split(".")[:2]
+    return {"dependencies": [f"torch=={major}.{minor}.*", "numpy"]}
+
+
+def dynamic_wheel(settings) -> dict[str, bool]:
+    """A source archive says nothing of torch: wheels made of it may be for any."""
+    return {"dependencies": True}
