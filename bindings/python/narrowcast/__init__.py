@@ -10,6 +10,7 @@ from narrowcast.conversion import convert
 from narrowcast.errors import PluginError
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
+from narrowcast.plain import to_plain
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor import initialization as _initialization
@@ -28,6 +29,7 @@ __all__ = [
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",
+    "to_plain",
 ]
 
 _operators.load()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, registry
+from narrowcast import consensus, registry, state_dicts
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
@@ -84,6 +84,8 @@ def _convert(weights, format: registry.Format, partners, recompute: bool, produc
         stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
+        for module in places:
+            state_dicts.attach(module)
         if isinstance(weight, DTensor):
             torch_names.replace_shard(*torch_names.managed(weight), tensor)
             continue
