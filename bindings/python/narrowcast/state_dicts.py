@@ -7,6 +7,7 @@ its state dict gets the same, whatever the library that asks.
 import torch
 from torch import nn
 
+from narrowcast.fsdp import sharding
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
 
@@ -25,10 +26,12 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
     """
     for name, parameter in _quantized(module):
         held = state_dict.get(prefix + name)
-        local = None if held is None or held is parameter else dtensors.local_of(held)
-        if local is not None and local.master is not None:
-            local._store.master.watch()  # a load may fill what is handed out
-            state_dict[prefix + name] = dtensors.like(held, local.master.detach())
+        if held is None or held is parameter or dtensors.local_of(held).master is None:
+            continue
+        sharding.keep_in_place(parameter)
+        local = dtensors.local_of(parameter)
+        local._store.master.watch()  # a load may fill what is handed out
+        state_dict[prefix + name] = dtensors.like(held, local.master.detach())
 
 
 def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:
