@@ -144,6 +144,10 @@ def test_to_plain(format):
         assert nc.to_plain(plain) is plain
         assert plain.state_dict()["0.weight"].dtype == BF16
     assert nc.to_plain(model)[2].weight.tag == "a tag"
+    again = nc.convert(model, format).state_dict()
+    assert same(again["2.weight"], masters[2].float())
+    assert not model.load_state_dict(again, assign=True).missing_keys
+    assert isinstance(model[2].weight, nc.QuantizedTensor)
 
 
 def test_errors_of_to_plain(format):
@@ -162,6 +166,22 @@ def test_safetensors(format, tmp_path):
     assert same(plain[0].weight, model[0].weight.master)
     other.load_state_dict(state, assign=True)
     assert same(other[0].weight.master, model[0].weight.master)
+
+
+def test_save_pretrained(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 64}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    model = nc.convert(
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)),
+        TESTED_FORMATS[0],
+    )
+    model.save_pretrained(tmp_path)
+    plain = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert same(weight.master if isinstance(weight, nc.QuantizedTensor) else weight, other), (
+            name
+        )
 
 
 _WITHOUT_NARROWCAST = """

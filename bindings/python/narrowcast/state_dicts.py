@@ -26,7 +26,7 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
     """
     for name, parameter in _quantized(module):
         held = state_dict.get(prefix + name)
-        if held is None or held is parameter or dtensors.local_of(held).master is None:
+        if held is parameter or not _is_quantized(held) or dtensors.local_of(held).master is None:
             continue
         sharding.keep_in_place(parameter)
         local = dtensors.local_of(parameter)
