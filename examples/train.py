@@ -25,6 +25,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tqdm import tqdm
 
 import narrowcast as nc
+from checkpoints import Checkpoints
 from gpt import GPT, VOCABULARY
 from measure import CountedAllGather, stored_bytes
 from text import read, windows
@@ -50,6 +51,8 @@ def options():
     )
     parser.add_argument("--ranks", type=int, help="processes; default: 2, or 1 on one GPU")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+    parser.add_argument("--checkpoints", type=Path, help="a folder to save to, and to go on from")
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
     parser.add_argument("--out", type=Path, help="where to write what the run measured, as JSON")
     args = parser.parse_args()
     able = [name for name in nc.formats() if nc.format(name).products]
@@ -121,8 +124,11 @@ def train(args, mesh):
     )
     random = torch.Generator().manual_seed(args.seed + 1)
     losses, optimizer_ms = [], []
-    bar = tqdm(range(args.steps), desc=args.name, disable=rank != 0, mininterval=0.5)
-    for _ in bar:
+    checkpoints = Checkpoints(args.checkpoints, model, optimizer, scheduler, random)
+    first = checkpoints.load()
+    steps = range(first, args.steps)
+    bar = tqdm(steps, args.name, args.steps, initial=first, disable=rank != 0, mininterval=0.5)
+    for step in bar:
         tokens, targets = windows(training, args.batch, args.time, random)
         tokens, targets = tokens[rank::ranks].to(args.device), targets[rank::ranks].to(args.device)
         loss = loss_of(model, tokens, targets)
@@ -133,7 +139,9 @@ def train(args, mesh):
         optimizer.zero_grad()
         losses.append(mean_over_ranks(loss) / math.log(2))
         bar.set_postfix_str(f"{losses[-1]:.3f} bits per byte", refresh=False)
-    gathered_per_step = gathered.bytes / args.steps  # before the evaluation gathers more
+        if args.checkpoints and (step + 1) % args.save_every == 0:
+            checkpoints.save(step + 1)
+    gathered_per_step = gathered.bytes / max(1, len(steps))  # before the evaluation gathers more
     return {
         "format": args.format,
         "products": args.products,
@@ -141,7 +149,7 @@ def train(args, mesh):
         "bits_per_byte": bits_per_byte(model, held_out, args, mesh),
         "gathered_bytes_per_step": gathered_per_step,
         "weight_bytes_per_rank": stored_bytes(model),
-        "optimizer_ms": sorted(optimizer_ms)[len(optimizer_ms) // 2],
+        "optimizer_ms": sorted(optimizer_ms)[len(optimizer_ms) // 2] if optimizer_ms else 0.0,
         "losses": losses,
     }
 

@@ -1,8 +1,11 @@
 """The examples run: the whole demo in a few steps, and its judgement."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,46 @@ def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode != 0
     assert "the plain run failed" in result.stderr
+
+
+def training(out, *options):
+    """A run of the example, of one rank and a format with histories, in a process that is killed
+    alone.
+    """
+    one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    small = ["--width", "32", "--layers", "1", "--time", "16", "--batch", "2", "--device", "cpu"]
+    format = ["--format", "fp8_e4m3_delayed", "--steps", "12", "--text", str(EXAMPLES / "train.py")]
+    command = [sys.executable, str(EXAMPLES / "train.py"), *small, *format, "--out", str(out)]
+    environment = {**os.environ, **one, **rendezvous}
+    return subprocess.Popen([*command, *options], env=environment, stderr=subprocess.PIPE)
+
+
+def ended(process):
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error.decode()
+
+
+def test_a_run_that_is_killed_while_it_saves_goes_on(tmp_path):
+    """From the last checkpoint that is complete, to the same end to the bit."""
+    whole, first = tmp_path / "whole.json", tmp_path / "first.json"
+    options = ["--save-every", "1", "--checkpoints", str(tmp_path / "kept")]
+    uninterrupted, killed = training(whole), training(first, *options)
+    saving = tmp_path / "kept" / "step-00000005"
+    while killed.poll() is None and not saving.exists():
+        time.sleep(0.001)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not first.exists()
+    assert saving.exists()
+    complete = [path.parent.name for path in (tmp_path / "kept").glob("*/.metadata")]
+    assert "step-00000004" in complete
+    ended(uninterrupted)
+    ended(training(first, *options))
+    one, other = (json.loads(path.read_text()) for path in (whole, first))
+    assert len(other["losses"]) in (7, 8)
+    assert other["losses"] == one["losses"][-len(other["losses"]) :]
+    assert other["bits_per_byte"] == one["bits_per_byte"]
 
 
 def test_megatron(tmp_path):

@@ -213,10 +213,12 @@ def test_state_dict_methods(format, device, world):
 
 
 def through_a_file(mesh, format):
-    """torch.save of a rank's own state dict, and torch.load with weights_only=True."""
+    """torch.save of a rank's own weights, and torch.load with weights_only=True."""
     model, _ = trained(mesh, format)
     file = io.BytesIO()
-    local = {name: value.to_local() for name, value in model.state_dict().items()}
+    model.reshard()
+    local = {name: p.detach().to_local() for name, p in model.named_parameters()}
+    assert any(isinstance(value, nc.QuantizedTensor) for value in local.values())
     torch.save(local, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)

@@ -12,6 +12,7 @@ from narrowcast.errors import PluginError
 from narrowcast.fitting import fits
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
+from narrowcast.plain import to_plain
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.summaries import summary
 from narrowcast.tensor import QuantizedTensor
@@ -33,6 +34,7 @@ __all__ = [
     "quantize",
     "quantize_master_weights",
     "summary",
+    "to_plain",
 ]
 
 _operators.load()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, fitting, held, registry, selection
+from narrowcast import consensus, fitting, held, registry, selection, state_dicts
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
@@ -131,6 +131,8 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
         stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
+        for module, _ in places:
+            state_dicts.attach(module)
         if not options.keeps_master(weight):
             tensor._store.master = None
         requires_grad = weight.requires_grad and options.trainable is not False

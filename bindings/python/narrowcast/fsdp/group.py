@@ -9,7 +9,7 @@ import weakref
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import agreement, likeness, torch_names
+from narrowcast.fsdp import agreement, likeness, sharding, torch_names
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
@@ -42,7 +42,7 @@ class GroupPlan:
         self._group = weakref.ref(group)
         self.members: list[Member] = []
         for parameter, _ in torch_names.quantized(group):
-            store = _own_store(parameter)
+            store = sharding.own_store(parameter)
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(_member(group, parameter, store))
         gathers = [member.gather for member in self.members]
@@ -99,19 +99,6 @@ class GroupPlan:
             self._gathers.unpack(backward)
         if self._outbox_bytes:
             self._outbox.resize_(0)
-
-
-def _own_store(parameter) -> Store:
-    """The shard of a quantized FSDPParam as a matrix of its own. FSDP2 gives a short rank a view of
-    a padded one.
-    """
-    local = torch_names.local_tensor(parameter)
-    if not local._view.is_whole:
-        local.detach_from_whole()
-        torch_names.drop_padding(parameter)
-    store = local._view.store
-    store.partial = torch_names.world(parameter) > 1
-    return store
 
 
 def _member(group, parameter, store: Store) -> Member:

@@ -6,8 +6,10 @@ import torch
 
 from narrowcast.fsdp import torch_names
 from narrowcast.registry import Format
+from narrowcast.tensor import dtensors
 from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Store
 
 
 def chunk(tensor, chunks: int, dim: int = 0):
@@ -66,6 +68,32 @@ def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
 def _shard_rows(rows: int, shape, shards: int) -> int:
     """Of the first shard, as a matrix."""
     return -(-shape[0] // shards) * (rows // shape[0]) if len(shape) >= 2 else 1
+
+
+def own_store(parameter) -> Store:
+    """The shard of a quantized FSDPParam as a matrix of its own. FSDP2 gives a short rank a view of
+    a padded one.
+    """
+    local = torch_names.local_tensor(parameter)
+    if not local._view.is_whole:
+        local.detach_from_whole()
+        torch_names.drop_padding(parameter)
+    store = local._view.store
+    store.partial = torch_names.world(parameter) > 1
+    return store
+
+
+def keep_in_place(parameter: torch.Tensor) -> None:
+    """Has FSDP2 copy the shard of a quantized parameter no more, as it does with those of short
+    ranks: somebody holds the memory of the master.
+    """
+    groups = dtensors.shard_groups(parameter)
+    if not groups or len(parameter.to_local()) == -(-parameter.shape[0] // groups[0].size()):
+        return
+    _, managed = torch_names.managed(parameter)
+    if managed is not None:
+        own_store(managed)
+        torch_names.drop_padding(managed)
 
 
 def check_sharded(parameter, name: str, format: Format) -> None:

@@ -149,8 +149,10 @@ def process_group(parameter):
 
 
 def drop_padding(parameter) -> None:
-    """Lets go of the padded copy of a short shard, which only gathers without hooks read."""
-    parameter._sharded_param_data = local_tensor(parameter).view(-1)
+    """Lets go of the padded copy of a short shard, which only gathers without hooks read. FSDP2
+    copies a shard no more whose memory a plain tensor here has.
+    """
+    parameter._sharded_param_data = store_of(parameter).tensors[0].view(-1)
 
 
 def is_kept(group) -> bool:

@@ -76,9 +76,9 @@ def _receives_quantized(func, args, kwargs) -> bool:
     torch.ops.aten.constant_pad_nd.default,
 )
 def _gather_shards(func, args, kwargs):
-    """DTensor makes a full tensor of shards with these two (full_tensor(), a full state dict; a
-    short shard is padded first). A shard that keeps its master gives that: what is loaded from such
-    a state dict is then the same weight to the bit.
+    """DTensor makes a full tensor of shards with these two (full_tensor(); a short shard is padded
+    first). A shard that keeps its master gives that, as state dicts do: what is loaded from it is
+    then the same weight to the bit.
     """
 
     def value(tensor):

@@ -33,16 +33,35 @@ class Saved(NamedTuple):
 
 
 class Master:
-    """value   float32 [rows, columns]: the optimizer's
-    stale   it has changed since the bytes were made
-    saved   the stale bytes are those of a saved state, not new ones
+    """value    float32 [rows, columns]: the optimizer's
+    stale    it has changed since the bytes were made
+    saved    the stale bytes are those of a saved state, not new ones
+    version  of a value that others hold: torch's count of the writes to it that are known here
     """
 
-    __slots__ = ("saved", "stale", "value")
+    __slots__ = ("saved", "stale", "value", "version")
 
     def __init__(self, value: torch.Tensor):
         self.value, self.stale = value, False
         self.saved: Saved | None = None
+        self.version: int | None = None
+
+    def watch(self) -> None:
+        """From now on others hold the value, and may write to it. Torch does not count what is
+        written to a tensor that was made in inference mode.
+        """
+        if self.version is None and not self.value.is_inference():
+            self.version = self.value._version
+
+    def note(self) -> None:
+        """All that has been written is known."""
+        if self.version is not None:
+            self.version = self.value._version
+
+    @property
+    def was_written(self) -> bool:
+        """By others, since the last note()."""
+        return self.version is not None and self.value._version != self.version
 
     def settle(self) -> None:
         """The bytes are those of the value."""

@@ -85,3 +85,9 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     begin = tensor.storage_offset() * tensor.itemsize
     reach = sum(step * (size - 1) for step, size in _steps(tensor))
     return begin, begin + (reach + 1) * tensor.itemsize
+
+
+def have_same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
+    other = other.to(value.device, torch.float32)
+    return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))

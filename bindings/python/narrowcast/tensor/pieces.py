@@ -32,7 +32,9 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     """
     buffers.copy_region(target.bytes, region, source.bytes, source_region)
     if target.master is not None:
+        target.notice()
         region.of(target.master.value).copy_(source.high_precision(source_region))
+        target.master.note()
     target.used = max(target.used, region.row_end)
     part_of_source = region.rows < source.used or region.columns < source.columns
     target.partial = target.partial or source.partial or part_of_source

@@ -8,7 +8,7 @@ import torch
 
 from narrowcast import _C, errors
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting
+from narrowcast.tensor import buffers, casting, memory
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import Region
 
@@ -78,6 +78,7 @@ class Store:
 
     @property
     def is_stale(self) -> bool:
+        self.notice()
         return self.master is not None and self.master.stale
 
     @property
@@ -104,6 +105,7 @@ class Store:
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
         self._complete()
+        self.notice()
         master = self.master and self.master.like(function(self.master.value))
         return self._over(buffers.mapped(self.bytes, function), master, self.used)
 
@@ -112,6 +114,7 @@ class Store:
         own.
         """
         self._complete()
+        self.notice()
         master = self.master and self.master.like(self.master.value.t().contiguous())
         return self._over(buffers.exchanged(self.bytes), master, self.columns)
 
@@ -195,9 +198,7 @@ class Store:
         saved state has just brought changes nothing: its bytes may be others than a new value's.
         """
         if self.master is not None:
-            if self.master.saved is None or not _same_bits(region.of(self.master.value), value):
-                region.of(self.master.value).copy_(value)
-                self.mark_stale(region.row_end)
+            self._write_master(region, value)
         elif region == self.whole and not self.spans_shards:
             casting.cast_value(self.bytes, value)
             self.used = self.rows
@@ -222,16 +223,24 @@ class Store:
             f"(nc.convert(..., trainable=True) keeps one). {way}"
         )
 
+    def _write_master(self, region: Region, value: torch.Tensor) -> None:
+        self.notice()
+        own, is_saved = region.of(self.master.value), self.master.saved is not None
+        if is_saved and memory.have_same_bits(own, value):
+            return
+        own.copy_(value)
+        self.mark_stale(region.row_end)
+
+    def notice(self) -> None:
+        """A load may have written to the master, which state dicts hold."""
+        if self.master is not None and self.master.was_written:
+            self.mark_stale(self.used)
+
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""
+        self.master.note()
         self.master.stale, self.master.saved = True, None
         if self.bytes.history is not None:
             # A saved state says so too, even if no bytes are made before.
             self.bytes.history.zero_()
         self.used = max(self.used, end)
-
-
-def _same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
-    other = other.to(value.device, torch.float32)
-    return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))

@@ -118,3 +118,9 @@ class View:
         """A copy of the bytes, as a matrix of their own and in the orientation of this view."""
         own = part_of(self.store, self.region)
         return own.exchanged() if self.exchanged else own
+
+    def __deepcopy__(self, memo) -> View:
+        """On the CPU, for nobody but torch's stagers of asynchronous checkpoints copies the parts
+        of a tensor one by one.
+        """
+        return View(self.own_store().map(torch.Tensor.cpu))

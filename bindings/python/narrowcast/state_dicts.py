@@ -1,0 +1,90 @@
+"""What the state dict of a module holds of its quantized weights, and what a load of one does.
+
+Hooks of torch's own, on the modules whose weights nc.convert replaces: so whoever asks a module for
+its state dict gets the same, whatever the library that asks.
+"""
+
+import torch
+from torch import nn
+
+from narrowcast.fsdp import sharding
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
+
+
+def attach(module: nn.Module) -> None:
+    """Has a module's state dicts hold the masters of its quantized weights, in float32, and has
+    load_state_dict(assign=True) keep them quantized. Twice is as once.
+    """
+    module.register_state_dict_post_hook(hold_masters)
+    module.register_load_state_dict_pre_hook(assign_quantized)
+
+
+def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
+    """After module.state_dict(): the master in the place of a weight that has one, and no copy of
+    it. A weight without one stays as it is, for its bytes are all that there is of it; and so does
+    a parameter itself, which keep_vars=True asks for.
+    """
+    for name, parameter in _quantized(module):
+        held = state_dict.get(prefix + name)
+        if held is parameter or not _is_quantized(held) or dtensors.local_of(held).master is None:
+            continue
+        sharding.keep_in_place(parameter)
+        local = dtensors.local_of(parameter)
+        local._store.master.watch()  # a load may fill what is handed out
+        state_dict[prefix + name] = dtensors.like(held, local.master.detach())
+
+
+def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:
+    """Before a load: one that assigns gets quantized tensors of the plain ones to assign. TypeError
+    or ValueError if a value cannot take a weight's place.
+    """
+    if not local_metadata.get("assign_to_params_buffers", False):
+        return
+    for name, parameter in _quantized(module):
+        value = state_dict.get(prefix + name)
+        is_plain = isinstance(value, torch.Tensor) and not _is_quantized(value)
+        if is_plain and value.shape == parameter.shape:  # torch has words for other shapes
+            _check(prefix + name, parameter, value)
+            state_dict[prefix + name] = _like(parameter, value.detach())
+
+
+def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The quantized parameters of a module itself, by name."""
+    named = module.named_parameters(recurse=False, remove_duplicate=False)
+    return [(name, parameter) for name, parameter in named if _is_quantized(parameter)]
+
+
+def _is_quantized(tensor: torch.Tensor) -> bool:
+    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
+
+
+def _check(name: str, parameter: torch.Tensor, value: torch.Tensor) -> None:
+    if value.dtype not in LOGICAL_DTYPES or value.layout != torch.strided:
+        raise TypeError(
+            f"{name} is {value.dtype}, {value.layout} in the state dict: dense float32, bfloat16 "
+            "or float16 can be assigned to a quantized weight. Convert it first, or load with "
+            "assign=False"
+        )
+    places = [
+        (one.device_mesh, tuple(one.placements)) if isinstance(one, dtensors.DTensor) else None
+        for one in (parameter, value)
+    ]
+    if places[0] != places[1]:
+        kinds = ["whole" if place is None else f"a DTensor ({place[1]})" for place in places]
+        raise ValueError(
+            f"{name} is {kinds[1]} in the state dict and {kinds[0]} in the model, so it cannot be "
+            "assigned. torch.distributed.checkpoint.state_dict.set_model_state_dict distributes a "
+            "full state dict (StateDictOptions(full_state_dict=True))"
+        )
+
+
+def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A value in the format of a quantized parameter and with its options, on the value's device.
+    The logical dtype is the value's, as assigning has it; but float32 may be a master, of a weight
+    of any.
+    """
+    local, given = dtensors.local_of(parameter), dtensors.local_of(value)
+    quantized = torch.empty_like(local.detach(), device=given.device)
+    quantized.copy_(given)
+    dtype = parameter.dtype if value.dtype == torch.float32 else value.dtype
+    return dtensors.like(value, quantized.with_store(quantized._store, dtype))

@@ -1,0 +1,363 @@
+"""What a checkpoint holds of a weight with a master is the master, in float32, whoever saves it;
+and what is loaded makes equal masters, and bytes that are a cast of them.
+"""
+
+import copy
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import (
+    GATHERS,
+    assert_quantized,
+    assert_same,
+    build,
+    build_plain,
+    loss_of,
+    one_of_each,
+    same,
+    shard,
+    train,
+    uneven_rows,
+    unit,
+)
+
+BF16 = torch.bfloat16
+FULL = StateDictOptions(full_state_dict=True)
+TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
+
+
+def layer(format, dtype=torch.float32, **options):
+    n = unit(format)
+    return nn.Sequential(nn.Linear(n, n, bias=False, dtype=dtype, **options))
+
+
+def converted(format, dtype=torch.float32, **options):
+    return nc.convert(layer(format, dtype, **options), format)
+
+
+def stepped(format, **options):
+    """A weight whose master is no value of its logical dtype, with bytes rounded by chance."""
+    model = converted(format, **options)
+    optimizer = nc.FusedAdam(model.parameters(), rounding="stochastic")
+    model[0].weight.grad = torch.randn(model[0].weight.shape).to(model[0].weight.dtype)
+    optimizer.step()
+    return model
+
+
+def test_a_state_dict_holds_masters(format):
+    """No copies of them, in modules that were copied or pickled too."""
+    model, file = stepped(format, dtype=BF16), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for one in (model, copy.deepcopy(model), torch.load(file, weights_only=False)):
+        value, weight = one.state_dict()["0.weight"], one[0].weight
+        assert type(value) is torch.Tensor
+        assert not value.requires_grad
+        assert same(value, model[0].weight.master)
+        assert value.data_ptr() == weight.master.data_ptr()
+        assert one[0].state_dict(keep_vars=True)["weight"] is weight
+
+
+def test_without_a_master_the_bytes_are_saved(format):
+    model, other = converted(format), converted(format)
+    for one in (model, other):
+        one[0].weight.clear_high_precision_init_val()
+    other.load_state_dict(model.state_dict())
+    assert_same(other[0].weight, model[0].weight)
+    value = model[0].weight.dequantize()
+    assert same(nc.to_plain(model)[0].weight, value)
+
+
+def test_a_load_that_writes_to_the_state_dict(format, tmp_path):
+    """As DCP does: the bytes follow, without load_state_dict."""
+    model, other = converted(format), converted(format)
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path)
+    held = other.state_dict()
+    for _ in range(2):
+        dcp.load(held, checkpoint_id=tmp_path)
+        assert same(other[0].weight.master, model[0].weight.master)
+        assert_quantized(other[0].weight.detach(), model[0].weight.master)
+        for copied in (other[0].weight.detach().clone(), other[0].weight.detach().cpu()):
+            assert_same(copied, model[0].weight)
+        held["0.weight"].fill_(3.0)
+        assert_same(copy.deepcopy(other)[0].weight, nc.quantize(other[0].weight.master, format))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_assigned_values_are_quantized(format, device):
+    """As in torch, the dtype is that of what is assigned; but float32 may be a master."""
+    plain = layer(format).state_dict()
+    for dtype in (torch.float32, BF16):
+        model = nc.convert(layer(format, BF16, device=device), format, recompute=True)
+        model[0].weight.requires_grad_(False)
+        state = {name: value.to(dtype) for name, value in plain.items()}
+        assert not model.load_state_dict(state, assign=True).missing_keys
+        weight = model[0].weight
+        assert isinstance(weight, nn.Parameter)
+        assert (weight.dtype, weight.requires_grad) == (BF16, False)
+        assert (weight._store.label.name, weight._store.label.recompute) == ("0.weight", True)
+        assert same(weight.master, state["0.weight"].float())
+        assert_quantized(weight.detach(), weight.master)
+    assert type(state["0.weight"]) is torch.Tensor, "the caller's state dict is as it was"
+
+
+def test_what_cannot_be_assigned(format):
+    model = converted(format)
+    state = {"0.weight": torch.zeros(model[0].weight.shape, dtype=torch.float64)}
+    with pytest.raises(TypeError, match=r"0\.weight is torch\.float64.*Convert it first"):
+        model.load_state_dict(state, assign=True)
+    assert isinstance(model[0].weight, nc.QuantizedTensor)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        model.load_state_dict({"0.weight": torch.zeros(3, 3)}, assign=True)
+
+
+def test_to_plain(format):
+    """In place: ties, options and names of parameters stay."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64, bias=False))
+    model[1].weight, model[2].weight.tag = model[0].weight, "a tag"
+    model[2].weight.requires_grad_(False)
+    nc.convert(model.to(BF16), format)
+    decoded = [one.weight.dequantize(BF16) for one in model]
+    masters = [one.weight.master.to(BF16) for one in model]
+    for values, expected in (("master", masters), ("decoded", decoded)):
+        plain = copy.deepcopy(model)
+        assert nc.to_plain(plain, values=values) is plain
+        assert plain[0].weight is plain[1].weight
+        assert [one.weight.requires_grad for one in plain] == [True, True, False]
+        assert all(type(one.weight) is nn.Parameter for one in plain)
+        assert all(same(one.weight, value) for one, value in zip(plain, expected, strict=True))
+        assert nc.to_plain(plain) is plain
+        assert plain.state_dict()["0.weight"].dtype == BF16
+    assert nc.to_plain(model)[2].weight.tag == "a tag"
+    again = nc.convert(model, format).state_dict()
+    assert same(again["2.weight"], masters[2].float())
+    assert not model.load_state_dict(again, assign=True).missing_keys
+    assert isinstance(model[2].weight, nc.QuantizedTensor)
+
+
+def test_errors_of_to_plain(format):
+    with pytest.raises(ValueError, match='"master" or "decoded", not \'bytes\''):
+        nc.to_plain(converted(format), values="bytes")
+    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not dict"):
+        nc.to_plain({})
+
+
+def test_safetensors(format, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    model, other, plain = stepped(format), converted(format), layer(format)
+    safetensors.save_file(model.state_dict(), tmp_path / "a.safetensors")
+    state = safetensors.load_file(tmp_path / "a.safetensors")
+    plain.load_state_dict(state)
+    assert same(plain[0].weight, model[0].weight.master)
+    other.load_state_dict(state, assign=True)
+    assert same(other[0].weight.master, model[0].weight.master)
+
+
+def test_save_pretrained(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 64}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    model = nc.convert(
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)),
+        TESTED_FORMATS[0],
+    )
+    model.save_pretrained(tmp_path)
+    plain = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert same(weight.master if isinstance(weight, nc.QuantizedTensor) else weight, other), (
+            name
+        )
+
+
+_WITHOUT_NARROWCAST = """
+import sys, torch
+print(sorted(torch.load(sys.argv[1], weights_only=True)))
+try:
+    torch.load(sys.argv[2], weights_only=True)
+except Exception as error:
+    print(error)
+assert "narrowcast" not in sys.modules
+"""
+
+
+def test_loaded_without_narrowcast(format, tmp_path):
+    """A state dict is plain tensors. Weights that were saved themselves need narrowcast, and torch
+    says so.
+    """
+    model = converted(format)
+    torch.save(model.state_dict(), tmp_path / "state")
+    torch.save(dict(model.named_parameters()), tmp_path / "weights")
+    command = [sys.executable, "-c", _WITHOUT_NARROWCAST, tmp_path / "state", tmp_path / "weights"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("['0.weight']\n")
+    assert "narrowcast.tensor.rebuild" in done.stdout
+
+
+# ---- under FSDP2 ----
+
+
+def modules_of(model):
+    return (model, *model.blocks)
+
+
+def assert_holds(model, expected, what):
+    """Masters, plain parameters and bytes, whole."""
+    held = get_model_state_dict(model, options=FULL)
+    for name, value in expected.items():
+        assert same(held[name], value.to(held[name].dtype)), (what, name)
+    for module in modules_of(model):
+        module.unshard()
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nc.QuantizedTensor):
+            assert held[name].dtype == torch.float32
+            assert_quantized(parameter.detach(), expected[name], f"{what} {name}")
+    for module in modules_of(model):
+        module.reshard()
+
+
+def trained(mesh, format):
+    model = shard(build(format, dtype=BF16), mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, rounding="stochastic")
+    train(model, optimizer, 1, dtype=BF16)
+    model.reshard()
+    return model, optimizer
+
+
+def into(model, folder):
+    state = {"model": get_model_state_dict(model)}
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(model, state["model"])
+    return model
+
+
+def save(mesh, format, folder):
+    """By dcp.save and, while training goes on, dcp.async_save; also a weight without a master."""
+    model, optimizer = trained(mesh, format)
+    whole = {n: v.clone() for n, v in get_model_state_dict(model, options=FULL).items()}
+    if mesh.get_rank() == 0:
+        torch.save(whole, f"{folder}/whole")
+    state = {"model": get_model_state_dict(model)}
+    dcp.save(state, checkpoint_id=f"{folder}/saved")
+    frozen = converted(format)[0].weight.detach()
+    frozen.clear_high_precision_init_val()
+    before, group = frozen.clone(), dist.new_group(backend="gloo")
+    where = {"checkpoint_id": f"{folder}/async", "process_group": group}
+    saving = dcp.async_save({**state, "frozen": frozen}, **where)
+    frozen.zero_()
+    train(model, optimizer, 1, dtype=BF16, first=1)
+    saving.result()
+    loaded = {"frozen": frozen}
+    dcp.load(loaded, checkpoint_id=f"{folder}/async")
+    assert_same(frozen, before)
+
+
+def load(mesh, format, folder):
+    """On any number of ranks: in the format, in another and in none, and back from there."""
+    whole = torch.load(f"{folder}/whole", weights_only=True)
+    plain = into(shard(build_plain(format, seed=1), mesh), f"{folder}/saved")
+    for name, value in get_model_state_dict(plain, options=FULL).items():
+        assert same(value, whole[name].float()), name
+    dcp.save({"model": plain.state_dict()}, checkpoint_id=f"{folder}/plain")
+    others = [next(one for one in GATHERS if one != format)] if mesh.size() == 1 else []
+    for other in (format, *others):
+        for name in ("async", "plain"):
+            model = into(shard(build(other, seed=2, dtype=BF16), mesh), f"{folder}/{name}")
+            assert_holds(model, whole, f"{name} in {other}")
+
+
+def test_any_number_of_ranks_and_any_format(format, tmp_path):
+    ranks.run(2, "cpu", save, format, str(tmp_path))
+    for world in (1, 3) if nc.format(format).row_step == 1 else (1,):
+        ranks.run(world, "cpu", load, format, str(tmp_path))
+
+
+def full_into_meta(mesh, format):
+    """torch assigns what it distributes to a model on meta. A full value alone cannot be assigned
+    to a shard.
+    """
+    whole = {n: v.clone() for n, v in build(format, dtype=BF16, seed=3).state_dict().items()}
+    for broadcast in (False, True):
+        model = shard(nc.convert(build_plain(format, "meta", BF16), format), mesh)
+        given = dict(whole) if mesh.get_rank() == 0 or not broadcast else {}
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=broadcast)
+        set_model_state_dict(model, given, options=options)
+        assert_holds(model, whole, f"broadcast {broadcast}")
+    with torch.no_grad():
+        loss_of(model, 0, dtype=BF16)
+    with pytest.raises(ValueError, match=r"is whole in the state dict .*set_model_state_dict"):
+        model.load_state_dict(whole, assign=True)
+
+
+def test_full_state_dicts_into_a_model_on_meta(format):
+    ranks.run(2, "cpu", full_into_meta, format)
+
+
+def there_and_back(mesh, format):
+    """Of a short shard too: what the plain model computes is what the quantized one did, if it has
+    the decoded values; and the gathers are those of a new model in the end.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, uneven_rows(format), bias=False))
+    fully_shard(nc.convert(model, format), mesh=mesh)
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+    for values in ("master", "decoded"):
+        optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
+        model(x).square().mean().backward()
+        optimizer.step()
+        before = model(x)
+        model.reshard()
+        master = model[0].weight.to_local().master.clone()
+        nc.to_plain(model, values=values)
+        local = model[0].weight.to_local()
+        assert type(local) is torch.Tensor
+        assert same(local, master) == (values == "master")
+        assert same(model(x), before) == (values == "decoded")
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(x).square().mean().backward()
+        optimizer.step()
+        nc.convert(model, format)
+        whole = model[0].weight.full_tensor()
+        model.unshard()
+        assert_quantized(model[0].weight.detach(), whole)
+        model.reshard()
+
+
+def test_plain_and_converted_again_under_fsdp(format):
+    ranks.run(3, "cpu", there_and_back, format)
+
+
+def held_from_the_start(mesh, format, when):
+    """A state dict that is kept, as torchtitan does, has what training makes of short shards too:
+    FSDP2 copies them before the first forward and at loads.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, uneven_rows(format), bias=False))
+    fully_shard(nc.convert(model, format), mesh=mesh)
+    held = model.state_dict() if when == "before the optimizer" else None
+    optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
+    held = held or model.state_dict()
+    for _ in range(2):
+        model.load_state_dict(held)
+        model(torch.ones(4, 64)).square().mean().backward()
+        optimizer.step()
+        assert same(held["0.weight"].to_local(), model[0].weight.to_local().master)
+
+
+@pytest.mark.parametrize("when", ["before the optimizer", "after it"])
+def test_a_state_dict_that_is_kept(when):
+    ranks.run(3, "cpu", held_from_the_start, TESTED_FORMATS[0], when)
