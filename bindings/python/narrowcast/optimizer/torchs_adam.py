@@ -1,0 +1,33 @@
+"""What torch.optim.AdamW and Adam have saved, as FusedAdam takes it: moments and counts of steps.
+Masters and histories are the weights' own.
+"""
+
+NOT_THEIRS = ("master", "history")  # entries of the state
+_IRRELEVANT = ("foreach", "fused", "capturable")  # ways to compute the same
+_REFUSED = {
+    "amsgrad": "which divides by the largest second moments",
+    "maximize": "which climbs",
+    "differentiable": "whose steps have gradients",
+}
+
+
+def is_theirs(state_dict: dict) -> bool:
+    """Whether the groups have none of the options that those of FusedAdam have beside Adam's."""
+    groups = state_dict["param_groups"]
+    return bool(groups) and not any("rounding" in group for group in groups)
+
+
+def options_of(group: dict, index: int) -> dict:
+    """A group's options. ValueError for an Adam that FusedAdam is not."""
+    for key, what in _REFUSED.items():
+        if group.get(key):
+            raise ValueError(
+                f"group {index} of the state dict has {key}=True: an Adam {what}, and FusedAdam "
+                f"has no such option. Go on with the optimizer that saved it, or train on from the "
+                "weights alone"
+            )
+    dropped = {"decoupled_weight_decay", *_IRRELEVANT, *_REFUSED}
+    options = {key: value for key, value in group.items() if key not in dropped}
+    if "decoupled_weight_decay" in group:
+        options["adamw"] = bool(group["decoupled_weight_decay"])
+    return options
