@@ -11,9 +11,7 @@ from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
 
-@implements(
-    *(None, *table.REARRANGE.operators, *table.SET.operators, *table.AVERAGE.operators)
-)
+@implements(*(None, *table.REARRANGE.operators, *table.SET.operators, *table.AVERAGE.operators))
 def run(func, args, kwargs):
     """Runs an operator on decoded values, unless it is refused."""
     if reason := _reason_against(func, args, kwargs):

@@ -145,7 +145,7 @@ SET = _error(
 
 STORAGE = _identity(
     "untyped_storage, data_ptr",
-    "the storage of the first buffer, which FSDP2 compares; the address 0",
+    "the storage of the first buffer, which FSDP2 compares; a number, no address",
 )
 SHARED = _exact("share_memory_, is_shared", "of every buffer")
 NO_MEMORY = _error(

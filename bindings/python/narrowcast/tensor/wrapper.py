@@ -14,6 +14,9 @@ from narrowcast.tensor.store import Label, Store
 from narrowcast.tensor.view import View
 
 
+_NOWHERE = 2**50  # beyond what any process and GPU can address
+
+
 class QuantizedTensor(torch.Tensor):
     """A tensor in a narrow format, made by nc.quantize and nc.convert.
 
@@ -183,8 +186,12 @@ class QuantizedTensor(torch.Tensor):
         return first.untyped_storage()[:] if own else first.untyped_storage()
 
     def data_ptr(self) -> int:
-        """0: the bytes have no one address."""
-        return 0
+        """A number of its own for each weight, by which libraries find parameters again; no one
+        address has the values, and at this one lies nothing. 0 where nothing is in memory.
+        """
+        first = self._store.tensors[0]
+        own = type(first) is torch.Tensor and not first.is_meta
+        return _NOWHERE + first.data_ptr() if own else 0
 
     def __tensor_flatten__(self):
         return parts.flatten(self)
