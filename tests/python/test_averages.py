@@ -96,3 +96,15 @@ def of_shards(mesh, format):
 
 def test_shards(format):
     ranks.run(2, "cpu", of_shards, format)
+
+
+def test_swapped_by_data(format):
+    """As Lightning's callback swaps the average and the model for a validation."""
+    average, weight = averaged(format, WAYS["ema"])
+    masters = average.master.clone(), weight.master.clone()
+    kept = average.data.clone()
+    average.data.copy_(weight.data)
+    weight.data.copy_(kept)
+    assert same(average.master, masters[1])
+    assert same(weight.master, masters[0])
+    assert_quantized(weight.detach(), masters[0])

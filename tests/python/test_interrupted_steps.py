@@ -50,7 +50,8 @@ class Watch:
         self.steps = self.counts()
 
     def counts(self):
-        return [float(self.optimizer.state[p]["step"]) for p in self.model.parameters()]
+        states = (self.optimizer.state.get(p, {}) for p in self.model.parameters())
+        return [float(state.get("step", 0)) for state in states]
 
     def assert_all_or_nothing(self):
         assert torch.is_grad_enabled()

@@ -143,7 +143,7 @@ def test_state_of_adamw(format, kind):
         assert same(optimizer.state[p].get("master", p.detach()), q.detach())
     train(model, optimizer, 1, first=2)
     assert optimizer.state[model.head.weight]["step"] == 3
-    assert optimizer.state_dict()["param_groups"][0].keys() == group.keys()
+    assert optimizer.state_dict()["param_groups"][0].keys() >= theirs.param_groups[0].keys()
 
 
 def sharded_adamw(mesh, format, full):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from narrowcast import _C, consensus
-from narrowcast.optimizer import asking, loading, members, observation, options
+from narrowcast.optimizer import asking, loading, members, observation, options, torchs_adam
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
@@ -194,14 +194,17 @@ class FusedAdam(torch.optim.Optimizer):
         self._roster = None
 
     def state_dict(self):
-        """As torch's; masters are the weights' present ones, and histories are copies. Once there
-        is state, that of parameters which require a gradient and have had none is made too: so all
-        ranks have the same entries, and checkpoints of all times.
+        """As torch's, with AdamW's options beside its own; masters are the weights' present ones,
+        and histories are copies. Once there is state, that of parameters which require a gradient
+        and have had none is made too: so all ranks have the same entries, and checkpoints of all
+        times.
         """
         if any(self.state.values()):
             self.make_state(states.is_trained)
         states.follow_masters(self)
-        return states.with_own_histories(super().state_dict())
+        saved = states.with_own_histories(super().state_dict())
+        saved["param_groups"] = [*map(torchs_adam.with_their_options, saved["param_groups"])]
+        return saved
 
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, which is made where there is none, without a

@@ -27,7 +27,7 @@ def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     for parameter, name, saved in pairs:
         state = made.get(parameter) or optimizer.state[parameter]
         saved_state.check({k: v for k, v in state.items() if k not in not_saved}, saved, name)
-    pairs_of_groups = _options(optimizer, state_dict, theirs, check_group)
+    pairs_of_groups = _options(optimizer, state_dict, check_group)
     for group, options in pairs_of_groups:
         group.update(options)
     for parameter in without:
@@ -38,13 +38,11 @@ def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
         hook(optimizer)
 
 
-def _options(optimizer, state_dict: dict, theirs: bool, check_group) -> list[tuple[dict, dict]]:
+def _options(optimizer, state_dict: dict, check_group) -> list[tuple[dict, dict]]:
     """The optimizer's groups, each with the options that it gets."""
     pairs = []
     for index, group in enumerate(state_dict["param_groups"]):
-        if theirs:
-            group = torchs_adam.options_of(group, index)
-        options = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+        options = copy.deepcopy(torchs_adam.options_of(group, index))
         present = optimizer.param_groups[index]
         check_group({**present, **options}, index)
         pairs.append((present, options))

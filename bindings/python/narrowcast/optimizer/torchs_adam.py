@@ -1,14 +1,16 @@
 """What torch.optim.AdamW and Adam have saved, as FusedAdam takes it: moments and counts of steps.
-Masters and histories are the weights' own.
+Masters and histories are the weights' own. And what of theirs FusedAdam saves: their options, for
+torch.distributed.checkpoint loads a full state dict into an optimizer that has all of its options.
 """
 
 NOT_THEIRS = ("master", "history")  # entries of the state
-_IRRELEVANT = ("foreach", "fused", "capturable")  # ways to compute the same
+_WAYS = {"foreach": None, "fused": None}  # to compute the same
 _REFUSED = {
     "amsgrad": "which divides by the largest second moments",
     "maximize": "which climbs",
     "differentiable": "whose steps have gradients",
 }
+_DECOUPLED = "decoupled_weight_decay"  # what FusedAdam calls adamw
 
 
 def is_theirs(state_dict: dict) -> bool:
@@ -18,7 +20,7 @@ def is_theirs(state_dict: dict) -> bool:
 
 
 def options_of(group: dict, index: int) -> dict:
-    """A group's options. ValueError for an Adam that FusedAdam is not."""
+    """The options of a saved group. ValueError for an Adam that FusedAdam is not."""
     for key, what in _REFUSED.items():
         if group.get(key):
             raise ValueError(
@@ -26,8 +28,13 @@ def options_of(group: dict, index: int) -> dict:
                 f"has no such option. Go on with the optimizer that saved it, or train on from the "
                 "weights alone"
             )
-    dropped = {"decoupled_weight_decay", *_IRRELEVANT, *_REFUSED}
+    dropped = {"params", "capturable", _DECOUPLED, *_WAYS, *_REFUSED}
     options = {key: value for key, value in group.items() if key not in dropped}
-    if "decoupled_weight_decay" in group:
-        options["adamw"] = bool(group["decoupled_weight_decay"])
+    if _DECOUPLED in group:
+        options["adamw"] = bool(group[_DECOUPLED])
     return options
+
+
+def with_their_options(group: dict) -> dict:
+    """A group to save."""
+    return {**dict.fromkeys(_REFUSED, False), **_WAYS, _DECOUPLED: group["adamw"], **group}

@@ -7,14 +7,11 @@ from functools import partial
 import torch
 
 from narrowcast import _C, registry
-from narrowcast.tensor import checks, compiling, dispatch, parts
+from narrowcast.tensor import checks, compiling, dispatch, memory, parts
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Label, Store
 from narrowcast.tensor.view import View
-
-
-_NOWHERE = 2**50  # beyond what any process and GPU can address
 
 
 class QuantizedTensor(torch.Tensor):
@@ -186,12 +183,8 @@ class QuantizedTensor(torch.Tensor):
         return first.untyped_storage()[:] if own else first.untyped_storage()
 
     def data_ptr(self) -> int:
-        """A number of its own for each weight, by which libraries find parameters again; no one
-        address has the values, and at this one lies nothing. 0 where nothing is in memory.
-        """
-        first = self._store.tensors[0]
-        own = type(first) is torch.Tensor and not first.is_meta
-        return _NOWHERE + first.data_ptr() if own else 0
+        """A number of its own for each weight, and no address."""
+        return memory.number_of(self._store.tensors[0])
 
     def __tensor_flatten__(self):
         return parts.flatten(self)
