@@ -2,6 +2,8 @@
 groups of an optimizer.
 """
 
+import os
+
 import pytest
 
 import narrowcast as nc
@@ -31,6 +33,7 @@ def prepared(format):
         cpu_ram_efficient_loading=False,
         reshard_after_forward=True,
     )
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")  # asked for, and not used
     accelerator = Accelerator(cpu=True)
     accelerator.state.distributed_type = DistributedType.FSDP
     accelerator.state.fsdp_plugin = plugin

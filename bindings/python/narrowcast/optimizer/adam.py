@@ -99,6 +99,8 @@ class FusedAdam(torch.optim.Optimizer):
         except Exception:
             self.param_groups.pop()
             raise
+        for parameter in self.param_groups[index]["params"]:
+            states.make_whole(parameter)
         self._roster = None
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:

@@ -78,10 +78,18 @@ def is_trained(parameter: torch.Tensor) -> bool:
     return parameter.requires_grad
 
 
-def make_updatable(local: QuantizedTensor) -> None:
-    """Sees to it that a parameter is a whole matrix of its own, with a master. Kernels write whole
-    buffers; the shard of a rank with fewer rows than the others is a view of a padded one.
+def make_whole(parameter: torch.Tensor) -> None:
+    """Sees to it that a quantized parameter is a whole matrix of its own: the shard of a rank with
+    fewer rows than the others is a view of a padded one. Before anybody takes a state dict of the
+    model, for that holds what the shard was then.
     """
+    local = dtensors.local_of(parameter)
+    if isinstance(local, QuantizedTensor):
+        local.detach_from_whole()
+
+
+def make_updatable(local: QuantizedTensor) -> None:
+    """The same, with a master: kernels write whole buffers."""
     local.detach_from_whole()
     store = local._store
     if store.master is None:
