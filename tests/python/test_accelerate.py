@@ -39,15 +39,17 @@ def prepared(format):
     accelerator.state.fsdp_plugin = plugin
     model = build(format) if format else build_plain("mxfp4")
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
-    try:
-        return accelerator.prepare(model, optimizer)
-    finally:
-        accelerator.state._reset_state(True)
+    return accelerator.prepare(model, optimizer)
 
 
 def trained(mesh, format):
-    model, optimizer = prepared(format)
-    losses = train(model, optimizer, 2)
+    from accelerate.state import AcceleratorState
+
+    try:
+        model, optimizer = prepared(format)
+        losses = train(model, optimizer, 2)
+    finally:
+        AcceleratorState._reset_state(True)
     expected = shard(build(format) if format else build_plain("mxfp4"), mesh)
     assert losses == train(expected, nc.FusedAdam(expected.parameters(), lr=1e-2), 2)
     assert all(map(same, values(model), values(expected)))
