@@ -13,15 +13,18 @@ namespace narrowcast {
 class AdamParameter {
  public:
   // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
-  // master. Tensors may be DTensors. ValueError or TypeError if one is missing, or no tensor that a
-  // kernel can read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
+  // master; or an empty one of a parameter that has had no gradient yet, which is dormant. Tensors
+  // may be DTensors. ValueError or TypeError if one is missing, or no tensor that a kernel can
+  // read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
   AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
                 at::Device device, bool delayed, uint64_t seed, uint64_t first)
       : parameter_(parameter),
         name_(name),
         state_(state),
         device_(device),
-        sharded_(is_dtensor(parameter)) {
+        sharded_(is_dtensor(parameter)),
+        dormant_(state.empty()),
+        trainable_(requires_grad()) {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
     bytes_ = bytes_of(wrapper);
@@ -31,14 +34,7 @@ class AdamParameter {
     } else {
       add_plain(tensor);
     }
-    const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
-                     exp_avg_sq = take("exp_avg_sq");
-    step_ = checked_floats(step, 1, at::kCPU, name, ": state step");
-    remember(step);
-    const at::ScalarType dtype = exp_avg.scalar_type();
-    entry_.state_dtype = checked_dtype(dtype, name, ": state exp_avg");
-    entry_.exp_avg = checked_state(exp_avg, dtype, tensor.sizes(), "exp_avg");
-    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, tensor.sizes(), "exp_avg_sq");
+    if (!dormant_) add_moments(tensor.sizes());
     entry_.seed = seed;
     entry_.first = first;
   }
@@ -66,7 +62,10 @@ class AdamParameter {
   const nc_tensor& entry() const { return entry_; }
 
   // The number of the step that comes.
-  int64_t next_step() const { return static_cast<int64_t>(*step_) + 1; }
+  int64_t next_step() const { return dormant_ ? 1 : static_cast<int64_t>(*step_) + 1; }
+
+  // Whether it has got a gradient and has no state: the caller makes that, and another row.
+  bool awakes() const { return dormant_ && gradient_.defined(); }
 
   // Its local tensor, as Python holds it.
   py::object local() const { return local_of(parameter_); }
@@ -74,6 +73,7 @@ class AdamParameter {
   // Whether the memory of `local` (its local tensor) and of the state is what the row was made
   // from.
   bool is_current(const py::object& local) const {
+    if (dormant_ && (!state_.empty() || trainable_ != requires_grad())) return false;
     for (const auto& [key, value] : taken_) {
       if (PyDict_GetItemWithError(state_.ptr(), key.ptr()) != value.ptr()) return false;
     }
@@ -113,7 +113,7 @@ class AdamParameter {
   bool is_absent() const {
     if (gradient_.defined()) return false;
     if (shard_elements_) return *shard_elements_ > 0;
-    return THPVariable_Unpack(parameter_.ptr()).requires_grad();
+    return requires_grad();
   }
 
   void mark_stale() const { store_->mark_stale(); }
@@ -131,10 +131,23 @@ class AdamParameter {
   }
 
  private:
+  bool requires_grad() const { return THPVariable_Unpack(parameter_.ptr()).requires_grad(); }
+
+  void add_moments(at::IntArrayRef shape) {
+    const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
+                     exp_avg_sq = take("exp_avg_sq");
+    step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
+    remember(step);
+    const at::ScalarType dtype = exp_avg.scalar_type();
+    entry_.state_dtype = checked_dtype(dtype, name_, ": state exp_avg");
+    entry_.exp_avg = checked_state(exp_avg, dtype, shape, "exp_avg");
+    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, shape, "exp_avg_sq");
+  }
+
   void add_bytes(const Bytes& bytes, at::IntArrayRef shape, bool delayed) {
     entry_ = bytes.entry();
     if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
-    entry_.value = checked_state(take("master"), at::kFloat, shape, "master");
+    if (!dormant_) entry_.value = checked_state(take("master"), at::kFloat, shape, "master");
     entry_.value_dtype = NC_F32;
     for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
     remember(bytes.amax);
@@ -160,7 +173,7 @@ class AdamParameter {
       entry_.value = checked_state(take("master"), at::kFloat, local.sizes(), "master");
     } else if (entry_.value_dtype == NC_F32) {
       entry_.value = memory;
-    } else {
+    } else if (!dormant_) {
       value_error(name_, " is ", c10::toString(local.scalar_type()), " and has no master");
     }
   }
@@ -196,6 +209,7 @@ class AdamParameter {
   std::optional<StoreHandle> store_;  // of a quantized parameter
   at::Device device_;
   bool sharded_;                                       // a DTensor
+  bool dormant_, trainable_;                           // without state; then: requires a gradient
   std::optional<int64_t> shard_elements_;              // of the flat shard whose master it is
   py::object bytes_;                                   // of a quantized parameter; null for others
   std::optional<Place> place_;                         // of a parameter that is not quantized

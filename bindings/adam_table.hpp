@@ -35,7 +35,8 @@ class AdamTable {
     steps_.emplace_back();
   }
 
-  // False if the parameters' memory or state are no longer what the table was made from.
+  // False if the parameters' memory or state are no longer what the table was made from, or one
+  // without state has got its first gradient.
   bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
     int64_t made_for_group = -1, made_for_t = -1;
     nc_step made{};
@@ -54,6 +55,7 @@ class AdamTable {
       }
       steps_[i] = made;
       parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
+      if (parameter.awakes()) return false;
     }
     return true;
   }

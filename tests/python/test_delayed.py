@@ -40,12 +40,12 @@ class Casts:
 
     def step(self, x=None, found_inf=False, gradient=0.0):
         if x is not None:
-            self.optimizer.state[self.weight]["master"].copy_(torch.from_numpy(x))
+            self.weight.master.copy_(torch.from_numpy(x))
         self.weight.grad = torch.full_like(self.weight, gradient, dtype=torch.float32)
         self.optimizer.found_inf = torch.tensor(float(found_inf), device=self.weight.device)
         self.optimizer.step()
         if not found_inf:
-            master = self.optimizer.state[self.weight]["master"].cpu().numpy()
+            master = self.weight.master.cpu().numpy()
             self.expected = self.truth.cast(master)
         self.check(f"step {len(self.truth.amaxes)}")
 

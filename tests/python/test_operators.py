@@ -63,6 +63,21 @@ def copy_by_lists(t):
     assert plain.all()
 
 
+def averaged(q):
+    """The middle between a weight with a master and zero."""
+    if not isinstance(q, nc.QuantizedTensor):
+        return q / 2
+    weights = [nc.convert(_linear(q.dequantize()), q.format).weight.detach() for _ in range(2)]
+    weights[0].zero_()
+    return weights[0].lerp_(weights[1], 0.5).master
+
+
+def _linear(value):
+    layer = nn.Linear(*value.shape[::-1], bias=False)
+    layer.weight = nn.Parameter(value)
+    return layer
+
+
 def on_meta(q):
     meta = q.to("meta")
     return torch.empty_like(meta, device="cpu").copy_(q)
@@ -91,6 +106,7 @@ EXAMPLES = {
     table.FILL: lambda q, u: filled(q, lambda t: t.fill_(1.0)),
     table.INITIALIZE: lambda q, u: nn.init.constant_(q.clone(), 1.0),
     table.META: lambda q, u: on_meta(q) if isinstance(q, nc.QuantizedTensor) else q,
+    table.AVERAGE: lambda q, u: averaged(q),
     table.ARITHMETIC: lambda q, u: torch._foreach_lerp_([q.clone()], [torch.ones_like(q)], 0.5),
     table.SET: lambda q, u: q.clone().set_(torch.ones(3)),
     table.STORAGE: lambda q, u: q.untyped_storage() and q,

@@ -56,6 +56,7 @@ def test_threads(format, device, rounding):
 def test_threads_that_change_groups(format, device):
     """One thread steps while another replaces state and learning rates."""
     model, optimizer = build(format, device)
+    optimizer.make_state()
     done, errors = threading.Event(), []
 
     def change():

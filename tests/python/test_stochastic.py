@@ -163,6 +163,7 @@ def test_a_loaded_state_has_the_bytes_of_the_saved_one(name, device):
         model = nc.convert(nn.Linear(64, 32, bias=False).to(device), name)
         options = {"rounding": "stochastic", "seed": 2**64 - 1}
         optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, **options)
+        optimizer.make_state()
         for _ in range(steps):
             model(torch.ones(4, 64, device=device)).square().mean().backward()
             optimizer.step()

@@ -32,6 +32,7 @@ def trained(format):
 def test_a_history_that_no_cast_makes(index, wrong, words):
     layer = nc.convert(nn.Linear(64, 64, bias=False), "fp8_e4m3_delayed")
     optimizer = nc.FusedAdam([("one.weight", layer.weight)])
+    optimizer.make_state()
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"][0]["history"][index] = wrong
     with pytest.raises(ValueError, match=rf"one\.weight: {words}"):

@@ -35,6 +35,7 @@ def absent_not_cast() -> None:
 def failure_forgotten() -> None:
     """After a reduction that has failed, old bytes are taken for those of the new masters."""
     from narrowcast import FusedAdam
+    from narrowcast.optimizer import members
 
     step = FusedAdam._step
 
@@ -42,7 +43,7 @@ def failure_forgotten() -> None:
         try:
             return step(self, closure)
         except ConnectionError:
-            for entry in self.entries():
+            for entry in members.entries(self):
                 if entry.store is not None:
                     entry.store.master.settle()
             raise
@@ -52,9 +53,9 @@ def failure_forgotten() -> None:
 
 def draw_not_loaded() -> None:
     """A loaded state's bytes are rounded to nearest."""
-    from narrowcast.optimizer import state
+    from narrowcast.optimizer import loading
 
-    state.Draw = lambda *_: None
+    loading.Draw = lambda *_: None
 
 
 def lone_inf() -> None:

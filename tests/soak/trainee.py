@@ -196,11 +196,15 @@ class Trainee:
         return [self._look_at(p) for p in self.parameters]
 
     def _look_at(self, p) -> dict:
-        state, local = self.optimizer.state[p], p.to_local()
-        seen = {key: digest(state[key].to_local()) for key in ("exp_avg", "exp_avg_sq")}
-        seen["steps"] = int(state["step"])
+        state, local = self.optimizer.state.get(p, {}), p.to_local()
+        nothing = torch.zeros(local.shape, dtype=self.optimizer.state_dtype)
+        seen = {}
+        for key in ("exp_avg", "exp_avg_sq"):
+            seen[key] = digest(state[key].to_local() if state else nothing)
+        seen["steps"] = int(state.get("step", 0))
         if not isinstance(local, nc.QuantizedTensor):
-            seen["master"] = digest(state["master"].to_local() if "master" in state else local)
+            master = state["master"].to_local() if "master" in state else local.float()
+            seen["master"] = digest(master)
             seen["value"] = digest(local)
             return seen
         seen["master"] = digest(local.master)

@@ -42,6 +42,8 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         if self._weights:
             shards = self._weights, self._masters, self._offsets
             zero.fuse(self.optimizer, *shards, self.data_parallel_group)
+        if not self.is_stub_optimizer:  # Megatron saves and loads state before the first step, too
+            self.optimizer.make_state()
 
     @classmethod
     def _build_model_and_main_param_groups(

@@ -5,18 +5,20 @@ place, views of other shapes and other orders of rows and columns are refused.
 import torch
 from torch.utils._pytree import tree_any
 
-from narrowcast.operators import table
-from narrowcast.operators.common import bound, refuse, run_on_values
+from narrowcast.operators import averages, table
+from narrowcast.operators.common import bound, refuse, run_on_values, written
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
 
-@implements(None, *table.REARRANGE.operators, *table.SET.operators)
+@implements(*(None, *table.REARRANGE.operators, *table.SET.operators, *table.AVERAGE.operators))
 def run(func, args, kwargs):
     """Runs an operator on decoded values, unless it is refused."""
     if reason := _reason_against(func, args, kwargs):
         return refuse((args, kwargs), func, reason)
-    return run_on_values(func, args, kwargs, lambda tensor: tensor.decode(tensor.dtype))
+    if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
+        return averages.run(func, args, kwargs)
+    return run_on_values(func, args, kwargs, averages.value_of)
 
 
 def _reason_against(func, args, kwargs) -> str | None:
@@ -38,11 +40,16 @@ def _reason_against(func, args, kwargs) -> str | None:
             "a plain tensor receive them (weight.master, or one like it), and copy_ it: that sets "
             "master and bytes"
         )
-    if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
+    if (
+        func._schema.is_mutable
+        and _writes_quantized(func, args, kwargs)
+        and (not func._schema.name.endswith("_") or not averages.is_one(func, args, kwargs))
+    ):
         return (
-            "would change values in place, and the bytes of a block depend on all its values. "
-            "Compute with a plain tensor (weight.master, where there is one, or dequantize()) and "
-            "copy_ the result: that sets master and bytes"
+            "would change values in place, and the bytes of a block depend on all its values. The "
+            "optimizer of such weights is nc.FusedAdam. Elsewhere compute with a plain tensor "
+            "(weight.master, where there is one, or dequantize()) and copy_ the result: that sets "
+            "master and bytes"
         )
     if func.is_view:
         return (
@@ -54,10 +61,7 @@ def _reason_against(func, args, kwargs) -> str | None:
 
 def _writes_quantized(func, args, kwargs) -> bool:
     """Whether an argument that the operator writes to is a QuantizedTensor, alone or in a list."""
-    values = bound(func, args, kwargs)
-    aliases = {one.name: one.alias_info for one in func._schema.arguments}
-    written = [values.get(name) for name, alias in aliases.items() if alias and alias.is_write]
-    return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), written)
+    return any(isinstance(leaf, QuantizedTensor) for leaf in written(func, args, kwargs))
 
 
 def _receives_quantized(func, args, kwargs) -> bool:

@@ -14,6 +14,13 @@ def bound(func, args, kwargs) -> dict:
     return values
 
 
+def written(func, args, kwargs) -> list:
+    """The leaves of the arguments that an operator writes to."""
+    values = bound(func, args, kwargs)
+    aliases = {one.name: one.alias_info for one in func._schema.arguments}
+    return tree_leaves([values.get(k) for k, alias in aliases.items() if alias and alias.is_write])
+
+
 def run_on_values(func, args, kwargs, value):
     """Runs a function with value(tensor) in the place of each QuantizedTensor."""
     args, kwargs = tree_map_only(QuantizedTensor, value, (args, kwargs))

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast.fsdp import sharding
+from narrowcast.operators import averages
 from narrowcast.operators.common import first_quantized, run_on_values
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles
@@ -37,6 +38,8 @@ def _product(func, args, kwargs):
 @handles(torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.double)
 def _to_plain(func, args, kwargs):
     tensor, *rest = args
+    if averages.is_averaging():
+        return func(averages.high_precision(tensor.detach()), *rest, **kwargs)
     return func(tensor.dequantize(torch.float32), *rest, **kwargs)
 
 

@@ -126,9 +126,14 @@ INITIALIZE = _exact(
 META = _exact(
     "meta device: fully_shard, to_empty, nn.init", "shapes alone on meta, then as any weight"
 )
+AVERAGE = _exact(
+    "torch.optim.swa_utils.AveragedModel; lerp_, torch._foreach_lerp_ of weights with masters",
+    "of the masters: an average moves by less than a format tells apart",
+    "lerp_.Scalar lerp_.Tensor _foreach_lerp_.List _foreach_lerp_.Scalar _foreach_lerp_.ScalarList",
+)
 ARITHMETIC = _error(
     "add_, mul_, lerp_, clamp_, ... and torch._foreach_add_, _mul_, _lerp_, ...",
-    "in place: the bytes of a block depend on all its values",
+    "in place: the bytes of a block depend on all its values; optimizers: nc.FusedAdam",
 )
 SET = _error(
     "set_, resize_",
@@ -140,7 +145,7 @@ SET = _error(
 
 STORAGE = _identity(
     "untyped_storage, data_ptr",
-    "the storage of the first buffer, which FSDP2 compares; the address 0",
+    "the storage of the first buffer, which FSDP2 compares; a number, no address",
 )
 SHARED = _exact("share_memory_, is_shared", "of every buffer")
 NO_MEMORY = _error(

@@ -1,18 +1,17 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 
 from narrowcast import _C, consensus
-from narrowcast.optimizer import observation, options
+from narrowcast.optimizer import asking, loading, members, observation, options, torchs_adam
 from narrowcast.optimizer import state as states
-from narrowcast.optimizer.entry import Entry, label_of
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
 from narrowcast.tensor import compiling
-from narrowcast.zero.updates import Updates, place_in
+from narrowcast.zero.updates import Updates
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -22,7 +21,8 @@ class FusedAdam(torch.optim.Optimizer):
                   bfloat16 or float16
     lr, betas, eps, weight_decay
                   Adam's constants: numbers, or tensors of one element. They may differ by group and
-                  change between steps
+                  change between steps. Not torch.optim.AdamW's defaults, which are betas
+                  (0.9, 0.999) and weight_decay 0.01: to train as with those, give them
     adamw         weight decay as in AdamW; False: an L2 term in the gradient
     state_dtype   of the moments: torch.float32 or torch.bfloat16
     rounding, seed
@@ -33,13 +33,16 @@ class FusedAdam(torch.optim.Optimizer):
     capturable    steps counted on the device, for CUDA graphs: not there yet
 
     Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
-    weight, and the value of a bfloat16 or float16 one, are made from them. State exists from
-    construction: master (absent for a plain float32 parameter, which is its own), exp_avg and
-    exp_avg_sq, as DTensors where the parameter is one, and step, a 0-dim float32 tensor on the CPU.
-    In a format with delayed scaling also history, float32: the multiplier behind the present bytes,
-    that of the next update, and the last amaxes of the whole tensor, the newest first. A value that
-    is set by other means than step() or load_state_dict() is rounded to nearest, and begins a
-    history anew.
+    weight, and the value of a bfloat16 or float16 one, are made from them. The master of a
+    quantized weight is the weight's own (weight.master).
+
+    A parameter gets state with its first gradient, or from a state dict; a frozen one needs none,
+    and until then others may be put into groups in the place of parameters. It is: master (absent
+    for a plain float32 parameter, which is its own), exp_avg and exp_avg_sq, as DTensors where the
+    parameter is one, and step, a 0-dim float32 tensor on the CPU. In a format with delayed scaling
+    also history, float32: the multiplier behind the present bytes, that of the next update, and the
+    last amaxes of the whole tensor, the newest first. A value that is set by other means than
+    step() or load_state_dict() is rounded to nearest, and begins a history anew.
 
     With shards of a format whose scale spans the tensor, step() is collective: every rank of the
     shards' group must call it, with gradients or without; and so is the first step with any shards,
@@ -86,41 +89,25 @@ class FusedAdam(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Adds a group, and makes its state."""
+        """Adds a group, whose parameters have no state yet."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
             options.check(self.param_groups[index], index)
-            for _, parameter, name in self.named(index):
-                self._make_state(parameter, name)
+            for _, parameter, name in members.named(self.param_groups, index):
+                states.check_parameter(parameter, name)
         except Exception:
-            for parameter in self.param_groups.pop()["params"]:
-                self.state.pop(parameter, None)
+            self.param_groups.pop()
             raise
+        for parameter in self.param_groups[index]["params"]:
+            states.make_whole(parameter)
         self._roster = None
 
-    def _make_state(self, parameter: torch.Tensor, name: str) -> None:
-        """In the dict that the parameter has, if it has one."""
-        state = self.state[parameter]
-        state.update(states.make_state(parameter, name, self.state_dtype))
-        if "master" in state:
-            self._masters[parameter] = state["master"]
-
-    def _make_missing_state(self) -> None:
-        """Of parameters that were put into a group by hand, or whose state was cleared: they begin
-        anew, as with torch's optimizers.
+    def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
+        """Makes the state of parameters that have none, which the first step with a gradient does
+        too: of all, or of those that are wanted.
         """
-        for _, parameter, name in self.named():
-            if not self.state.get(parameter):
-                self._make_state(parameter, name)
-
-    def named(self, first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
-        """Every parameter with the index of its group and what messages call it."""
-        for index, group in enumerate(self.param_groups[first_group:], first_group):
-            names = group.get("param_names") or map(label_of, group["params"])
-            for position, (parameter, name) in enumerate(zip(group["params"], names, strict=True)):
-                place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
-                yield index, parameter, name or place
+        states.add(self, states.missing(self, is_wanted))
 
     def step(self, closure=None):
         """Updates every parameter that has a gradient. Returns what a closure returns."""
@@ -133,6 +120,9 @@ class FusedAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if not self.state and asking.is_for_state():
+            self.make_state(states.has_gradient)
+            return loss
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and found_inf.item() != 0:
             return loss
@@ -156,7 +146,7 @@ class FusedAdam(torch.optim.Optimizer):
         constants = [
             options.constants(group, index) for index, group in enumerate(self.param_groups)
         ]
-        seeds = self._seeds()
+        seeds = members.seeds(self.param_groups)
         if seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds
             self._rebuild()
@@ -172,18 +162,18 @@ class FusedAdam(torch.optim.Optimizer):
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def _rebuild(self) -> None:
-        """Makes the tables anew, after construction, when memory has moved (a parameter put on
-        another device, a shard that FSDP2 has padded again), and when somebody has changed groups
-        or state.
+        """Makes the tables anew, after construction, when a parameter has its first gradient, when
+        memory has moved (a parameter put on another device, a shard that FSDP2 has padded again),
+        and when somebody has changed groups or state.
         """
         self._roster = None
-        self._make_missing_state()
-        entries = self.entries()
+        self.make_state(states.has_gradient)
+        entries = members.entries(self)
         if not self._are_alike:
             lines = [(entry.parameter, entry.line) for entry in entries]
             consensus.check_shards("parameters of FusedAdam", lines)
             self._are_alike = True
-        self._tables = Tables(entries, self._masters, self.fused, self._table_seeds)
+        self._tables = Tables(entries, self.masters, self.fused, self._table_seeds)
         self._roster = _C.Roster(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
@@ -196,42 +186,35 @@ class FusedAdam(torch.optim.Optimizer):
         they must. A step is taken by one thread at a time.
         """
         self._table_seeds = self._roster = None
-        self._masters: dict[torch.Tensor, torch.Tensor] = {}
-        self._tables = Tables([], self._masters, self.fused, [])
+        self.masters: dict[torch.Tensor, torch.Tensor] = {}
+        self._tables = Tables([], self.masters, self.fused, [])
         self._are_alike = False
         self._lock = threading.RLock()
-
-    def entries(self) -> list[Entry]:
-        """Every parameter with what its update needs, groups one after another."""
-        seeds = self._seeds()
-        entries = []
-        for group, parameter, name in self.named():
-            seed = seeds[group]
-            if seed is not None:
-                place = place_in(self.fused, parameter)
-                seed = (seed + (len(entries) if place is None else place)) % 2**64
-            entries.append(Entry(parameter, self.state[parameter], name, group, seed))
-        return entries
 
     def forget_tables(self) -> None:
         """Has the next step make its tables anew."""
         self._roster = None
 
-    def _seeds(self) -> list[int | None]:
-        return [options.seed_of(group, index) for index, group in enumerate(self.param_groups)]
-
     def state_dict(self):
-        """As torch's; masters are the weights' present ones, and histories are copies."""
-        states.follow_masters(self, self._masters)
-        return states.with_own_histories(super().state_dict())
+        """As torch's, with AdamW's options beside its own; masters are the weights' present ones,
+        and histories are copies. Once there is state, that of parameters which require a gradient
+        and have had none is made too: so all ranks have the same entries, and checkpoints of all
+        times.
+        """
+        if any(self.state.values()):
+            self.make_state(states.is_trained)
+        states.follow_masters(self)
+        saved = states.with_own_histories(super().state_dict())
+        saved["param_groups"] = [*map(torchs_adam.with_their_options, saved["param_groups"])]
+        return saved
 
     def load_state_dict(self, state_dict) -> None:
-        """Copies a state dict's values into the state, without a cast: masters and moments to the
-        bit. The quantized bytes are made from the masters when they are next needed. ValueError,
-        before anything changes, if it does not fit.
+        """Copies a state dict's values into the state, which is made where there is none, without a
+        cast: masters and moments to the bit. The quantized bytes are made from the masters when
+        they are next needed. Of torch's AdamW and Adam moments, steps and options are taken, and
+        the masters stay as they are. ValueError, before anything changes, if it does not fit.
         """
-        self._make_missing_state()
-        states.load_state_dict(self, state_dict, options.check)
+        loading.load_state_dict(self, state_dict, options.check)
         self._roster = None
 
     def __getstate__(self):

@@ -12,7 +12,9 @@ from narrowcast.tensor.store import Store
 
 
 class Entry(NamedTuple):
-    """`group`: the index of its options; `seed`: of its stochastic rounding; None: to nearest."""
+    """`state`: empty before its first gradient; `group`: the index of its options; `seed`: of its
+    stochastic rounding; None: to nearest.
+    """
 
     parameter: torch.Tensor
     state: dict[str, torch.Tensor]
@@ -29,7 +31,7 @@ class Entry(NamedTuple):
     @property
     def last_draw(self) -> Draw | None:
         """That of its last step: before the first, all is rounded to nearest."""
-        step = int(self.state["step"])
+        step = int(self.state.get("step", 0))
         if self.seed is None or step == 0:
             return None
         return Draw(self.seed, step, dtensors.first_element(self.parameter))
@@ -46,9 +48,3 @@ class Entry(NamedTuple):
             f"{self.name}, {shape} of {kind} {stored}, in option group {self.group}, rounded "
             f"{rounding}"
         )
-
-
-def label_of(parameter: torch.Tensor) -> str | None:
-    """The name that nc.convert has given a weight."""
-    local = dtensors.local_of(parameter)
-    return local._store.label.name if isinstance(local, QuantizedTensor) else None

@@ -71,11 +71,14 @@ class Tables:
             self._enter(Key(local.device), entry, (0, 0))
             return
         _check_in_model(entry, local)
-        make_updatable(local)
-        self._settle_master(entry, local)
+        local.detach_from_whole()
+        if entry.state or entry.parameter.requires_grad:  # another rank may have a gradient
+            make_updatable(local)
         store = local._store
-        if store.bytes.history is not None:
-            entry.state["history"] = store.bytes.history
+        if entry.state:
+            self._settle_master(entry, local)
+            if store.bytes.history is not None:
+                entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
         if store.format.is_delayed:
             self._delayed.append((store, group))

@@ -102,7 +102,8 @@ class Reduction:
         if not failed and not differ:
             return
         for entry in chain.from_iterable(self._tables.values()):
-            entry.store.mark_stale(entry.store.rows)
+            if entry.store.master is not None:
+                entry.store.mark_stale(entry.store.rows)
         if differ and not failed:  # who has failed compares nothing
             device = self._memory.device
             consensus.check("parameters of FusedAdam", self._facts, self._process_group, device)

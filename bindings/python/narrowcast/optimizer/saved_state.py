@@ -6,15 +6,19 @@ from itertools import chain
 
 import torch
 
+from narrowcast.optimizer import members, torchs_adam
 from narrowcast.tensor import QuantizedTensor, dtensors, memory
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def matching(optimizer, state_dict) -> list[tuple[torch.Tensor, str, dict]]:
-    """Parameters with their names and their saved state. ValueError if groups or parameters do not
-    match, TypeError if it is no state dict.
+def matching(
+    optimizer, state_dict
+) -> tuple[list[tuple[torch.Tensor, str, dict]], list[torch.Tensor]]:
+    """Parameters with their names and their saved state, and those that are to have none: all, of a
+    state dict from before the first step; and in torch's own, who had no gradient. ValueError if
+    groups or parameters do not match, TypeError if it is no state dict.
     """
     check_type("the state dict", state_dict, dict)
     for key, *kinds in (("state", dict), ("param_groups", list, tuple)):
@@ -34,14 +38,17 @@ def matching(optimizer, state_dict) -> list[tuple[torch.Tensor, str, dict]]:
             f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
         )
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    pairs = []
-    for key, (_, parameter, name) in zip(keys, optimizer.named(), strict=True):
+    may_lack = not state_dict["state"] or torchs_adam.is_theirs(state_dict)
+    pairs, without = [], []
+    for key, (_, parameter, name) in zip(keys, members.named(optimizer.param_groups), strict=True):
         saved = state_dict["state"].get(key)
         if saved is not None:
             pairs.append((parameter, name, saved))
-        elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
+        elif parameter.requires_grad and not may_lack:
             raise ValueError(f"the state dict has no state for {name}")
-    return pairs
+        elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
+            without.append(parameter)
+    return pairs, without
 
 
 def check(state: dict, saved, name: str) -> None:
@@ -51,7 +58,7 @@ def check(state: dict, saved, name: str) -> None:
         if key not in saved:
             raise ValueError(
                 f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
-                "come from FusedAdam"
+                "come from FusedAdam, torch.optim.AdamW or Adam"
             )
         if key == "step":
             _check_step(saved[key], name)

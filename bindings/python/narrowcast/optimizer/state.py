@@ -1,22 +1,18 @@
-"""The state of FusedAdam: made with the optimizer, saved by torch's own means, loaded without a
-cast.
+"""The state of FusedAdam: made when a parameter has its first gradient, saved by torch's own means.
+The masters and histories in it are the weights' own.
 """
 
-import copy
+from collections.abc import Callable
 
 import torch
 
-from narrowcast.optimizer import saved_state
+from narrowcast.optimizer import members
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
-from narrowcast.tensor.master import Draw, Master, Saved
+from narrowcast.tensor.master import Master
 
 
-def make_state(
-    parameter: torch.Tensor, name: str, state_dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """step, exp_avg, exp_avg_sq; master where the parameter is not its own; history where scaling
-    is delayed. TypeError for a dtype that Adam cannot update.
-    """
+def check_parameter(parameter: torch.Tensor, name: str) -> None:
+    """TypeError or ValueError for a parameter that Adam cannot update."""
     local = dtensors.local_of(parameter)
     if parameter.dtype not in LOGICAL_DTYPES:
         raise TypeError(
@@ -33,6 +29,16 @@ def make_state(
             "memory: call model.to(memory_format=torch.contiguous_format), or give the parameter a "
             "contiguous copy of its value, before the optimizer is made"
         )
+
+
+def make_state(
+    parameter: torch.Tensor, name: str, state_dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """step, exp_avg, exp_avg_sq; master where the parameter is not its own; history where scaling
+    is delayed. TypeError or ValueError for a parameter that Adam cannot update.
+    """
+    check_parameter(parameter, name)
+    local = dtensors.local_of(parameter)
     state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
     if isinstance(local, QuantizedTensor):
         make_updatable(local)
@@ -47,23 +53,57 @@ def make_state(
     return state
 
 
-def make_updatable(local: QuantizedTensor) -> None:
-    """Sees to it that a parameter is a whole matrix of its own, with a master. Kernels write whole
-    buffers; the shard of a rank with fewer rows than the others is a view of a padded one.
+def missing(optimizer, is_wanted: Callable[[torch.Tensor], bool]) -> dict[torch.Tensor, dict]:
+    """New state of the parameters that have none and are wanted."""
+    return {
+        parameter: make_state(parameter, name, optimizer.state_dtype)
+        for _, parameter, name in members.named(optimizer.param_groups)
+        if not optimizer.state.get(parameter) and is_wanted(parameter)
+    }
+
+
+def add(optimizer, made: dict[torch.Tensor, dict]) -> None:
+    """Gives it to the optimizer, in the dict that a parameter has, if it has one."""
+    for parameter, state in made.items():
+        optimizer.state[parameter].update(state)
+        if "master" in state:
+            optimizer.masters[parameter] = state["master"]
+
+
+def has_gradient(parameter: torch.Tensor) -> bool:
+    return parameter.grad is not None
+
+
+def is_trained(parameter: torch.Tensor) -> bool:
+    return parameter.requires_grad
+
+
+def make_whole(parameter: torch.Tensor) -> None:
+    """Sees to it that a quantized parameter is a whole matrix of its own: the shard of a rank with
+    fewer rows than the others is a view of a padded one. Before anybody takes a state dict of the
+    model, for that holds what the shard was then.
     """
+    local = dtensors.local_of(parameter)
+    if isinstance(local, QuantizedTensor):
+        local.detach_from_whole()
+
+
+def make_updatable(local: QuantizedTensor) -> None:
+    """The same, with a master: kernels write whole buffers."""
     local.detach_from_whole()
     store = local._store
     if store.master is None:
         store.master = Master(store.high_precision(store.whole))
 
 
-def follow_masters(optimizer, masters: dict[torch.Tensor, torch.Tensor]) -> None:
+def follow_masters(optimizer) -> None:
     """The state's masters and histories are the weights' own where FSDP2 has copied shards since: a
     short one is copied at every load of the model's state dict, and gets bytes of its own when it
-    is cast alone. `masters`: those that the optimizer put into the state; another tensor is a
-    user's, who wants the weight to have its value.
+    is cast alone. A master that the optimizer has not put into the state is a user's, who wants the
+    weight to have its value.
     """
-    for _, parameter, _ in optimizer.named():
+    masters = optimizer.masters
+    for _, parameter, _ in members.named(optimizer.param_groups):
         local, state = dtensors.local_of(parameter), optimizer.state.get(parameter, {})
         if isinstance(local, QuantizedTensor) and "history" in state:
             state["history"] = local._store.bytes.history
@@ -83,56 +123,3 @@ def with_own_histories(state_dict: dict) -> dict:
         if "history" in state:
             state_dict["state"][key] = {**state, "history": state["history"].clone()}
     return state_dict
-
-
-def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
-    """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
-    class would cast it to the parameters' dtypes. All is checked before anything changes.
-    `check_group(group, index)` raises ValueError or TypeError for options that make no sense.
-    """
-    saved_state.check_type("the state dict", state_dict, dict)
-    state_dict = state_dict.copy()
-    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
-        result = hook(optimizer, state_dict)
-        state_dict = state_dict if result is None else result
-    pairs = saved_state.matching(optimizer, state_dict)
-    for parameter, name, saved in pairs:
-        saved_state.check(optimizer.state[parameter], saved, name)
-    saved_options = [
-        {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
-        for saved_group in state_dict["param_groups"]
-    ]
-    pairs_of_groups = list(zip(optimizer.param_groups, saved_options, strict=True))
-    for index, (group, saved_group) in enumerate(pairs_of_groups):
-        check_group({**group, **saved_group}, index)
-    for group, saved_group in pairs_of_groups:
-        group.update(saved_group)
-    seeds = {entry.parameter: entry.seed for entry in optimizer.entries()}
-    with torch.no_grad():
-        for parameter, _, saved in pairs:
-            for key, value in optimizer.state[parameter].items():
-                fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_
-                fill(saved[key])
-            _settle(parameter, optimizer.state[parameter], seeds[parameter])
-    for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
-        hook(optimizer)
-
-
-def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
-    """What follows from a loaded state: bytes as those of the step before it was saved."""
-    local = dtensors.local_of(parameter)
-    master = dtensors.local_of(state["master"]) if "master" in state else None
-    if isinstance(local, QuantizedTensor):
-        history = state["history"].clone() if "history" in state else None
-        local.write(master)
-        store, step = local._store, int(state["step"])
-        if history is not None:
-            if history[0] == 0:  # saved after a write, before its cast
-                store.mark_stale(store.used)
-                return
-            store.bytes.history.copy_(history)
-        stochastic = seed is not None and step > 0  # before the first step, all is to nearest
-        draw = Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
-        store.master.saved = Saved(draw)
-    elif master is not None:
-        local.copy_(master)

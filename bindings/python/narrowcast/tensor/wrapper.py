@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from narrowcast import _C, registry
-from narrowcast.tensor import checks, compiling, dispatch, parts
+from narrowcast.tensor import checks, compiling, dispatch, memory, parts
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Label, Store
@@ -190,8 +190,8 @@ class QuantizedTensor(torch.Tensor):
         return first.untyped_storage()[:] if own else first.untyped_storage()
 
     def data_ptr(self) -> int:
-        """0: the bytes have no one address."""
-        return 0
+        """A number of its own for each weight, and no address."""
+        return memory.number_of(self._store.tensors[0])
 
     def __tensor_flatten__(self):
         return parts.flatten(self)

@@ -88,7 +88,7 @@ def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
 
 
 def _check_masters(optimizer: FusedAdam, masters: list[torch.Tensor | None]) -> None:
-    parameters = {id(parameter) for _, parameter, _ in optimizer.named()}
+    parameters = {id(one) for group in optimizer.param_groups for one in group["params"]}
     for place, master in enumerate(masters):
         if master is None:
             continue

@@ -1,0 +1,84 @@
+"""A state dict is loaded into FusedAdam: its own without a cast, torch's AdamW's too."""
+
+import copy
+
+import torch
+
+from narrowcast.optimizer import members, saved_state, torchs_adam
+from narrowcast.optimizer import state as states
+from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.master import Draw, Saved
+
+
+def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
+    """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
+    class would cast it to the parameters' dtypes. All is checked before anything changes.
+    `check_group(group, index)` raises ValueError or TypeError for options that make no sense.
+    """
+    saved_state.check_type("the state dict", state_dict, dict)
+    state_dict = state_dict.copy()
+    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        result = hook(optimizer, state_dict)
+        state_dict = state_dict if result is None else result
+    pairs, without = saved_state.matching(optimizer, state_dict)
+    theirs = torchs_adam.is_theirs(state_dict)
+    made = states.missing(optimizer, {parameter for parameter, _, _ in pairs}.__contains__)
+    not_saved = torchs_adam.NOT_THEIRS if theirs else ()
+    for parameter, name, saved in pairs:
+        state = made.get(parameter) or optimizer.state[parameter]
+        saved_state.check({k: v for k, v in state.items() if k not in not_saved}, saved, name)
+    pairs_of_groups = _options(optimizer, state_dict, check_group)
+    for group, options in pairs_of_groups:
+        group.update(options)
+    for parameter in without:
+        optimizer.state.pop(parameter, None)
+    states.add(optimizer, made)
+    _copy(optimizer, pairs, theirs)
+    for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
+        hook(optimizer)
+
+
+def _options(optimizer, state_dict: dict, check_group) -> list[tuple[dict, dict]]:
+    """The optimizer's groups, each with the options that it gets."""
+    pairs = []
+    for index, group in enumerate(state_dict["param_groups"]):
+        options = copy.deepcopy(torchs_adam.options_of(group, index))
+        present = optimizer.param_groups[index]
+        check_group({**present, **options}, index)
+        pairs.append((present, options))
+    return pairs
+
+
+def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], theirs: bool) -> None:
+    """Values into the state. Of torch's Adam they say nothing about weights."""
+    seeds = {entry.parameter: entry.seed for entry in members.entries(optimizer)}
+    with torch.no_grad():
+        for parameter, _, saved in pairs:
+            state = optimizer.state[parameter]
+            for key, value in state.items():
+                if theirs and key in torchs_adam.NOT_THEIRS:
+                    continue
+                fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_
+                fill(saved[key])
+            if not theirs:
+                _settle(parameter, state, seeds[parameter])
+
+
+def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
+    """What follows from a loaded state: bytes as those of the step before it was saved."""
+    local = dtensors.local_of(parameter)
+    master = dtensors.local_of(state["master"]) if "master" in state else None
+    if isinstance(local, QuantizedTensor):
+        history = state["history"].clone() if "history" in state else None
+        local.write(master)
+        store, step = local._store, int(state["step"])
+        if history is not None:
+            if history[0] == 0:  # saved after a write, before its cast
+                store.mark_stale(store.used)
+                return
+            store.bytes.history.copy_(history)
+        stochastic = seed is not None and step > 0  # before the first step, all is to nearest
+        draw = Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
+        store.master.saved = Saved(draw)
+    elif master is not None:
+        local.copy_(master)

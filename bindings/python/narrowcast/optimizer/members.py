@@ -1,0 +1,48 @@
+"""The parameters of an optimizer, groups one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from narrowcast.optimizer import options
+from narrowcast.optimizer.entry import Entry
+from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.zero.updates import place_in
+
+if TYPE_CHECKING:
+    from narrowcast.optimizer import FusedAdam
+
+
+def named(groups: list[dict], first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
+    """Every parameter with the index of its group and what messages call it."""
+    for index, group in enumerate(groups[first_group:], first_group):
+        names = group.get("param_names") or map(_label_of, group["params"])
+        for position, (parameter, name) in enumerate(zip(group["params"], names, strict=True)):
+            place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
+            yield index, parameter, name or place
+
+
+def seeds(groups: list[dict]) -> list[int | None]:
+    """The base seed of each group; None where it rounds to nearest."""
+    return [options.seed_of(group, index) for index, group in enumerate(groups)]
+
+
+def entries(optimizer: FusedAdam) -> list[Entry]:
+    """Every parameter with what its update needs."""
+    group_seeds, found = seeds(optimizer.param_groups), []
+    for group, parameter, name in named(optimizer.param_groups):
+        seed = group_seeds[group]
+        if seed is not None:
+            place = place_in(optimizer.fused, parameter)
+            seed = (seed + (len(found) if place is None else place)) % 2**64
+        found.append(Entry(parameter, optimizer.state.get(parameter, {}), name, group, seed))
+    return found
+
+
+def _label_of(parameter: torch.Tensor) -> str | None:
+    """The name that nc.convert has given a weight."""
+    local = dtensors.local_of(parameter)
+    return local._store.label.name if isinstance(local, QuantizedTensor) else None

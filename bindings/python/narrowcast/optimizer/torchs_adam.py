@@ -1,0 +1,40 @@
+"""What torch.optim.AdamW and Adam have saved, as FusedAdam takes it: moments and counts of steps.
+Masters and histories are the weights' own. And what of theirs FusedAdam saves: their options, for
+torch.distributed.checkpoint loads a full state dict into an optimizer that has all of its options.
+"""
+
+NOT_THEIRS = ("master", "history")  # entries of the state
+_WAYS = {"foreach": None, "fused": None}  # to compute the same
+_REFUSED = {
+    "amsgrad": "which divides by the largest second moments",
+    "maximize": "which climbs",
+    "differentiable": "whose steps have gradients",
+}
+_DECOUPLED = "decoupled_weight_decay"  # what FusedAdam calls adamw
+
+
+def is_theirs(state_dict: dict) -> bool:
+    """Whether the groups have none of the options that those of FusedAdam have beside Adam's."""
+    groups = state_dict["param_groups"]
+    return bool(groups) and not any("rounding" in group for group in groups)
+
+
+def options_of(group: dict, index: int) -> dict:
+    """The options of a saved group. ValueError for an Adam that FusedAdam is not."""
+    for key, what in _REFUSED.items():
+        if group.get(key):
+            raise ValueError(
+                f"group {index} of the state dict has {key}=True: an Adam {what}, and FusedAdam "
+                f"has no such option. Go on with the optimizer that saved it, or train on from the "
+                "weights alone"
+            )
+    dropped = {"params", "capturable", _DECOUPLED, *_WAYS, *_REFUSED}
+    options = {key: value for key, value in group.items() if key not in dropped}
+    if _DECOUPLED in group:
+        options["adamw"] = bool(group[_DECOUPLED])
+    return options
+
+
+def with_their_options(group: dict) -> dict:
+    """A group to save."""
+    return {**dict.fromkeys(_REFUSED, False), **_WAYS, _DECOUPLED: group["adamw"], **group}
