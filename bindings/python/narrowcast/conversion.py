@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, registry
+from narrowcast import consensus, experts, registry
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
@@ -20,15 +20,19 @@ def convert(
     model: nn.Module,
     format: str | registry.Format,
     *,
-    filter: Callable[[str, nn.Module], bool] = lambda name, module: isinstance(module, nn.Linear),
+    filter: Callable[[str, nn.Module], bool] = lambda name, module: (
+        isinstance(module, nn.Linear) or experts.are_experts(name, module)
+    ),
     recompute: bool = False,
     products: str = "decoded",
 ) -> nn.Module:
-    """Replaces the parameter `weight` of every module that the filter chooses by a QuantizedTensor.
+    """Replaces the parameter `weight` of every module that the filter chooses by a QuantizedTensor;
+    of a module without `weight`, its floating parameters of three dimensions, as experts have them.
     Works in place and returns the model.
 
     format     a name (nc.formats()) or nc.format(name)
-    filter     called with each module's name and the module
+    filter     called with each module's name and the module. The default chooses every nn.Linear,
+               and modules with parameters of three dimensions that are called experts
     recompute  every gather carries both usages. Needed with activation checkpointing, an explicit
                unshard() before a backward, set_reshard_after_backward(False) and a change of
                resharding at run time, if the format's columnwise bytes cannot be derived
@@ -39,7 +43,8 @@ def convert(
 
     Each weight keeps its value in float32 beside the bytes: what FusedAdam takes as its master.
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
-    fully_shard; then it is collective. Weights that modules share stay shared. Nothing changes if
+    fully_shard; then it is collective. Weights that modules share stay shared. Warns if a tenth of
+    the elements or more is in parameters of three dimensions that are left out. Nothing changes if
     there is an error: ValueError if no module is chosen, if a chosen one has no weight, or shares
     it with one that is not chosen, if the format cannot hold or shard it, or if it names no formats
     for scaled products, or such as cannot hold the layer's activations; TypeError for another
@@ -51,7 +56,10 @@ def convert(
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
     partners = _partners(format, products)
     torch_names.reshard_all(model.modules())
-    _convert(_chosen(model, filter), format, partners, recompute, products)
+    weights = _chosen(model, filter)
+    left_out = experts.left_out(model, {id(weight) for _, weight, _ in weights})
+    _convert(weights, format, partners, recompute, products)
+    experts.warn_of(left_out)
     return model
 
 
@@ -60,7 +68,7 @@ def convert_layer(module: nn.Module, name: str, format: str, products: str) -> N
     name for messages.
     """
     format = registry.format(format)
-    weights = [(name, module.weight, [module])]
+    weights = [(name, module.weight, [(module, "weight")])]
     _convert(weights, format, _partners(format, products), False, products)
 
 
@@ -71,8 +79,9 @@ def check_options(format: str, products: str) -> None:
 
 def _convert(weights, format: registry.Format, partners, recompute: bool, products: str) -> None:
     """Replaces weights, as _chosen() finds them."""
-    for name, weight, _ in weights:
+    for name, weight, places in weights:
         _check(name, weight, format)
+        experts.check_blocks(name, weight, [module for module, _ in places], format)
         _check_activations(name, weight, partners)
     lines = [(weight, f"{name} in {format.identity}") for name, weight, _ in weights]
     consensus.check_shards("what nc.convert converts", lines)
@@ -89,8 +98,8 @@ def _convert(weights, format: registry.Format, partners, recompute: bool, produc
             continue
         parameter = nn.Parameter(tensor, requires_grad=weight.requires_grad)
         parameter.__dict__.update(weight.__dict__)
-        for module in places:
-            module.weight = parameter
+        for module, attribute in places:
+            setattr(module, attribute, parameter)
 
 
 def _partners(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
@@ -110,27 +119,30 @@ def _partners(format: registry.Format, products: str) -> tuple[registry.Format, 
     return tuple(map(registry.format, (format.products.input, format.products.gradient)))
 
 
-def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.Module]]]:
-    """The weights to convert: name, parameter, and the modules that hold it."""
-    chosen: dict[int, tuple[str, nn.Parameter, list[nn.Module]]] = {}
+def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list]]:
+    """The weights to convert: name, parameter, and the modules that hold it, each with the name of
+    its attribute.
+    """
+    chosen: dict[int, tuple[str, nn.Parameter, list]] = {}
     left_out: dict[int, str] = {}  # the names of all other parameters
     for path, module in model.named_modules():
-        convertible = filter(path, module)
-        if convertible and module._parameters.get("weight") is None:
+        convertible = experts.weights_of(module) if filter(path, module) else None
+        if convertible == []:
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
-                "no parameter `weight`"
+                "no parameter `weight`, and none of three dimensions"
             )
         for attribute, parameter in module._parameters.items():
             name = f"{path}.{attribute}" if path else attribute
-            if convertible and attribute == "weight":
-                chosen.setdefault(id(parameter), (name, parameter, []))[2].append(module)
+            if convertible and attribute in convertible:
+                place = module, attribute
+                chosen.setdefault(id(parameter), (name, parameter, []))[2].append(place)
             else:
                 left_out.setdefault(id(parameter), name)
     if not chosen:
         raise ValueError(
             "the filter chooses no module of the model, so there is nothing to convert (the "
-            "default chooses every nn.Linear)"
+            "default chooses every nn.Linear, and experts)"
         )
     for key, (name, _, _) in chosen.items():
         if key in left_out:
@@ -167,7 +179,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     """ValueError if a layer's input or the gradient of its output could not be cast."""
     try:
-        for partner, width in zip(partners, matrix_shape(weight.shape)[::-1], strict=False):
+        for partner, width in zip(partners, matrix_shape(weight.shape[-2:])[::-1], strict=False):
             for usage in registry.USAGES:
                 partner.check_holds(usage, _WHOLE_BYTES, width)
     except ValueError as error:

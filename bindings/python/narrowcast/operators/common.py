@@ -1,5 +1,6 @@
 """What the handlers of operators share."""
 
+import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from narrowcast.tensor import QuantizedTensor
@@ -12,6 +13,21 @@ def bound(func, args, kwargs) -> dict:
     values.update(zip((one.name for one in arguments), args, strict=False))
     values.update(kwargs)
     return values
+
+
+def in_backward() -> bool:
+    """Whether autograd computes gradients. A recomputation of activation checkpointing is none: it
+    runs with gradients enabled, as does a derivative that is to be differentiated again.
+    """
+    return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+
+
+def in_transform() -> bool:
+    """Whether a functional transform (torch.func, torch.vmap) or forward-mode differentiation looks
+    at operators.
+    """
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return transform is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def run_on_values(func, args, kwargs, value):

@@ -66,11 +66,30 @@ SHAPE = _exact(
     "of leading dimensions; the last one stays, and view(-1) is a flat view",
     "view _unsafe_view _reshape_alias squeeze squeeze.dim squeeze.dims unsqueeze",
 )
-TRANSPOSE = _by_format("t, transpose, permute, T, mT", "transpose", "t transpose.int permute")
+def _transpose(format: Format) -> Outcome:
+    rule = format.rules.transpose
+    if rule.kind != "error":
+        return rule
+    return Outcome(rule.kind, f"{rule.text}; only products and arithmetic read the view")
+
+
+TRANSPOSE = _row("t, transpose, permute, T, mT", _transpose, "t transpose.int permute")
+TRANSPOSE_PARTS = _error(
+    "transpose, mT of the last two of three dimensions",
+    "the bytes are those of one matrix; only products and arithmetic read the view",
+)
 NO_BOX = _error(
     "expand, diagonal, unfold, view of another dtype",
     "the result is no box of rows and columns; to the tensor's own shape: itself",
     "expand diagonal unfold view.dtype",
+)
+
+# ---- products ----
+
+PRODUCT = _exact(
+    "F.linear, F.grouped_mm, matmul, mm, bmm, addmm, baddbmm, mv",
+    "of the decoded values of the usage that a pass reads: a plain tensor; the backward decodes anew",
+    "mm bmm mv addmm baddbmm linear matmul _grouped_mm",
 )
 
 # ---- new tensors and copies ----

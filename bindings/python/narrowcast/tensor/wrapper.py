@@ -36,15 +36,7 @@ class QuantizedTensor(torch.Tensor):
         exchanged: bool = False,
     ):
         view = View(store, region, exchanged)
-        place = {"strides": strides(shape, exchanged, store.columns), "storage_offset": view.first}
-        # A wrapper made in inference mode could be no view of one that was made outside.
-        with torch.inference_mode(False):
-            tensor = torch.Tensor._make_wrapper_subclass(
-                cls, shape, **place, dtype=dtype, device=store.bytes.device
-            )
-        _C.withhold_memory(tensor)
-        tensor._view = view
-        return tensor
+        return wrap(cls, view, shape, strides(shape, exchanged, store.columns), dtype)
 
     def __init__(self, *args, **kwargs):
         super().__init__()  # all is done in __new__
@@ -219,6 +211,19 @@ for _index, _name in enumerate(parts.GATHERED):
 setattr(QuantizedTensor, parts.PRESENT, property(lambda tensor: tensor._view.store.present))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
+
+
+def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor:
+    """A tensor of a view, of the strides that the view has of the matrix stored row by row."""
+    place = {"strides": strides, "storage_offset": view.first}
+    # A wrapper made in inference mode could be no view of one that was made outside.
+    with torch.inference_mode(False):
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls, shape, **place, dtype=dtype, device=view.store.bytes.device
+        )
+    _C.withhold_memory(tensor)
+    tensor._view = view
+    return tensor
 
 
 class _Dequantize(torch.autograd.Function):
