@@ -2,7 +2,7 @@
 
 Handlers are entered by row (narrowcast.tensor.dispatch.implements), and `narrowcast operators`
 prints the rows; so what is documented is what runs. An operation is exact on the bytes, an
-identity, or an error with its reason. What is in no row is arithmetic: out of place it makes a
+identity, a view that is only read, or an error with its reason. What is in no row is arithmetic: out of place it makes a
 plain tensor of decoded values, in place it is an error.
 """
 
@@ -68,15 +68,14 @@ SHAPE = _exact(
 )
 def _transpose(format: Format) -> Outcome:
     rule = format.rules.transpose
-    if rule.kind != "error":
-        return rule
-    return Outcome(rule.kind, f"{rule.text}; only products and arithmetic read the view")
+    return Outcome("read", rule.text) if rule.kind == "error" else rule
 
 
 TRANSPOSE = _row("t, transpose, permute, T, mT", _transpose, "t transpose.int permute")
-TRANSPOSE_PARTS = _error(
+TRANSPOSE_EACH = _always(
+    "read",
     "transpose, mT of the last two of three dimensions",
-    "the bytes are those of one matrix; only products and arithmetic read the view",
+    "the bytes are those of one matrix, of which this transposes parts",
 )
 NO_BOX = _error(
     "expand, diagonal, unfold, view of another dtype",
@@ -88,7 +87,7 @@ NO_BOX = _error(
 
 PRODUCT = _exact(
     "F.linear, F.grouped_mm, matmul, mm, bmm, addmm, baddbmm, mv",
-    "of the decoded values of the usage that a pass reads: a plain tensor; the backward decodes anew",
+    "a plain tensor, of the decoded values that the pass reads; the backward decodes anew",
     "mm bmm mv addmm baddbmm linear matmul _grouped_mm",
 )
 

@@ -43,31 +43,36 @@ def view(func, args, kwargs):
 
 
 def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor:
-    """The view that takes the elements that `like` takes. Refused if they are no region of
-    whole blocks.
+    """The view that takes the elements that `like` takes. Refused if they are no region of whole
+    blocks, unless it is a transposed one.
     """
     store, shape = tensor._store, tuple(like.shape)
+    transpose = store.format.rules.transpose
+    transposes = transpose.kind != "error"
     if tensor.is_flat and like.numel() != tensor.numel():
         refuse_flat(tensor, func)
     found = None
     if like.dtype == tensor.dtype:
         place = like.stride(), like.storage_offset()
         found = region.find(shape, *place, store.rows, store.columns)
-        exchanges = like.dim() > 1 and like.stride(-1) != 1
-        if found is None and (isinstance(tensor, Transposed) or exchanges and _is_turn(func)):
+        if (found is None or found[1] and not transposes) and _is_read(func, tensor, like):
             return Transposed(store, shape, *place, tensor.dtype)
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))
     taken, exchanged = found
-    if exchanged and store.format.rules.transpose.kind == "error":
-        return Transposed(store, shape, *place, tensor.dtype)
+    if exchanged and not transposes:
+        refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
     return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
 
 
-def _is_turn(func) -> bool:
-    return func in table.TRANSPOSE.operators
+def _is_read(func, tensor: QuantizedTensor, like: torch.Tensor) -> bool:
+    """Whether a view that has no bytes may be made: of such a one, and where a tensor's last
+    dimension changes places with another.
+    """
+    moves = like.dim() > 1 and like.stride(-1) != 1
+    return isinstance(tensor, Transposed) or (moves and func in table.TRANSPOSE.operators)
 
 
 def _no_box(tensor: QuantizedTensor, shape) -> str:
