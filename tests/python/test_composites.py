@@ -110,3 +110,52 @@ def sharded(mesh, format, name):
 @pytest.mark.parametrize("name", ["attention", "gru"])
 def test_sharded_is_whole(format, name):
     ranks.run(2, "cpu", sharded, format, name)
+
+
+def layer(format=None):
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH, bias=False))
+    return made if format is None else nc.convert(made, format)
+
+
+def transformed(model, x):
+    """Of torch.func and forward-mode differentiation: each a tensor or some."""
+    call = torch.func.functional_call
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, x):
+        return call(model, parameters, (x,)).square().sum()
+
+    return {
+        "vmap": torch.vmap(model)(x),
+        "vmap of matrices": torch.vmap(model, in_dims=1)(x),
+        "functional_call": call(model, parameters, (x,)),
+        "jvp": torch.func.jvp(model, (x,), (x.cos(),))[1],
+        "grad": [*torch.func.grad(loss)(parameters, x).values()],
+        "of inputs": torch.func.grad(loss, argnums=1)(parameters, x),
+        "by sample": [*torch.vmap(torch.func.grad(loss), (None, 0))(parameters, x).values()],
+        "jacobian": torch.func.jacrev(model)(x[0, 0]),
+    }
+
+
+def test_transforms(format):
+    """All are derivatives of the forward, so of rowwise values."""
+    model = layer(format)
+    plain, x = decoded(model, layer()), batch()
+    got, expected = transformed(model, x), transformed(plain, x)
+    for name, value in got.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_transforms_of_scaled_products():
+    model, x = nc.convert(layer(), "mxfp8_e4m3", products="scaled"), batch()
+    with pytest.raises(NotImplementedError, match=r'0\.weight.*scaled products.*"decoded"'):
+        torch.func.jvp(model, (x,), (x,))
+
+
+def test_export(format):
+    """As it is; torch takes parameters apart into their bytes if they require no gradient."""
+    model, x = layer(format).requires_grad_(False), batch()
+    program = torch.export.export(model, (x,))
+    assert same(program.module()(x), model(x))
+    assert same(program.run_decompositions().module()(x), model(x))

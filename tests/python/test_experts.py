@@ -133,3 +133,122 @@ def train_both(mesh, format, backend):
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_sharded_is_whole(format, backend):
     ranks.run(2, "cpu", train_both, format, backend)
+
+
+# ---- which parameters are converted ----
+
+
+def test_the_default_converts_experts(format):
+    model = build("selected")
+    values = {name: one.detach().clone() for name, one in model.named_parameters()}
+    nc.convert(model, format)
+    for name, one in model.named_parameters():
+        assert isinstance(one, nc.QuantizedTensor) == (one.dim() > 1), name
+        if one.dim() > 1:
+            assert one.shape == values[name].shape
+            assert_quantized(one.detach(), values[name])
+
+
+class Mixture(nn.Module):
+    """Of experts that are not called so."""
+
+    def __init__(self, rows=WIDTH):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, WIDTH)
+        self.w = nn.Parameter(torch.randn(COUNT, rows, WIDTH))
+        self.positions = nn.Conv1d(4, 4, 3)
+
+
+def test_what_is_left_out_is_said():
+    words = r"leaves 80% .* in 1 parameters of three dimensions such as w\."
+    with pytest.warns(UserWarning, match=words):
+        model = nc.convert(Mixture(), "nvfp4")
+    assert not isinstance(model.w, nc.QuantizedTensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Conv1d(64, 64, 3)), "nvfp4")
+        nc.convert(model, "nvfp4", filter=lambda name, module: isinstance(module, Mixture))
+    assert isinstance(model.w, nc.QuantizedTensor)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp8_e4m3", "fp8_block128"])
+def test_blocks_do_not_straddle_experts(name):
+    model, step = Mixture(rows=24), nc.format(name).row_step
+    words = f"w: 4 experts of 24x128 cannot be kept in {name}.* multiples of {step} rows.*filter"
+    with pytest.raises(ValueError, match=words):
+        nc.convert(model, name, filter=lambda name, module: module is model)
+    assert not isinstance(model.w, nc.QuantizedTensor)
+
+
+def test_scaled_products_of_one_expert():
+    model = nc.convert(build("selected"), "mxfp8_e4m3", products="scaled")
+    x, w = torch.randn(TOKENS, WIDTH), model[0].up
+    alone = nn.Linear(WIDTH, HIDDEN, bias=False)
+    alone.weight = nn.Parameter(w.master[1])
+    alone = nc.convert(alone, "mxfp8_e4m3", products="scaled")
+    assert same(F.linear(x, w[1]), alone(x))
+
+
+# ---- the ways of reading them ----
+
+
+def test_views(format):
+    w = nc.convert(build("selected"), format)[0].up.detach()
+    plain, x = w.dequantize(), torch.randn(TOKENS, WIDTH)
+    for part, index in (
+        (w[1], 1),
+        (w[1:3], slice(1, 3)),
+        (w.unbind()[2], 2),
+        (w[torch.tensor(3)], 3),
+    ):
+        assert_quantized_part(part, plain[index])
+    for got, expected in (
+        (x @ w[1].t(), x @ plain[1].t()),
+        (x @ w.mT[1], x @ plain[1].t()),
+        (w[0] @ x.t(), plain[0] @ x.t()),
+        (F.linear(x[0], w[2]), F.linear(x[0], plain[2])),
+        (F.linear(x, w.mT[2].t(), x[0, :HIDDEN]), F.linear(x, plain[2], x[0, :HIDDEN])),
+        (torch.addmm(x[:, :HIDDEN], x, w[1].T), torch.addmm(x[:, :HIDDEN], x, plain[1].T)),
+        (torch.einsum("ti,eoi->teo", x, w), torch.einsum("ti,eoi->teo", x, plain)),
+        (torch.matmul(x, w.transpose(1, 2)), torch.matmul(x, plain.transpose(1, 2))),
+        (w.mT.float(), plain.mT),
+    ):
+        torch.testing.assert_close(got, expected)
+    for indexed in (lambda: w[torch.tensor([2, 0])], lambda: w.index_select(0, torch.tensor([1]))):
+        with pytest.raises(NotImplementedError, match=r"one by one .*F\.grouped_mm"):
+            indexed()
+
+
+def assert_quantized_part(part, value):
+    assert isinstance(part, nc.QuantizedTensor)
+    assert same(part.dequantize(), value)
+
+
+# ---- a real client ----
+
+
+@pytest.mark.parametrize("implementation", ["eager", "grouped_mm"])
+def test_mixtral(implementation):
+    transformers = pytest.importorskip("transformers", reason="a client's own experts")
+    config = transformers.MixtralConfig(
+        vocab_size=96,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+    )
+    models = [transformers.MixtralForCausalLM(config) for _ in range(2)]
+    model = nc.convert(models[0], "mxfp8_e4m3")
+    quantized = [one.numel() for one in model.parameters() if isinstance(one, nc.QuantizedTensor)]
+    assert sum(quantized) > 0.8 * sum(one.numel() for one in model.parameters())
+    for mine, other in zip(models[1].parameters(), model.parameters(), strict=True):
+        is_quantized = isinstance(other, nc.QuantizedTensor)
+        mine.data.copy_(other.dequantize() if is_quantized else other)
+    tokens = torch.arange(32).view(2, 16)
+    for one in models:
+        one.set_experts_implementation(implementation)
+        one(input_ids=tokens, labels=tokens).loss.backward()
+    for mine, other in zip(model.parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-5)

@@ -1,5 +1,5 @@
-"""Experts: modules that keep the weights of many linear layers in one parameter of three dimensions,
-[experts, out, in] or [experts, in, out].
+"""Experts: modules that keep the weights of many linear layers in one parameter of three
+dimensions, [experts, out, in] or [experts, in, out].
 """
 
 import warnings

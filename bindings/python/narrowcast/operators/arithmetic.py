@@ -31,7 +31,8 @@ def _reason_against(func, args, kwargs) -> str | None:
         return (
             "would take rows or columns in another order, or more than once, so their blocks would "
             "be others. Use dequantize() and the plain tensor that it makes, or slices and cat"
-            + _OF_EXPERTS * (args[0].dim() == 3 and func in _INDEX)
+            + _OF_EXPERTS
+            * (args[0].dim() == 3 and func in _INDEX)
         )
     if func in table.SET.operators:
         return (

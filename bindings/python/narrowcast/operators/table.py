@@ -2,8 +2,8 @@
 
 Handlers are entered by row (narrowcast.tensor.dispatch.implements), and `narrowcast operators`
 prints the rows; so what is documented is what runs. An operation is exact on the bytes, an
-identity, a view that is only read, or an error with its reason. What is in no row is arithmetic: out of place it makes a
-plain tensor of decoded values, in place it is an error.
+identity, a view that is only read, or an error with its reason. What is in no row is arithmetic:
+out of place it makes a plain tensor of decoded values, in place it is an error.
 """
 
 import dataclasses
@@ -66,6 +66,8 @@ SHAPE = _exact(
     "of leading dimensions; the last one stays, and view(-1) is a flat view",
     "view _unsafe_view _reshape_alias squeeze squeeze.dim squeeze.dims unsqueeze",
 )
+
+
 def _transpose(format: Format) -> Outcome:
     rule = format.rules.transpose
     return Outcome("read", rule.text) if rule.kind == "error" else rule

@@ -55,7 +55,7 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     if like.dtype == tensor.dtype:
         place = like.stride(), like.storage_offset()
         found = region.find(shape, *place, store.rows, store.columns)
-        if (found is None or found[1] and not transposes) and _is_read(func, tensor, like):
+        if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
             return Transposed(store, shape, *place, tensor.dtype)
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))

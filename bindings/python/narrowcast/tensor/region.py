@@ -71,7 +71,7 @@ def find(shape, stride, offset: int, rows: int, columns: int) -> tuple[Region, b
 
 
 def rows_of(shape, stride, offset: int, step: int, rows: int, columns: int) -> Region:
-    """The whole rows of a rows x columns matrix, cut at multiples of a step, in which any view of it
+    """The rows of a rows x columns matrix, cut at multiples of a step, in which any view of it
     lies.
     """
     if math.prod(shape) == 0:

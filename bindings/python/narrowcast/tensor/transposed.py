@@ -29,7 +29,13 @@ class Transposed(QuantizedTensor):
         store, names = self._store, (*parts.GATHERED, parts.PRESENT, "amax", "history")
         there = [name for name in names if getattr(self, name) is not None]
         matrix = store.format.name, (store.rows, store.columns), store.partial
-        return there, (*matrix, parts.Aside(store.label), self.stride(), self._view.first, self.dtype)
+        return there, (
+            *matrix,
+            parts.Aside(store.label),
+            self.stride(),
+            self._view.first,
+            self.dtype,
+        )
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
