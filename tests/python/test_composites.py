@@ -107,7 +107,30 @@ def sharded(mesh, format, name):
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("name", ["attention", "gru"])
+class Own(torch.autograd.Function):
+    """A product of a client's own, which transposes the weight and saves the view."""
+
+    @staticmethod
+    def forward(ctx, x, turned):
+        ctx.save_for_backward(x, turned)
+        return x @ (turned * 2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, turned = ctx.saved_tensors
+        turned = turned * 2
+        return gradient @ turned.t(), 2 * (x.flatten(0, -2).t() @ gradient.flatten(0, -2))
+
+
+class OwnLinear(nn.Linear):
+    def forward(self, x):
+        return Own.apply(x, self.weight.t()) + self.bias
+
+
+MODELS["own"] = lambda: nn.Sequential(OwnLinear(WIDTH, WIDTH), OwnLinear(WIDTH, WIDTH))
+
+
+@pytest.mark.parametrize("name", ["attention", "gru", "own"])
 def test_sharded_is_whole(format, name):
     ranks.run(2, "cpu", sharded, format, name)
 

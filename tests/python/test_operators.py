@@ -103,6 +103,8 @@ EXAMPLES = {
     table.EQUAL: lambda q, u: torch.tensor(torch.equal(q, q.clone()) and not torch.equal(q, q[:u])),
     table.PICKLE: lambda q, u: pickle.loads(pickle.dumps(saved(q))),
     table.FLATTEN: lambda q, u: unflattened(q) if isinstance(q, nc.QuantizedTensor) else q,
+    table.TRANSFORM: lambda q, u: torch.vmap(lambda row: row @ q)(torch.ones(3, 3 * u)),
+    table.EXPORT: lambda q, u: q,  # tests/python/test_composites.py
     table.COMPILE: lambda q, u: q,  # tests/python/test_compile.py
 }
 

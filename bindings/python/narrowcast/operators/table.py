@@ -181,6 +181,14 @@ PICKLE = _exact(
 FLATTEN = _exact(
     "__tensor_flatten__, __tensor_unflatten__", "the buffers, what spans the tensor, and the master"
 )
+TRANSFORM = _exact(
+    "torch.vmap, torch.func.grad, jvp, functional_call, ..., forward-mode differentiation",
+    "of products with decoded values; derivatives are those of the forward's values",
+)
+EXPORT = _exact(
+    "torch.export",
+    "as it is; run_decompositions takes weights apart into their bytes, if they require no gradient",
+)
 COMPILE = _exact(
     "torch.compile of a model",
     "one graph: its inputs are the buffers, and a product is one operator",
