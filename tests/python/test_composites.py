@@ -152,6 +152,7 @@ def transformed(model, x):
     return {
         "vmap": torch.vmap(model)(x),
         "vmap of matrices": torch.vmap(model, in_dims=1)(x),
+        "decoded": torch.vmap(lambda one: torch.einsum("ti,oi->to", one, model[0].weight))(x),
         "functional_call": call(model, parameters, (x,)),
         "jvp": torch.func.jvp(model, (x,), (x.cos(),))[1],
         "grad": [*torch.func.grad(loss)(parameters, x).values()],

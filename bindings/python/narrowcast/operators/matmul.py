@@ -19,6 +19,8 @@ def _matmul(func, args, kwargs):
     a, b = args if len(args) == 2 else (*args, kwargs["other"])
     if func is Tensor.__rmatmul__:
         a, b = b, a
+    if b.dim() == 2 and a.dim() == 1:
+        return torch.mv(b.t(), a)
     if b.dim() == 2 and a.dim() >= 2:
         return torch.mm(a.reshape(-1, a.shape[-1]), b).unflatten(0, a.shape[:-1])
     if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]:

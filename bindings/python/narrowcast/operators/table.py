@@ -187,7 +187,7 @@ TRANSFORM = _exact(
 )
 EXPORT = _exact(
     "torch.export",
-    "as it is; run_decompositions takes weights apart into their bytes, if they require no gradient",
+    "as it is; run_decompositions of weights that require no gradient, which it takes apart",
 )
 COMPILE = _exact(
     "torch.compile of a model",

@@ -9,6 +9,7 @@ import torch
 from narrowcast import _C, registry
 from narrowcast.tensor import checks, compiling, dispatch, parts
 from narrowcast.tensor.checks import LOGICAL_DTYPES
+from narrowcast.tensor.derivative import Dequantize
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Label, Store
 from narrowcast.tensor.view import View
@@ -118,7 +119,7 @@ class QuantizedTensor(torch.Tensor):
         """
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"dequantize makes float32, bfloat16 or float16, not {dtype}")
-        return _Dequantize.apply(self, dtype, usage)
+        return Dequantize.apply(self, dtype, usage)
 
     @property
     def is_flat(self) -> bool:
@@ -224,16 +225,6 @@ def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor
     _C.withhold_memory(tensor)
     tensor._view = view
     return tensor
-
-
-class _Dequantize(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, weight, dtype, usage):
-        return weight.decode(dtype, usage)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None, None
 
 
 def rebuild(
