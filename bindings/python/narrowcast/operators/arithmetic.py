@@ -6,7 +6,7 @@ import torch
 from torch.utils._pytree import tree_any
 
 from narrowcast.operators import table
-from narrowcast.operators.common import bound, in_backward, refuse, run_on_values
+from narrowcast.operators.common import bound, refuse, run_on_values
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
@@ -16,18 +16,7 @@ def run(func, args, kwargs):
     """Runs an operator on decoded values, unless it is refused."""
     if reason := _reason_against(func, args, kwargs):
         return refuse((args, kwargs), func, reason)
-    backward = in_backward()
-    return run_on_values(func, args, kwargs, lambda tensor: _value(tensor, backward))
-
-
-def _value(tensor: QuantizedTensor, backward: bool) -> torch.Tensor:
-    """The rowwise value; in a backward, which reads a saved weight, that of the usage that products
-    read there. A graph keeps the forward's.
-    """
-    store = tensor._store
-    by_pass = not store.format.columnwise_derived and store.bytes.is_plain
-    columnwise = backward and by_pass and "columnwise" in tensor._view.usages
-    return tensor.decode(tensor.dtype, "columnwise" if columnwise else "rowwise")
+    return run_on_values(func, args, kwargs, lambda tensor: tensor.decode(tensor.dtype))
 
 
 _INDEX = torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default
