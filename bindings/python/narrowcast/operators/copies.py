@@ -14,6 +14,7 @@ from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.transposed import Transposed
 
 
 def _wanted(values) -> tuple[torch.device, torch.dtype]:
@@ -68,7 +69,8 @@ def _to_copy(func, args, kwargs):
     tensor, (device, dtype) = values["self"], _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
-    if device == tensor.device and _is_autocast(device.type):
+    is_read = isinstance(tensor, Transposed)  # which nobody can write to
+    if device == tensor.device and (is_read or _is_autocast(device.type)):
         return alias(tensor, dtype)
     if device == tensor.device:
         return tensor.with_store(tensor._view.own_store(), dtype)
