@@ -90,6 +90,8 @@ EXAMPLES = {
     table.CUT: lambda q, u: q[u:, :u],
     table.SHAPE: lambda q, u: q.view(3, u, 2 * u).flatten(0, 1).unsqueeze(0),
     table.TRANSPOSE: lambda q, u: q.t(),
+    table.TRANSPOSE_EACH: lambda q, u: q.view(3, u, 2 * u).mT,
+    table.PRODUCT: lambda q, u: torch.mm(torch.ones(3, 3 * u), q),
     table.NO_BOX: lambda q, u: q.expand(2, 3 * u, 2 * u),
     table.JOIN: lambda q, u: torch.cat([q[:u], q[2 * u :]]),
     table.REARRANGE: lambda q, u: q.flip(0),
@@ -117,6 +119,8 @@ EXAMPLES = {
     table.EQUAL: lambda q, u: torch.tensor(torch.equal(q, q.clone()) and not torch.equal(q, q[:u])),
     table.PICKLE: lambda q, u: pickle.loads(pickle.dumps(saved(q))),
     table.FLATTEN: lambda q, u: unflattened(q) if isinstance(q, nc.QuantizedTensor) else q,
+    table.TRANSFORM: lambda q, u: torch.vmap(lambda row: row @ q)(torch.ones(3, 3 * u)),
+    table.EXPORT: lambda q, u: q,  # tests/python/test_composites.py
     table.COMPILE: lambda q, u: q,  # tests/python/test_compile.py
 }
 
@@ -135,6 +139,10 @@ def test_cells(format, row):
         assert torch.equal(q.dequantize(), before)
         return
     got, expected = example(q, u), example(before, u)
+    if outcome.kind == "read":
+        for asks in (got.clone, lambda: got.rowwise_data, lambda: pickle.dumps(got), got.zero_):
+            with pytest.raises(NotImplementedError, match=f"matrix in {format}: .* has no bytes"):
+                asks()
     if isinstance(got, nc.QuantizedTensor):
         got = got.dequantize()
     assert torch.equal(got, expected)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, fitting, held, registry, selection, state_dicts
+from narrowcast import consensus, experts, fitting, held, registry, selection, state_dicts
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
@@ -28,11 +28,14 @@ def convert(
     mesh=None,
 ) -> nn.Module:
     """Replaces parameters of a model by QuantizedTensors: `weight` of every module that the filter
-    chooses, and those that `parameters` chooses. Works in place and returns the model.
+    chooses (of one without `weight` its floating parameters of three dimensions, as experts have
+    them), and those that `parameters` chooses. Works in place and returns the model.
 
     format      a name (nc.formats()) or nc.format(name)
     filter      a function of each module's name and the module, or a pattern of names (as of
-                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear. A function
+                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear and the
+                modules with parameters of three dimensions that are called experts, all of which
+                are the default. A function
                 of torchao's order (module, name) is known by its signature: the first argument is
                 annotated as a module, or the second as str; without annotations, the first is
                 called module, mod, m or layer, or the second name, fqn or path. None: no module
@@ -57,7 +60,8 @@ def convert(
     fully_shard; then it is collective. Weights that modules share stay shared; by default one that
     is an nn.Linear's and another module's too (a tied head) is left out. Warns of optimizers that
     hold replaced parameters, and of weights that cannot be cut over all ranks of a default process
-    group. nc.summary says what was done.
+    group, and if a tenth of the elements or more is in parameters of three
+    dimensions that are left out. nc.summary says what was done.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
@@ -72,10 +76,12 @@ def convert(
     partners = _partners(format, products)
     torch_names.reshard_all(model.modules())
     weights = selection.chosen(model, filter, parameters)
+    left_out = experts.left_out(model, {id(weight) for _, weight, _ in weights})
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
     held.warn_of_optimizers([(name, weight) for name, weight, _ in weights])
+    experts.warn_of(left_out)
     return model
 
 
@@ -116,8 +122,9 @@ def _options(recompute, products: str, trainable) -> Options:
 
 
 def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:
-    for name, weight, _ in weights:
+    for name, weight, places in weights:
         _check(name, weight, format)
+        experts.check_blocks(name, weight, [module for module, _ in places], format)
         _check_activations(name, weight, partners)
 
 
@@ -195,7 +202,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     """ValueError if a layer's input or the gradient of its output could not be cast."""
     try:
-        for partner, width in zip(partners, matrix_shape(weight.shape)[::-1], strict=False):
+        for partner, width in zip(partners, matrix_shape(weight.shape[-2:])[::-1], strict=False):
             for usage in registry.USAGES:
                 partner.check_holds(usage, _WHOLE_BYTES, width)
     except ValueError as error:

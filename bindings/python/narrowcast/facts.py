@@ -22,7 +22,8 @@ class UsageLayout:
 @dataclass(frozen=True)
 class Outcome:
     """What an operation does with a weight. `kind`: "exact" (on the bytes), "identity" (the same
-    bytes) or "error"; `text`: under which condition, or for which reason.
+    bytes), "read" (a view without bytes of its own) or "error"; `text`: under which condition, or
+    for which reason.
     """
 
     kind: str

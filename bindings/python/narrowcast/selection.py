@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
+from narrowcast import experts
 from narrowcast.argument_order import takes_module_first
 
 # A weight that is to be converted: its name, the parameter, and every place that holds it, as a
@@ -17,13 +18,8 @@ Parameters = Callable[[str, nn.Parameter], bool] | str | Iterable[str] | None
 
 
 def default_filter(name: str, module: nn.Module) -> bool:
-    """That of nc.convert: every nn.Linear."""
-    return isinstance(module, nn.Linear)
-
-
-def attributes_of(module: nn.Module) -> list[str]:
-    """The parameters of a module that a filter over modules chooses with it."""
-    return ["weight"] if module._parameters.get("weight") is not None else []
+    """That of nc.convert: every nn.Linear, and experts."""
+    return isinstance(module, nn.Linear) or experts.are_experts(name, module)
 
 
 def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> list[Weight]:
@@ -36,7 +32,7 @@ def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> l
     left_out: dict[int, str] = {}
     explicit: set[int] = set()
     for path, module in model.named_modules():
-        wanted = attributes_of(module) if by_module(path, module) else []
+        wanted = experts.weights_of(module) if by_module(path, module) else []
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -75,7 +71,7 @@ def _nothing(filter: Filter, shared: dict[str, str]) -> ValueError:
         called = f"; it was called with {order}"
     return ValueError(
         "the filter chooses no module of the model, so there is nothing to convert (the default "
-        f"chooses every nn.Linear{tied}{called})"
+        f"chooses every nn.Linear, and experts{tied}{called})"
     )
 
 
@@ -87,11 +83,11 @@ def _module_choice(filter: Filter):
         return _Called(lambda name, module: False)
     if callable(filter):
         return _Called(_with_weights(filter))
-    return _Patterns("filter", filter, _is_default, "nn.Linear")
+    return _Patterns("filter", filter, _is_default, "nn.Linear, nor of experts")
 
 
 def _is_default(name: str, module: nn.Module) -> bool:
-    return default_filter(name, module) and bool(attributes_of(module))
+    return default_filter(name, module) and bool(experts.weights_of(module))
 
 
 def _parameter_choice(parameters: Parameters):
@@ -112,10 +108,10 @@ def _with_weights(filter):
 
     def choose(path: str, module: nn.Module) -> bool:
         wanted = filter(module, path) if reverse else filter(path, module)
-        if wanted and not attributes_of(module):
+        if wanted and not experts.weights_of(module):
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
-                "no parameter `weight` (parameters= chooses those of other names)"
+                "no parameter `weight`, and none of three dimensions (parameters= chooses any)"
             )
         return bool(wanted)
 

@@ -8,7 +8,7 @@ import re
 import torch
 from torch import nn
 
-from narrowcast import selection, text_table
+from narrowcast import experts, selection, text_table
 from narrowcast.fsdp import likeness, torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -138,7 +138,7 @@ def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module, str]]) -
     if not parameter.is_floating_point():
         return f"{parameter.dtype}"
     by_default = [
-        selection.default_filter(name, module) and attribute in selection.attributes_of(module)
+        selection.default_filter(name, module) and attribute in experts.weights_of(module)
         for name, module, attribute in places
     ]
     if any(by_default) and not all(by_default):

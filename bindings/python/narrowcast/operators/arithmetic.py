@@ -21,11 +21,20 @@ def run(func, args, kwargs):
     return run_on_values(func, args, kwargs, averages.value_of)
 
 
+_INDEX = torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default
+_OF_EXPERTS = (
+    ". Products read experts one by one (weight[int(i)]) or all together: by torch.bmm, or by "
+    'F.grouped_mm, which transformers calls with experts_implementation="grouped_mm"'
+)
+
+
 def _reason_against(func, args, kwargs) -> str | None:
     if func in table.REARRANGE.operators:
         return (
             "would take rows or columns in another order, or more than once, so their blocks would "
             "be others. Use dequantize() and the plain tensor that it makes, or slices and cat"
+            + _OF_EXPERTS
+            * (args[0].dim() == 3 and func in _INDEX)
         )
     if func in table.SET.operators:
         return (

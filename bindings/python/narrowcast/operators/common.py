@@ -1,5 +1,6 @@
 """What the handlers of operators share."""
 
+import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from narrowcast.tensor import QuantizedTensor
@@ -19,6 +20,21 @@ def written(func, args, kwargs) -> list:
     values = bound(func, args, kwargs)
     aliases = {one.name: one.alias_info for one in func._schema.arguments}
     return tree_leaves([values.get(k) for k, alias in aliases.items() if alias and alias.is_write])
+
+
+def in_backward() -> bool:
+    """Whether autograd computes gradients. A recomputation of activation checkpointing is none: it
+    runs with gradients enabled, as does a derivative that is to be differentiated again.
+    """
+    return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+
+
+def in_transform() -> bool:
+    """Whether a functional transform (torch.func, torch.vmap) or forward-mode differentiation looks
+    at operators.
+    """
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return transform is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def run_on_values(func, args, kwargs, value):

@@ -7,12 +7,14 @@ import torch
 from narrowcast import _C
 from narrowcast.operators import table
 from narrowcast.operators.common import bound, refuse
+from narrowcast.operators.views import alias
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.transposed import Transposed
 
 
 def _wanted(values) -> tuple[torch.device, torch.dtype]:
@@ -67,6 +69,9 @@ def _to_copy(func, args, kwargs):
     tensor, (device, dtype) = values["self"], _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
+    is_read = isinstance(tensor, Transposed)  # which nobody can write to
+    if device == tensor.device and (is_read or _is_autocast(device.type)):
+        return alias(tensor, dtype)
     if device == tensor.device:
         return tensor.with_store(tensor._view.own_store(), dtype)
 
@@ -75,6 +80,14 @@ def _to_copy(func, args, kwargs):
 
     store = tensor._store if tensor._view.is_whole else tensor._view.own_store()
     return tensor.with_store(store.map(move), dtype)
+
+
+def _is_autocast(device: str) -> bool:
+    """Whether autocast calls, for a product: it leaves itself out then."""
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return False
+    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(key)
 
 
 @implements(*table.PIN.operators)

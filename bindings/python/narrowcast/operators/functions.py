@@ -1,11 +1,10 @@
 """torch functions on QuantizedTensors that must be seen above autograd."""
 
 import torch
-import torch.nn.functional as F
 
 from narrowcast.fsdp import sharding
 from narrowcast.operators import averages
-from narrowcast.operators.common import first_quantized, run_on_values
+from narrowcast.operators.common import first_quantized
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles
 
@@ -13,26 +12,6 @@ from narrowcast.tensor.dispatch import as_torch_does, handles
 @handles(torch.chunk, torch.Tensor.chunk)
 def _chunk(func, args, kwargs):
     return sharding.chunk(*args, **kwargs)
-
-
-# The backward of a matrix product transposes its operands, and bytes cannot be transposed without
-# their format's leave; so these see the decoded value from the start.
-@handles(
-    *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.dot, torch.inner, torch.tensordot),
-    *(torch.addmm, torch.addmv, torch.addbmm, torch.baddbmm, torch.einsum, F.bilinear),
-    *(torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.mv, torch.Tensor.dot),
-    *(torch.Tensor.addmm, torch.Tensor.addmv, torch.Tensor.addbmm, torch.Tensor.baddbmm),
-    *(torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.inner),
-)
-def _product(func, args, kwargs):
-    out = kwargs.get("out")
-    if isinstance(out, QuantizedTensor):
-        raise NotImplementedError(
-            f"{out.describe()}: {func.__name__} cannot write its result here (out=), because the "
-            "bytes of a block depend on all its values. copy_ the result: that sets master and "
-            "bytes"
-        )
-    return run_on_values(func, args, kwargs, lambda tensor: tensor.dequantize(tensor.dtype))
 
 
 @handles(torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.double)

@@ -6,9 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast import _C, errors
+from narrowcast.operators import traced_products
+from narrowcast.operators.common import in_transform
 from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import QuantizedTensor, compiling
 from narrowcast.tensor.dispatch import handles, implements
+from narrowcast.tensor.transposed import Transposed
 
 ops = torch.ops.narrowcast
 
@@ -23,7 +26,10 @@ def linear(func, args, kwargs):
     input, weight, bias = _operands(*args, **kwargs)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
-    result = _C.linear(input, weight, bias, weight._store.label.products == "scaled")
+    is_scaled = weight._store.label.products == "scaled"
+    if isinstance(weight, Transposed) or in_transform():
+        return _by_operators(input, weight, bias, is_scaled)
+    result = _C.linear(input, weight, bias, is_scaled)
     return _other_product(input, weight, bias) if result is None else result
 
 
@@ -34,6 +40,18 @@ def _operands(input, weight, bias=None):
         for one in (input, bias)
     )
     return input, weight, bias
+
+
+def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
+    """A product that comes as operators of ATen, which have all derivatives and batching rules."""
+    if is_scaled:
+        raise NotImplementedError(
+            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
+            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
+            'products="decoded" for others'
+        )
+    product = torch.matmul(input, weight.transpose(-1, -2))
+    return product if bias is None else product + bias
 
 
 def _other_product(input, weight: QuantizedTensor, bias):
@@ -67,11 +85,15 @@ for _function in (_operand_of, _refuse):
 
 @implements(ops.linear.default)
 def _traced_linear(func, args, kwargs):
+    if not args[1]._view.is_whole:
+        return traced_products.run(torch.ops.aten.linear.default, args, {}, args[0].dtype, False)
     return _product(*args, backward=False)
 
 
 @implements(ops.linear_input_gradient.default)
 def _traced_input_gradient(func, args, kwargs):
+    if not args[1]._view.is_whole:
+        return traced_products.run(torch.ops.aten.matmul.default, args, {}, args[0].dtype, True)
     return _product(*args, None, backward=True)
 
 

@@ -2,8 +2,8 @@
 
 Handlers are entered by row (narrowcast.tensor.dispatch.implements), and `narrowcast operators`
 prints the rows; so what is documented is what runs. An operation is exact on the bytes, an
-identity, or an error with its reason. What is in no row is arithmetic: out of place it makes a
-plain tensor of decoded values, in place it is an error.
+identity, a view that is only read, or an error with its reason. What is in no row is arithmetic:
+out of place it makes a plain tensor of decoded values, in place it is an error.
 """
 
 import dataclasses
@@ -66,11 +66,31 @@ SHAPE = _exact(
     "of leading dimensions; the last one stays, and view(-1) is a flat view",
     "view _unsafe_view _reshape_alias squeeze squeeze.dim squeeze.dims unsqueeze",
 )
-TRANSPOSE = _by_format("t, transpose, permute, T, mT", "transpose", "t transpose.int permute")
+
+
+def _transpose(format: Format) -> Outcome:
+    rule = format.rules.transpose
+    return Outcome("read", rule.text) if rule.kind == "error" else rule
+
+
+TRANSPOSE = _row("t, transpose, permute, T, mT", _transpose, "t transpose.int permute")
+TRANSPOSE_EACH = _always(
+    "read",
+    "transpose, mT of the last two of three dimensions",
+    "the bytes are those of one matrix, of which this transposes parts",
+)
 NO_BOX = _error(
     "expand, diagonal, unfold, view of another dtype",
     "the result is no box of rows and columns; to the tensor's own shape: itself",
     "expand diagonal unfold view.dtype",
+)
+
+# ---- products ----
+
+PRODUCT = _exact(
+    "F.linear, F.grouped_mm, matmul, mm, bmm, addmm, baddbmm, mv",
+    "a plain tensor, of the decoded values that the pass reads; the backward decodes anew",
+    "mm bmm mv addmm baddbmm linear matmul _grouped_mm",
 )
 
 # ---- new tensors and copies ----
@@ -165,6 +185,14 @@ PICKLE = _exact(
 )
 FLATTEN = _exact(
     "__tensor_flatten__, __tensor_unflatten__", "the buffers, what spans the tensor, and the master"
+)
+TRANSFORM = _exact(
+    "torch.vmap, torch.func.grad, jvp, functional_call, ..., forward-mode differentiation",
+    "of products with decoded values; derivatives are those of the forward's values",
+)
+EXPORT = _exact(
+    "torch.export",
+    "as it is; run_decompositions of weights that require no gradient, which it takes apart",
 )
 COMPILE = _exact(
     "torch.compile of a model",

@@ -10,12 +10,20 @@ from narrowcast.operators.common import refuse, refuse_flat
 from narrowcast.tensor import QuantizedTensor, region
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.pieces import check_cut
+from narrowcast.tensor.transposed import Transposed
 
 
 @implements(*table.ALIAS.operators)
 def _alias(func, args, kwargs):
-    tensor, view = args[0], args[0]._view
-    return QuantizedTensor(view.store, tensor.shape, tensor.dtype, view.region, view.exchanged)
+    return alias(args[0], args[0].dtype)
+
+
+def alias(tensor: QuantizedTensor, dtype: torch.dtype) -> QuantizedTensor:
+    """The same view, of a logical dtype."""
+    view = tensor._view
+    if isinstance(tensor, Transposed):
+        return Transposed(view.store, tensor.shape, tensor.stride(), view.first, dtype)
+    return QuantizedTensor(view.store, tensor.shape, dtype, view.region, view.exchanged)
 
 
 @implements(
@@ -27,31 +35,44 @@ def view(func, args, kwargs):
     tensor, *rest = args
     store = tensor._store
     plain = torch.empty(store.rows * store.columns, dtype=tensor.dtype, device="meta")
-    strides = region.strides(tensor.shape, tensor._view.exchanged, store.columns)
+    strides = tensor.stride()
+    if not isinstance(tensor, Transposed):
+        strides = region.strides(tensor.shape, tensor._view.exchanged, store.columns)
     views = func(plain.as_strided(tensor.shape, strides, tensor._view.first), *rest, **kwargs)
     return tree_map_only(torch.Tensor, lambda like: _taken(func, tensor, like), views)
 
 
 def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor:
-    """The view that takes the elements that `like` takes. Refused if they are no region of
-    whole blocks.
+    """The view that takes the elements that `like` takes. Refused if they are no region of whole
+    blocks, unless it is a transposed one.
     """
     store, shape = tensor._store, tuple(like.shape)
+    transpose = store.format.rules.transpose
+    transposes = transpose.kind != "error"
     if tensor.is_flat and like.numel() != tensor.numel():
         refuse_flat(tensor, func)
     found = None
     if like.dtype == tensor.dtype:
         place = like.stride(), like.storage_offset()
         found = region.find(shape, *place, store.rows, store.columns)
+        if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
+            return Transposed(store, shape, *place, tensor.dtype)
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))
     taken, exchanged = found
-    transpose = store.format.rules.transpose
-    if exchanged and transpose.kind == "error":
+    if exchanged and not transposes:
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
     return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
+
+
+def _is_read(func, tensor: QuantizedTensor, like: torch.Tensor) -> bool:
+    """Whether a view that has no bytes may be made: of such a one, and where a tensor's last
+    dimension changes places with another.
+    """
+    moves = like.dim() > 1 and like.stride(-1) != 1
+    return isinstance(tensor, Transposed) or (moves and func in table.TRANSPOSE.operators)
 
 
 def _no_box(tensor: QuantizedTensor, shape) -> str:

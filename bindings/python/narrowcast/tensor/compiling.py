@@ -19,7 +19,7 @@ def leave_alone(function) -> None:
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
-def _matrix_of(format: str, usage: int, data: torch.Tensor) -> tuple[int, int]:
+def matrix_of(format: str, usage: int, data: torch.Tensor) -> tuple[int, int]:
     """The rows and columns of a matrix from the data of a usage."""
     layout = getattr(registry.format(format), registry.USAGES[usage])
     outer, inner = data.shape[0], data.shape[1] * 8 // layout.element_bits
@@ -43,12 +43,12 @@ def _on_meta(name: str):
 
 @_on_meta("dequantize")
 def _dequantize(data, scale, amax, present, format, usage, dtype):
-    return data.new_empty(_matrix_of(format, usage, data), dtype=dtype)
+    return data.new_empty(matrix_of(format, usage, data), dtype=dtype)
 
 
 @_on_meta("product")
 def _product(operand, data, scale, amax, present, bias, format, usage, backward):
-    rows, columns = _matrix_of(format, usage, data)
+    rows, columns = matrix_of(format, usage, data)
     return operand.new_empty((*operand.shape[:-1], columns if backward else rows))
 
 
@@ -70,7 +70,7 @@ for _name in ("cast", "cast_stochastic"):
 @_on_meta("scaled_product")
 def _scaled_product(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_rows, *rest):
     kept = (
-        _matrix_of(format, usage, operand[0])[over_rows]
+        matrix_of(format, usage, operand[0])[over_rows]
         for operand, format, usage, over_rows in (
             (a, a_format, a_usage, a_over_rows),
             (b, b_format, b_usage, b_over_rows),

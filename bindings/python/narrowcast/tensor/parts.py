@@ -59,7 +59,7 @@ def _tensors_of(tensor) -> list[torch.Tensor | None]:
     return stored + [getattr(tensor, name) for name in SPANNING]
 
 
-class _Aside:
+class Aside:
     """A label that torch.compile carries along and does not compare: weights that differ in their
     names alone share a graph.
     """
@@ -68,10 +68,10 @@ class _Aside:
         self.label = label
 
     def __eq__(self, other) -> bool:
-        return isinstance(other, _Aside)
+        return isinstance(other, Aside)
 
     def __hash__(self) -> int:
-        return hash(_Aside)
+        return hash(Aside)
 
 
 def gathered_buffer(tensor, index: int) -> torch.Tensor | None:
@@ -93,7 +93,7 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     there = [name for name, one in found.items() if one is not None]
     partial = store.partial or not tensor._view.is_whole
     facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.products
-    return there, (*facts, _Aside(store.label))
+    return there, (*facts, Aside(store.label))
 
 
 def stable_hash(tensor) -> str:

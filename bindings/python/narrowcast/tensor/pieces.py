@@ -46,8 +46,8 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     buffers.copy_spanning(target.bytes, source.bytes)
 
 
-def part_of(store: Store, region: Region) -> Store:
-    """A copy of a region, as a matrix of its own, in the usages that are there."""
+def check_copied(store: Store) -> None:
+    """ValueError in a trace where gathers differ by pass."""
     if store.present is not None and store.gather is None:
         raise ValueError(
             f"{store.describe()}: a compiled function cannot use a part of it, or copy it, because "
@@ -55,6 +55,11 @@ def part_of(store: Store, region: Region) -> Store:
             "nc.convert(..., recompute=True), which has every gather carry both usages, or "
             "dequantize()"
         )
+
+
+def part_of(store: Store, region: Region) -> Store:
+    """A copy of a region, as a matrix of its own, in the usages that are there."""
+    check_copied(store)
     if region == store.whole:
         return store.map(lambda tensor: tensor.clone())
     part = store.room(*region.shape, store.bytes.usages, store.bytes.device)

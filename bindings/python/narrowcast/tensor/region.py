@@ -70,6 +70,17 @@ def find(shape, stride, offset: int, rows: int, columns: int) -> tuple[Region, b
     return None
 
 
+def rows_of(shape, stride, offset: int, step: int, rows: int, columns: int) -> Region:
+    """The rows of a rows x columns matrix, cut at multiples of a step, in which any view of it
+    lies.
+    """
+    if math.prod(shape) == 0:
+        return Region(0, 0, 0, columns)
+    last = offset + sum((size - 1) * along for size, along in zip(shape, stride, strict=True))
+    begin, end = offset // columns // step * step, -(-(last // columns + 1) // step) * step
+    return Region(begin, min(end, rows) - begin, 0, columns)
+
+
 def _steps(shape, stride) -> tuple[int, int] | None:
     """How far neighbouring rows and neighbouring columns of a tensor are apart, as a matrix. None
     if its rows are not evenly apart.

@@ -153,6 +153,13 @@ class Store:
             return _C.with_columnwise(self.bytes)
         raise errors.usage_absent(self, usage)
 
+    def product_usage(self, backward: bool) -> str:
+        """The usage that a product of a pass reads. ValueError if it is absent."""
+        usage = self.bytes.product_usage(backward)
+        if usage < 0:
+            raise errors.usage_absent(self, USAGES[backward])
+        return USAGES[usage]
+
     def derives(self, usage: str) -> bool:
         """Whether a usage is absent and follows from what a gather has brought: then it is made for
         whoever asks, in memory of its own, or where it was.

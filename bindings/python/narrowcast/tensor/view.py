@@ -9,7 +9,7 @@ import torch
 from narrowcast import _C
 from narrowcast.registry import BUFFERS, USAGES, buffers_of
 from narrowcast.tensor import buffers
-from narrowcast.tensor.pieces import part_of
+from narrowcast.tensor.pieces import check_copied, part_of
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 
@@ -94,9 +94,21 @@ class View:
         return self.oriented(self.store.dequantize(self.region, dtype, self.own_usage(usage)))
 
     def operand(self) -> _C.Bytes:
-        """The bytes of this view alone, for a product."""
+        """The bytes of this view alone, for a product: over the same memory where that is so."""
         self.store.refresh()
-        return self.store.bytes if self.is_whole else self.own_store().bytes
+        bytes = self.store.bytes
+        if self.is_whole:
+            return bytes
+        check_copied(self.store)
+        part = buffers.part(bytes, self.region, bytes.usages)
+        return buffers.exchanged(part) if self.exchanged else part
+
+    def read(self, dtype: torch.dtype, backward: bool) -> torch.Tensor:
+        """The value that a product of a pass reads, decoded from the bytes of that pass, whatever
+        the orientation. ValueError, naming recompute=True, if they are absent.
+        """
+        usage = self.store.product_usage(backward)
+        return self.oriented(self.store.dequantize(self.region, dtype, usage))
 
     def write(self, value: torch.Tensor) -> None:
         """Sets the value, from one of any shape; see Store.write."""

@@ -9,6 +9,7 @@ import torch
 from narrowcast import _C, registry
 from narrowcast.tensor import checks, compiling, dispatch, memory, parts
 from narrowcast.tensor.checks import LOGICAL_DTYPES
+from narrowcast.tensor.derivative import Dequantize
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Label, Store
 from narrowcast.tensor.view import View
@@ -36,15 +37,7 @@ class QuantizedTensor(torch.Tensor):
         exchanged: bool = False,
     ):
         view = View(store, region, exchanged)
-        place = {"strides": strides(shape, exchanged, store.columns), "storage_offset": view.first}
-        # A wrapper made in inference mode could be no view of one that was made outside.
-        with torch.inference_mode(False):
-            tensor = torch.Tensor._make_wrapper_subclass(
-                cls, shape, **place, dtype=dtype, device=store.bytes.device
-            )
-        _C.withhold_memory(tensor)
-        tensor._view = view
-        return tensor
+        return wrap(cls, view, shape, strides(shape, exchanged, store.columns), dtype)
 
     def __init__(self, *args, **kwargs):
         super().__init__()  # all is done in __new__
@@ -133,7 +126,7 @@ class QuantizedTensor(torch.Tensor):
         """
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"dequantize makes float32, bfloat16 or float16, not {dtype}")
-        return _Dequantize.apply(self, dtype, usage)
+        return Dequantize.apply(self, dtype, usage)
 
     @property
     def is_flat(self) -> bool:
@@ -230,14 +223,17 @@ setattr(QuantizedTensor, parts.PRESENT, property(lambda tensor: tensor._view.sto
 compiling.leave_alone(QuantizedTensor.__torch_function__)
 
 
-class _Dequantize(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, weight, dtype, usage):
-        return weight.decode(dtype, usage)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None, None
+def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor:
+    """A tensor of a view, of the strides that the view has of the matrix stored row by row."""
+    place = {"strides": strides, "storage_offset": view.first}
+    # A wrapper made in inference mode could be no view of one that was made outside.
+    with torch.inference_mode(False):
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls, shape, **place, dtype=dtype, device=view.store.bytes.device
+        )
+    _C.withhold_memory(tensor)
+    tensor._view = view
+    return tensor
 
 
 def rebuild(

@@ -1,0 +1,92 @@
+"""Experts: modules that keep the weights of many linear layers in one parameter of three
+dimensions, [experts, out, in] or [experts, in, out].
+"""
+
+import warnings
+from typing import NamedTuple
+
+from torch import nn
+
+from narrowcast.registry import Format
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONVOLUTIONS += (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NOTABLE = 0.1  # of a model's elements
+
+
+def are_experts(name: str, module: nn.Module) -> bool:
+    """Whether a module is named so, by its class or by its own part of the name, and has such
+    parameters.
+    """
+    names = f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
+    return "expert" in names and bool(_stacks(module))
+
+
+def weights_of(module: nn.Module) -> list[str]:
+    """The attributes that are a module's weights: `weight`, else its floating parameters of three
+    dimensions.
+    """
+    if module._parameters.get("weight") is not None:
+        return ["weight"]
+    return _stacks(module)
+
+
+def _stacks(module: nn.Module) -> list[str]:
+    """The floating parameters of a module that are stacks of matrices."""
+    if isinstance(module, _CONVOLUTIONS):
+        return []
+    return [
+        name
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dim() == 3 and parameter.is_floating_point()
+    ]
+
+
+def check_blocks(name: str, weight: nn.Parameter, modules, format: Format) -> None:
+    """ValueError if a block would lie in two matrices of a stack."""
+    if weight.dim() != 3 or any(isinstance(one, _CONVOLUTIONS) for one in modules):
+        return
+    count, rows, columns = weight.shape
+    if count > 1 and rows % format.row_step != 0:
+        raise ValueError(
+            f"{name}: {count} experts of {rows}x{columns} cannot be kept in {format.name}: its "
+            f"blocks begin at multiples of {format.row_step} rows, so some would lie in two "
+            f"experts. Use experts of a multiple of {format.row_step} rows, or a format with a "
+            "smaller row step; or leave them out with nc.convert's filter"
+        )
+
+
+class LeftOut(NamedTuple):
+    """Stacks of matrices that are not converted: the name of one, their number, and their share of
+    a model's elements.
+    """
+
+    name: str
+    count: int
+    share: float
+
+
+def left_out(model: nn.Module, chosen: set[int]) -> LeftOut | None:
+    """Those besides the parameters of which the id() is in `chosen`; None if they are a small part
+    of the model.
+    """
+    sizes = {}
+    for path, module in model.named_modules():
+        for attribute in _stacks(module):
+            parameter = module._parameters[attribute]
+            if id(parameter) not in chosen:
+                sizes[f"{path}.{attribute}" if path else attribute] = parameter.numel()
+    share = sum(sizes.values()) / max(sum(one.numel() for one in model.parameters()), 1)
+    return LeftOut(next(iter(sizes)), len(sizes), share) if share >= _NOTABLE else None
+
+
+def warn_of(left_out: LeftOut | None) -> None:
+    """UserWarning that says so."""
+    if left_out is not None:
+        warnings.warn(
+            f"nc.convert leaves {left_out.share:.0%} of the model's elements as they are, in "
+            f"{left_out.count} parameters of three dimensions such as {left_out.name}. If they are "
+            "experts, let the filter choose their modules too: of a module without `weight` it "
+            "converts the parameters of three dimensions",
+            stacklevel=3,
+        )

@@ -1,0 +1,57 @@
+"""torch's functions of matrix products that must be seen above autograd: torch.matmul expands its
+operands, and others permute them.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from narrowcast.operators.common import run_on_values
+from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.dispatch import as_torch_does, handles
+
+Tensor = torch.Tensor
+
+
+@handles(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__)
+def _matmul(func, args, kwargs):
+    """As mm and bmm, whose operands are as they come (narrowcast.operators.products)."""
+    _check_out(func, kwargs)
+    a, b = args if len(args) == 2 else (*args, kwargs["other"])
+    if func is Tensor.__rmatmul__:
+        a, b = b, a
+    if b.dim() == 2 and a.dim() == 1:
+        return torch.mv(b.t(), a)
+    if b.dim() == 2 and a.dim() >= 2:
+        return torch.mm(a.reshape(-1, a.shape[-1]), b).unflatten(0, a.shape[:-1])
+    if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]:
+        return torch.bmm(a, b)
+    return _decoded(torch.matmul, (a, b), kwargs)
+
+
+@handles(
+    *(torch.dot, torch.inner, torch.tensordot, torch.einsum, torch.addmv, torch.addbmm),
+    *(Tensor.dot, Tensor.inner, Tensor.addmv, Tensor.addbmm, F.bilinear),
+)
+def _decoded(func, args, kwargs):
+    """Sees the decoded value from the start, of which the backward keeps a copy."""
+    _check_out(func, kwargs)
+    return run_on_values(func, args, kwargs, lambda tensor: tensor.dequantize(tensor.dtype))
+
+
+@handles(
+    *(torch.mm, torch.bmm, torch.mv, torch.addmm, torch.baddbmm),
+    *(Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.addmm, Tensor.baddbmm),
+)
+def _product(func, args, kwargs):
+    _check_out(func, kwargs)
+    return as_torch_does(func, args, kwargs)
+
+
+def _check_out(func, kwargs) -> None:
+    out = kwargs.get("out")
+    if isinstance(out, QuantizedTensor):
+        raise NotImplementedError(
+            f"{out.describe()}: {func.__name__} cannot write its result here (out=), because the "
+            "bytes of a block depend on all its values. copy_ the result: that sets master and "
+            "bytes"
+        )

@@ -1,0 +1,94 @@
+"""Transposed views of bytes that cannot be transposed: products and arithmetic read their decoded
+values, and nothing else acts on them.
+"""
+
+import torch
+
+from narrowcast.tensor import parts
+from narrowcast.tensor.region import rows_of
+from narrowcast.tensor.store import Store
+from narrowcast.tensor.wrapper import QuantizedTensor, wrap
+
+
+class Transposed(QuantizedTensor):
+    """A QuantizedTensor that takes the elements of a matrix in an order that its bytes do not have.
+    NotImplementedError, with the reason, for all that asks for its bytes.
+    """
+
+    @staticmethod
+    def __new__(cls, store: Store, shape, stride, first: int, dtype: torch.dtype):
+        """Of the shape and strides that it has over the matrix stored row by row, where `first` is
+        the index of its first element.
+        """
+        view = Reading(store, tuple(shape), stride, first)
+        return wrap(cls, view, shape, stride, dtype)
+
+    is_flat = False
+
+    def __tensor_flatten__(self):
+        store, names = self._store, (*parts.GATHERED, parts.PRESENT, "amax", "history")
+        there = [name for name in names if getattr(self, name) is not None]
+        matrix = store.format.name, (store.rows, store.columns), store.partial
+        return there, (
+            *matrix,
+            parts.Aside(store.label),
+            self.stride(),
+            self._view.first,
+            self.dtype,
+        )
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+        format, matrix, partial, aside, *place = context
+        tensors = [inner.get(name) for name in (*parts.GATHERED, "amax", "history", "master")]
+        store = parts.store_of(format, matrix, tensors, partial, None, aside.label)
+        store.present = inner.get(parts.PRESENT)
+        return Transposed(store, tuple(map(int, outer_size)), *place)
+
+
+class Reading:
+    """What a Transposed has in the place of a View: elements of a store's matrix by shape, strides
+    and the index of the first, as torch has them.
+    """
+
+    is_whole = exchanged = False
+
+    def __init__(self, store: Store, shape, stride, first: int):
+        self.store, self.first = store, first
+        self._shape, self._stride = shape, stride
+
+    @property
+    def usages(self) -> list[str]:
+        return self.store.bytes.usages
+
+    def spanning(self, name: str) -> torch.Tensor | None:
+        """What belongs to the whole tensor, by its name."""
+        return getattr(self.store.bytes, name)
+
+    def read(self, dtype: torch.dtype, backward: bool) -> torch.Tensor:
+        """The value that a product of a pass reads; see View.read."""
+        return self.decode(dtype, self.store.product_usage(backward))
+
+    def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
+        """The value, decoded from the bytes of one usage."""
+        store, place = self.store, (self._shape, self._stride, self.first)
+        rows = rows_of(*place, store.step[0], store.rows, store.columns)
+        return strided(store.dequantize(rows, dtype, usage), rows, *place)
+
+    def __getattr__(self, name: str):
+        raise NotImplementedError(
+            f"{self.store.describe()}: this transposed view {self.reason()}. Products and "
+            "arithmetic read its decoded values; for all else use dequantize()"
+        )
+
+    def reason(self) -> str:
+        """Why it has no bytes."""
+        transpose = self.store.format.rules.transpose
+        if transpose.kind == "error":
+            return f"has no bytes: {transpose.text}"
+        return "has no bytes: they are those of one matrix, and it transposes parts of that"
+
+
+def strided(value: torch.Tensor, rows, shape, stride, first: int) -> torch.Tensor:
+    """The view by shape, strides and first element of a matrix of which `value` has some rows."""
+    return value.as_strided(shape, stride, first - rows.row * rows.columns)

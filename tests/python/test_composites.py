@@ -1,0 +1,184 @@
+"""Products that F.linear does not show: composite functions of torch, transforms and graphs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, same
+
+TESTED_FORMATS = GATHERS
+WIDTH = 128
+
+
+def matrices(model, format):
+    """The model with all its matrices converted, whatever they are called."""
+    for module in model.modules():
+        for name, parameter in [*module._parameters.items()]:
+            if parameter is not None and parameter.dim() == 2:
+                holder = nn.Linear(1, 1, bias=False)
+                holder.weight = parameter
+                setattr(module, name, nc.convert(holder, format).weight)
+    return model
+
+
+def attention():
+    return nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, dropout=0.0, batch_first=True)
+
+
+MODELS = {
+    "attention": attention,
+    "encoder": lambda: nn.TransformerEncoder(attention(), 1),
+    "lstm": lambda: nn.LSTM(WIDTH, WIDTH),
+    "gru": lambda: nn.GRU(WIDTH, WIDTH),
+}
+
+
+def build(name, format=None):
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    return model if format is None else matrices(model, format)
+
+
+def output_of(model, x):
+    output = model(x)
+    return output[0] if isinstance(output, tuple) else output
+
+
+def batch():
+    return torch.randn(4, 3, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def decoded(model, plain, usage="rowwise"):
+    """The plain model with the values of a usage."""
+    with torch.no_grad():
+        for mine, other in zip(plain.parameters(), model.parameters(), strict=True):
+            is_quantized = isinstance(other, nc.QuantizedTensor)
+            mine.copy_(other.dequantize(usage=usage) if is_quantized else other)
+    return plain
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_fast_paths(format, name):
+    model = build(name, format)
+    plain, x = decoded(model, build(name)), batch()
+    assert any(isinstance(one, nc.QuantizedTensor) for one in model.parameters())
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(output_of(model, x), output_of(plain, x))
+            model.eval(), plain.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        got, expected = output_of(model, x), output_of(plain, x)
+    torch.testing.assert_close(got.float(), expected.float(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients(format, name):
+    """Weights' gradients are those of the decoded model where its formats' usages are of one value;
+    elsewhere the first product's input sees columnwise values.
+    """
+    model = build(name, format)
+    plain, x = decoded(model, build(name)), batch()
+    output_of(model, x).square().sum().backward()
+    output_of(plain, x).square().sum().backward()
+    exact = nc.format(format).columnwise_derived
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert type(mine.grad) is torch.Tensor
+        if exact:
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+        else:
+            assert F.cosine_similarity(mine.grad.flatten(), other.grad.flatten(), dim=0) > 0.9
+
+
+def sharded(mesh, format, name):
+    """As one process that sees the same batches; the backward reads what was gathered for it."""
+    whole, model = build(name, format), build(name, format)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, whole)]
+    for _ in range(2):
+        outputs = [output_of(one, batch()) for one in (model, whole)]
+        assert same(*outputs)
+        for output, optimizer in zip(outputs, optimizers, strict=True):
+            output.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Own(torch.autograd.Function):
+    """A product of a client's own, which transposes the weight and saves the view."""
+
+    @staticmethod
+    def forward(ctx, x, turned):
+        ctx.save_for_backward(x, turned)
+        return x @ turned
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, turned = ctx.saved_tensors
+        return gradient @ turned.t(), x.flatten(0, -2).t() @ gradient.flatten(0, -2)
+
+
+class OwnLinear(nn.Linear):
+    def forward(self, x):
+        return Own.apply(x, self.weight.t()) + self.bias
+
+
+MODELS["own"] = lambda: nn.Sequential(OwnLinear(WIDTH, WIDTH), OwnLinear(WIDTH, WIDTH))
+
+
+@pytest.mark.parametrize("name", ["attention", "gru", "own"])
+def test_sharded_is_whole(format, name):
+    ranks.run(2, "cpu", sharded, format, name)
+
+
+def layer(format=None):
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH, bias=False))
+    return made if format is None else nc.convert(made, format)
+
+
+def transformed(model, x):
+    """Of torch.func and forward-mode differentiation: each a tensor or some."""
+    call = torch.func.functional_call
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, x):
+        return call(model, parameters, (x,)).square().sum()
+
+    return {
+        "vmap": torch.vmap(model)(x),
+        "vmap of matrices": torch.vmap(model, in_dims=1)(x),
+        "decoded": torch.vmap(lambda one: torch.einsum("ti,oi->to", one, model[0].weight))(x),
+        "functional_call": call(model, parameters, (x,)),
+        "jvp": torch.func.jvp(model, (x,), (x.cos(),))[1],
+        "grad": [*torch.func.grad(loss)(parameters, x).values()],
+        "of inputs": torch.func.grad(loss, argnums=1)(parameters, x),
+        "by sample": [*torch.vmap(torch.func.grad(loss), (None, 0))(parameters, x).values()],
+        "jacobian": torch.func.jacrev(model)(x[0, 0]),
+    }
+
+
+def test_transforms(format):
+    """All are derivatives of the forward, so of rowwise values."""
+    model = layer(format)
+    plain, x = decoded(model, layer()), batch()
+    got, expected = transformed(model, x), transformed(plain, x)
+    for name, value in got.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_transforms_of_scaled_products():
+    model, x = nc.convert(layer(), "mxfp8_e4m3", products="scaled"), batch()
+    with pytest.raises(NotImplementedError, match=r'0\.weight.*scaled products.*"decoded"'):
+        torch.func.jvp(model, (x,), (x,))
+
+
+def test_export(format):
+    """As it is; torch takes parameters apart into their bytes if they require no gradient."""
+    model, x = layer(format).requires_grad_(False), batch()
+    program = torch.export.export(model, (x,))
+    assert same(program.module()(x), model(x))
+    assert same(program.run_decompositions().module()(x), model(x))
