@@ -10,6 +10,7 @@ from narrowcast.conversion import convert
 from narrowcast.errors import PluginError
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
+from narrowcast.parallel import wrappers as _wrappers
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor import initialization as _initialization
@@ -36,4 +37,4 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _torch, _hooks, _initialization, _operators, _start
+del load_all, _torch, _hooks, _initialization, _operators, _start, _wrappers

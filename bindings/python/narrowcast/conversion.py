@@ -8,6 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import consensus, registry
 from narrowcast.fsdp import agreement, sharding, torch_names
+from narrowcast.parallel import wrappers
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
@@ -50,6 +51,7 @@ def convert(
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
     partners = _partners(format, products)
+    wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     _convert(_chosen(model, filter), format, partners, recompute, products)
     return model
