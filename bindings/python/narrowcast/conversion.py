@@ -8,7 +8,8 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import consensus, registry
 from narrowcast.fsdp import agreement, sharding, torch_names
-from narrowcast.parallel import wrappers
+from narrowcast.parallel import cuts, wrappers
+from narrowcast.parallel import tensor as tensor_parallel
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
@@ -53,7 +54,9 @@ def convert(
     partners = _partners(format, products)
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
-    _convert(_chosen(model, filter), format, partners, recompute, products)
+    weights = _chosen(model, filter)
+    _convert(weights, format, partners, recompute, products)
+    tensor_parallel.watch(model, [places[0] for _, _, places in weights])
     return model
 
 
@@ -73,8 +76,8 @@ def check_options(format: str, products: str) -> None:
 
 def _convert(weights, format: registry.Format, partners, recompute: bool, products: str) -> None:
     """Replaces weights, as _chosen() finds them."""
-    for name, weight, _ in weights:
-        _check(name, weight, format)
+    for name, weight, places in weights:
+        _check(name, weight, format, places)
         _check_activations(name, weight, partners)
     lines = [(weight, f"{name} in {format.identity}") for name, weight, _ in weights]
     consensus.check_shards("what nc.convert converts", lines)
@@ -86,13 +89,17 @@ def _convert(weights, format: registry.Format, partners, recompute: bool, produc
         stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
-        if isinstance(weight, DTensor):
-            torch_names.replace_shard(*torch_names.managed(weight), tensor)
+        group, managed = torch_names.managed(weight)
+        if managed is not None:
+            torch_names.replace_shard(group, managed, tensor)
             continue
+        tensor = dtensors.like(weight, tensor)
         parameter = nn.Parameter(tensor, requires_grad=weight.requires_grad)
         parameter.__dict__.update(weight.__dict__)
         for module in places:
             module.weight = parameter
+            if isinstance(weight, DTensor):
+                tensor_parallel.adopt(module)
 
 
 def _partners(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
@@ -143,7 +150,7 @@ def _chosen(model: nn.Module, filter) -> list[tuple[str, nn.Parameter, list[nn.M
     return list(chosen.values())
 
 
-def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
+def _check(name: str, weight: nn.Parameter, format: registry.Format, places) -> None:
     """All errors that a weight can give, before anything changes; from its global shape, so on
     every rank alike.
     """
@@ -162,14 +169,18 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
             f"{name} is on {weight.device}, and {format.name} was built without GPU kernels "
             f"({format.path})"
         )
-    if isinstance(weight, DTensor):
-        sharding.check_sharded(weight, name, format)
+    _, managed = torch_names.managed(weight)
+    if managed is not None:
+        sharding.check_sharded(managed, name, format)
+    elif isinstance(weight, DTensor):
+        cuts.check(weight, name, format, places)
 
 
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     """ValueError if a layer's input or the gradient of its output could not be cast."""
     try:
-        for partner, width in zip(partners, matrix_shape(weight.shape)[::-1], strict=False):
+        widths = matrix_shape(cuts.part_shape(weight))[::-1]
+        for partner, width in zip(partners, widths, strict=False):
             for usage in registry.USAGES:
                 partner.check_holds(usage, _WHOLE_BYTES, width)
     except ValueError as error:
@@ -181,7 +192,8 @@ def _empty_like(weight: nn.Parameter, format: registry.Format, label: Label) -> 
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
     # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
-    rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
+    is_managed = torch_names.managed(weight)[1] is not None
+    rowwise_alone = is_managed and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
     # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it.
     value = casting.settled(local).to(torch.float32)

@@ -10,7 +10,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import agreement, likeness, torch_names
-from narrowcast.tensor import casting
+from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
@@ -110,7 +110,7 @@ def _own_store(parameter) -> Store:
         local.detach_from_whole()
         torch_names.drop_padding(parameter)
     store = local._view.store
-    store.partial = torch_names.world(parameter) > 1
+    store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
 
 

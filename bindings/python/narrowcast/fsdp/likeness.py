@@ -56,7 +56,7 @@ def _weights(state) -> list[str]:
     """Of a group: one line a quantized weight, in the order of payloads."""
     return [
         f"{store.label.name or 'a weight without a name'}, "
-        f"{'x'.join(map(str, torch_names.whole_shape(parameter)))} in {store.format.identity}, "
+        f"{'x'.join(map(str, torch_names.sharded(parameter).shape))} in {store.format.identity}, "
         f"recompute={store.label.recompute}"
         for parameter, store in torch_names.quantized(torch_names.group_of(state))
     ]

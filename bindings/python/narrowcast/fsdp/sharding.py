@@ -49,22 +49,21 @@ def check_shards(description: str, format: Format, rows: int, shape, shards: int
     )
 
 
-def check_sharded(parameter, name: str, format: Format) -> None:
-    """NotImplementedError unless a DTensor is sharded by fully_shard alone, and along rows;
+def check_sharded(managed, name: str, format: Format) -> None:
+    """NotImplementedError unless an FSDPParam is sharded along rows, and by fully_shard alone;
     ValueError unless its shards can be in a format.
     """
-    _, managed = torch_names.managed(parameter)
-    if managed is None or managed.is_dtensor:
+    if managed.is_dtensor:
         raise NotImplementedError(
-            f"{name} is a DTensor that is not sharded by fully_shard alone (tensor parallelism, "
-            f"for example), with placements {parameter.placements}: only fully_shard's own "
-            "sharding is supported. Leave it out with filter"
+            f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert between "
+            "parallelize_module and fully_shard"
         )
     if managed.fsdp_placement.dim != 0:
         raise _cannot_shard_columns(name, managed.fsdp_placement.dim)
-    rows, columns = matrix_shape(parameter.shape)
+    shape = torch_names.whole_shape(managed)
+    rows, columns = matrix_shape(shape)
     description = f"{name}: {rows}x{columns} matrix in {format.name}"
-    check_shards(description, format, rows, parameter.shape, torch_names.world(managed))
+    check_shards(description, format, rows, shape, torch_names.world(managed))
 
 
 def _cannot_shard_columns(description: str, dim: int) -> NotImplementedError:

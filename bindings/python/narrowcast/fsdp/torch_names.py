@@ -106,11 +106,6 @@ def world(parameter) -> int:
     return getattr(parameter.mesh_info, "shard_mesh_size", 1)
 
 
-def process_group(parameter):
-    """Of the shards; None for replicate()."""
-    return getattr(parameter.mesh_info, "shard_process_group", None)
-
-
 def drop_padding(parameter) -> None:
     """Lets go of the padded copy of a short shard, which only gathers without hooks read."""
     parameter._sharded_param_data = local_tensor(parameter).view(-1)
