@@ -15,9 +15,14 @@ def chunk(tensor, chunks: int, dim: int = 0):
     into how many shards.
 
     ValueError, with the row step and the ways out, if a cut would divide a block;
-    NotImplementedError if fully_shard cuts along another dimension than the first, whose pieces are
-    views like any other.
+    NotImplementedError for parallelize_module, and if fully_shard cuts along another dimension than
+    the first, whose pieces are views like any other.
     """
+    if torch_names.is_parallelizing():
+        raise NotImplementedError(
+            f"{tensor.describe()}: parallelize_module would cut bytes that are made already. Call "
+            "it for the plain model, then nc.convert, then fully_shard"
+        )
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             raise _cannot_shard_columns(tensor.describe(), dim)

@@ -159,9 +159,18 @@ def is_sharding() -> bool:
     """Whether fully_shard is calling: it cuts a weight with torch.chunk, as users do, and says to
     nobody along which dimension.
     """
-    frame = sys._getframe(1)
+    return _is_called_by("torch.distributed.fsdp.")
+
+
+def is_parallelizing() -> bool:
+    """Whether parallelize_module is calling, which cuts a weight in the same way."""
+    return _is_called_by("torch.distributed.tensor.parallel.")
+
+
+def _is_called_by(package: str) -> bool:
+    frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("torch.distributed.fsdp."):
+        if frame.f_globals.get("__name__", "").startswith(package):
             return True
         frame = frame.f_back
     return False

@@ -4,7 +4,7 @@ tensor, or refused with a reason. load() fills the tables of narrowcast.tensor.d
 
 import importlib
 
-_HANDLERS = "arithmetic copies functions joins linear queries views writes"
+_HANDLERS = "arithmetic collectives copies functions joins linear queries views writes"
 
 
 def load() -> None:

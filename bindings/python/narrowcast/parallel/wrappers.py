@@ -1,6 +1,6 @@
 """Modules that wrap a whole model. DistributedDataParallel (and replicate(), which makes one) keeps
-every weight whole on every rank, and gives all ranks those of one; FullyShardedDataParallel flattens
-parameters, which no format allows.
+every weight whole on every rank, and gives all ranks those of one. FullyShardedDataParallel
+flattens parameters, which no format allows.
 """
 
 import functools

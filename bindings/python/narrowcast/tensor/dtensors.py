@@ -29,17 +29,22 @@ def first_element(parameter: torch.Tensor) -> int:
     """The row-major index of the local part's first element in the whole tensor, which is cut into
     rows. NotImplementedError if it is cut into columns.
     """
-    if not isinstance(parameter, DTensor):
-        return 0
-    where = parameter.device_mesh, parameter.placements
-    shape, offset = compute_local_shape_and_global_offset(parameter.shape, *where)
+    shape, offset = box(parameter)
     if tuple(shape[1:]) != tuple(parameter.shape[1:]):
         raise NotImplementedError(
             f"a weight of shape {tuple(parameter.shape)} is cut into columns over ranks, and the "
             'random words of rounding="stochastic" are known for runs of rows only. Use '
             'rounding="nearest" for the weights of row-parallel layers, in a group of their own'
         )
-    return offset[0] * parameter.shape[1:].numel()
+    return offset[0] * parameter.shape[1:].numel() if parameter.dim() else 0
+
+
+def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of the local part, and where it begins in the whole."""
+    if not isinstance(parameter, DTensor):
+        return tuple(parameter.shape), (0,) * parameter.dim()
+    where = parameter.device_mesh, parameter.placements
+    return compute_local_shape_and_global_offset(parameter.shape, *where)
 
 
 def _cuts(parameter: torch.Tensor) -> list[int]:
