@@ -56,17 +56,6 @@ def test_columns(format, after):
     assert_refused(answers, "NotImplementedError", *words)
 
 
-def tensor_parallel(mesh, format):
-    model = nn.Sequential(nn.Linear(64, 64))
-    model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.data, mesh, [Shard(0)]))
-    nc.convert(model, format)
-
-
-def test_tensor_parallelism(format):
-    answers = ranks.errors(2, "cpu", tensor_parallel, format)
-    assert_refused(answers, "NotImplementedError", "0.weight", "tensor parallelism", "filter")
-
-
 def use_freed(mesh, format):
     """A gathered weight that is kept beyond its module's forward."""
     model = nc.convert(nn.Sequential(nn.Linear(64, 256)), format)

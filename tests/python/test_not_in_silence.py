@@ -38,12 +38,15 @@ def test_out(format, device, name):
 
 def receive(mesh, format):
     weight = weight_of(format)
-    rank, before = dist.get_rank(), weight.dequantize()
+    rank, before, plain = dist.get_rank(), weight.dequantize(), torch.ones(64, 64)
     calls = {
-        "broadcast_": lambda: dist.broadcast(weight, 0),
         "allreduce_": lambda: dist.all_reduce(weight),
         "reduce_": lambda: dist.reduce(weight, 0),
         "recv_": lambda: dist.recv(weight, 1 - rank),
+        "_allgather_base_": lambda: dist.all_gather_into_tensor(weight, plain[:32]),
+        "_reduce_scatter_base_": lambda: dist.reduce_scatter_tensor(weight, plain.repeat(2, 1)),
+        "alltoall_base_": lambda: dist.all_to_all_single(weight, plain),
+        "allreduce_coalesced_": lambda: dist.all_reduce_coalesced([weight]),
     }
     for name, call in calls.items():
         with pytest.raises(NotImplementedError, match=f"{name} would receive values"):

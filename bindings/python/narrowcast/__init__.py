@@ -12,6 +12,7 @@ from narrowcast.errors import PluginError
 from narrowcast.fitting import fits
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
+from narrowcast.parallel import wrappers as _wrappers
 from narrowcast.plain import to_plain
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.summaries import summary
@@ -43,4 +44,4 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _hooks, _initialization, _operators, _start, _torch_version
+del load_all, _hooks, _initialization, _operators, _start, _torch_version, _wrappers

@@ -51,7 +51,8 @@ def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, 
     """The lines of parameters that are cut over each process group, in their order."""
     lines: dict[Any, list[str]] = {}
     for parameter, line in parameters:
-        for process_group in dtensors.shard_groups(parameter):
+        process_group = dtensors.shard_group(parameter)
+        if process_group is not None:
             lines.setdefault(process_group, []).append(line)
     return lines
 
@@ -59,9 +60,8 @@ def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, 
 def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
     """check() of a line for each parameter, over the ranks that have shards of it."""
     devices = {
-        process_group: dtensors.local_of(parameter).device
+        dtensors.shard_group(parameter): dtensors.local_of(parameter).device
         for parameter, _ in parameters
-        for process_group in dtensors.shard_groups(parameter)
     }
     for process_group, facts in lines_by_group(parameters).items():
         check(what, facts, process_group, devices[process_group])

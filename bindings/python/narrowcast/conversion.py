@@ -8,6 +8,8 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import consensus, experts, fitting, held, registry, selection, state_dicts
 from narrowcast.fsdp import agreement, sharding, torch_names
+from narrowcast.parallel import cuts, wrappers
+from narrowcast.parallel import tensor as tensor_parallel
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
@@ -60,20 +62,22 @@ def convert(
     fully_shard; then it is collective. Weights that modules share stay shared; by default one that
     is an nn.Linear's and another module's too (a tied head) is left out. Warns of optimizers that
     hold replaced parameters, and of weights that cannot be cut over all ranks of a default process
-    group, and if a tenth of the elements or more is in parameters of three
-    dimensions that are left out. nc.summary says what was done.
+    group, and if a tenth of the elements or more is in parameters of three dimensions that are left
+    out. nc.summary says what was done.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
     hold or shard it, or if it names no formats for scaled products, or such as cannot hold the
-    layer's activations; TypeError for another dtype; NotImplementedError for tensor parallelism;
-    RuntimeError, on every rank, if ranks convert shards differently.
+    layer's activations; TypeError for another dtype; NotImplementedError for a DTensor that is
+    neither fully_shard's nor cut by parallelize_module; RuntimeError, on every rank, if ranks
+    convert shards differently.
     """
     format = registry.format(format)
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
     options = _options(recompute, products, trainable)
     partners = _partners(format, products)
+    wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     weights = selection.chosen(model, filter, parameters)
     left_out = experts.left_out(model, {id(weight) for _, weight, _ in weights})
@@ -81,6 +85,7 @@ def convert(
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
     held.warn_of_optimizers([(name, weight) for name, weight, _ in weights])
+    tensor_parallel.watch(model, [places[0][0] for _, _, places in weights])
     experts.warn_of(left_out)
     return model
 
@@ -123,8 +128,9 @@ def _options(recompute, products: str, trainable) -> Options:
 
 def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:
     for name, weight, places in weights:
-        _check(name, weight, format)
-        experts.check_blocks(name, weight, [module for module, _ in places], format)
+        modules = [module for module, _ in places]
+        _check(name, weight, format, modules)
+        experts.check_blocks(name, weight, modules, format)
         _check_activations(name, weight, partners)
 
 
@@ -143,14 +149,17 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
         if not options.keeps_master(weight):
             tensor._store.master = None
         requires_grad = weight.requires_grad and options.trainable is not False
-        if isinstance(weight, DTensor):
+        group, managed = torch_names.managed(weight)
+        if managed is not None:
             weight.requires_grad_(requires_grad)
-            torch_names.replace_shard(*torch_names.managed(weight), tensor)
+            torch_names.replace_shard(group, managed, tensor)
             continue
-        parameter = nn.Parameter(tensor, requires_grad=requires_grad)
+        parameter = nn.Parameter(dtensors.like(weight, tensor), requires_grad=requires_grad)
         parameter.__dict__.update(weight.__dict__)
         for module, attribute in places:
             setattr(module, attribute, parameter)
+            if isinstance(weight, DTensor):
+                tensor_parallel.adopt(module)
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
@@ -176,7 +185,7 @@ def _partners(format: registry.Format, products: str) -> tuple[registry.Format, 
     return tuple(map(registry.format, (format.products.input, format.products.gradient)))
 
 
-def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
+def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) -> None:
     """All errors that a weight can give, before anything changes; from its global shape, so on
     every rank alike.
     """
@@ -195,14 +204,18 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format) -> None:
             f"{name} is on {weight.device}, and {format.name} was built without GPU kernels "
             f"({format.path})"
         )
-    if isinstance(weight, DTensor):
-        sharding.check_sharded(weight, name, format)
+    _, managed = torch_names.managed(weight)
+    if managed is not None:
+        sharding.check_sharded(managed, name, format)
+    elif isinstance(weight, DTensor):
+        cuts.check(weight, name, format, modules)
 
 
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     """ValueError if a layer's input or the gradient of its output could not be cast."""
     try:
-        for partner, width in zip(partners, matrix_shape(weight.shape[-2:])[::-1], strict=False):
+        widths = matrix_shape(cuts.part_shape(weight)[-2:])[::-1]
+        for partner, width in zip(partners, widths, strict=False):
             for usage in registry.USAGES:
                 partner.check_holds(usage, _WHOLE_BYTES, width)
     except ValueError as error:
@@ -216,7 +229,8 @@ def _empty_like(
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
     # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
-    rowwise_alone = isinstance(weight, DTensor) and format.columnwise_derived
+    is_managed = torch_names.managed(weight)[1] is not None
+    rowwise_alone = is_managed and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
     # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.fsdp import torch_names
-from narrowcast.tensor import casting
+from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
 
 # What a rank says of a shard; the largest decides. A cast leaves what is negative as it is.
@@ -136,5 +136,5 @@ def before_forward(group) -> None:
     shards = [shard for one in groups for shard in torch_names.quantized(one)]
     last.agreements.make_bytes(
         [store for _, store in shards],
-        lambda: [torch_names.process_group(parameter) for parameter, _ in shards],
+        lambda: [dtensors.shard_group(torch_names.sharded(one)) for one, _ in shards],
     )

@@ -8,7 +8,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp.group import Sent, plan_for
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
 
 
@@ -30,7 +30,7 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     allocates again with them.
     """
     if out is not None:
-        return _receive(out._view.store, all_gather_outputs, metadata)
+        return _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
     plan, index, backward = metadata
     member, arena = plan.members[index], None
     if member.gather.arena_bytes:

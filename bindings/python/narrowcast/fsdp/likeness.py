@@ -97,7 +97,7 @@ def _weights(group) -> list[str]:
     """One line a quantized weight, in the order of payloads."""
     return [
         f"{store.label.name or 'a weight without a name'}, "
-        f"{'x'.join(map(str, torch_names.whole_shape(parameter)))} in {store.format.identity}, "
+        f"{'x'.join(map(str, torch_names.sharded(parameter).shape))} in {store.format.identity}, "
         f"recompute={'auto' if store.label.recompute is None else store.label.recompute}"
         for parameter, store in torch_names.quantized(group)
     ]

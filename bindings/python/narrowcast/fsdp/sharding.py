@@ -17,9 +17,14 @@ def chunk(tensor, chunks: int, dim: int = 0):
     into how many shards.
 
     ValueError, with the row step and the ways out, if a cut would divide a block;
-    NotImplementedError if fully_shard cuts along another dimension than the first, whose pieces are
-    views like any other.
+    NotImplementedError for parallelize_module, and if fully_shard cuts along another dimension than
+    the first, whose pieces are views like any other.
     """
+    if torch_names.is_parallelizing():
+        raise NotImplementedError(
+            f"{tensor.describe()}: parallelize_module would cut bytes that are made already. Call "
+            "it for the plain model, then nc.convert, then fully_shard"
+        )
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             raise _cannot_shard_columns(tensor.describe(), dim)
@@ -79,7 +84,7 @@ def own_store(parameter) -> Store:
         local.detach_from_whole()
         torch_names.drop_padding(parameter)
     store = local._view.store
-    store.partial = torch_names.world(parameter) > 1
+    store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
 
 
@@ -87,31 +92,29 @@ def keep_in_place(parameter: torch.Tensor) -> None:
     """Has FSDP2 copy the shard of a quantized parameter no more, as it does with those of short
     ranks: somebody holds the memory of the master.
     """
-    groups = dtensors.shard_groups(parameter)
-    if not groups or len(parameter.to_local()) == -(-parameter.shape[0] // groups[0].size()):
+    if not dtensors.is_cut(parameter):
         return
     _, managed = torch_names.managed(parameter)
-    if managed is not None:
+    if managed is not None and torch_names.is_short(managed):
         own_store(managed)
         torch_names.drop_padding(managed)
 
 
-def check_sharded(parameter, name: str, format: Format) -> None:
-    """NotImplementedError unless a DTensor is sharded by fully_shard alone, and along rows;
+def check_sharded(managed, name: str, format: Format) -> None:
+    """NotImplementedError unless an FSDPParam is sharded along rows, and by fully_shard alone;
     ValueError unless its shards can be in a format.
     """
-    _, managed = torch_names.managed(parameter)
-    if managed is None or managed.is_dtensor:
+    if managed.is_dtensor:
         raise NotImplementedError(
-            f"{name} is a DTensor that is not sharded by fully_shard alone (tensor parallelism, "
-            f"for example), with placements {parameter.placements}: only fully_shard's own "
-            "sharding is supported. Leave it out with filter"
+            f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert between "
+            "parallelize_module and fully_shard"
         )
     if managed.fsdp_placement.dim != 0:
         raise _cannot_shard_columns(name, managed.fsdp_placement.dim)
-    rows, columns = matrix_shape(parameter.shape)
+    shape = torch_names.whole_shape(managed)
+    rows, columns = matrix_shape(shape)
     description = f"{name}: {rows}x{columns} matrix in {format.name}"
-    check_shards(description, format, rows, parameter.shape, torch_names.world(managed))
+    check_shards(description, format, rows, shape, torch_names.world(managed))
 
 
 def _cannot_shard_columns(description: str, dim: int) -> NotImplementedError:

@@ -138,14 +138,14 @@ def shard_rows(parameter) -> int:
     return parameter.padded_sharded_param_size[:-1].numel()
 
 
+def is_short(parameter) -> bool:
+    """Whether this rank's shard has fewer rows than the first one's."""
+    return local_tensor(parameter).shape[:-1].numel() < shard_rows(parameter)
+
+
 def world(parameter) -> int:
     """The number of shards; replicate() makes one."""
     return getattr(parameter.mesh_info, "shard_mesh_size", 1)
-
-
-def process_group(parameter):
-    """Of the shards; None for replicate()."""
-    return getattr(parameter.mesh_info, "shard_process_group", None)
 
 
 def drop_padding(parameter) -> None:
@@ -204,9 +204,18 @@ def is_sharding() -> bool:
     """Whether fully_shard is calling: it cuts a weight with torch.chunk, as users do, and says to
     nobody along which dimension.
     """
-    frame = sys._getframe(1)
+    return _is_called_by("torch.distributed.fsdp.")
+
+
+def is_parallelizing() -> bool:
+    """Whether parallelize_module is calling, which cuts a weight in the same way."""
+    return _is_called_by("torch.distributed.tensor.parallel.")
+
+
+def _is_called_by(package: str) -> bool:
+    frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("torch.distributed.fsdp."):
+        if frame.f_globals.get("__name__", "").startswith(package):
             return True
         frame = frame.f_back
     return False

@@ -4,7 +4,9 @@ tensor, or refused with a reason. load() fills the tables of narrowcast.tensor.d
 
 import importlib
 
-_HANDLERS = "arithmetic copies functions joins linear matmul products queries views writes"
+_HANDLERS = (
+    "arithmetic collectives copies functions joins linear matmul products queries views writes"
+)
 
 
 def load() -> None:

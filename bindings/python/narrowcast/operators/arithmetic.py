@@ -75,12 +75,13 @@ def _writes_quantized(func, args, kwargs) -> bool:
 
 def _receives_quantized(func, args, kwargs) -> bool:
     """Whether a collective of torch.distributed that acts in place writes to a QuantizedTensor. The
-    schemas of these operators do not say what they write to, but call it `tensors`. Those that have
-    outputs beside inputs are left to torch: DTensor distributes a full state dict with one.
+    schemas of these operators do not say what they write to, but call it `tensors`, and `output...`
+    where there are inputs beside.
     """
     if func._schema.name == "c10d::send":
         return False
-    received = bound(func, args, kwargs).get("tensors")
+    values = bound(func, args, kwargs).items()
+    received = [value for name, value in values if name == "tensors" or name.startswith("output")]
     return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), received)
 
 

@@ -1,8 +1,11 @@
-"""Gradients off for a call, and as before however it ends."""
+"""Gradients before a step: those of whole parameters are whole. Gradients off for a call, and as
+before however it ends.
+"""
 
 import functools
 
 import torch
+from torch.distributed.tensor import DTensor
 
 
 def without_gradients(function):
@@ -21,3 +24,21 @@ def without_gradients(function):
             torch._C._set_grad_enabled(before)
 
     return call
+
+
+def is_whole_on_ranks(parameter: torch.Tensor) -> bool:
+    """Whether each of several ranks has the whole parameter, as a DTensor: then tensor parallelism
+    may leave each with a summand of the gradient.
+    """
+    if not isinstance(parameter, DTensor):
+        return False
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return any(one.is_replicate() and mesh.size(at) > 1 for at, one in enumerate(placements))
+
+
+def add_up(parameters: list[torch.Tensor]) -> None:
+    """Makes gradients whole of which each rank has a summand; collective if there are some."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor) and any(one.is_partial() for one in gradient.placements):
+            parameter.grad = gradient.redistribute(placements=parameter.placements)

@@ -11,6 +11,7 @@ import torch
 
 from narrowcast import _C, consensus
 from narrowcast.fsdp import agreement
+from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.reduction import Reduction
 from narrowcast.optimizer.state import make_updatable
@@ -55,6 +56,8 @@ class Tables:
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
         self._agreements = agreement.Agreements()
         self.have_agreed = False  # in this step; whoever begins one says so
+        every = [entry.parameter for entry in entries]
+        self._whole = [one for one in every if gradients.is_whole_on_ranks(one)]
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
                 self._add(entry)
@@ -147,6 +150,7 @@ class Tables:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
+        gradients.add_up(self._whole)
         tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
         return all(updates.is_current() for updates in self._updates) and all(
             table.prepare(options, grad_scale) for table in tables

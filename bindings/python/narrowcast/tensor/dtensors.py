@@ -1,6 +1,7 @@
 """DTensors: the local part, its process group, and new ones like a parameter."""
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -26,32 +27,72 @@ def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
 
 def first_element(parameter: torch.Tensor) -> int:
     """The row-major index of the local part's first element in the whole tensor, which is cut into
-    rows.
+    rows. NotImplementedError if it is cut into columns.
     """
+    shape, offset = box(parameter)
+    if tuple(shape[1:]) != tuple(parameter.shape[1:]):
+        raise NotImplementedError(
+            f"a weight of shape {tuple(parameter.shape)} is cut into columns over ranks, and the "
+            'random words of rounding="stochastic" are known for runs of rows only. Use '
+            'rounding="nearest" for the weights of row-parallel layers, in a group of their own'
+        )
+    return offset[0] * parameter.shape[1:].numel() if parameter.dim() else 0
+
+
+def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of the local part, and where it begins in the whole."""
     if not isinstance(parameter, DTensor):
-        return 0
+        return tuple(parameter.shape), (0,) * parameter.dim()
     where = parameter.device_mesh, parameter.placements
-    _, offset = compute_local_shape_and_global_offset(parameter.shape, *where)
-    return offset[0] * parameter.shape[1:].numel()
+    return compute_local_shape_and_global_offset(parameter.shape, *where)
 
 
-def shard_groups(parameter: torch.Tensor) -> list:
-    """The process groups over which a parameter is cut."""
+def _cuts(parameter: torch.Tensor) -> list[int]:
+    """The dimensions of a parameter's mesh over which it is cut."""
     if not isinstance(parameter, DTensor):
         return []
+    mesh = parameter.device_mesh
     return [
-        parameter.device_mesh.get_group(index)
+        index
         for index, placement in enumerate(parameter.placements)
-        if placement.is_shard() and parameter.device_mesh.size(index) > 1
+        if not (placement.is_replicate() or placement.is_partial()) and mesh.size(index) > 1
     ]
 
 
+def is_cut(parameter: torch.Tensor) -> bool:
+    """Whether this rank has a part alone."""
+    return bool(_cuts(parameter))
+
+
 def shard_group(parameter: torch.Tensor):
-    """The process group over which a parameter's rows are cut; None if they are not."""
-    groups = shard_groups(parameter)
-    if len(groups) > 1:
-        raise NotImplementedError(
-            f"a parameter cut along several dimensions of its mesh ({parameter.placements}) is "
-            "not supported"
-        )
-    return groups[0] if groups else None
+    """The process group of all ranks that have parts of the same whole; None if each rank has the
+    whole. Collective among them where several dimensions of the mesh cut the parameter: then the
+    group may have to be made.
+    """
+    cuts = _cuts(parameter)
+    if len(cuts) < 2:
+        return parameter.device_mesh.get_group(cuts[0]) if cuts else None
+    mesh = parameter.device_mesh
+    here = mesh.get_coordinate()
+    ranks = mesh.mesh[tuple(slice(None) if index in cuts else at for index, at in enumerate(here))]
+    return _joint_group(tuple(sorted(ranks.flatten().tolist())))
+
+
+_joint: dict[tuple[int, ...], dist.ProcessGroup] = {}  # by ranks
+
+
+def _joint_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
+    """The process group of some ranks."""
+    if len(ranks) == dist.get_world_size():
+        return dist.group.WORLD
+    if not _lives(_joint.get(ranks)):
+        _joint[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+    return _joint[ranks]
+
+
+def _lives(group: dist.ProcessGroup | None) -> bool:
+    """Whether there is such a group still: destroy_process_group() ends all."""
+    try:
+        return group is not None and bool(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return False

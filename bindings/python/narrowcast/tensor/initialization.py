@@ -27,8 +27,8 @@ def _by_value(function):
         plain = torch.empty(local.shape, dtype=torch.float32, device=local.device)
         value = dtensors.like(tensor, plain)
         if function.__name__ == "eye_":  # torch.eye knows no sharding
-            first = dtensors.first_element(tensor) // tensor.shape[-1]
-            plain.copy_(torch.eye(*tensor.shape)[first : first + len(plain)])
+            (rows, columns), (row, column) = dtensors.box(tensor)
+            plain.copy_(torch.eye(*tensor.shape)[row : row + rows, column : column + columns])
         else:
             function(value, *args, **kwargs)
         with torch.no_grad():

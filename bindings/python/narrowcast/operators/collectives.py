@@ -1,0 +1,76 @@
+"""Collectives that give others a weight as it is: it travels as the buffers and the master that it
+is. DTensor distributes a whole weight by scattering it, ZeroRedundancyOptimizer broadcasts.
+"""
+
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+
+from narrowcast import consensus
+from narrowcast.operators import arithmetic
+from narrowcast.operators.common import bound
+from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.store import Store
+
+
+@implements(torch.ops.c10d.broadcast_.default)
+def _broadcast(func, args, kwargs):
+    values = bound(func, args, kwargs)
+    (tensor,) = values["tensors"]
+    process_group = dist.ProcessGroup.unbox(values["process_group"])
+    store = tensor._store
+    is_root = process_group.rank() == values["root_rank"]
+    _prepare("a weight that is broadcast", tensor, [store], is_root, process_group)
+    work = [func([one], *args[1:], **kwargs)[1] for one in store.tensors]
+    return [tensor], _received(store, work)
+
+
+@implements(torch.ops.c10d.scatter_.default)
+def _scatter(func, args, kwargs):
+    values = bound(func, args, kwargs)
+    (output,), pieces = values["output_tensors"], [*chain(*values["input_tensors"])]
+    if not isinstance(output, QuantizedTensor):
+        return arithmetic.run(func, args, kwargs)
+    process_group = dist.ProcessGroup.unbox(values["process_group"])
+    target = output._store
+    sources = [getattr(piece, "_view", None) and piece._view.own_store() for piece in pieces]
+    stores, is_root = sources or [target], bool(sources)
+    _prepare("a weight that is scattered", output, stores, is_root, process_group)
+    work = []
+    for index, tensor in enumerate(target.tensors):
+        given = [[source.tensors[index] for source in sources]] if sources else []
+        work.append(func([tensor], given, *args[2:], **kwargs)[1])
+    target.partial = process_group.size() > 1
+    return [output], _received(target, work)
+
+
+def _prepare(
+    what: str, tensor: QuantizedTensor, stores: list[Store | None], is_root: bool, process_group
+) -> None:
+    """DisagreementError on all ranks unless what one gives is what the others have room for."""
+    can_send = all(stores) and not any(one.is_stale and one.spans_shards for one in stores)
+    if is_root and can_send:
+        for store in stores:
+            store.refresh()
+    can_take = all(stores) and len({_parts(store) for store in stores}) == 1
+    fits = can_take and (can_send or not is_root)
+    line = _parts(stores[0]) if fits else "something that cannot be sent (plain, or written to)"
+    consensus.check(what, [line], process_group, tensor.device)
+
+
+def _parts(store: Store) -> str:
+    """What all ranks must have alike."""
+    sizes = ", ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in store.tensors)
+    return f"{store.rows}x{store.columns} in {store.format.identity}, of {sizes}"
+
+
+def _received(store: Store, work: list) -> dist.Work:
+    """A weight's new bytes are there, and what was written to it before is gone."""
+    for one in work:
+        one.wait()
+    store.used = store.rows
+    if store.master is not None:
+        store.master.settle()
+    return work[-1]

@@ -1,0 +1,129 @@
+"""Modules that wrap a whole model: DistributedDataParallel, replicate() and FSDP1."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributed._composable import replicate
+from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_with_fsdp
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+import narrowcast as nc
+import ranks
+from models import STORAGES, assert_same, batch, build, build_plain, same
+from narrowcast.tensor import dtensors
+
+EVERY = (
+    *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
+    *("amax", "history", "master"),
+)
+
+
+def train(model, wrapped, optimizer, steps=3):
+    losses = []
+    for step in range(steps):
+        x, y = batch(model, step)
+        loss = F.mse_loss(wrapped(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def wrap(model, how, mesh):
+    if how == "replicate":
+        return replicate(model, device_mesh=mesh)
+    if how == "replicate_with_fsdp":
+        for block in model.blocks:
+            replicate_with_fsdp(block, mesh=mesh)
+        return replicate_with_fsdp(model, mesh=mesh)
+    options = {"views": {"gradient_as_bucket_view": True}, "static": {"static_graph": True}}
+    return DistributedDataParallel(model, **options.get(how, {}))
+
+
+def assert_trains_as_whole(mesh, format, how):
+    """All ranks begin with the weights of the first, and stay equal to one process."""
+    syncs = how != "replicate_with_fsdp"  # it leaves that to the user, as fully_shard does
+    seed = mesh.get_local_rank() if syncs else 0
+    whole, model = build(format), build(format, seed=seed)
+    stochastic = {"rounding": "stochastic", "seed": 3}
+    wrapped = wrap(model, how, mesh)
+    optimizers = [nc.FusedAdam(m.parameters(), lr=1e-2, **stochastic) for m in (model, whole)]
+    losses = train(model, wrapped, optimizers[0])
+    assert losses == train(whole, whole, optimizers[1]), (format, how)
+    for p, w in zip(model.parameters(), whole.parameters(), strict=True):
+        local = dtensors.local_of(p)
+        if isinstance(local, nc.QuantizedTensor):
+            names = [name for name in EVERY if getattr(local, name) is not None]
+            assert_same(local, w, names, f"{format} {how}")
+        else:
+            assert same(local, w), (format, how)
+        for key, value in optimizers[1].state[w].items():
+            assert same(dtensors.local_of(optimizers[0].state[p][key]), value), (format, how, key)
+
+
+def replicas(mesh):
+    for format in STORAGES:
+        assert_trains_as_whole(mesh, format, "ddp")
+    for how in ("replicate", "replicate_with_fsdp", "views", "static"):
+        for format in ("mxfp8_e4m3", "fp8_e4m3_delayed"):
+            assert_trains_as_whole(mesh, format, how)
+    begin_with_what_is_stale(mesh)
+    return refusals(mesh)
+
+
+def begin_with_what_is_stale(mesh):
+    """The first rank's weights, whatever has been written on any rank; masters without bytes and
+    bytes without masters travel too, and bfloat16 weights keep the bits of their masters.
+    """
+    for format in ("nvfp4", "mxfp8_e4m3"):
+        expected = build(format, dtype=torch.bfloat16)
+        model = build(format, dtype=torch.bfloat16, seed=mesh.get_local_rank())
+        for one in (expected, model):
+            with torch.no_grad():
+                one.head.weight.fill_(0.5 + (one is model) * mesh.get_local_rank())
+            one.blocks[0].up.weight.clear_high_precision_init_val()
+        DistributedDataParallel(model)
+        for p, w in zip(model.parameters(), expected.parameters(), strict=True):
+            assert same(p.master, w.master) if hasattr(w, "master") else same(p, w)
+            if isinstance(w, nc.QuantizedTensor):
+                assert_same(p, w, what=format)
+
+
+def message_of(error, function, *arguments, **named):
+    with pytest.raises(error) as caught:
+        function(*arguments, **named)
+    return str(caught.value)
+
+
+def refusals(mesh):
+    rank, cpu = mesh.get_local_rank(), torch.device("cpu")
+    plain = build_plain("mxfp8_e4m3")
+    wrapped = DistributedDataParallel(plain)
+    other = build(("mxfp8_e4m3", "mxfp8_e5m2")[rank])
+    some = build("mxfp8_e4m3") if rank else build_plain("mxfp8_e4m3")
+    flattened = FullyShardedDataParallel(build_plain("mxfp8_e4m3"), device_id=cpu)
+    return {
+        "convert after DDP": message_of(ValueError, nc.convert, wrapped, "nvfp4"),
+        "convert after replicate": message_of(
+            ValueError, nc.convert, replicate(build_plain("nvfp4")), "nvfp4"
+        ),
+        "convert after FSDP1": message_of(ValueError, nc.convert, flattened, "nvfp4"),
+        "other formats": message_of(RuntimeError, DistributedDataParallel, other),
+        "one converts": message_of(RuntimeError, DistributedDataParallel, some),
+        "FSDP1": message_of(
+            NotImplementedError, FullyShardedDataParallel, build("nvfp4"), device_id=cpu
+        ),
+    }
+
+
+def test_replicas():
+    first, second = ranks.run(2, "cpu", replicas)
+    assert first == second
+    assert "Call nc.convert first" in first["convert after DDP"]
+    assert "Call nc.convert first" in first["convert after replicate"]
+    assert "fully_shard" in first["convert after FSDP1"]
+    assert "rank 0 has blocks.0.up.weight" in first["other formats"]
+    assert "rank 0 has nothing" in first["one converts"]
+    assert "fully_shard" in first["FSDP1"] and "weight" in first["FSDP1"]
