@@ -34,10 +34,10 @@ struct CodePlace {
   __device__ __forceinline__ bool inside(int64_t r, int64_t c) const {
     return kFull || (r < matrix.rows && c < matrix.columns);
   }
-  // Such tiles are of whole matrices.
+  // Of an element by its place in the tile. Such tiles are of whole matrices.
   template <int R, int C>
-  __device__ __forceinline__ bool touches_block_of(int64_t r, int64_t c) const {
-    return inside(r, c);
+  __device__ __forceinline__ bool touches_block_of(int r, int c) const {
+    return inside(origin.rows + r, origin.columns + c);
   }
 };
 

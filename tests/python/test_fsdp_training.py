@@ -242,6 +242,7 @@ def from_meta(mesh, format):
         torch.manual_seed(mesh.get_local_rank())
         layer.reset_parameters()
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    optimizer.make_state()
     masters = [optimizer.state[model[i].weight]["master"].full_tensor() for i in (0, 2)]
     x = torch.randn(8, 256, device=device)
     for _ in range(2):

@@ -131,7 +131,7 @@ def test_to_plain(format):
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64, bias=False))
     model[1].weight, model[2].weight.tag = model[0].weight, "a tag"
     model[2].weight.requires_grad_(False)
-    nc.convert(model.to(BF16), format)
+    nc.convert(model.to(BF16), format, trainable=True)
     decoded = [one.weight.dequantize(BF16) for one in model]
     masters = [one.weight.master.to(BF16) for one in model]
     for values, expected in (("master", masters), ("decoded", decoded)):
@@ -144,7 +144,7 @@ def test_to_plain(format):
         assert nc.to_plain(plain) is plain
         assert plain.state_dict()["0.weight"].dtype == BF16
     assert nc.to_plain(model)[2].weight.tag == "a tag"
-    again = nc.convert(model, format).state_dict()
+    again = nc.convert(model, format, trainable=True).state_dict()
     assert same(again["2.weight"], masters[2].float())
     assert not model.load_state_dict(again, assign=True).missing_keys
     assert isinstance(model[2].weight, nc.QuantizedTensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import nn
 
 from narrowcast import _C, registry
 from narrowcast.tensor import checks, compiling, dispatch, memory, parts
@@ -183,8 +184,10 @@ class QuantizedTensor(torch.Tensor):
         return first.untyped_storage()[:] if own else first.untyped_storage()
 
     def data_ptr(self) -> int:
-        """A number of its own for each weight, and no address."""
-        return memory.number_of(self._store.tensors[0])
+        """Of a parameter, a number of its own, and no address: accelerate finds parameters by it. 0
+        of all others: torch's asynchronous saving asks whether a tensor is memory.
+        """
+        return memory.number_of(self._store.tensors[0]) if isinstance(self, nn.Parameter) else 0
 
     def __tensor_flatten__(self):
         return parts.flatten(self)
