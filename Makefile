@@ -12,6 +12,10 @@ BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))$(TORCH:%=-tor
 CODEGEN ?= ON
 JOBS    ?= $(shell nproc)
 
+# Processes that take tests; each starts ranks of its own. With VENV=none one, unless pytest-xdist is there.
+WORKERS ?= 2
+workers = $(shell $(python) -c "import xdist" 2>/dev/null && echo "-n $(WORKERS) --dist worksteal")
+
 # The newest torch that narrowcast works with, and the tests of what may differ in it, which CI runs with it: FSDP2, torch.compile, state
 # dicts and bytes.
 NEWEST       = 2.15.0
@@ -71,7 +75,7 @@ help:
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
-	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, ARGS,"
+	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, WORKERS, ARGS,"
 	@echo "           TORCH=2.13.0 (that torch instead, in .venv-2.13.0/, built in build-torch-2.13.0/)"
 
 # The virtual environment and the Debian packages. Nothing is fetched that is there already.
@@ -94,14 +98,14 @@ endif
 test: build
 	@status=0; \
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(JOBS) || status=1; \
-	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest tests || status=1; \
+	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest $(workers) tests || status=1; \
 	exit $$status
 
 test-newest: build
 	$(MAKE) python-tests TORCH=$(NEWEST) VENV=.venv-$(NEWEST) BUILD=build-newest PLUGINS_OF=$(BUILD) CODEGEN=OFF ARGS="$(NEWEST_TESTS:%=tests/python/test_%.py)"
 
 python-tests: build
-	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest $(ARGS)
+	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest $(workers) $(ARGS)
 
 exhaustive exhaustive-cuts: $(ready)
 	$(configure)

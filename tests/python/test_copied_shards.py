@@ -69,6 +69,7 @@ def written_and_saved(mesh, format):
     """One rank writes, all make bytes, and the optimizer's state is saved before its first step."""
     model = model_for(mesh, format, None)
     optimizer = nc.FusedAdam(model.parameters())
+    optimizer.make_state()
     weight = model[0].weight
     if mesh.get_local_rank() == 0:
         weight.detach().to_local().fill_(3.0)

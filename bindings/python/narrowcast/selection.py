@@ -83,7 +83,7 @@ def _module_choice(filter: Filter):
         return _Called(lambda name, module: False)
     if callable(filter):
         return _Called(_with_weights(filter))
-    return _Patterns("filter", filter, _is_default, "nn.Linear, nor of experts")
+    return _Patterns("filter", filter, _is_default, "nn.Linear or experts")
 
 
 def _is_default(name: str, module: nn.Module) -> bool:
