@@ -25,9 +25,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tqdm import tqdm
 
 import narrowcast as nc
-from checkpoints import Checkpoints
 from gpt import GPT, VOCABULARY
 from measure import CountedAllGather, stored_bytes
+from saving import Checkpoints
 from text import read, windows
 
 

@@ -46,11 +46,11 @@ def freed(before):
 def make(mesh, format, after):
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     if not after:
-        nc.convert(model, format)
+        nc.convert(model, format, recompute=False)
     for layer in model:
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh)
-    return nc.convert(model, format) if after else model
+    return nc.convert(model, format, recompute=False) if after else model
 
 
 def shard_bytes(format, world):

@@ -129,7 +129,7 @@ def test_the_optimizer_counts_steps_and_positions(name, device):
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64), nn.Linear(64, 32)).to(device)
     layers[1].weight.requires_grad_(False)
-    nc.convert(layers, name)
+    nc.convert(layers, name, trainable=True)
     parameters = [*layers.parameters()]
     groups = [{"params": parameters[3:]}, {"params": parameters[:3]}]
     optimizer = nc.FusedAdam(groups, lr=1e-2, rounding="stochastic", seed=2**40)

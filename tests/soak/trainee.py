@@ -43,7 +43,7 @@ class Trainee:
     def make(self, seed: int) -> None:
         setup = self.setup
         model = build(setup, seed).to(setup.device)
-        nc.convert(model, setup.format, recompute=setup.recompute)
+        nc.convert(model, setup.format, recompute=setup.recompute, trainable=True)
         for module in (model.block, model):
             fully_shard(module, mesh=self.mesh, reshard_after_forward=setup.reshard)
         self.model = model
