@@ -49,6 +49,7 @@ class Trainee:
         self.model = model
         moments = torch.bfloat16 if setup.bf16_state else torch.float32
         self.optimizer = nc.FusedAdam(groups(model), state_dtype=moments, **setup.options)
+        self.optimizer.make_state()  # a dict of no state would not carry histories
 
     @property
     def parameters(self) -> list[torch.Tensor]:
