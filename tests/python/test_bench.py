@@ -226,3 +226,15 @@ def test_a_mode_that_learning_has_not(mode, sentence):
     command = [sys.executable, str(BENCH / "learning.py"), "--modes", mode]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 2 and sentence in result.stderr
+
+
+def test_where_bytes_lie(tmp_path):
+    """The page has what is counted."""
+    drawn = tmp_path / "memory.svg"
+    options = ("--markdown", "--draw", drawn)
+    command = [sys.executable, str(BENCH / "where_bytes_lie.py"), *map(str, options)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stderr
+    page = BENCH.parents[1] / "docs" / "memory.md"
+    assert result.stdout.strip() in page.read_text(encoding="utf-8")
+    assert "<svg" in drawn.read_text(encoding="utf-8")
