@@ -24,7 +24,8 @@ def demo(monkeypatch):
 
 
 def test_demo(demo, tmp_path):
-    command = [sys.executable, str(EXAMPLES / "demo.py"), "--out", str(tmp_path), "--steps", "3"]
+    small = ["--width", "128", "--layers", "1", "--time", "64", "--batch", "4", "--steps", "3"]
+    command = [sys.executable, str(EXAMPLES / "demo.py"), "--out", str(tmp_path), *small]
     result = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stdout + result.stderr
     assert (tmp_path / "losses.png").stat().st_size > 10_000

@@ -58,13 +58,36 @@ def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, 
 
 
 def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
-    """check() of a line for each parameter, over the ranks that have shards of it."""
+    """check() of a line for each parameter, over the ranks that have shards of it. Where there are
+    several process groups, as of a mesh, the ranks of all hear of a difference in one.
+    """
     devices = {
         dtensors.shard_group(parameter): dtensors.local_of(parameter).device
         for parameter, _ in parameters
     }
-    for process_group, facts in lines_by_group(parameters).items():
-        check(what, facts, process_group, devices[process_group])
+    lines, error = lines_by_group(parameters), None
+    for process_group in sorted(lines, key=_along_mesh):
+        try:
+            check(what, lines[process_group], process_group, devices[process_group])
+        except DisagreementError as found:
+            error = error or found
+    # Once along each dimension of a mesh, a flag comes to all of it.
+    for process_group in sorted(lines, key=_along_mesh) if len(lines) > 1 else ():
+        flag = torch.tensor([error is not None], dtype=torch.int32, device=devices[process_group])
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=process_group)
+        if flag.item() and error is None:
+            error = DisagreementError(
+                f"ranks disagree about {what}, those of another process group of the mesh, which "
+                "say in what. Every rank raises this error"
+            )
+    if error is not None:
+        raise error
+
+
+def _along_mesh(process_group: dist.ProcessGroup) -> tuple[int, int]:
+    """In what order ranks of a mesh come to its process groups: by how far ranks lie apart."""
+    ranks = dist.get_process_group_ranks(process_group)
+    return ranks[-1] - ranks[0], len(ranks)
 
 
 def _difference(what: str, every: list[list[str]], ranks: list[int]) -> str:
