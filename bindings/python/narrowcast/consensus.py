@@ -36,15 +36,22 @@ def check(
     """Compares facts, a line each, over the ranks; collective, and the host waits for it.
     DisagreementError on every rank, with the ranks and the lines that differ, unless all are equal.
     """
+    if error := _disagreement(what, facts, process_group, device):
+        raise error
+
+
+def _disagreement(what: str, facts: list[str], process_group, device) -> DisagreementError | None:
+    """The error of all ranks of a group; None if they have the same facts."""
     own = digest(facts)
     both = torch.tensor([own, -own], dtype=torch.int64, device=device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=process_group)
     if both.sum().item() == 0:  # the largest is the smallest
-        return
+        return None
     every: list = [None] * dist.get_world_size(process_group)
     with torch.cuda.device(device if device.type == "cuda" else -1):
         dist.all_gather_object(every, facts, group=process_group)
-    raise DisagreementError(_difference(what, every, dist.get_process_group_ranks(process_group)))
+    ranks = dist.get_process_group_ranks(process_group)
+    return DisagreementError(_difference(what, every, ranks))
 
 
 def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, list[str]]:
@@ -65,14 +72,12 @@ def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
         dtensors.shard_group(parameter): dtensors.local_of(parameter).device
         for parameter, _ in parameters
     }
-    lines, error = lines_by_group(parameters), None
-    for process_group in sorted(lines, key=_along_mesh):
-        try:
-            check(what, lines[process_group], process_group, devices[process_group])
-        except DisagreementError as found:
-            error = error or found
+    lines = lines_by_group(parameters)
+    groups = sorted(lines, key=_along_mesh)
+    errors = [_disagreement(what, lines[one], one, devices[one]) for one in groups]
+    error = next(filter(None, errors), None)
     # Once along each dimension of a mesh, a flag comes to all of it.
-    for process_group in sorted(lines, key=_along_mesh) if len(lines) > 1 else ():
+    for process_group in groups if len(groups) > 1 else ():
         flag = torch.tensor([error is not None], dtype=torch.int32, device=devices[process_group])
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=process_group)
         if flag.item() and error is None:
