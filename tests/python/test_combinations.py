@@ -15,7 +15,7 @@ import torch
 
 import drawn_specs
 
-COUNT = int(os.environ.get("NARROWCAST_DRAWN", "12"))
+COUNT = int(os.environ.get("NARROWCAST_DRAWN", "8"))
 SEED = int(os.environ.get("NARROWCAST_SEED", "1"))
 
 

@@ -84,7 +84,7 @@ def convert(
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
-    held.warn_of_optimizers([(name, weight) for name, weight, _ in weights])
+    held.warn_of_optimizers(weights)
     tensor_parallel.watch(model, [places[0][0] for _, _, places in weights])
     experts.warn_of(left_out)
     return model
