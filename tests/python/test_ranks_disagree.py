@@ -146,8 +146,8 @@ def asked_once(mesh, format):
     """
     from narrowcast import consensus
 
-    asked, check = [], consensus.check
-    consensus.check = lambda what, *rest: (asked.append(what), check(what, *rest))
+    asked, compare = [], consensus.disagreement
+    consensus.disagreement = lambda what, *rest: (asked.append(what), compare(what, *rest))[1]
     try:
         model = shard(build(format, mesh.device_type), mesh, reshard_after_forward=True)
         optimizer = nc.FusedAdam(model.parameters())
@@ -155,7 +155,7 @@ def asked_once(mesh, format):
             loss_of(model, step, mesh.device_type).backward()
             optimizer.step()
     finally:
-        consensus.check = check
+        consensus.disagreement = compare
     return asked
 
 

@@ -36,11 +36,11 @@ def check(
     """Compares facts, a line each, over the ranks; collective, and the host waits for it.
     DisagreementError on every rank, with the ranks and the lines that differ, unless all are equal.
     """
-    if error := _disagreement(what, facts, process_group, device):
+    if error := disagreement(what, facts, process_group, device):
         raise error
 
 
-def _disagreement(what: str, facts: list[str], process_group, device) -> DisagreementError | None:
+def disagreement(what: str, facts: list[str], process_group, device) -> DisagreementError | None:
     """The error of all ranks of a group; None if they have the same facts."""
     own = digest(facts)
     both = torch.tensor([own, -own], dtype=torch.int64, device=device)
@@ -74,7 +74,7 @@ def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
     }
     lines = lines_by_group(parameters)
     groups = sorted(lines, key=_along_mesh)
-    errors = [_disagreement(what, lines[one], one, devices[one]) for one in groups]
+    errors = [disagreement(what, lines[one], one, devices[one]) for one in groups]
     error = next(filter(None, errors), None)
     # Once along each dimension of a mesh, a flag comes to all of it.
     for process_group in groups if len(groups) > 1 else ():
