@@ -45,13 +45,5 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del (
-    load_all,
-    _full_state_dicts,
-    _hooks,
-    _initialization,
-    _operators,
-    _start,
-    _torch_version,
-    _wrappers,
-)
+del load_all, _full_state_dicts, _hooks, _initialization, _operators, _start, _torch_version
+del _wrappers
