@@ -5,7 +5,7 @@ import math
 import torch
 
 from narrowcast import _C
-from narrowcast.operators import table
+from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
@@ -159,4 +159,8 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
             f"{target.describe()}: copy_ of a tensor of shape {tuple(value.shape)} into one of "
             f"shape {tuple(target.shape)}: the shapes must be equal, or broadcast to the target's"
         ) from None
-    target.write(value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32))
+    value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
+    if averages.is_averaging():
+        averages.write(target, value)
+    else:
+        target.write(value)
