@@ -52,19 +52,24 @@ def _frozen(averaged: torch.nn.Module, model: torch.nn.Module) -> set[int]:
     their averages are themselves, and functions of the user's would round their values.
     """
     pairs = zip(averaged.parameters(), model.parameters(), strict=False)
-    locals = [tuple(map(dtensors.local_of, pair)) for pair in pairs]
+    weights = [tuple(map(dtensors.local_of, pair)) for pair in pairs]
     stores = [
-        tuple(one._store for one in pair)
-        for pair in locals
-        if all(isinstance(one, QuantizedTensor) and one.master is None for one in pair)
+        (mine._store, other._store) for mine, other in weights if _is_bare(mine) and _is_bare(other)
     ]
     return {id(mine) for mine, other in stores if _are_equal(mine, other)}
 
 
-def _are_equal(*stores: Store) -> bool:
-    mine, others = (store.tensors for store in stores)
-    alike = stores[0].format is stores[1].format and len(mine) == len(others)
-    return alike and all(torch.equal(a, b) for a, b in zip(mine, others, strict=True))
+def _is_bare(weight: torch.Tensor) -> bool:
+    """Whether it is its bytes alone."""
+    return isinstance(weight, QuantizedTensor) and weight.master is None
+
+
+def _are_equal(mine: Store, other: Store) -> bool:
+    """An average may be on another device than the model."""
+    if mine.format is not other.format or mine.bytes.usages != other.bytes.usages:
+        return False
+    pairs = zip(mine.tensors, other.tensors, strict=True)
+    return all(torch.equal(a, b.to(a.device)) for a, b in pairs)
 
 
 def value_of(tensor: QuantizedTensor) -> torch.Tensor:
