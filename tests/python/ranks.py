@@ -46,6 +46,15 @@ def run(world, device, function, *arguments):
             raise
 
 
+def run_alone(world, device, function, *arguments):
+    """The same of processes that end with it: more of them than other tests need."""
+    try:
+        return run(world, device, function, *arguments)
+    finally:
+        if world in _pools:
+            _stop(world)
+
+
 def errors(world, device, function, *arguments):
     """The same for a function that returns its exception on every rank: their (kind, message)."""
     return run(world, device, _caught, inspect.getfile(function), function.__name__, arguments)
@@ -61,7 +70,7 @@ def _caught(mesh, path, name, arguments):
 
 class _Pool:
     def __init__(self, world):
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self.pipes, self.processes = [], []
         for rank in range(world):
             here, there = context.Pipe()
@@ -99,6 +108,15 @@ class _Pool:
         for process in self.processes:
             process.kill()
             process.join()
+
+
+def _context():
+    """Where no GPU forbids a fork, of a process that has imported torch: once, and not by rank."""
+    context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
+    if context.get_start_method() == "forkserver":
+        checkpoints = "torch.distributed.checkpoint.state_dict"
+        context.set_forkserver_preload(["narrowcast", "torch._dynamo", checkpoints])
+    return context
 
 
 _pools = {}

@@ -9,7 +9,7 @@ from torch.optim import swa_utils
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, assert_quantized, build_plain, same, shard
+from models import GATHERS, assert_quantized, assert_same, build_plain, same, shard
 
 TESTED_FORMATS = GATHERS
 STEP = 1e-4  # less than a format tells apart
@@ -58,6 +58,28 @@ def test_averaged_model(format, way):
     assert same(average.master, plain)
     assert same(weight.master, present)
     assert_quantized(average.detach(), plain.detach())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_masters(format, way):
+    """A frozen weight is its own average, whatever rounds. One that moves all the same, as by an
+    optimizer that has masters itself, is averaged by its decoded values, in float32.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 128)).requires_grad_(False)
+    nc.convert(model, format)
+    plain, moved = nn.Linear(128, 128, bias=False), model[1].weight
+    average = swa_utils.AveragedModel(model, **WAYS[way])
+    plain_average = swa_utils.AveragedModel(plain, **WAYS[way])
+    for _ in range(3):
+        with torch.no_grad():
+            moved.copy_(torch.randn(128, 128))
+            plain.weight.copy_(moved.dequantize())
+        average.update_parameters(model)
+        plain_average.update_parameters(plain)
+    assert average.module[0].weight.master is None
+    assert_same(average.module[0].weight, model[0].weight)
+    assert same(average.module[1].weight.master, plain_average.module.weight)
 
 
 def test_elsewhere_arithmetic_decodes(format):

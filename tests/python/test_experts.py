@@ -189,6 +189,21 @@ def test_scaled_products_of_one_expert():
     assert same(F.linear(x, w[1]), alone(x))
 
 
+@pytest.mark.parametrize("how", ["batched", "grouped"])
+def test_products_of_all_experts_decode(how):
+    """Whatever was asked for: outputs and gradients are those of decoded products."""
+    scaled, plain = (
+        nc.convert(build(how), "mxfp8_e4m3", products=products)[0]
+        for products in ("scaled", "decoded")
+    )
+    x = torch.randn(TOKENS, WIDTH)
+    for one in (scaled, plain):
+        one(x).square().sum().backward()
+    assert same(scaled(x), plain(x))
+    for mine, other in zip(scaled.parameters(), plain.parameters(), strict=True):
+        assert same(mine.grad, other.grad)
+
+
 # ---- the ways of reading them ----
 
 

@@ -11,12 +11,11 @@ import narrowcast as nc
 import ranks
 from models import (
     SHARDINGS,
-    WHOLE_STATE,
+    assert_equal_state,
     assert_quantized,
     assert_same,
     build,
     build_plain,
-    local_rows,
     loss_of,
     same,
     shard,
@@ -26,27 +25,6 @@ from models import (
 )
 
 TESTED_FORMATS = SHARDINGS
-
-
-def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
-    """Every parameter, its bytes and its state are the rows that this rank has of the whole."""
-    for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
-        for key, value in whole_optimizer.state[w].items():
-            mine = optimizer.state[p][key]
-            if key not in WHOLE_STATE:
-                mine, value = mine.to_local(), local_rows(value, p, mesh)
-            assert same(mine, value), (name, key)
-        local = p.to_local()
-        if not isinstance(w, nc.QuantizedTensor):
-            assert same(local, local_rows(w, p, mesh)), name
-            continue
-        assert isinstance(local, nc.QuantizedTensor)
-        names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
-        if local.format.columnwise_derived:
-            assert local.columnwise_data is None
-        else:
-            names += ["columnwise_data", "columnwise_scale_inv"]
-        assert_same(local, local_rows(w.detach(), p, mesh), names, name)
 
 
 def train_both(mesh, format, options, rounding):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 
 import narrowcast as nc
@@ -78,6 +80,20 @@ def _linear(value):
     return layer
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_rank():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def received(q):
+    """By a plain tensor."""
+    plain = torch.zeros(q.shape)
+    dist.all_gather_into_tensor(plain, q)
+    return plain
+
+
 def on_meta(q):
     meta = q.to("meta")
     return torch.empty_like(meta, device="cpu").copy_(q)
@@ -111,6 +127,10 @@ EXAMPLES = {
     table.AVERAGE: lambda q, u: averaged(q),
     table.ARITHMETIC: lambda q, u: torch._foreach_lerp_([q.clone()], [torch.ones_like(q)], 0.5),
     table.SET: lambda q, u: q.clone().set_(torch.ones(3)),
+    table.BROADCAST: lambda q, u: filled(q, lambda t: dist.broadcast(t, 0)),
+    table.SEND: lambda q, u: received(q),
+    table.RECEIVE: lambda q, u: dist.all_reduce(q),
+    table.FULL: lambda q, u: funcol.all_gather_tensor(q, 0, dist.group.WORLD),
     table.STORAGE: lambda q, u: q.untyped_storage() and q,
     table.SHARED: lambda q, u: torch.tensor(q.clone().share_memory_().is_shared()),
     table.NO_MEMORY: lambda q, u: torch.tensor(q.tolist()),

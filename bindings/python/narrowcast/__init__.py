@@ -5,6 +5,7 @@ FSDP2.
 from narrowcast import torch_version as _torch_version  # before all that needs the right one
 
 # isort: split
+from narrowcast import full_state_dicts as _full_state_dicts
 from narrowcast import operators as _operators
 from narrowcast.command import start as _start
 from narrowcast.conversion import convert
@@ -44,4 +45,5 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _hooks, _initialization, _operators, _start, _torch_version, _wrappers
+del load_all, _full_state_dicts, _hooks, _initialization, _operators, _start, _torch_version
+del _wrappers

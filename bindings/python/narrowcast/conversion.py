@@ -11,9 +11,10 @@ from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.parallel import cuts, wrappers
 from narrowcast.parallel import tensor as tensor_parallel
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
+from narrowcast.tensor.label import Label
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store import Label, Store
+from narrowcast.tensor.store import Store
 
 _WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
 

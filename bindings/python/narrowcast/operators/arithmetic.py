@@ -85,10 +85,7 @@ def _receives_quantized(func, args, kwargs) -> bool:
     return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), received)
 
 
-@implements(
-    torch.ops._c10d_functional.all_gather_into_tensor.default,
-    torch.ops.aten.constant_pad_nd.default,
-)
+@implements(*table.FULL.operators)
 def _gather_shards(func, args, kwargs):
     """DTensor makes a full tensor of shards with these two (full_tensor(); a short shard is padded
     first). A shard that keeps its master gives that, as state dicts do: what is loaded from it is

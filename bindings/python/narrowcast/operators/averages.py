@@ -1,6 +1,7 @@
 """Averages of weights are averages of masters: steps of an average are smaller than what a format
-tells apart. torch.optim.swa_utils.AveragedModel computes them in place or not, by functions of the
-user's; so while it does, a weight stands for its master in all arithmetic.
+tells apart. A frozen weight has none, and is its own average. torch.optim.swa_utils.AveragedModel
+computes averages in place or not, by functions of the user's; so while it does, a weight stands for
+its master in all arithmetic.
 """
 
 import contextlib
@@ -13,35 +14,62 @@ from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators import table
 from narrowcast.operators.common import written
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.store import Store
 
 _threads = threading.local()
 
 
 @contextlib.contextmanager
-def _averaging():
-    before, _threads.averages = is_averaging(), True
+def _averaging(frozen: set[int]):
+    before, _threads.frozen = getattr(_threads, "frozen", None), frozen
     try:
         yield
     finally:
-        _threads.averages = before
+        _threads.frozen = before
 
 
 def is_averaging() -> bool:
     """Whether this thread is in AveragedModel.update_parameters()."""
-    return getattr(_threads, "averages", False)
+    return getattr(_threads, "frozen", None) is not None
 
 
 def _of_masters(update_parameters):
     @functools.wraps(update_parameters)
     def update(self, model):
-        with _averaging():
+        with _averaging(_frozen(self.module, model)):
             return update_parameters(self, model)
 
     return update
 
 
 swa_utils.AveragedModel.update_parameters = _of_masters(swa_utils.AveragedModel.update_parameters)
+
+
+def _frozen(averaged: torch.nn.Module, model: torch.nn.Module) -> set[int]:
+    """The stores of averages that are of the same bytes as the model's weights, without masters:
+    their averages are themselves, and functions of the user's would round their values.
+    """
+    pairs = zip(averaged.parameters(), model.parameters(), strict=False)
+    weights = [tuple(map(dtensors.local_of, pair)) for pair in pairs]
+    stores = [
+        (mine._store, other._store) for mine, other in weights if _is_bare(mine) and _is_bare(other)
+    ]
+    return {id(mine) for mine, other in stores if _are_equal(mine, other)}
+
+
+def _is_bare(weight: torch.Tensor) -> bool:
+    """Whether it is its bytes alone."""
+    return isinstance(weight, QuantizedTensor) and weight.master is None
+
+
+def _are_equal(mine: Store, other: Store) -> bool:
+    """An average may be on another device than the model."""
+    if mine.format is not other.format or mine.bytes.usages != other.bytes.usages:
+        return False
+    pairs = zip(mine.tensors, other.tensors, strict=True)
+    return all(torch.equal(a, b.to(a.device)) for a, b in pairs)
 
 
 def value_of(tensor: QuantizedTensor) -> torch.Tensor:
@@ -79,7 +107,17 @@ def run(func, args, kwargs):
     func(*plain[0], **plain[1])
     for one in targets:
         if one.master is None:
-            one.write(values[id(one)])
+            write(one, values[id(one)])
         else:
             one._store.mark_stale(one._view.region.row_end)
     return args[0] if func._schema.returns else None
+
+
+def write(average: QuantizedTensor, value: torch.Tensor) -> None:
+    """Sets an average to a value. One without a master gets one if it moves: by small steps."""
+    store = average._store
+    if id(store) in _threads.frozen:
+        return
+    if store.master is None:
+        store.master = Master(store.high_precision(store.whole))
+    average.write(value)

@@ -4,18 +4,19 @@ is. DTensor distributes a whole weight by scattering it, ZeroRedundancyOptimizer
 
 from itertools import chain
 
-import torch
 import torch.distributed as dist
 
 from narrowcast import consensus
-from narrowcast.operators import arithmetic
+from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import bound
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.store import Store
 
+_BROADCAST, _SCATTER = table.BROADCAST.operators
 
-@implements(torch.ops.c10d.broadcast_.default)
+
+@implements(_BROADCAST)
 def _broadcast(func, args, kwargs):
     values = bound(func, args, kwargs)
     (tensor,) = values["tensors"]
@@ -27,7 +28,7 @@ def _broadcast(func, args, kwargs):
     return [tensor], _received(store, work)
 
 
-@implements(torch.ops.c10d.scatter_.default)
+@implements(_SCATTER)
 def _scatter(func, args, kwargs):
     values = bound(func, args, kwargs)
     (output,), pieces = values["output_tensors"], [*chain(*values["input_tensors"])]

@@ -5,7 +5,7 @@ import math
 import torch
 
 from narrowcast import _C
-from narrowcast.operators import table
+from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
@@ -15,6 +15,7 @@ from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.transposed import Transposed
+from narrowcast.tensor.writing import write
 
 
 def _wanted(values) -> tuple[torch.device, torch.dtype]:
@@ -125,9 +126,9 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
         store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
     ):
         # Bytes under another scale of the tensor would change what lies beside them.
-        store.write(region, origin.high_precision(taken))
+        write(store, region, origin.high_precision(taken))
     elif missing and origin.master is not None:
-        store.write(region, taken.of(origin.master.value))
+        write(store, region, taken.of(origin.master.value))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
         rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
@@ -159,4 +160,8 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
             f"{target.describe()}: copy_ of a tensor of shape {tuple(value.shape)} into one of "
             f"shape {tuple(target.shape)}: the shapes must be equal, or broadcast to the target's"
         ) from None
-    target.write(value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32))
+    value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
+    if averages.is_averaging():
+        averages.write(target, value)
+    else:
+        target.write(value)

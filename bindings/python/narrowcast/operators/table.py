@@ -30,14 +30,15 @@ ROWS: list[Row] = []
 
 
 def _row(title: str, rule: Callable[[Format], Outcome], operators: str) -> Row:
-    """`operators`: names in torch.ops.aten, of the default overload where none is named."""
+    """`operators`: names in torch.ops, in aten and of the default overload where none is named."""
     ROWS.append(Row(title, rule, tuple(map(_operator, operators.split()))))
     return ROWS[-1]
 
 
 def _operator(name: str):
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+    name, _, overload = name.partition(".")
+    namespace, _, packet = name.rpartition("::")
+    return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
 
 
 def _by_format(title: str, rule: str, operators: str = "") -> Row:
@@ -159,6 +160,28 @@ SET = _error(
     "set_, resize_",
     "the bytes lie in several buffers, which no one storage holds",
     "set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor set_ resize_",
+)
+
+# ---- other ranks ----
+
+BROADCAST = _exact(
+    "dist.broadcast, dist.scatter; distribute_tensor and ZeroRedundancyOptimizer, by these",
+    "buffers and master travel, if all ranks have them alike; else an error on every rank",
+    "c10d::broadcast_ c10d::scatter_",
+)
+SEND = _exact(
+    "dist.send, gather, all_gather, all_to_all, reduce_scatter of a weight into plain tensors",
+    "the decoded values travel",
+)
+RECEIVE = _error(
+    "dist.recv, reduce, all_reduce, gather, all_to_all, reduce_scatter, all_gather_into_tensor "
+    "into a weight",
+    "codes and scales lie in several buffers; a plain tensor can receive, and copy_ sets the value",
+)
+FULL = _exact(
+    "full_tensor() of a shard",
+    "a plain tensor: the masters, or the decoded values where none is kept",
+    "_c10d_functional::all_gather_into_tensor constant_pad_nd",
 )
 
 # ---- questions ----

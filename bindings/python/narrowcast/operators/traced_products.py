@@ -66,7 +66,7 @@ def _run(
     return _product(name, operands, place, factors, strided(value, rows, *view))
 
 
-@torch.library.register_fake("narrowcast::product_with_view")
+@compiling.on_meta("product_with_view")
 def _shape(name, operands, place, factors, data, scale, amax, present, format, usage, dtype, *view):
     shape, stride, _ = view
     value = data.new_empty_strided(shape, stride, dtype=dtype)

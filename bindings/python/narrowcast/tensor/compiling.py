@@ -31,7 +31,7 @@ def matrix_of(format: str, usage: int, data: torch.Tensor) -> tuple[int, int]:
 _META = torch.library.Library("narrowcast", "IMPL", "Meta")
 
 
-def _on_meta(name: str):
+def on_meta(name: str):
     """Enters a function as an operator's kernel."""
 
     def enter(function):
@@ -41,12 +41,12 @@ def _on_meta(name: str):
     return enter
 
 
-@_on_meta("dequantize")
+@on_meta("dequantize")
 def _dequantize(data, scale, amax, present, format, usage, dtype):
     return data.new_empty(matrix_of(format, usage, data), dtype=dtype)
 
 
-@_on_meta("product")
+@on_meta("product")
 def _product(operand, data, scale, amax, present, bias, format, usage, backward):
     rows, columns = matrix_of(format, usage, data)
     return operand.new_empty((*operand.shape[:-1], columns if backward else rows))
@@ -67,7 +67,7 @@ for _name in ("cast", "cast_stochastic"):
     _META.impl(_name, _cast)
 
 
-@_on_meta("scaled_product")
+@on_meta("scaled_product")
 def _scaled_product(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_rows, *rest):
     kept = (
         matrix_of(format, usage, operand[0])[over_rows]

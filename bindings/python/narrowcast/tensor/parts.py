@@ -6,9 +6,10 @@ import torch
 
 from narrowcast import registry
 from narrowcast._C import Bytes
+from narrowcast.tensor.label import Label
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store import Label, Store
+from narrowcast.tensor.store import Store
 
 # The tensors, as attributes of a QuantizedTensor.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from narrowcast import _C, errors
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting, memory
+from narrowcast.tensor import buffers, casting
+from narrowcast.tensor.label import UNNAMED, Label
+from narrowcast.tensor.late import Late
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import Region
-
-
-class Label(NamedTuple):
-    """What a weight keeps through copies: its name, for messages, and nc.convert's options."""
-
-    name: str | None = None
-    recompute: bool | None = False  # None: as the first gather finds it
-    products: str = "decoded"
-
-
-UNNAMED = Label()
-
-
-class Late(NamedTuple):
-    """Columnwise bytes that follow from rowwise ones which have not all come. `bytes`: both usages,
-    the columnwise buffers those of an earlier value; `by_hand`: post_all_gather_processing alone
-    makes them.
-    """
-
-    bytes: _C.Bytes
-    by_hand: bool
 
 
 class Store:
@@ -60,7 +39,8 @@ class Store:
         self.format, self.rows, self.columns = bytes.format, bytes.rows, bytes.columns
         self.whole = buffers.whole_of(bytes)
         self.partial, self.used, self.is_cut = False, bytes.rows, False
-        self.present = self.gather = self.late = self.sender = None
+        self.present = self.gather = self.sender = None
+        self.late: Late | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -169,16 +149,8 @@ class Store:
 
     def _complete(self) -> None:
         """Makes columnwise bytes that are late. ValueError where that is left to the caller."""
-        if self.late is None:
-            return
-        if self.late.by_hand:
-            raise ValueError(
-                f"{self.describe()} has no columnwise bytes since its shards were cast: call "
-                "nc.post_all_gather_processing when all have been gathered "
-                "(manual_post_all_gather_processing=True leaves that to you)"
-            )
-        _C.derive_columnwise([self.late.bytes])
-        self.bytes, self.late = self.late.bytes, None
+        if self.late is not None:
+            self.bytes, self.late = self.late.made(self), None
 
     def refresh(self) -> None:
         """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""
@@ -198,45 +170,6 @@ class Store:
                 "Read it after one"
             )
         casting.cast_masters([self])
-
-    def write(self, region: Region, value: torch.Tensor) -> None:
-        """Sets a region to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
-        that is set and the bytes become stale; without, they are made at once. The value that a
-        saved state has just brought changes nothing: its bytes may be others than a new value's.
-        """
-        if self.master is not None:
-            self._write_master(region, value)
-        elif region == self.whole and not self.spans_shards:
-            casting.cast_value(self.bytes, value)
-            self.used = self.rows
-        elif not self.format.tensor_amax:  # a region is of whole blocks, each with its own scales
-            usages, device = self.bytes.usages, self.bytes.device
-            part = buffers.allocate(self.format, *region.shape, usages, device)
-            casting.cast_value(part, value)
-            buffers.copy_region(self.bytes, region, part, buffers.whole_of(part))
-            self.used = max(self.used, region.row_end)
-        else:
-            raise self._cannot_write(region)
-
-    def _cannot_write(self, region: Region) -> NotImplementedError:
-        is_wide = region.columns == self.columns
-        columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
-        way = "Write the whole tensor"
-        if self.spans_shards:
-            way = "Load plain values before nc.convert, which then quantizes the shards together"
-        return NotImplementedError(
-            f"{self.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
-            "alone, because a scale spans the whole tensor and no master is kept "
-            f"(nc.convert(..., trainable=True) keeps one). {way}"
-        )
-
-    def _write_master(self, region: Region, value: torch.Tensor) -> None:
-        self.notice()
-        own, is_saved = region.of(self.master.value), self.master.saved is not None
-        if is_saved and memory.have_same_bits(own, value):
-            return
-        own.copy_(value)
-        self.mark_stale(region.row_end)
 
     def notice(self) -> None:
         """A load may have written to the master, which state dicts hold."""

@@ -12,6 +12,7 @@ from narrowcast.tensor import buffers
 from narrowcast.tensor.pieces import check_copied, part_of
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.writing import write
 
 
 class View:
@@ -111,9 +112,9 @@ class View:
         return self.oriented(self.store.dequantize(self.region, dtype, usage))
 
     def write(self, value: torch.Tensor) -> None:
-        """Sets the value, from one of any shape; see Store.write."""
+        """Sets the value, from one of any shape; see narrowcast.tensor.writing."""
         shape = self.region.shape[::-1] if self.exchanged else self.region.shape
-        self.store.write(self.region, self.oriented(value.reshape(shape)))
+        write(self.store, self.region, self.oriented(value.reshape(shape)))
 
     # ---- copies ----
 

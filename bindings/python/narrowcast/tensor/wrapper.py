@@ -7,16 +7,18 @@ from functools import partial
 import torch
 from torch import nn
 
-from narrowcast import _C, registry
+from narrowcast import _C
 from narrowcast.tensor import checks, compiling, dispatch, memory, parts
+from narrowcast.tensor.attributes import Attributes
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.derivative import Dequantize
+from narrowcast.tensor.label import Label
 from narrowcast.tensor.region import Region, strides
-from narrowcast.tensor.store import Label, Store
+from narrowcast.tensor.store import Store
 from narrowcast.tensor.view import View
 
 
-class QuantizedTensor(torch.Tensor):
+class QuantizedTensor(Attributes, torch.Tensor):
     """A tensor in a narrow format, made by nc.quantize and nc.convert.
 
     It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
@@ -43,79 +45,7 @@ class QuantizedTensor(torch.Tensor):
     def __init__(self, *args, **kwargs):
         super().__init__()  # all is done in __new__
 
-    # ---- what it is made of ----
-
-    @property
-    def format(self) -> registry.Format:
-        """The facts of its format."""
-        return self._store.format
-
-    @property
-    def rowwise_data(self) -> torch.Tensor | None:
-        """uint8, two-dimensional: the rowwise codes. None where absent.
-
-        The buffer itself, or a copy if this is a view whose bytes do not lie together.
-        """
-        return self._view.buffer("rowwise", 0)
-
-    @property
-    def rowwise_scale_inv(self) -> torch.Tensor | None:
-        """uint8 or float32: the rowwise scales with their zero padding; (1,) where one scale spans
-        the tensor. None where absent.
-        """
-        return self._view.buffer("rowwise", 1)
-
-    @property
-    def columnwise_data(self) -> torch.Tensor | None:
-        """uint8, two-dimensional: the columnwise codes. None where absent."""
-        return self._view.buffer("columnwise", 0)
-
-    @property
-    def columnwise_scale_inv(self) -> torch.Tensor | None:
-        """uint8 or float32: the columnwise scales, as rowwise_scale_inv."""
-        return self._view.buffer("columnwise", 1)
-
-    @property
-    def amax(self) -> torch.Tensor | None:
-        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None.
-        torch's method of this name is hidden: torch.amax(w, dim) does the same.
-        """
-        return self._view.spanning("amax")
-
-    @property
-    def history(self) -> torch.Tensor | None:
-        """float32, with delayed scaling: the multiplier of encoding behind the bytes, that of the
-        next step, and the amaxes of the whole tensor's last casts, the newest first; else None.
-        """
-        return self._view.spanning("history")
-
-    @property
-    def master(self) -> torch.Tensor | None:
-        """float32, of this shape: the value that the bytes are made from, which the optimizer
-        owns. None if it is not kept.
-        """
-        master = self._view.master
-        return master if master is None or master.shape == self.shape else master.view(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Of codes, scales and what spans the tensor, padding included; the master apart.
-        element_size() is that of the logical dtype.
-        """
-        return self._view.nbytes
-
-    def get_high_precision_init_val(self) -> torch.Tensor | None:
-        """float32, of this shape, on the CPU: the value that nc.convert was given, for an optimizer
-        that keeps masters itself; None if it is not kept. Transformer Engine's name for it.
-        """
-        return None if self.master is None else self.master.detach().to("cpu", copy=True)
-
-    def clear_high_precision_init_val(self) -> None:
-        """Drops the master, after which the bytes alone are the value: nc.quantize_master_weights
-        sets them from an optimizer's shards. FusedAdam then makes a master from the bytes.
-        """
-        self._store.refresh()
-        self._store.master = None
+    # ---- values ----
 
     def dequantize(
         self, dtype: torch.dtype = torch.float32, usage: str = "rowwise"
@@ -170,7 +100,7 @@ class QuantizedTensor(torch.Tensor):
                 self._base._view = self._view
 
     def write(self, value: torch.Tensor) -> None:
-        """Sets the value, of this shape; see Store.write."""
+        """Sets the value, of this shape; see narrowcast.tensor.writing."""
         self._view.write(value)
 
     # ---- torch's protocols ----

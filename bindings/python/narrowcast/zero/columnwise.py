@@ -11,7 +11,8 @@ import torch
 
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.store import Late, Store
+from narrowcast.tensor.late import Late
+from narrowcast.tensor.store import Store
 
 
 def withhold(store: Store, by_hand: bool) -> None:

@@ -1,0 +1,83 @@
+"""Full state dicts that one rank gives all others (broadcast_from_rank0): torch sends plain tensors
+of a shape and a dtype, and a weight without a master is its bytes.
+"""
+
+import functools
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _state_dict_utils
+
+from narrowcast import registry
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Store
+
+
+def _with_bytes(broadcast):
+    """torch's function, which sends some keys of a state dict that the first rank has, and gives
+    each rank its part of what it receives. All ranks know which of their own values are bytes, and
+    for these alone ask what will come.
+    """
+
+    @functools.wraps(broadcast)
+    def send(full_state_dict, local_state_dict, keys, device, pg=None):
+        received = dict(full_state_dict)
+        for key in keys:
+            value = received[key] if dist.get_rank() == 0 else None
+            target = local_state_dict.get(key)
+            is_quantized = isinstance(dtensors.local_of(target), QuantizedTensor)
+            bytes = _bytes_of_first(value, device, pg) if is_quantized else None
+            if bytes is not None:
+                _give(bytes, local_state_dict, key, device, pg)
+                continue
+            if isinstance(value, QuantizedTensor):
+                received[key] = value.dequantize(value.dtype)
+            broadcast(received, local_state_dict, [key], device, pg)
+
+    return send
+
+
+def _bytes_of_first(value, device, pg) -> QuantizedTensor | None:
+    """The first rank's weight, on all ranks; None if it sends plain values."""
+    described = [_describe(value) if isinstance(value, QuantizedTensor) else None]
+    dist.broadcast_object_list(described, src=0, group=pg)
+    if described[0] is None:
+        return None
+    there = _device_of(pg or dist.group.WORLD, device)
+    mine = _room(*described[0], there) if value is None else value.detach().to(there)
+    with torch.no_grad():
+        dist.broadcast(mine, src=0, group=pg)
+    return mine
+
+
+def _describe(value: QuantizedTensor) -> tuple:
+    """What _room() takes."""
+    store = value._store
+    facts = store.format.name, tuple(value.shape), value.dtype
+    return *facts, store.bytes.usages, store.master is not None
+
+
+def _room(name: str, shape, dtype, usages, has_master: bool, device) -> QuantizedTensor:
+    rows, columns = matrix_shape(shape)
+    bytes = buffers.allocate(registry.format(name), rows, columns, usages, device)
+    value = torch.empty(rows, columns, device=device) if has_master else None
+    return QuantizedTensor(Store(bytes, value if value is None else Master(value)), shape, dtype)
+
+
+def _device_of(pg: dist.ProcessGroup, device: torch.device) -> torch.device:
+    """Where a process group can send, of a model on a device."""
+    possible = pg._device_types
+    return device if device.type in {one.type for one in possible} else possible[0]
+
+
+def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> None:
+    """Each rank's part of a weight that has come."""
+    whole, target = bytes.to(device), local_state_dict[key]
+    is_sharded = isinstance(target, dtensors.DTensor)
+    local_state_dict[key] = (target, whole) if is_sharded else whole
+    _state_dict_utils._distribute_tensors(local_state_dict, [key], device, pg)
+
+
+_state_dict_utils._broadcast_tensors = _with_bytes(_state_dict_utils._broadcast_tensors)
