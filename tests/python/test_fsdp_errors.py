@@ -120,14 +120,3 @@ def test_gradients_of_another_layout(format):
         assert len(seen) == 2
         assert "0.weight" in seen[1]
         assert "[256, 32]" in seen[1]
-
-
-def smaller_mesh(mesh, format):
-    model = nc.convert(nn.Sequential(nn.Linear(64, 512)), format)
-    fully_shard(model[0], mesh=mesh, reshard_after_forward=2)
-    model(torch.ones(2, 64))
-
-
-def test_resharding_to_a_smaller_mesh(format):
-    answers = ranks.errors(4, "cpu", smaller_mesh, format)
-    assert_refused(answers, "NotImplementedError", "0.weight", "smaller mesh", "True or False")

@@ -9,7 +9,14 @@ import weakref
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import agreement, likeness, sharding, torch_names
+from narrowcast.fsdp import (
+    agreement,
+    likeness,
+    pipelines,
+    sharding,
+    torch_names,
+    torch_parameters,
+)
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
@@ -77,9 +84,18 @@ class GroupPlan:
         self._sent |= 1 << index
         return self.members[index].payloads[self._backward], (self, index, self._backward)
 
+    def send_again(self, index: int) -> Sent:
+        """What goes to the post-hook where a gather brings parts of what the last one brought."""
+        if self._sent >> index & 1:
+            self._sent = self._arrived = 0
+        self._sent |= 1 << index
+        return self, index, self._backward
+
     def _begin(self, stores: list[Store]) -> None:
         group = self._group()
         backward = torch_names.is_backward(group)
+        if backward:
+            pipelines.check(stores[0].describe())
         if self._spans and not backward:
             agreement.before_forward(group)
         stale = [store for store in stores if store.is_stale and not store.spans_shards]
@@ -103,10 +119,7 @@ class GroupPlan:
 
 def _member(group, parameter, store: Store) -> Member:
     if torch_names.reshards_to_smaller_mesh(group):
-        raise NotImplementedError(
-            f"{store.describe()}: reshard_after_forward to a smaller mesh (a number) is not "
-            "supported, because FSDP2 cuts gathered bytes where it likes. Use True or False"
-        )
+        torch_parameters.keep_over_smaller_mesh(parameter)
     shape = torch_names.whole_shape(parameter)
     gather = _C.WeightGather(
         shard=store.bytes,

@@ -20,6 +20,8 @@ def chunk(tensor, chunks: int, dim: int = 0):
     NotImplementedError for parallelize_module, and if fully_shard cuts along another dimension than
     the first, whose pieces are views like any other.
     """
+    if torch_names.is_measuring():
+        return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
     if torch_names.is_parallelizing():
         raise NotImplementedError(
             f"{tensor.describe()}: parallelize_module would cut bytes that are made already. Call "

@@ -1,5 +1,5 @@
-"""Every private name of FSDP2 that narrowcast uses, each for a question that nothing public
-answers. A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered together.
+"""Every private name of FSDP2 that narrowcast asks, each for a question that nothing public
+answers (those that it overrides are in torch_parameters). A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered together.
 
 Most are the same in all versions of torch that narrowcast works with. What differs:
 
@@ -161,7 +161,7 @@ def is_kept(group) -> bool:
     """
     state = _state(group)
     undecided = state._is_root is None and state._auto_reshard_after_forward
-    return undecided or not group._reshard_after_forward
+    return undecided or not group._reshard_after_forward or reshards_to_smaller_mesh(group)
 
 
 def is_backward(group) -> bool:
@@ -177,6 +177,7 @@ def is_asked_for(group) -> bool:
 
 
 def reshards_to_smaller_mesh(group) -> bool:
+    """Whether a part of a mesh keeps after the forward what all of it have gathered."""
     return group._use_post_forward_mesh
 
 
@@ -205,6 +206,18 @@ def is_sharding() -> bool:
     nobody along which dimension.
     """
     return _is_called_by("torch.distributed.fsdp.")
+
+
+def is_measuring() -> bool:
+    """Whether fully_shard cuts a weight for the shapes of its pieces alone: those that it would
+    keep after the forward, over the first dimension and over any number of ranks.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_init_sharded_post_forward_param_metadata":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_parallelizing() -> bool:
