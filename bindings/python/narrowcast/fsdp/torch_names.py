@@ -1,5 +1,6 @@
 """Every private name of FSDP2 that narrowcast asks, each for a question that nothing public
-answers (those that it overrides are in torch_parameters). A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered together.
+answers; those that it overrides are in torch_parameters. A `parameter` is an FSDPParam; a `group`
+an FSDPParamGroup, what is gathered together.
 
 Most are the same in all versions of torch that narrowcast works with. What differs:
 
