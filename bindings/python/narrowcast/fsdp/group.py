@@ -11,6 +11,7 @@ import torch
 from narrowcast import _C
 from narrowcast.fsdp import (
     agreement,
+    columns,
     likeness,
     pipelines,
     sharding,
@@ -30,6 +31,9 @@ _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 Sent = tuple["GroupPlan", int, bool]
 
 
+Gather = _C.WeightGather | columns.ColumnGather
+
+
 class Member:
     """A quantized weight of a group: its shard, its gathers, its whole shape, and its payloads by
     pass (forward, backward).
@@ -37,7 +41,7 @@ class Member:
 
     __slots__ = ("gather", "payloads", "shape", "store")
 
-    def __init__(self, store: Store, shape: torch.Size, gather: _C.WeightGather):
+    def __init__(self, store: Store, shape: torch.Size, gather: Gather):
         self.store, self.shape, self.gather = store, shape, gather
         self.payloads: tuple = ()
 
@@ -53,7 +57,8 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(_member(group, parameter, store))
         gathers = [member.gather for member in self.members]
-        self._gathers = _C.GatherGroup(gathers)
+        self._by_columns = [one for one in gathers if isinstance(one, columns.ColumnGather)]
+        self._by_rows = _C.GatherGroup([one for one in gathers if one not in self._by_columns])
         self._outbox, self._outbox_bytes = self._make_outbox()
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
@@ -103,7 +108,9 @@ class GroupPlan:
             casting.cast_masters(stale)
         if self._outbox_bytes:
             self._outbox.resize_(self._outbox_bytes)
-            self._gathers.pack(backward)
+            self._by_rows.pack(backward)
+            for one in self._by_columns:
+                one.pack()
         self._backward, self._sent, self._arrived = backward, 0, 0
 
     def receive(self, index: int, backward: bool) -> None:
@@ -112,21 +119,25 @@ class GroupPlan:
         if self._arrived != self._all:
             return
         if self._unpacks:
-            self._gathers.unpack(backward)
+            self._by_rows.unpack(backward)
+            for one in self._by_columns:
+                one.unpack()
         if self._outbox_bytes:
             self._outbox.resize_(0)
 
 
 def _member(group, parameter, store: Store) -> Member:
-    if torch_names.reshards_to_smaller_mesh(group):
-        torch_parameters.keep_over_smaller_mesh(parameter)
-    shape = torch_names.whole_shape(parameter)
+    torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
+    shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
+    both = likeness.serves_both(group, store)
+    if torch_names.cut_dimension(parameter) != 0:
+        return Member(store, shape, columns.ColumnGather(store.bytes, world))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),
         shard_rows=torch_names.shard_rows(parameter),
-        world=torch_names.world(parameter),
-        both=likeness.serves_both(group, store),
+        world=world,
+        both=both,
     )
     return Member(store, shape, gather)
 

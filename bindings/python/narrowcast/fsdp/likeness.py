@@ -97,6 +97,7 @@ def _weights(group) -> list[str]:
     return [
         f"{store.label.name or 'a weight without a name'}, "
         f"{'x'.join(map(str, torch_names.sharded(parameter).shape))} in {store.format.identity}, "
+        f"cut along dimension {torch_names.cut_dimension(parameter)}, "
         f"recompute={'auto' if store.label.recompute is None else store.label.recompute}"
         for parameter, store in torch_names.quantized(group)
     ]

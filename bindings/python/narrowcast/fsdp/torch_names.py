@@ -134,6 +134,11 @@ def whole_shape(parameter) -> torch.Size:
     return parameter._orig_size
 
 
+def cut_dimension(parameter) -> int:
+    """The dimension along which it is cut."""
+    return parameter.fsdp_placement.dim
+
+
 def shard_rows(parameter) -> int:
     """Of the first rank's shard, as a matrix."""
     return parameter.padded_sharded_param_size[:-1].numel()

@@ -5,6 +5,7 @@ torch_names alone.
 
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
+from torch.distributed.tensor import Shard
 
 from narrowcast.fsdp import torch_names
 
@@ -35,6 +36,35 @@ class OverSmallerMesh(FSDPParam):
         return parts
 
 
-def keep_over_smaller_mesh(parameter: FSDPParam) -> None:
-    """Before the first gather."""
-    parameter.__class__ = OverSmallerMesh
+class CutIntoColumns(FSDPParam):
+    """FSDP2 takes what it has gathered for pieces of a plain weight, if that is cut along another
+    dimension than the first, and puts them together itself. Payloads are none. So while it hands
+    them out, from here to the post-hook, it takes them for rows.
+    """
+
+    def alloc_all_gather_outputs(self) -> None:
+        super().alloc_all_gather_outputs()
+        self.fsdp_placement = Shard(0)
+
+    def init_unsharded_param(self) -> None:
+        self.fsdp_placement = self.own_placement
+        super().init_unsharded_param()
+
+
+class CutIntoColumnsOverSmallerMesh(CutIntoColumns, OverSmallerMesh):
+    """Both."""
+
+
+_CLASSES = {  # by whether it is cut into columns, and whether it is kept over a smaller mesh
+    (False, False): FSDPParam,
+    (False, True): OverSmallerMesh,
+    (True, False): CutIntoColumns,
+    (True, True): CutIntoColumnsOverSmallerMesh,
+}
+
+
+def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
+    """Before the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
+    by_columns = torch_names.cut_dimension(parameter) != 0
+    parameter.own_placement = parameter.fsdp_placement
+    parameter.__class__ = _CLASSES[by_columns, over_smaller_mesh]
