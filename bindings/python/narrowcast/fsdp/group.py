@@ -11,8 +11,8 @@ import torch
 from narrowcast import _C
 from narrowcast.fsdp import (
     agreement,
-    columns,
     likeness,
+    piecewise,
     pipelines,
     sharding,
     torch_names,
@@ -31,7 +31,7 @@ _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 Sent = tuple["GroupPlan", int, bool]
 
 
-Gather = _C.WeightGather | columns.ColumnGather
+Gather = _C.WeightGather | piecewise.PiecewiseGather
 
 
 class Member:
@@ -57,8 +57,8 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(_member(group, parameter, store))
         gathers = [member.gather for member in self.members]
-        self._by_columns = [one for one in gathers if isinstance(one, columns.ColumnGather)]
-        self._by_rows = _C.GatherGroup([one for one in gathers if one not in self._by_columns])
+        self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
+        self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         self._outbox, self._outbox_bytes = self._make_outbox()
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
@@ -87,7 +87,11 @@ class GroupPlan:
                 return make_plan(self._group()).send(index)
             self._begin(stores)
         self._sent |= 1 << index
-        return self.members[index].payloads[self._backward], (self, index, self._backward)
+        member = self.members[index]
+        payloads = member.payloads[self._backward]
+        if isinstance(member.gather, piecewise.PiecewiseGather):
+            payloads = member.gather.sent(payloads)
+        return payloads, (self, index, self._backward)
 
     def send_again(self, index: int) -> Sent:
         """What goes to the post-hook where a gather brings parts of what the last one brought."""
@@ -108,8 +112,8 @@ class GroupPlan:
             casting.cast_masters(stale)
         if self._outbox_bytes:
             self._outbox.resize_(self._outbox_bytes)
-            self._by_rows.pack(backward)
-            for one in self._by_columns:
+            self._gathers.pack(backward)
+            for one in self._piecewise:
                 one.pack()
         self._backward, self._sent, self._arrived = backward, 0, 0
 
@@ -119,8 +123,8 @@ class GroupPlan:
         if self._arrived != self._all:
             return
         if self._unpacks:
-            self._by_rows.unpack(backward)
-            for one in self._by_columns:
+            self._gathers.unpack(backward)
+            for one in self._piecewise:
                 one.unpack()
         if self._outbox_bytes:
             self._outbox.resize_(0)
@@ -130,12 +134,16 @@ def _member(group, parameter, store: Store) -> Member:
     torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
     shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
     both = likeness.serves_both(group, store)
-    if torch_names.cut_dimension(parameter) != 0:
-        return Member(store, shape, columns.ColumnGather(store.bytes, world))
+    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
+    device = torch_names.offloading_device(parameter)
+    if dim != 0 or device is not None:
+        regions = piecewise.regions_of(shape, dim, world, shard_rows)
+        there = device or store.bytes.device
+        return Member(store, shape, piecewise.PiecewiseGather(store.bytes, regions, there))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),
-        shard_rows=torch_names.shard_rows(parameter),
+        shard_rows=shard_rows,
         world=world,
         both=both,
     )
@@ -150,12 +158,12 @@ def make_plan(group) -> GroupPlan:
     return plan
 
 
-def plan_for(tensor) -> GroupPlan:
-    """The plan of the group that a shard belongs to."""
-    group = torch_names.find(tensor)
+def plan_for(tensor) -> tuple[GroupPlan, int]:
+    """The plan of the group that a shard belongs to, and its place there."""
+    group, parameter = torch_names.gathered_now(tensor)
     if group is None:
         raise NotImplementedError(
-            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. CPU "
-            "offloading, which gathers from a copy of the shard, is not supported"
+            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
+            "FSDP2 gathers shards"
         )
-    return make_plan(group)
+    return make_plan(group), torch_names.store_of(parameter).sender[1]

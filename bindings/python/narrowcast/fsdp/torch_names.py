@@ -84,10 +84,14 @@ def store_of(parameter):
     return None if view is None else view.store
 
 
-def find(tensor: torch.Tensor):
-    """The group that holds a shard; None if no group does."""
-    found = (group for group, parameter in _parameters() if local_tensor(parameter) is tensor)
-    return next(found, None)
+def gathered_now(tensor: torch.Tensor) -> tuple:
+    """The group and the FSDPParam whose shard FSDP2 asks for its payloads; (None, None) if nobody
+    does. With CPUOffloadPolicy it asks a copy of the shard, and that once: see torch_parameters.
+    """
+    found = (one for one in _parameters() if local_tensor(one[1]) is tensor)
+    asking = _caller_of("all_gather_inputs")
+    offloaded = (one for one in _parameters() if one[1] is asking)
+    return next(found, None) or next(offloaded, (None, None))
 
 
 def managed(parameter: torch.Tensor):
@@ -137,6 +141,11 @@ def whole_shape(parameter) -> torch.Size:
 def cut_dimension(parameter) -> int:
     """The dimension along which it is cut."""
     return parameter.fsdp_placement.dim
+
+
+def offloading_device(parameter) -> torch.device | None:
+    """That of gathers, where shards stay on the CPU (CPUOffloadPolicy); else None."""
+    return parameter.device if parameter.offload_to_cpu else None
 
 
 def shard_rows(parameter) -> int:
@@ -215,15 +224,8 @@ def is_sharding() -> bool:
 
 
 def is_measuring() -> bool:
-    """Whether fully_shard cuts a weight for the shapes of its pieces alone: those that it would
-    keep after the forward, over the first dimension and over any number of ranks.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "_init_sharded_post_forward_param_metadata":
-            return True
-        frame = frame.f_back
-    return False
+    """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
+    return _caller_of("_init_sharded_post_forward_param_metadata") is not None
 
 
 def is_parallelizing() -> bool:
@@ -232,9 +234,16 @@ def is_parallelizing() -> bool:
 
 
 def _is_called_by(package: str) -> bool:
-    frame = sys._getframe(2)
+    return any(frame.f_globals.get("__name__", "").startswith(package) for frame in _frames())
+
+
+def _caller_of(method: str):
+    """The FSDPParam that a method is running of; None if none is."""
+    return next((f.f_locals["self"] for f in _frames() if f.f_code.co_name == method), None)
+
+
+def _frames() -> Iterator:
+    frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(package):
-            return True
+        yield frame
         frame = frame.f_back
-    return False

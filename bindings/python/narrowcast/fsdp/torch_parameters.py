@@ -51,20 +51,33 @@ class CutIntoColumns(FSDPParam):
         super().init_unsharded_param()
 
 
-class CutIntoColumnsOverSmallerMesh(CutIntoColumns, OverSmallerMesh):
-    """Both."""
+class Offloaded(FSDPParam):
+    """Its shard stays on the CPU. FSDP2 would copy the shard to the gathers' device, master and
+    all, and ask the copy for payloads; here the shard itself is asked, and they alone travel.
+    """
+
+    @property
+    def all_gather_inputs(self) -> list[torch.Tensor]:
+        if self.sharded_state != ShardedState.SHARDED:
+            return super().all_gather_inputs
+        shard, data = torch_names.local_tensor(self), self._extensions_data
+        payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
+        data.all_gather_input_sizes = [payload.size() for payload in payloads]
+        return payloads
 
 
-_CLASSES = {  # by whether it is cut into columns, and whether it is kept over a smaller mesh
-    (False, False): FSDPParam,
-    (False, True): OverSmallerMesh,
-    (True, False): CutIntoColumns,
-    (True, True): CutIntoColumnsOverSmallerMesh,
-}
+_made: dict[tuple, type] = {}  # by kinds
 
 
 def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
-    """Before the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
-    by_columns = torch_names.cut_dimension(parameter) != 0
+    """At the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
+    wanted = {
+        Offloaded: torch_names.offloading_device(parameter) is not None,
+        CutIntoColumns: torch_names.cut_dimension(parameter) != 0,
+        OverSmallerMesh: over_smaller_mesh,
+    }
+    kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
+    if kinds not in _made:
+        _made[kinds] = type("QuantizedFSDPParam", (*kinds, FSDPParam), {})
     parameter.own_placement = parameter.fsdp_placement
-    parameter.__class__ = _CLASSES[by_columns, over_smaller_mesh]
+    parameter.__class__ = _made[kinds]
