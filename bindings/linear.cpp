@@ -53,13 +53,14 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) 
   return value.defined() ? at::matmul(gradient, value) : kOperator.call(gradient, weight);
 }
 
-// Saves the weight itself: FSDP2 gathers its bytes anew for the backward.
+// Saves the weight itself: FSDP2 gathers its bytes anew for the backward. A backward makes those
+// gradients alone that it is for: zero-bubble pipelines ask for the input's first, and for the
+// others later, when the weight's bytes may have been freed.
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const OptionalTensor& bias) {
     // What no gradient needs is not kept.
     ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
-    ctx->saved_data["input"] = input.requires_grad();
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
@@ -74,9 +75,9 @@ struct Linear : torch::autograd::Function<Linear> {
     {
       const at::NoGradGuard once;
       const at::Tensor rows = as_rows(gradient);
-      if (ctx->saved_data["input"].toBool()) result[0] = input_gradient(gradient, weight);
-      if (weight.requires_grad()) result[1] = at::matmul(rows.t(), as_rows(input));
-      if (ctx->saved_data["bias"].toBool()) result[2] = rows.sum(0);
+      if (ctx->needs_input_grad(0)) result[0] = input_gradient(gradient, weight);
+      if (ctx->needs_input_grad(1)) result[1] = at::matmul(rows.t(), as_rows(input));
+      if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) result[2] = rows.sum(0);
     }
     return without_second_derivative(std::move(result));
   }

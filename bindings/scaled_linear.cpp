@@ -93,7 +93,6 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     variable_list saved{weight};
     saved.insert(saved.end(), output.saved.begin(), output.saved.end());
     ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["input"] = input.requires_grad();
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
     return output.value;
   }
@@ -105,10 +104,12 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     {
       const at::NoGradGuard once;
       forget_input();
-      const Usages usages{ctx->saved_data["input"].toBool(), weight.requires_grad()};
+      // Those gradients alone that this backward is for, as in linear.cpp.
+      const Usages usages{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
       if (usages.rowwise || usages.columnwise)
         multiply(weight, gradient, {saved.begin() + 1, saved.end()}, usages, result);
-      if (ctx->saved_data["bias"].toBool()) result[2] = as_rows(gradient).sum(0);
+      if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2))
+        result[2] = as_rows(gradient).sum(0);
     }
     return without_second_derivative(std::move(result));
   }

@@ -8,7 +8,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, build, build_plain
+from models import GATHERS
 
 TESTED_FORMATS = GATHERS
 
@@ -41,19 +41,6 @@ def test_rows_between_row_steps(format, after):
     answers = ranks.errors(2, "cpu", wrap, format, rows, after)
     words = ("1.weight", f"{rows}x256", "2 shards", f"multiples of {step} rows", "filter")
     assert_refused(answers, "ValueError", *words, f"Use {4 * step} rows")
-
-
-def wrap_columns(mesh, format, after):
-    model = build_plain(format) if after else build(format)
-    fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(p.dim() - 1))
-    nc.convert(model, format)
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_columns(format, after):
-    answers = ranks.errors(2, "cpu", wrap_columns, format, after)
-    words = ("blocks.0.up.weight", "dimension 1", "Shard(0)")
-    assert_refused(answers, "NotImplementedError", *words)
 
 
 def use_freed(mesh, format):
@@ -120,14 +107,3 @@ def test_gradients_of_another_layout(format):
         assert len(seen) == 2
         assert "0.weight" in seen[1]
         assert "[256, 32]" in seen[1]
-
-
-def smaller_mesh(mesh, format):
-    model = nc.convert(nn.Sequential(nn.Linear(64, 512)), format)
-    fully_shard(model[0], mesh=mesh, reshard_after_forward=2)
-    model(torch.ones(2, 64))
-
-
-def test_resharding_to_a_smaller_mesh(format):
-    answers = ranks.errors(4, "cpu", smaller_mesh, format)
-    assert_refused(answers, "NotImplementedError", "0.weight", "smaller mesh", "True or False")

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import narrowcast as nc
 import ranks
@@ -253,15 +253,3 @@ def built_elsewhere(mesh, format):
 @pytest.mark.parametrize("world", [1, 2])
 def test_built_on_the_cpu_sharded_on_gpus(format, world):
     ranks.run(world, "cuda", built_elsewhere, format)
-
-
-def offloaded(mesh, format):
-    model = shard(build(format), mesh, offload_policy=CPUOffloadPolicy())
-    loss_of(model, 0, "cuda")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_offloading_is_refused(format):
-    kind, message = ranks.errors(1, "cuda", offloaded, format)[0]
-    assert kind == "NotImplementedError"
-    assert "CPU offloading" in message

@@ -34,7 +34,8 @@ def check(
     what: str, facts: list[str], process_group: dist.ProcessGroup, device: torch.device
 ) -> None:
     """Compares facts, a line each, over the ranks; collective, and the host waits for it.
-    DisagreementError on every rank, with the ranks and the lines that differ, unless all are equal.
+    DisagreementError on every rank, with the ranks and the lines that differ, unless all are equal;
+    RuntimeError if the group has no backend for the device.
     """
     if error := disagreement(what, facts, process_group, device):
         raise error
@@ -42,6 +43,7 @@ def check(
 
 def disagreement(what: str, facts: list[str], process_group, device) -> DisagreementError | None:
     """The error of all ranks of a group; None if they have the same facts."""
+    _check_backend(process_group, device)
     own = digest(facts)
     both = torch.tensor([own, -own], dtype=torch.int64, device=device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=process_group)
@@ -52,6 +54,17 @@ def disagreement(what: str, facts: list[str], process_group, device) -> Disagree
         dist.all_gather_object(every, facts, group=process_group)
     ranks = dist.get_process_group_ranks(process_group)
     return DisagreementError(_difference(what, every, ranks))
+
+
+def _check_backend(process_group: dist.ProcessGroup, device: torch.device) -> None:
+    try:
+        process_group._get_backend(torch.device(device.type))
+    except RuntimeError:
+        raise RuntimeError(
+            f"the process group has no backend for {device.type} tensors, and shards are there "
+            "(CPUOffloadPolicy): what ranks tell each other of them is reduced there. Use "
+            'torch.distributed.init_process_group("cpu:gloo,cuda:nccl"), or name no backend'
+        ) from None
 
 
 def lines_by_group(parameters: Iterable[tuple[torch.Tensor, str]]) -> dict[Any, list[str]]:

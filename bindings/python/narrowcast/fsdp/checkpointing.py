@@ -1,5 +1,6 @@
-"""Activation checkpointing, as far as it can be seen: a module under it is computed again in the
-backward, where FSDP2 gathers for the forward and the backward at once.
+"""What has one gather of FSDP2 serve forwards and backwards, as far as it can be seen. Activation
+checkpointing: a module under it is computed again in the backward. Pipelines: their schedules keep
+what a backward has gathered, and the next forward reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from torch import nn
 
 from narrowcast.fsdp import torch_names
 
-_TORCH = "torch.utils.checkpoint"
+# Callers of what is sharded, by the beginnings of their modules' names, as messages say it.
+_CALLERS = {
+    "torch.utils.checkpoint": "within a checkpoint",
+    "torch.distributed.pipelining.": "within a pipeline's schedule",
+}
 
 
 def modules_under(roots: Iterable[nn.Module]) -> set[nn.Module]:
@@ -27,16 +32,19 @@ def modules_under(roots: Iterable[nn.Module]) -> set[nn.Module]:
     return found
 
 
-def is_running() -> bool:
-    """Whether torch.utils.checkpoint is calling: a model that calls it itself, in its forward,
-    says so to nobody. FSDP2's hooks run within the call if it is of the module that is sharded.
+def caller() -> str | None:
+    """Whether torch.utils.checkpoint or a pipeline's schedule is calling, in words. A model that
+    calls the first itself, in its forward, says so to nobody; FSDP2's hooks run within the call if
+    it is of the module that is sharded.
     """
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == _TORCH:
-            return True
+        name = frame.f_globals.get("__name__", "")
+        for beginning, words in _CALLERS.items():
+            if name.startswith(beginning):
+                return words
         frame = frame.f_back
-    return False
+    return None
 
 
 def _is_checkpointed(module: nn.Module) -> bool:

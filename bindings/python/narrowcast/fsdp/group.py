@@ -9,7 +9,15 @@ import weakref
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import agreement, likeness, sharding, torch_names
+from narrowcast.fsdp import (
+    agreement,
+    likeness,
+    piecewise,
+    pipelines,
+    sharding,
+    torch_names,
+    torch_parameters,
+)
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
@@ -23,6 +31,9 @@ _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 Sent = tuple["GroupPlan", int, bool]
 
 
+Gather = _C.WeightGather | piecewise.PiecewiseGather
+
+
 class Member:
     """A quantized weight of a group: its shard, its gathers, its whole shape, and its payloads by
     pass (forward, backward).
@@ -30,7 +41,7 @@ class Member:
 
     __slots__ = ("gather", "payloads", "shape", "store")
 
-    def __init__(self, store: Store, shape: torch.Size, gather: _C.WeightGather):
+    def __init__(self, store: Store, shape: torch.Size, gather: Gather):
         self.store, self.shape, self.gather = store, shape, gather
         self.payloads: tuple = ()
 
@@ -46,7 +57,8 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(_member(group, parameter, store))
         gathers = [member.gather for member in self.members]
-        self._gathers = _C.GatherGroup(gathers)
+        self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
+        self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         self._outbox, self._outbox_bytes = self._make_outbox()
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
@@ -75,11 +87,24 @@ class GroupPlan:
                 return make_plan(self._group()).send(index)
             self._begin(stores)
         self._sent |= 1 << index
-        return self.members[index].payloads[self._backward], (self, index, self._backward)
+        member = self.members[index]
+        payloads = member.payloads[self._backward]
+        if isinstance(member.gather, piecewise.PiecewiseGather):
+            payloads = member.gather.sent(payloads)
+        return payloads, (self, index, self._backward)
+
+    def send_again(self, index: int) -> Sent:
+        """What goes to the post-hook where a gather brings parts of what the last one brought."""
+        if self._sent >> index & 1:
+            self._sent = self._arrived = 0
+        self._sent |= 1 << index
+        return self, index, self._backward
 
     def _begin(self, stores: list[Store]) -> None:
         group = self._group()
         backward = torch_names.is_backward(group)
+        if backward:
+            pipelines.check(stores[0].describe())
         if self._spans and not backward:
             agreement.before_forward(group)
         stale = [store for store in stores if store.is_stale and not store.spans_shards]
@@ -88,6 +113,8 @@ class GroupPlan:
         if self._outbox_bytes:
             self._outbox.resize_(self._outbox_bytes)
             self._gathers.pack(backward)
+            for one in self._piecewise:
+                one.pack()
         self._backward, self._sent, self._arrived = backward, 0, 0
 
     def receive(self, index: int, backward: bool) -> None:
@@ -97,23 +124,28 @@ class GroupPlan:
             return
         if self._unpacks:
             self._gathers.unpack(backward)
+            for one in self._piecewise:
+                one.unpack()
         if self._outbox_bytes:
             self._outbox.resize_(0)
 
 
 def _member(group, parameter, store: Store) -> Member:
-    if torch_names.reshards_to_smaller_mesh(group):
-        raise NotImplementedError(
-            f"{store.describe()}: reshard_after_forward to a smaller mesh (a number) is not "
-            "supported, because FSDP2 cuts gathered bytes where it likes. Use True or False"
-        )
-    shape = torch_names.whole_shape(parameter)
+    torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
+    shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
+    both = likeness.serves_both(group, store)
+    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
+    device = torch_names.offloading_device(parameter)
+    if dim != 0 or device is not None:
+        regions = piecewise.regions_of(shape, dim, world, shard_rows)
+        there = device or store.bytes.device
+        return Member(store, shape, piecewise.PiecewiseGather(store.bytes, regions, there))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),
-        shard_rows=torch_names.shard_rows(parameter),
-        world=torch_names.world(parameter),
-        both=likeness.serves_both(group, store),
+        shard_rows=shard_rows,
+        world=world,
+        both=both,
     )
     return Member(store, shape, gather)
 
@@ -126,12 +158,12 @@ def make_plan(group) -> GroupPlan:
     return plan
 
 
-def plan_for(tensor) -> GroupPlan:
-    """The plan of the group that a shard belongs to."""
-    group = torch_names.find(tensor)
+def plan_for(tensor) -> tuple[GroupPlan, int]:
+    """The plan of the group that a shard belongs to, and its place there."""
+    group, parameter = torch_names.gathered_now(tensor)
     if group is None:
         raise NotImplementedError(
-            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. CPU "
-            "offloading, which gathers from a copy of the shard, is not supported"
+            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
+            "FSDP2 gathers shards"
         )
-    return make_plan(group)
+    return make_plan(group), torch_names.store_of(parameter).sender[1]

@@ -19,8 +19,8 @@ def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
     sender = self._view.store.sender
     plan = None if sender is None else sender[0]()
     if plan is None:
-        plan = plan_for(self)
-        sender = self._view.store.sender
+        plan, index = plan_for(self)
+        return plan.send(index)
     return plan.send(sender[1])
 
 

@@ -58,12 +58,11 @@ def serves_both(group, store) -> bool:
         return known.is_kept or asked
     if known.recomputed is None and not store.format.columnwise_derived:
         by_hand = torch_names.is_asked_for(group)  # which does not say what it is for
-        inside = checkpointing.is_running()
-        where = "within" if inside else "outside of"
-        how = "by unshard()" if by_hand else f"{where} a checkpoint"
+        seen = "by unshard()" if by_hand else checkpointing.caller()
+        how = seen or "outside of a checkpoint"
         lines = [f"{weight}, first gathered {how}" for weight in known.weights]
         consensus.check_shards("activation checkpointing", _of_shards(group, lines))
-        known = _agreed[group] = known._replace(recomputed=inside or by_hand)
+        known = _agreed[group] = known._replace(recomputed=seen is not None)
     return bool(known.recomputed)
 
 
@@ -98,6 +97,7 @@ def _weights(group) -> list[str]:
     return [
         f"{store.label.name or 'a weight without a name'}, "
         f"{'x'.join(map(str, torch_names.sharded(parameter).shape))} in {store.format.identity}, "
+        f"cut along dimension {torch_names.cut_dimension(parameter)}, "
         f"recompute={'auto' if store.label.recompute is None else store.label.recompute}"
         for parameter, store in torch_names.quantized(group)
     ]

@@ -18,8 +18,10 @@ def chunk(tensor, chunks: int, dim: int = 0):
 
     ValueError, with the row step and the ways out, if a cut would divide a block;
     NotImplementedError for parallelize_module, and if fully_shard cuts along another dimension than
-    the first, whose pieces are views like any other.
+    the first and the last, whose pieces are views like any other.
     """
+    if torch_names.is_measuring():
+        return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
     if torch_names.is_parallelizing():
         raise NotImplementedError(
             f"{tensor.describe()}: parallelize_module would cut bytes that are made already. Call "
@@ -27,7 +29,10 @@ def chunk(tensor, chunks: int, dim: int = 0):
         )
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
-            raise _cannot_shard_columns(tensor.describe(), dim)
+            store = tensor._store
+            check_columns(store.describe(), store.format, tensor.shape, chunks, dim)
+            store.refresh()
+            store.is_cut = True
     elif torch_names.is_sharding() or -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
@@ -101,25 +106,41 @@ def keep_in_place(parameter: torch.Tensor) -> None:
 
 
 def check_sharded(managed, name: str, format: Format) -> None:
-    """NotImplementedError unless an FSDPParam is sharded along rows, and by fully_shard alone;
-    ValueError unless its shards can be in a format.
+    """NotImplementedError unless an FSDPParam is sharded along rows or columns, and by fully_shard
+    alone; ValueError unless its shards can be in a format.
     """
     if managed.is_dtensor:
         raise NotImplementedError(
             f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert between "
             "parallelize_module and fully_shard"
         )
-    if managed.fsdp_placement.dim != 0:
-        raise _cannot_shard_columns(name, managed.fsdp_placement.dim)
     shape = torch_names.whole_shape(managed)
     rows, columns = matrix_shape(shape)
     description = f"{name}: {rows}x{columns} matrix in {format.name}"
-    check_shards(description, format, rows, shape, torch_names.world(managed))
+    dim, world = torch_names.cut_dimension(managed), torch_names.world(managed)
+    if dim != 0:
+        check_columns(description, format, shape, world, dim)
+    else:
+        check_shards(description, format, rows, shape, world)
 
 
-def _cannot_shard_columns(description: str, dim: int) -> NotImplementedError:
-    return NotImplementedError(
-        f"{description}: only rows can be sharded (dimension 0), not dimension {dim}, because the "
-        "gathered bytes of another cut do not lie in the order of the whole. Use Shard(0), or "
-        "leave the weight out with nc.convert's filter"
-    )
+def check_columns(description: str, format: Format, shape, shards: int, dim: int) -> None:
+    """NotImplementedError unless a dimension of a weight is that of a matrix's columns; ValueError
+    unless they can be cut into so many shards.
+    """
+    if dim % len(shape) != len(shape) - 1:
+        raise NotImplementedError(
+            f"{description}: a weight of shape {tuple(shape)} can be sharded along its first "
+            f"dimension (rows) or its last (columns), not along dimension {dim}. Use Shard(0), or "
+            "leave the weight out with nc.convert's filter"
+        )
+    part, step = shape[-1] // shards, format.column_step
+    if shards > 1 and part % step != 0:
+        multiple = step * shards
+        raise ValueError(
+            f"{description} cannot be cut into {shards} shards of columns: a shard would have "
+            f"{part} columns, and {format.name} can be cut at multiples of {step} columns only "
+            f"(its column step). Use {-(-shape[-1] // multiple) * multiple} columns (a multiple of "
+            f"{multiple}), Shard(0), another number of ranks, or a format with a smaller column "
+            "step; or leave the weight out with nc.convert's filter"
+        )

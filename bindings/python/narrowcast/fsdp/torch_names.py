@@ -1,5 +1,6 @@
-"""Every private name of FSDP2 that narrowcast uses, each for a question that nothing public
-answers. A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered together.
+"""Every private name of FSDP2 that narrowcast asks, each for a question that nothing public
+answers; those that it overrides are in torch_parameters. A `parameter` is an FSDPParam; a `group`
+an FSDPParamGroup, what is gathered together.
 
 Most are the same in all versions of torch that narrowcast works with. What differs:
 
@@ -83,10 +84,14 @@ def store_of(parameter):
     return None if view is None else view.store
 
 
-def find(tensor: torch.Tensor):
-    """The group that holds a shard; None if no group does."""
-    found = (group for group, parameter in _parameters() if local_tensor(parameter) is tensor)
-    return next(found, None)
+def gathered_now(tensor: torch.Tensor) -> tuple:
+    """The group and the FSDPParam whose shard FSDP2 asks for its payloads; (None, None) if nobody
+    does. With CPUOffloadPolicy it asks a copy of the shard, and that once: see torch_parameters.
+    """
+    found = (one for one in _parameters() if local_tensor(one[1]) is tensor)
+    asking = _caller_of("all_gather_inputs")
+    offloaded = (one for one in _parameters() if one[1] is asking)
+    return next(found, None) or next(offloaded, (None, None))
 
 
 def managed(parameter: torch.Tensor):
@@ -133,6 +138,16 @@ def whole_shape(parameter) -> torch.Size:
     return parameter._orig_size
 
 
+def cut_dimension(parameter) -> int:
+    """The dimension along which it is cut."""
+    return parameter.fsdp_placement.dim
+
+
+def offloading_device(parameter) -> torch.device | None:
+    """That of gathers, where shards stay on the CPU (CPUOffloadPolicy); else None."""
+    return parameter.device if parameter.offload_to_cpu else None
+
+
 def shard_rows(parameter) -> int:
     """Of the first rank's shard, as a matrix."""
     return parameter.padded_sharded_param_size[:-1].numel()
@@ -161,7 +176,7 @@ def is_kept(group) -> bool:
     """
     state = _state(group)
     undecided = state._is_root is None and state._auto_reshard_after_forward
-    return undecided or not group._reshard_after_forward
+    return undecided or not group._reshard_after_forward or reshards_to_smaller_mesh(group)
 
 
 def is_backward(group) -> bool:
@@ -177,6 +192,7 @@ def is_asked_for(group) -> bool:
 
 
 def reshards_to_smaller_mesh(group) -> bool:
+    """Whether a part of a mesh keeps after the forward what all of it have gathered."""
     return group._use_post_forward_mesh
 
 
@@ -207,15 +223,27 @@ def is_sharding() -> bool:
     return _is_called_by("torch.distributed.fsdp.")
 
 
+def is_measuring() -> bool:
+    """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
+    return _caller_of("_init_sharded_post_forward_param_metadata") is not None
+
+
 def is_parallelizing() -> bool:
     """Whether parallelize_module is calling, which cuts a weight in the same way."""
     return _is_called_by("torch.distributed.tensor.parallel.")
 
 
 def _is_called_by(package: str) -> bool:
-    frame = sys._getframe(2)
+    return any(frame.f_globals.get("__name__", "").startswith(package) for frame in _frames())
+
+
+def _caller_of(method: str):
+    """The FSDPParam that a method is running of; None if none is."""
+    return next((f.f_locals["self"] for f in _frames() if f.f_code.co_name == method), None)
+
+
+def _frames() -> Iterator:
+    frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(package):
-            return True
+        yield frame
         frame = frame.f_back
-    return False

@@ -1,0 +1,33 @@
+"""Zero-bubble pipelines, which take a backward apart: the input's gradient first, the weights' when
+there is time. torch looks for a stage's weights at the beginning of the first part; those that
+FSDP2 gathers after that are other objects, whose gradients it would lose without a word.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_FUNCTION = "stage_backward_input"
+_MODULE = "torch.distributed.pipelining._backward"
+
+
+def check(description: str) -> None:
+    """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
+    a pipeline's schedule takes apart.
+    """
+    if _MODULE in sys.modules and _is_running():
+        raise NotImplementedError(
+            f"{description}: a zero-bubble schedule takes the backward apart, and torch would lose "
+            "the gradients of weights that FSDP2 gathers in its first part. Keep them after the "
+            "forward: fully_shard(..., reshard_after_forward=False) for all modules of a stage"
+        )
+
+
+def _is_running() -> bool:
+    """On any thread: autograd's engine has its own for a GPU, and the caller waits for it."""
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code.co_name == _FUNCTION and frame.f_globals.get("__name__") == _MODULE:
+                return True
+            frame = frame.f_back
+    return False

@@ -1,0 +1,83 @@
+"""FSDP2's own parameters where it does what suits plain ones alone: subclasses of its FSDPParam,
+which an FSDPParam that has a quantized weight becomes. Private names of FSDP2 stand here and in
+torch_names alone.
+"""
+
+import torch
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
+from torch.distributed.tensor import Shard
+
+from narrowcast.fsdp import torch_names
+
+
+class OverSmallerMesh(FSDPParam):
+    """After the forward it stays gathered over a smaller mesh (reshard_after_forward is a number).
+    Each rank keeps of every slot the part that its place in that mesh gives it, and a gather of
+    these parts over that mesh fills the same slots with the same bytes.
+    """
+
+    def to_sharded_post_forward(self) -> None:
+        mesh = self.post_forward_mesh_info
+        slots = (slot.chunk(mesh.shard_mesh_size) for slot in self.all_gather_outputs)
+        # FSDP2 lets go of it with the next gather.
+        self._sharded_post_forward_param_data = [s[mesh.shard_mesh_rank].clone() for s in slots]
+        self._setattr_on_modules(self.sharded_param)  # as with True: nobody computes with parts
+        self.free_unsharded_param()
+        self.sharded_state = ShardedState.SHARDED_POST_FORWARD
+
+    @property
+    def all_gather_inputs(self) -> list[torch.Tensor]:
+        if self.sharded_state != ShardedState.SHARDED_POST_FORWARD:
+            return super().all_gather_inputs
+        parts = self._sharded_post_forward_param_data
+        plan, index = torch_names.store_of(self).sender
+        self._extensions_data.all_gather_metadata = plan().send_again(index)
+        self._extensions_data.all_gather_input_sizes = [part.size() for part in parts]
+        return parts
+
+
+class CutIntoColumns(FSDPParam):
+    """FSDP2 takes what it has gathered for pieces of a plain weight, if that is cut along another
+    dimension than the first, and puts them together itself. Payloads are none. So while it hands
+    them out, from here to the post-hook, it takes them for rows.
+    """
+
+    def alloc_all_gather_outputs(self) -> None:
+        super().alloc_all_gather_outputs()
+        self.fsdp_placement = Shard(0)
+
+    def init_unsharded_param(self) -> None:
+        self.fsdp_placement = self.own_placement
+        super().init_unsharded_param()
+
+
+class Offloaded(FSDPParam):
+    """Its shard stays on the CPU. FSDP2 would copy the shard to the gathers' device, master and
+    all, and ask the copy for payloads; here the shard itself is asked, and they alone travel.
+    """
+
+    @property
+    def all_gather_inputs(self) -> list[torch.Tensor]:
+        if self.sharded_state != ShardedState.SHARDED:
+            return super().all_gather_inputs
+        shard, data = torch_names.local_tensor(self), self._extensions_data
+        payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
+        data.all_gather_input_sizes = [payload.size() for payload in payloads]
+        return payloads
+
+
+_made: dict[tuple, type] = {}  # by kinds
+
+
+def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
+    """At the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
+    wanted = {
+        Offloaded: torch_names.offloading_device(parameter) is not None,
+        CutIntoColumns: torch_names.cut_dimension(parameter) != 0,
+        OverSmallerMesh: over_smaller_mesh,
+    }
+    kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
+    if kinds not in _made:
+        _made[kinds] = type("QuantizedFSDPParam", (*kinds, FSDPParam), {})
+    parameter.own_placement = parameter.fsdp_placement
+    parameter.__class__ = _made[kinds]

@@ -1,0 +1,88 @@
+"""Shard(1): weights that fully_shard cuts into columns. Weights, state and losses are those of one
+process.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+
+import narrowcast as nc
+import ranks
+from models import SHARDINGS, assert_same, build, build_plain, same, shard, train
+
+TESTED_FORMATS = SHARDINGS
+
+
+def by_columns(parameter):
+    """Every other matrix: groups have both kinds of shards."""
+    return Shard(1) if parameter.dim() == 2 and parameter.shape[0] >= parameter.shape[1] else None
+
+
+def local_part(whole, parameter, mesh):
+    dim = parameter.placements[-1].dim
+    parts = whole.chunk(mesh.size(), dim)
+    return parts[mesh.get_local_rank()]
+
+
+def train_both(mesh, format, options, convert_first):
+    device = mesh.device_type
+    whole = build(format, device)
+    model = build(format, device) if convert_first else build_plain(format, device)
+    shard(model, mesh, shard_placement_fn=by_columns, **options)
+    if not convert_first:
+        nc.convert(model, format)
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    losses = train(model, optimizer, 3, device)
+    assert losses == train(whole, whole_optimizer, 3, device)
+    assert {p.placements[0].dim for p in model.parameters()} == {0, 1}
+    for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
+        for key in ("exp_avg", "exp_avg_sq"):
+            moment, expected = optimizer.state[p][key].to_local(), whole_optimizer.state[w][key]
+            assert same(moment, local_part(expected, p, mesh)), (name, key)
+        if isinstance(w, nc.QuantizedTensor):
+            names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
+            assert_same(p.to_local(), local_part(w.detach(), p, mesh), names, name)
+    full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    for name, value in get_model_state_dict(whole).items():
+        assert mesh.get_local_rank() > 0 or same(full[name], value), name
+    model.unshard()
+    names = ["rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax"]
+    assert_same(model.head.weight, whole.head.weight, names)
+
+
+def test_cut_into_columns_is_whole(format, device):
+    ranks.run(2, device, train_both, format, {"reshard_after_forward": True}, True)
+
+
+def test_converted_when_cut_into_columns(device):
+    ranks.run(2, device, train_both, TESTED_FORMATS[0], {"reshard_after_forward": False}, False)
+
+
+def test_columns_over_a_smaller_mesh(device):
+    format = next(name for name in TESTED_FORMATS if nc.format(name).gather == "by pass")
+    ranks.run(4, device, train_both, format, {"reshard_after_forward": 2}, True)
+
+
+def refused(mesh, format, shape, dim, after):
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.zeros(shape))
+    if after:
+        fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(dim))
+    nc.convert(layer, format, filter=None, parameters="weight")
+    fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(dim))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_columns_that_a_format_cannot_cut(after):
+    format = max(nc.formats(), key=lambda name: nc.format(name).column_step)
+    step = nc.format(format).column_step
+    for kind, message in ranks.errors(2, "cpu", refused, format, (step, step), 1, after):
+        assert kind == "ValueError"
+        for words in ("weight", format, f"multiples of {step} columns", f"{2 * step} columns"):
+            assert words in message
+    for kind, message in ranks.errors(2, "cpu", refused, format, (2, step, step), 1, after):
+        assert kind == "NotImplementedError"
+        assert "not along dimension 1" in message

@@ -1,0 +1,83 @@
+"""Fewer rows than ranks: several ranks have a shard of no rows, and take part in everything."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, same, unit
+from test_fsdp_training import assert_equal_state
+
+TESTED_FORMATS = GATHERS
+WORLD, STEPS = 4, 3
+
+
+class Experts(nn.Module):
+    """Two experts of one layer each, on four ranks, and a layer of a few rows where it is possible
+    to cut one.
+    """
+
+    def __init__(self, format):
+        super().__init__()
+        width = unit(format)
+        self.w = nn.Parameter(torch.randn(2, width, width) * 0.1)
+        rows = 2 if nc.format(format).row_step == 1 else WORLD * width
+        self.few = nn.Linear(width, rows)
+
+    def forward(self, x):
+        return self.few(torch.cat([F.linear(x, self.w[0]), F.linear(x, self.w[1])]))
+
+
+def made(format, device):
+    torch.manual_seed(0)
+    model = Experts(format).to(device)
+    return nc.convert(model, format, parameters="w")
+
+
+def train(model, optimizer, device):
+    losses = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(4, model.few.weight.shape[1], generator=generator).to(device)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def train_both(mesh, format, rounding):
+    device = mesh.device_type
+    whole, model = made(format, device), made(format, device)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    assert model.w.to_local().shape[0] == (1 if mesh.get_local_rank() < 2 else 0)
+    optimizer, whole_optimizer = (
+        nc.FusedAdam(m.parameters(), lr=1e-2, rounding=rounding) for m in (model, whole)
+    )
+    losses = train(model, optimizer, device)
+    assert losses == train(whole, whole_optimizer, device)
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+    fresh = made(format, device)
+    nn.init.normal_(fresh.w)
+    fully_shard(fresh, mesh=mesh)
+    nn.init.normal_(fresh.few.weight)
+    set_model_state_dict(fresh, get_model_state_dict(model))
+    full = StateDictOptions(full_state_dict=True)
+    for one in (model, fresh):
+        saved = get_model_state_dict(one, options=full)
+        for name, value in get_model_state_dict(whole).items():
+            assert mesh.get_local_rank() > 0 or same(saved[name], value)
+    fresh(torch.ones(4, unit(format), device=device)).sum().backward()
+
+
+def test_fewer_rows_than_ranks(format, device):
+    rounding = "stochastic" if nc.format(format).tensor_amax else "nearest"
+    ranks.run(WORLD, device, train_both, format, rounding)
