@@ -268,8 +268,8 @@ def test_state_dict(format):
 
 
 def test_assigning_data(format):
-    """As libraries change dtypes: bytes, master and logical dtype are those of what is assigned, and
-    optimizers go on, with state and without.
+    """As libraries change dtypes: bytes, master and logical dtype are those of what is assigned.
+    Optimizers go on, with state and without.
     """
     layer = nc.convert(nn.Linear(64, 64, bias=False, dtype=torch.bfloat16), format)
     weight, value = layer.weight, layer.weight.data.to(torch.float32)
