@@ -51,7 +51,8 @@ def sharded(mesh, format, folder):
         strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
         callback = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
         with mock.patch.dict(os.environ, ELASTIC | ADDRESS):
-            return fit(strategy, format, epochs, checkpoint, devices=2, callbacks=[callback])
+            options = {"devices": 2, "callbacks": [callback], "gradient_clip_val": 0.1}
+            return fit(strategy, format, epochs, checkpoint, **options)
 
     whole = fitted(2)
     model = looped(mesh, format, whole.trainer.train_dataloader)
@@ -75,6 +76,7 @@ def looped(mesh, format, loader):
     for batch in batches:
         loss = F.mse_loss(model.layers(batch), batch)
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         optimizer.zero_grad()
         model.losses.append(loss.item())
