@@ -92,6 +92,26 @@ def test_in_place_is_refused(format, name):
     assert torch.equal(w.dequantize(), before)
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+def test_adding_to_a_weight(format, trainable):
+    """As peft merges: the sum is the master, also of a weight that had none."""
+    weight = nc.convert(nn.Linear(96, 64), format, trainable=trainable).weight
+    value, step = weight.master if trainable else weight.dequantize(), torch.full((64, 96), 1e-4)
+    expected = value.clone() + step
+    weight.data += step
+    assert torch.equal(weight.master, expected)
+    assert_quantized(weight.detach(), expected)
+    weight.data -= step
+    assert torch.equal(weight.master, expected - step)
+    with torch.no_grad():
+        for refused in (1.0, torch.ones(96), torch.ones(1, 96)):
+            with pytest.raises(NotImplementedError, match="in place"):
+                weight += refused
+        with pytest.raises(NotImplementedError, match=r"nc\.FusedAdam"):
+            weight.add_(step, alpha=-1e-3)
+    assert torch.equal(weight.master, expected - step)
+
+
 def test_plain_optimizers_are_refused(format):
     w = make(format, grad=True)
     w.grad = torch.ones(64, 96)

@@ -63,9 +63,24 @@ def _replace(func, args, kwargs):
 
 @handles(torch.Tensor.data.__set__)
 def _assign_data(func, args, kwargs):
-    if isinstance(args[0], QuantizedTensor):
+    """Torch gives the wrapper the value's dtype, and here its bytes come too."""
+    tensor, value = args
+    if not isinstance(tensor, QuantizedTensor):
+        return as_torch_does(func, args, kwargs)
+    if not isinstance(value, QuantizedTensor) or not _are_interchangeable(tensor, value):
         raise NotImplementedError(
-            f"{args[0].describe()}: assigning to .data would leave its bytes as they are. Use "
-            "weight.copy_(value) under torch.no_grad(), which sets the bytes and the master"
+            f"{tensor.describe()}: assigning to .data replaces the bytes, and takes a whole weight "
+            "of the same format, shape and device. Use weight.copy_(value) under torch.no_grad(), "
+            "which sets the bytes and the master"
         )
-    return as_torch_does(func, args, kwargs)
+    as_torch_does(func, args, kwargs)
+    tensor._view = value._view
+    return None
+
+
+def _are_interchangeable(one: QuantizedTensor, other: QuantizedTensor) -> bool:
+    facts = [
+        (each.format, each.shape, each.device, each._view.is_whole, each._store.bytes.usages)
+        for each in (one, other)
+    ]
+    return facts[0] == facts[1] and one._view.is_whole

@@ -152,6 +152,14 @@ AVERAGE = _exact(
     "of the masters: an average moves by less than a format tells apart",
     "lerp_.Scalar lerp_.Tensor _foreach_lerp_.List _foreach_lerp_.Scalar _foreach_lerp_.ScalarList",
 )
+MERGE = _exact(
+    "w += x, w -= x of a tensor of w's shape, as peft merges",
+    "of the master, which a weight without one gets: no part of x is lost in rounding",
+    "add_.Tensor sub_.Tensor",
+)
+DATA = _exact(
+    "w.data = q of w's format and shape", "w has q's bytes, master and logical dtype from then on"
+)
 ARITHMETIC = _error(
     "add_, mul_, lerp_, clamp_, ... and torch._foreach_add_, _mul_, _lerp_, ...",
     "in place: the bytes of a block depend on all its values; optimizers: nc.FusedAdam",

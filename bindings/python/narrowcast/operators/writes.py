@@ -4,7 +4,7 @@ one, and the bytes are made when they are next read.
 
 import torch
 
-from narrowcast.operators import arithmetic, table
+from narrowcast.operators import arithmetic, averages, table
 from narrowcast.operators.common import refuse_flat
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
@@ -23,6 +23,18 @@ def _fill(func, args, kwargs):
     value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
     tensor.write(func(value, *rest, **kwargs))
     return tensor
+
+
+@implements(*table.MERGE.operators)
+def _merge(func, args, kwargs):
+    """`w += x`. With a factor, as optimizers have it, it is arithmetic."""
+    tensor, other = args[:2]
+    is_merge = isinstance(tensor, QuantizedTensor) and isinstance(other, torch.Tensor)
+    if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
+        return arithmetic.run(func, args, kwargs)
+    refuse_flat(tensor, func)
+    tensor._store.keep_master()
+    return averages.run(func, args, kwargs)
 
 
 @implements(*table.LISTS.operators)

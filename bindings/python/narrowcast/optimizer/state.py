@@ -8,7 +8,6 @@ import torch
 
 from narrowcast.optimizer import members
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
-from narrowcast.tensor.master import Master
 
 
 def check_parameter(parameter: torch.Tensor, name: str) -> None:
@@ -91,9 +90,7 @@ def make_whole(parameter: torch.Tensor) -> None:
 def make_updatable(local: QuantizedTensor) -> None:
     """The same, with a master: kernels write whole buffers."""
     local.detach_from_whole()
-    store = local._store
-    if store.master is None:
-        store.master = Master(store.high_precision(store.whole))
+    local._store.keep_master()
 
 
 def follow_masters(optimizer) -> None:

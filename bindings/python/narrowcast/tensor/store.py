@@ -112,6 +112,11 @@ class Store:
         usage = "rowwise" if self.bytes.has("rowwise") else "columnwise"
         return self.dequantize(region, torch.float32, usage)
 
+    def keep_master(self) -> None:
+        """From now on there is a master: the decoded value, where none was kept."""
+        if self.master is None:
+            self.master = Master(self.high_precision(self.whole))
+
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a region, [rows, columns] of float32, bfloat16 or float16."""
         if self.format.columnwise_derived and not self.bytes.is_plain:

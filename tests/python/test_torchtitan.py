@@ -1,0 +1,125 @@
+"""torchtitan, the real one, 0.2 or 0.3: its functions shard, initialize, step and save a model that
+narrowcast.torchtitan's converter has converted (titan.py).
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, same
+from narrowcast.tensor import dtensors
+from titan import Job
+
+pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+WIDTH = 256
+
+
+def train(job, first, last):
+    losses = []
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+        tokens = torch.randint(0, 2048, (2, 16), generator=generator)
+        logits = job.forward(tokens)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+        loss.backward()
+        job.optimizers.step()
+        job.schedulers.step()
+        job.optimizers.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def values(model):
+    local = [dtensors.local_of(p).detach() for p in model.parameters()]
+    return [(p.master if isinstance(p, nc.QuantizedTensor) else p).clone() for p in local]
+
+
+def trained(mesh, format, folder):
+    job = Job(format, WIDTH)
+    quantized = [p for p in job.model.parameters() if dtensors.local_of(p).dtype == torch.float32]
+    assert sum(isinstance(dtensors.local_of(p), nc.QuantizedTensor) for p in quantized) > 8
+    plain = Job(None, WIDTH)
+    assert all(map(same, values(job.model), values(plain.model)))  # the same initial values
+    nc.convert(plain.model, format)
+    job.complete()
+    plain.complete()
+    losses = train(job, 0, 2)
+    assert losses == train(plain, 0, 2)
+    assert all(map(same, values(job.model), values(plain.model)))
+    dcp.save(job.saved, checkpoint_id=folder)
+    losses = train(job, 2, 4)
+    other = Job(format, WIDTH).complete()
+    dcp.load(other.saved, checkpoint_id=folder)
+    other.schedulers.load_state_dict(plain.schedulers.state_dict())
+    assert train(other, 2, 4) == losses
+    assert all(map(same, values(other.model), values(job.model)))
+
+
+def saved_before_training(mesh, format):
+    """A checkpoint of the first step; torchtitan 0.3 would make the state by a step that counts."""
+    found = []
+    for is_asked in (False, True):
+        job = Job(format, WIDTH).complete()
+        if is_asked:
+            state = job.optimizers.state_dict()
+            assert {float(one) for name, one in state.items() if name.endswith(".step")} == {0}
+        found.append((train(job, 0, 2), values(job.model)))
+    assert found[0][0] == found[1][0]
+    assert all(map(same, found[0][1], found[1][1]))
+
+
+def on_ranks(mesh, formats, delayed, folder):
+    for format in formats:
+        trained(mesh, format, f"{folder}/{format}")
+    saved_before_training(mesh, delayed)
+
+
+def test_on_ranks(tmp_path):
+    """The same as by hand; and a checkpoint before the first step, in a format with histories, in
+    which a step without a gradient would be seen. torchtitan makes its meshes once a process, so
+    this is one test.
+    """
+    delayed = next(name for name in nc.formats() if nc.format(name).amax == "delayed")
+    ranks.run(2, "cpu", on_ranks, [GATHERS[0], GATHERS[-1]], delayed, str(tmp_path))
+
+
+def test_tensor_parallelism_is_refused():
+    import narrowcast.torchtitan as glue
+
+    with pytest.raises(NotImplementedError, match=r"tensor_parallel_degree = 1, not 2, or call"):
+        if hasattr(glue, "register"):
+            glue.Converter(SimpleNamespace(), SimpleNamespace(tp=2))
+        else:
+            from torchtitan.models.llama3 import model_registry
+            from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+            config = llama3_debugmodel()
+            config.parallelism.tensor_parallel_degree = 2
+            converters = [glue.Converter.Config(format=GATHERS[0])]
+            model = model_registry("debugmodel", converters=converters).model
+            model.update_from_config(config=config)
+
+
+def test_other_optimizers_are_refused():
+    import narrowcast.torchtitan as glue
+
+    with pytest.raises(NotImplementedError, match=r"is SGD: nc\.FusedAdam is AdamW or Adam"):
+        if hasattr(glue, "register"):
+            glue.build_optimizers([], SimpleNamespace(name="SGD"), None)
+        else:
+            glue.Optimizers._resolve_optimizer_factory("SGD")
+
+
+def test_a_format_is_needed():
+    import narrowcast.torchtitan as glue
+
+    if not hasattr(glue, "register"):
+        pytest.skip("torchtitan 0.3's configurations have no default for it")
+    with pytest.raises(ValueError, match=r"needs a format: set job\.custom_config_module"):
+        glue.Converter(SimpleNamespace(), SimpleNamespace(tp=1))

@@ -1,0 +1,168 @@
+"""Models, optimizers and checkpoints of the torchtitan that is installed, on the CPU, made by its
+own functions as its Trainer does, which itself needs a GPU.
+"""
+
+import torch
+import torch.distributed as dist
+
+STEPS_OF_SCHEDULE = 8
+_meshes = {}
+
+
+class Job:
+    """A model of torchtitan, sharded and initialized, and its `optimizers`, `schedulers` and
+    `saved`, what torchtitan saves of model and optimizers. format: None for a plain one; `model`
+    can then be converted before complete() is called.
+    """
+
+    def __init__(self, format, width):
+        _use_cpu()
+        try:
+            from torchtitan.protocols import model_converter  # noqa: F401
+        except ImportError:
+            self._parts = _Parts03(format, width)
+        else:
+            self._parts = _Parts02(format, width)
+        self.model = self._parts.model
+        for module in self.model.modules():  # gloo has no other sum than the plain one
+            if hasattr(module, "set_force_sum_reduction_for_comms"):
+                module.set_force_sum_reduction_for_comms(True)
+        self.model.to_empty(device="cpu")
+        torch.manual_seed(0)
+        with torch.no_grad():
+            self.model.init_weights(buffer_device=None)
+        self.model.train()
+
+    def complete(self):
+        self.optimizers = self._parts.optimizers()
+        self.schedulers = self._parts.schedulers(self.optimizers)
+        self.saved = {"model": self._parts.wrapper(self.model), "optimizer": self.optimizers}
+        return self
+
+    def forward(self, tokens):
+        return self._parts.forward(tokens)
+
+
+def _use_cpu():
+    """torchtitan asks for an accelerator as it is imported, and takes cuda where there is none."""
+    import torchtitan.distributed.parallel_dims as parallel_dims
+    import torchtitan.tools.utils as utils
+
+    utils.device_type, utils.device_module = "cpu", torch.cpu
+    parallel_dims.device_type = "cpu"
+
+
+class _Parts02:
+    """By a job's configuration and a train spec."""
+
+    def __init__(self, format, width):
+        import dataclasses
+
+        from torchtitan.config import ConfigManager
+        from torchtitan.distributed import ParallelDims
+        from torchtitan.protocols import model_converter, train_spec
+
+        import narrowcast.torchtitan as glue
+
+        if not hasattr(glue, "_is_registered"):
+            glue.register("llama3")
+            glue._is_registered = True
+        arguments = ["--job.custom_config_module=narrowcast.torchtitan.job_config"]
+        arguments += ["--model.name=llama3", "--training.seq_len=16", "--optimizer.lr=1e-2"]
+        arguments += ["--activation_checkpoint.mode=full"]
+        if format is not None:
+            arguments += ["--model.converters=narrowcast", f"--narrowcast.format={format}"]
+        self._config = ConfigManager().parse_args(arguments)
+        degrees = dict.fromkeys(("dp_replicate", "cp", "tp", "pp", "ep", "etp"), 1)
+        self._dims = ParallelDims(**degrees, dp_shard=-1, world_size=dist.get_world_size())
+        self._dims.build_mesh()
+        self._spec = train_spec.get_train_spec("llama3")
+        shape = {"dim": width, "n_layers": 2, "n_heads": 4, "multiple_of": width}
+        arguments = dataclasses.replace(self._spec.model_args["debugmodel"], **shape)
+        arguments.update_from_config(self._config)
+        with torch.device("meta"):
+            model = self._spec.model_cls(arguments)
+        converters = model_converter.build_model_converters(self._config, self._dims)
+        converters.convert(model)
+        self.model = self._spec.parallelize_fn(model, self._dims, self._config)
+
+    def optimizers(self):
+        return self._spec.build_optimizers_fn([self.model], self._config.optimizer, self._dims)
+
+    def schedulers(self, optimizers):
+        config = self._config.lr_scheduler
+        config.warmup_steps = 2
+        return self._spec.build_lr_schedulers_fn(optimizers, config, STEPS_OF_SCHEDULE)
+
+    def wrapper(self, model):
+        from torchtitan.components.checkpoint import ModelWrapper
+
+        return ModelWrapper(model)
+
+    def forward(self, tokens):
+        return self.model(tokens)
+
+
+class _Parts03:
+    """By configurations of everything."""
+
+    def __init__(self, format, width):
+        from torchtitan.distributed import ParallelDims
+        from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+        from torchtitan.models.llama3 import model_registry
+        from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+        import narrowcast.torchtitan as glue
+
+        converters = [] if format is None else [glue.Converter.Config(format=format)]
+        spec = model_registry("debugmodel", converters=converters)
+        inner = [*spec.model.traverse(FlexAttention.Config)]
+        for _, _, parent, name in inner:  # which has no backward on the CPU
+            setattr(parent, name, ScaledDotProductAttention.Config())
+        spec.model.layers = spec.model.layers[:2]
+        self._config = config = llama3_debugmodel()
+        config.model_spec, config.optimizer = spec, glue.fused_adam(lr=1e-2)
+        config.training.seq_len = 16
+        if format is None:  # as DTensors over one mesh they could not be converted afterwards
+            config.parallelism.spmd_backend = "partial_dtensor"
+        self._take_backend()
+        key = dist.group.WORLD, config.parallelism.spmd_backend
+        if key not in _meshes:  # torchtitan makes its meshes once
+            _meshes[key] = ParallelDims.from_config(config.parallelism, dist.get_world_size())
+            _meshes[key].build_mesh()
+        dims = _meshes[key]
+        spec.model.update_from_config(config=config)
+        with torch.device("meta"):
+            model = spec.model.build()
+        model.verify_module_protocol()
+        self.model = spec.parallelize_fn(
+            model,
+            parallel_dims=dims,
+            training=config.training,
+            parallelism=config.parallelism,
+            compile_config=config.compile,
+            ac_config=config.activation_checkpoint,
+            dump_folder="",
+        )
+
+    def optimizers(self):
+        return self._config.optimizer.build(model_parts=[self.model])
+
+    def schedulers(self, optimizers):
+        config = self._config.lr_scheduler
+        return config.build(optimizers=optimizers, training_steps=STEPS_OF_SCHEDULE)
+
+    def wrapper(self, model):
+        from torchtitan.components.checkpointer.base import ModelWrapper
+
+        return ModelWrapper(model)
+
+    def _take_backend(self):
+        from torchtitan.distributed.utils import set_spmd_backend
+
+        set_spmd_backend(self._config.parallelism.spmd_backend)
+
+    def forward(self, tokens):
+        self._take_backend()
+        positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
+        return self.model(tokens, positions=positions)
