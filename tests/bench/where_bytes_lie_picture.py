@@ -42,5 +42,6 @@ def draw(rows, path):
     stays.invert_yaxis()
     figure.legend(*stays.get_legend_handles_labels(), loc="outside lower left", ncols=len(PIECES))
     plt.rcParams["svg.hashsalt"] = "narrowcast"  # the same file each time
+    plt.rcParams["svg.fonttype"] = "none"
     figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
     plt.close(figure)
