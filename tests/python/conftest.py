@@ -1,5 +1,7 @@
 """What every test may ask for."""
 
+import gc
+
 import pytest
 
 from models import DEVICES, STORAGES
@@ -12,6 +14,13 @@ def pytest_generate_tests(metafunc):
     """
     if "format" in metafunc.fixturenames:
         metafunc.parametrize("format", getattr(metafunc.module, "TESTED_FORMATS", STORAGES))
+
+
+def pytest_collection_finish(session):
+    """What imports have made is no test's: collections, and nc.convert, which looks for optimizers
+    that hold a model's parameters, look through the rest alone.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(params=DEVICES)

@@ -8,6 +8,7 @@ the rank and its traceback.
 """
 
 import datetime
+import gc
 import importlib.util
 import inspect
 import multiprocessing
@@ -135,6 +136,7 @@ def _stop(world):
 def _serve(pipe, rank):
     """A rank's process: runs tasks until the pipe is closed."""
     torch.set_num_threads(1)
+    gc.freeze()  # what imports have made: collections, and nc.convert, look through the rest alone
     while True:
         try:
             task = pipe.recv()

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, same
+from models import GATHERS, one_of_each, same
 
 TESTED_FORMATS = GATHERS
 WIDTH = 128
@@ -97,9 +97,10 @@ def test_gradients(format, name):
 
 
 @pytest.mark.parametrize("name", [*MODELS])  # without clients' own
-def test_autocast(format, name):
+@pytest.mark.parametrize("chosen", one_of_each(lambda f: f.columnwise_derived))
+def test_autocast(chosen, name):
     """As the decoded model's, to the bit: in bfloat16, with gradients of the weights' own dtype."""
-    model = build(name, format)
+    model = build(name, chosen)
     plain, x = decoded(model, build(name)), batch()
     outputs = []
     for one in (model, plain):
@@ -110,7 +111,7 @@ def test_autocast(format, name):
     assert same(*outputs)
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert mine.grad.dtype == other.grad.dtype
-        if nc.format(format).columnwise_derived:
+        if nc.format(chosen).columnwise_derived:
             torch.testing.assert_close(mine.grad, other.grad)
 
 

@@ -242,7 +242,7 @@ def load_into_masters(mesh, format, options):
 
 def full_state_dicts(mesh):
     broadcast = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    for format in nc.formats():
+    for format in STORAGES:
         for options in (StateDictOptions(full_state_dict=True), broadcast):
             load_bytes(mesh, format, options)
             load_values(mesh, format, options)
