@@ -74,6 +74,21 @@ def averaged(q):
     return weights[0].lerp_(weights[1], 0.5).master
 
 
+def merged(q):
+    """The master after `w += x`, of a weight that had none."""
+    sum = q.clone()
+    sum += torch.full(q.shape, 1e-4)
+    return sum.master if isinstance(sum, nc.QuantizedTensor) else sum
+
+
+def assigned(q):
+    other = torch.zeros_like(q)
+    if isinstance(q, nc.QuantizedTensor):
+        other = nc.quantize(other, q.format)
+    other.data = q.clone()
+    return other
+
+
 def _linear(value):
     layer = nn.Linear(*value.shape[::-1], bias=False)
     layer.weight = nn.Parameter(value)
@@ -125,6 +140,8 @@ EXAMPLES = {
     table.INITIALIZE: lambda q, u: nn.init.constant_(q.clone(), 1.0),
     table.META: lambda q, u: on_meta(q) if isinstance(q, nc.QuantizedTensor) else q,
     table.AVERAGE: lambda q, u: averaged(q),
+    table.MERGE: lambda q, u: merged(q),
+    table.DATA: lambda q, u: assigned(q),
     table.ARITHMETIC: lambda q, u: torch._foreach_lerp_([q.clone()], [torch.ones_like(q)], 0.5),
     table.SET: lambda q, u: q.clone().set_(torch.ones(3)),
     table.BROADCAST: lambda q, u: filled(q, lambda t: dist.broadcast(t, 0)),

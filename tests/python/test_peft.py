@@ -1,5 +1,7 @@
 """peft's LoRA, the real one, over frozen quantized weights: training, and merging."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -108,3 +110,19 @@ def test_adapters_can_be_left_out(format):
     assert len(quantized(model)) == 4
     assert_same(model.blocks[0].up.base_layer.weight.detach(), expected.blocks[0].up.weight)
     assert model.blocks[0].up.base_layer.weight.master is None
+
+
+def test_the_example(monkeypatch):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import lora
+
+    model = lora.build(GATHERS[-1])
+    weight = next(one for one in quantized(model) if one.master is None)
+    before = bytes_of(weight)
+    lora.train(model, 2)
+    adapters = [p for name, p in model.named_parameters() if "lora_B" in name]
+    assert adapters
+    assert all(p.any() for p in adapters)  # they begin as zeros
+    assert same(bytes_of(weight), before)
