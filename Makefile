@@ -47,9 +47,10 @@ endif
 
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
             -DNARROWCAST_CODEGEN=$(CODEGEN)
-# The plugins know no torch: where PLUGINS_OF names a build that has them, they are taken from there, and only the bindings are built.
+# The plugins know no torch: where PLUGINS_OF names a build that has them, they are taken from there, and only the bindings are built, in haste.
 ifdef PLUGINS_OF
-  configure += -DNARROWCAST_BUILD_PLUGINS=OFF -DNARROWCAST_PLUGIN_DIR=$(abspath $(PLUGINS_OF))/plugins -DNARROWCAST_TESTS=OFF
+  configure += -DNARROWCAST_BUILD_PLUGINS=OFF -DNARROWCAST_PLUGIN_DIR=$(abspath $(PLUGINS_OF))/plugins -DNARROWCAST_TESTS=OFF \
+               -DNARROWCAST_OPTIMIZE=-O1
 endif
 
 .PHONY: help setup setup-newest build test test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \

@@ -72,8 +72,9 @@ def reader(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    if not torch.cuda.is_available():  # what nothing here can run is compiled as far as PTX
+    if not torch.cuda.is_available():  # what nothing here can run is compiled in haste, to PTX
         monkeypatch.setenv("CUDAARCHS", "90a-virtual")
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Xcicc -O1")
 
     def run(commands, folder):
         answer = subprocess.run(

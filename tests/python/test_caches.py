@@ -138,7 +138,7 @@ def short(mesh, format):
     expected = stored + moments
     # What the ranks of a process group reduce in each step, whose scale spans the tensor.
     reduced = 2 * 4 * 4096 if nc.format(format).tensor_amax else 0
-    freed(before)
+    freed(before, expected + reduced)
     got = grown(before) - reduced
     assert expected <= got <= expected + 4096, (mesh.get_local_rank(), got, stored, moments)
     held = model[0]._get_fsdp_state()._fsdp_param_group.fsdp_params[0]._sharded_param_data

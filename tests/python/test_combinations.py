@@ -15,7 +15,7 @@ import torch
 
 import drawn_specs
 
-COUNT = int(os.environ.get("NARROWCAST_DRAWN", "8"))
+COUNT = int(os.environ.get("NARROWCAST_DRAWN", "5"))
 SEED = int(os.environ.get("NARROWCAST_SEED", "1"))
 
 

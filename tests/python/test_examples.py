@@ -68,6 +68,8 @@ def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
         str(tmp_path),
         "--text",
         "nowhere",
+        "--ranks",
+        "1",
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode != 0

@@ -34,13 +34,13 @@ def grown(before):
     return sum(size for address, size in storages().items() if address not in before)
 
 
-def freed(before):
-    """Whether all that has come since is gone. gloo's own threads let go of a collective's tensors
-    a moment after it is done."""
+def freed(before, kept=0):
+    """Whether all that has come since is gone, but for what is kept. gloo's own threads let go of a
+    collective's tensors a moment after it is done."""
     deadline = time.monotonic() + 10
-    while grown(before) > SMALL and time.monotonic() < deadline:
+    while grown(before) > kept + SMALL and time.monotonic() < deadline:
         time.sleep(0.05)
-    return grown(before) <= SMALL
+    return grown(before) <= kept + SMALL
 
 
 def make(mesh, format, after):
