@@ -28,6 +28,7 @@ class AdamParameter {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
     bytes_ = bytes_of(wrapper);
+    elements_ = tensor.numel();
     if (bytes_) {
       store_.emplace(wrapper);
       add_bytes(py::cast<const Bytes&>(bytes_), tensor.sizes(), delayed);
@@ -42,10 +43,10 @@ class AdamParameter {
   // Makes it the master of a flat shard of so many elements, whose row this is, without values. An
   // empty tensor is in the place of what is no parameter: it has no gradient.
   void own(const nc_tensor& shard, int64_t elements) {
-    const int64_t begin = shard.before, own = entry_.columns;
-    if (own != elements && own != 0)
-      value_error(name_, " has ", own, " elements, and the flat shard that it is the master of ",
-                  elements);
+    const int64_t begin = shard.before;
+    if (elements_ != elements && elements_ != 0)
+      value_error(name_, " has ", elements_, " elements, and the flat shard that it is the master ",
+                  "of ", elements);
     const size_t state_size = entry_.state_dtype == NC_F32 ? sizeof(float) : sizeof(uint16_t);
     nc_tensor entry = shard;
     entry.value = first_of(entry_.value, begin, sizeof(float));
@@ -210,6 +211,7 @@ class AdamParameter {
   at::Device device_;
   bool sharded_;                                       // a DTensor
   bool dormant_, trainable_;                           // without state; then: requires a gradient
+  int64_t elements_ = 0;                               // of it on this rank
   std::optional<int64_t> shard_elements_;              // of the flat shard whose master it is
   py::object bytes_;                                   // of a quantized parameter; null for others
   std::optional<Place> place_;                         // of a parameter that is not quantized

@@ -25,10 +25,13 @@ class FlatCast {
   }
 
   // What waits for the reduction. `stop`: a float in the machine's memory; if it is not 0, nothing
-  // is done.
+  // is done. `verdicts`: float32, one a shard, or none; a negative one has it left as it is.
   void finish(const OptionalTensor& amaxes, const at::Tensor& exchange, const at::Tensor& stop,
-              bool source_bf16, bool stochastic) {
+              bool source_bf16, bool stochastic, const OptionalTensor& verdicts) {
     nc_launch launch = options(amaxes, exchange, source_bf16, stochastic);
+    if (verdicts)
+      launch.verdict =
+          checked_floats(*verdicts, shards_->size(), shards_->device(), "the verdicts");
     launch.found_inf = checked_floats(stop, 1, shards_->device(), "the flag to stop");
     const nc_function record = machine().record_amax;
     if (record != nullptr) all_.run(record, "recording the amax", launch);
@@ -43,7 +46,12 @@ class FlatCast {
     std::vector<nc_tensor> all, ends, bytes;
     for (int64_t i = 0; i < shards_->size(); ++i) {
       nc_tensor& entry = all.emplace_back(shards_->entry(i));
-      if (draws) std::tie(entry.seed, entry.step, entry.first) = draws->at(i);
+      if (draws) {
+        const auto& [seed, step, first] = draws->at(i);
+        entry.seed = seed;
+        entry.step = step;
+        entry.first += first;
+      }
       if (shards_->elements(i) > 0) add_value(entry, *values.at(i), i);
       std::ranges::copy(shards_->ends(i, entry, /*bytes_alone=*/false), std::back_inserter(ends));
       std::ranges::copy(shards_->ends(i, entry, /*bytes_alone=*/true), std::back_inserter(bytes));
@@ -87,9 +95,10 @@ void bind_flat_cast(py::module_& module) {
            "[matrices], where a scale spans the tensor, else None, and exchange, float32. values: "
            "of each shard, None of an empty one. draws: as in CastList.cast.")
       .def("finish", &FlatCast::finish, py::arg("amaxes"), py::arg("exchange"), py::arg("stop"),
-           py::arg("source_bf16"), py::arg("stochastic"),
+           py::arg("source_bf16"), py::arg("stochastic"), py::arg("verdicts") = py::none(),
            "Makes the bytes of the shards from the reduced amaxes and slots, of the values that "
-           "were collected last. stop: float32 (1,); if it is not 0, nothing is done.");
+           "were collected last. stop: float32 (1,); if it is not 0, nothing is done. verdicts: "
+           "float32 [matrices] or None; a negative one leaves the bytes of its shard as they are.");
 }
 
 }  // namespace narrowcast

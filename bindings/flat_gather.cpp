@@ -2,69 +2,37 @@
 // rank owns. Tables are made once, so that a step copies nothing to the machine but the bytes.
 #include <algorithm>
 
-#include "bindings/bytes.hpp"
-#include "bindings/launch.hpp"
+#include "bindings/flat_table.hpp"
 #include "bindings/module.hpp"
-#include "runtime/gather/flat_payloads.hpp"
 
 namespace narrowcast {
 namespace {
 
-// A table where the machine reads it.
-class MachineTable {
- public:
-  MachineTable(FlatTable table, at::Device device) : table_(std::move(table)), device_(device) {
-    transfer_.tiles = table_.tiles();
-    transfer_.pieces = table_.pieces.data();
-    transfer_.piece_of_tile = table_.piece_of_tile.data();
-    if (device_.is_cpu() || transfer_.tiles == 0) return;
-    pieces_ = copied_to(device_, table_.pieces.data(), table_.pieces.size() * sizeof(FlatPiece));
-    places_ = copied_to(device_, table_.piece_of_tile.data(),
-                        table_.piece_of_tile.size() * sizeof(int32_t));
-    transfer_.pieces = static_cast<const FlatPiece*>(pieces_.const_data_ptr());
-    transfer_.piece_of_tile = static_cast<const int32_t*>(places_.const_data_ptr());
-  }
-
-  MachineTable(const MachineTable&) = delete;
-  MachineTable& operator=(const MachineTable&) = delete;
-
-  void run(const char* what, void* payload, bool unpack) const {
-    if (transfer_.tiles == 0) return;
-    const FlatTransferFunction function =
-        device_.is_cpu() ? cpu_flat_transfer() : cuda_flat_transfer();
-    FlatTransfer transfer = transfer_;
-    transfer.payload = static_cast<uint8_t*>(payload);
-    transfer.unpack = unpack;
-    call(function, what, transfer, device_);
-  }
-
- private:
-  FlatTable table_;  // of the CPU; a GPU has copies
-  at::Device device_;
-  at::Tensor pieces_, places_;
-  FlatTransfer transfer_{};
-};
-
 class FlatGather {
  public:
-  FlatGather(std::vector<std::shared_ptr<Bytes>> matrices, const FlatRanges& ranges, int64_t rank)
+  // `rank`: this one; none where the matrices have nothing yet, and all is brought.
+  FlatGather(std::vector<std::shared_ptr<Bytes>> matrices, const FlatRanges& ranges,
+             std::optional<int64_t> rank)
       : matrices_(checked(std::move(matrices))),
         ranks_(checked(ranges, rank)),
-        entries_(entries_of(matrices_)),
+        entries_(flat_matrices(matrices_)),
         payloads_(entries_, ranges),
-        packing_(payloads_.packing(static_cast<size_t>(rank)), device()),
-        unpacking_(payloads_.unpacking(static_cast<size_t>(rank)), device()) {}
+        packing_(rank ? payloads_.packing(static_cast<size_t>(*rank)) : FlatTable(), device()),
+        unpacking_(payloads_.unpacking(rank ? static_cast<size_t>(*rank) : ranges.size()),
+                   device()) {}
 
   int64_t payload_bytes() const { return payloads_.bytes(); }
 
   void pack(const at::Tensor& payload) const {
-    check_current();
-    packing_.run("packing flat shards", address(payload, payload_bytes(), "the payload"), false);
+    packing_.run("packing flat shards",
+                 payload_address(payload, payload_bytes(), device(), "the payload"), false,
+                 moved());
   }
   void unpack(const at::Tensor& payloads) const {
-    check_current();
-    unpacking_.run("unpacking flat shards",
-                   address(payloads, ranks_ * payload_bytes(), "the payloads of all ranks"), true);
+    unpacking_.run(
+        "unpacking flat shards",
+        payload_address(payloads, ranks_ * payload_bytes(), device(), "the payloads of all ranks"),
+        true, moved());
   }
 
   // Whether these are the matrices, with their buffers where they lay. Columnwise ones that follow
@@ -72,7 +40,7 @@ class FlatGather {
   bool is_of(const std::vector<std::shared_ptr<Bytes>>& matrices) const {
     const auto lies_nowhere = [](const auto& one) { return !one->is_plain || one->is_freed(); };
     if (std::ranges::any_of(matrices, lies_nowhere)) return false;
-    const std::vector<FlatMatrix> now = entries_of(matrices);
+    const std::vector<FlatMatrix> now = flat_matrices(matrices);
     return std::ranges::equal(now, entries_, [](const FlatMatrix& one, const FlatMatrix& other) {
       return one.format == other.format && one.matrix == other.matrix && one.buffer == other.buffer;
     });
@@ -101,10 +69,10 @@ class FlatGather {
   }
 
   // Returns how many ranks there are.
-  int64_t checked(const FlatRanges& ranges, int64_t rank) const {
+  int64_t checked(const FlatRanges& ranges, std::optional<int64_t> rank) const {
     const int64_t ranks = std::ssize(ranges);
-    if (rank < 0 || rank >= ranks)
-      value_error("rank ", rank, " is none of the ", ranks, " whose ranges are given");
+    if (rank && (*rank < 0 || *rank >= ranks))
+      value_error("rank ", *rank, " is none of the ", ranks, " whose ranges are given");
     for (size_t from = 0; from < ranges.size(); ++from) {
       if (ranges[from].size() != matrices_.size())
         value_error("rank ", from, " has ranges of ", ranges[from].size(), " matrices, not of ",
@@ -131,34 +99,24 @@ class FlatGather {
     }
   }
 
-  static std::vector<FlatMatrix> entries_of(const std::vector<std::shared_ptr<Bytes>>& matrices) {
-    std::vector<FlatMatrix> entries;
-    for (const auto& one : matrices) {
-      const nc_tensor entry =
-          one->facts().columnwise_derived ? one->entry(/*only=*/0) : one->entry();
-      FlatMatrix& matrix =
-          entries.emplace_back(FlatMatrix{&one->facts(), {one->rows, one->columns}, {}});
-      std::ranges::transform(entry.buffer, matrix.buffer.begin(),
-                             [](void* buffer) { return static_cast<uint8_t*>(buffer); });
+  // By how many bytes the buffers have moved, all of them together, as those do that FSDP2 frees
+  // and makes room for again. ValueError if they have in another way.
+  int64_t moved() const {
+    std::optional<int64_t> distance;
+    const std::vector<FlatMatrix> now = flat_matrices(matrices_);
+    for (size_t i = 0; i < now.size(); ++i) {
+      for (size_t b = 0; b < NC_BUFFER_COUNT; ++b) {
+        const uint8_t *here = now[i].buffer[b], *then = entries_[i].buffer[b];
+        if (then == nullptr) continue;
+        const auto by = static_cast<int64_t>(reinterpret_cast<uintptr_t>(here) -
+                                             reinterpret_cast<uintptr_t>(then));
+        if (by != distance.value_or(by))
+          value_error(
+              "the buffers of a matrix have moved since this gather was made: make another");
+        distance = by;
+      }
     }
-    return entries;
-  }
-
-  void check_current() const {
-    if (!is_of(matrices_))
-      value_error("the buffers of a matrix have moved or have been freed since this gather was ",
-                  "made: make another");
-  }
-
-  void* address(const at::Tensor& tensor, int64_t bytes, const char* what) const {
-    if (tensor.scalar_type() != at::kByte)
-      type_error(what, " is ", c10::toString(tensor.scalar_type()), ", not uint8");
-    if (tensor.device() != device())
-      value_error(what, " is on ", tensor.device().str(), ", the matrices on ", device().str());
-    if (!tensor.is_contiguous()) value_error(what, " is not contiguous");
-    if (tensor.numel() != bytes)
-      value_error(what, " has ", tensor.numel(), " bytes, not the ", bytes, " of this gather");
-    return address_of(tensor, what);
+    return distance.value_or(0);
   }
 
   std::vector<std::shared_ptr<Bytes>> matrices_;
@@ -175,8 +133,9 @@ void bind_flat_gather(py::module_& module) {
       module, "FlatGather",
       "What ranks own of matrices, of any formats and on one device, as one payload of each. "
       "ranges[r][i]: the elements of matrix i, row by row, that are rank r's, the first and the "
-      "one behind the last. rank: this one.")
-      .def(py::init<std::vector<std::shared_ptr<Bytes>>, const FlatRanges&, int64_t>(),
+      "one behind the last. rank: this one; None: unpacking brings what all ranks own.")
+      .def(py::init<std::vector<std::shared_ptr<Bytes>>, const FlatRanges&,
+                    std::optional<int64_t>>(),
            py::arg("matrices"), py::arg("ranges"), py::arg("rank"))
       .def_property_readonly("payload_bytes", &FlatGather::payload_bytes,
                              "Of each rank: a multiple of 256.")

@@ -14,22 +14,42 @@ bool writes_columnwise(const Bytes& bytes) {
   return !bytes.facts().columnwise_derived && bytes.has(1);
 }
 
+// What a whole matrix's owners share, by the rows and elements of those that begin at `first_row`.
+nc_seams seen_from(int64_t first_row, int64_t columns, nc_seams seams) {
+  for (nc_seam& seam : seams.blocks) {
+    if (seam.block_rows > 0) seam.row -= first_row / seam.block_rows;
+  }
+  for (int side = 0; side < 2; ++side) {
+    if (seams.begin[side] >= seams.end[side]) continue;
+    seams.begin[side] -= first_row * columns;
+    seams.end[side] -= first_row * columns;
+  }
+  return seams;
+}
+
 }  // namespace
 
 FlatShards::FlatShards(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<int64_t> begins,
                        std::vector<int64_t> ends, const std::vector<std::vector<int64_t>>& cuts,
-                       int64_t first_slot)
+                       int64_t first_slot, const std::vector<RowsOfWhole>& places)
     : matrices_(std::move(matrices)), begins_(std::move(begins)), ends_(std::move(ends)) {
   if (matrices_.empty()) value_error("there is no matrix to own a shard of");
   if (begins_.size() != matrices_.size() || ends_.size() != matrices_.size() ||
-      cuts.size() != matrices_.size())
+      cuts.size() != matrices_.size() || (!places.empty() && places.size() != matrices_.size()))
     value_error("shards of ", matrices_.size(), " matrices need as many begins, ends and cuts");
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const Bytes& bytes = *matrices_[i];
-    cuts_.emplace_back(bytes.facts(), Extent{bytes.rows, bytes.columns}, writes_columnwise(bytes),
+    const auto [first_row, rows] = places.empty() ? RowsOfWhole{0, bytes.rows} : places[i];
+    cuts_.emplace_back(bytes.facts(), Extent{rows, bytes.columns}, writes_columnwise(bytes),
                        cuts[i], first_slot);
     first_slot += cuts_.back().amaxes() + cuts_.back().values();
-    seams_.push_back(cuts_.back().seams(begins_[i], ends_[i]));
+    ahead_.push_back(first_row * bytes.columns);
+    seams_.push_back(seen_from(first_row, bytes.columns, cuts_.back().seams(begins_[i], ends_[i])));
+    begins_[i] -= ahead_.back();
+    ends_[i] -= ahead_.back();
+    if (begins_[i] < 0 || ends_[i] < begins_[i] || ends_[i] > bytes.rows * bytes.columns)
+      value_error("matrix ", i, " has rows ", first_row, " to ", first_row + bytes.rows,
+                  " of the whole one, and not all elements of its shard");
   }
   seams_in_memory_ = seams_.data();
   if (device().is_cpu()) return;
@@ -51,13 +71,14 @@ nc_tensor FlatShards::entry(size_t i) const {
   if (!writes_columnwise(*matrices_[i]))
     entry.buffer[NC_COLUMNWISE_DATA] = entry.buffer[NC_COLUMNWISE_SCALE] = nullptr;
   set_shard(entry, machine(), begins_[i], ends_[i], seams_in_memory_ + i);
+  entry.first = static_cast<uint64_t>(ahead_[i]);
   return entry;
 }
 
 std::vector<nc_tensor> FlatShards::ends(size_t i, const nc_tensor& entry, bool bytes_alone) const {
   const Cuts& cuts = cuts_[i];
   return shard_ends(entry, machine(), [&](int64_t cut) {
-    return bytes_alone ? cuts.divides_bytes(cut) : cuts.divides(cut);
+    return bytes_alone ? cuts.divides_bytes(ahead_[i] + cut) : cuts.divides(ahead_[i] + cut);
   });
 }
 
@@ -80,11 +101,14 @@ void bind_flat_shards(py::module_& module) {
       module, "FlatShards",
       "The flat shards that a rank owns of matrices of one format on one device: elements "
       "begins[i] to ends[i] of matrix i, row by row. cuts[i]: where the shards of all ranks begin. "
-      "first_slot: of the exchange, which lists slots of matrix after matrix.")
+      "first_slot: of the exchange, which lists slots of matrix after matrix. places[i], if there "
+      "are any: matrix i has some rows of a whole one alone: the first, a multiple of the row "
+      "step, and how many rows the whole has; begins, ends and cuts are the whole one's.")
       .def(py::init<std::vector<std::shared_ptr<Bytes>>, std::vector<int64_t>, std::vector<int64_t>,
-                    const std::vector<std::vector<int64_t>>&, int64_t>(),
+                    const std::vector<std::vector<int64_t>>&, int64_t,
+                    const std::vector<RowsOfWhole>&>(),
            py::arg("matrices"), py::arg("begins"), py::arg("ends"), py::arg("cuts"),
-           py::arg("first_slot"))
+           py::arg("first_slot"), py::arg("places") = std::vector<RowsOfWhole>())
       .def("initial", &FlatShards::initial,
            "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of blocks "
            "and values of elements that a cut divides.")

@@ -14,19 +14,25 @@ inline void* first_of(void* run, int64_t begin, size_t itemsize) {
                                  static_cast<uintptr_t>(begin) * itemsize);
 }
 
+// Where the rows that a matrix has begin in the whole one, at a multiple of the format's row step,
+// and how many rows that has.
+using RowsOfWhole = std::pair<int64_t, int64_t>;
+
 class FlatShards {
  public:
-  // `begins`, `ends`: elements that are this rank's; `cuts`: where any rank's begin, of each
-  // matrix; `first_slot`: of the exchange that all shards of a process group share.
+  // `begins`, `ends`: elements that are this rank's; `cuts`: where any rank's begin, of each whole
+  // matrix; `first_slot`: of the exchange that all shards of a process group share. `places`: of
+  // the rows that are here; empty where all matrices are whole.
   FlatShards(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<int64_t> begins,
              std::vector<int64_t> ends, const std::vector<std::vector<int64_t>>& cuts,
-             int64_t first_slot);
+             int64_t first_slot, const std::vector<RowsOfWhole>& places);
 
   const Plugin& plugin() const { return matrices_[0]->plugin; }
   const nc_machine& machine() const { return plugin().machine(device()); }
   at::Device device() const { return matrices_[0]->device; }
   int64_t size() const { return std::ssize(matrices_); }
   bool spans() const { return plugin().format().tensor_amax != 0; }
+  // Of the rows that are here.
   int64_t begin(size_t i) const { return begins_[i]; }
   int64_t elements(size_t i) const { return ends_[i] - begins_[i]; }
 
@@ -46,7 +52,8 @@ class FlatShards {
 
  private:
   std::vector<std::shared_ptr<Bytes>> matrices_;
-  std::vector<int64_t> begins_, ends_;
+  std::vector<int64_t> begins_, ends_;  // elements of the rows that are here
+  std::vector<int64_t> ahead_;          // elements of the whole matrix ahead of them
   std::vector<Cuts> cuts_;
   std::vector<nc_seams> seams_;
   at::Tensor seams_copy_;

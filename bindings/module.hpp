@@ -13,6 +13,7 @@ void bind_quantize(py::module_& module);
 void bind_flat_shards(py::module_& module);
 void bind_flat_cast(py::module_& module);
 void bind_flat_gather(py::module_& module);
+void bind_flat_packing(py::module_& module);
 void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_products();

@@ -34,7 +34,7 @@ class StoreHandle {
     set(master, kSaved, py::none());
     const auto bytes = py::cast<std::shared_ptr<Bytes>>(attribute(store_, kBytes));
     if (bytes->history) bytes->history->zero_();
-    set(store_, kUsed, py::int_(bytes->rows));
+    set(store_, kUsed, attribute(store_, kRows));
   }
 
  private:
@@ -48,6 +48,7 @@ class StoreHandle {
   inline static PyObject* const kStale = PyUnicode_InternFromString("stale");
   inline static PyObject* const kSaved = PyUnicode_InternFromString("saved");
   inline static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
+  inline static PyObject* const kRows = PyUnicode_InternFromString("rows");
   inline static PyObject* const kUsed = PyUnicode_InternFromString("used");
 
   py::object view_, store_;

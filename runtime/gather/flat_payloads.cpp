@@ -100,27 +100,35 @@ void add(FlatTable& table, FlatPiece piece) {
   table.pieces.push_back(piece);
 }
 
+// The pieces of what a rank owns of matrices. Their places in the payload are still to come.
+std::vector<FlatPiece> pieces_of(std::span<const FlatMatrix> matrices,
+                                 std::span<const std::pair<int64_t, int64_t>> owned) {
+  std::vector<FlatPiece> pieces;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const auto [begin, end] = owned[i];
+    if (begin >= end) continue;
+    for_each_buffer(matrices[i], [&](const Cells& cells, uint8_t* buffer) {
+      FlatPiece piece = piece_of(cells, begin, end);
+      if (bytes_of(piece) == 0) return;
+      join_lines(piece, cells);
+      divide(piece);
+      piece.buffer = buffer;
+      pieces.push_back(piece);
+    });
+  }
+  return pieces;
+}
+
 }  // namespace
 
 FlatPayloads::FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRanges& ranges) {
   for (const auto& of_rank : ranges) {
-    std::vector<FlatPiece>& pieces = pieces_.emplace_back();
     int64_t used = 0;
-    for (size_t i = 0; i < matrices.size(); ++i) {
-      const int64_t begin = of_rank[i].first, end = of_rank[i].second;
-      if (begin >= end) continue;
-      for_each_buffer(matrices[i], [&](const Cells& cells, uint8_t* buffer) {
-        FlatPiece piece = piece_of(cells, begin, end);
-        if (bytes_of(piece) == 0) return;
-        join_lines(piece, cells);
-        divide(piece);
-        piece.buffer = buffer;
-        // Buffers are aligned as payloads are: so that words of both have the same places.
-        const int64_t ahead = run_of(piece, piece.first).buffer % kFlatWord;
-        piece.payload = round_up(used - std::min(used, ahead), kFlatWord) + ahead;
-        used = piece.payload + bytes_of(piece);
-        pieces.push_back(piece);
-      });
+    for (FlatPiece& piece : pieces_.emplace_back(pieces_of(matrices, of_rank))) {
+      // Buffers are aligned as payloads are: so that words of both have the same places.
+      const int64_t ahead = run_of(piece, piece.first).buffer % kFlatWord;
+      piece.payload = round_up(used - std::min(used, ahead), kFlatWord) + ahead;
+      used = piece.payload + bytes_of(piece);
     }
     used_.push_back(used);
     bytes_ = std::max(bytes_, round_up(used, kPayloadStep));
@@ -130,6 +138,22 @@ FlatPayloads::FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRange
 FlatTable FlatPayloads::packing(size_t rank) const {
   FlatTable table;
   for (const FlatPiece& piece : pieces_[rank]) add(table, piece);
+  return table;
+}
+
+FlatTable FlatPayloads::packing(size_t rank, std::span<const FlatMatrix> parts,
+                                std::span<const int64_t> first_rows,
+                                std::span<const std::pair<int64_t, int64_t>> owned) const {
+  std::vector<std::pair<int64_t, int64_t>> here(owned.begin(), owned.end());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int64_t ahead = first_rows[i] * parts[i].matrix.columns;
+    here[i] = {here[i].first - ahead, here[i].second - ahead};
+  }
+  FlatTable table;
+  for (FlatPiece& piece : pieces_of(parts, here)) {
+    piece.payload = pieces_[rank][table.pieces.size()].payload;
+    add(table, piece);
+  }
   return table;
 }
 

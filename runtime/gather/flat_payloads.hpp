@@ -43,6 +43,11 @@ class FlatPayloads {
 
   // From a rank's buffers to its payload.
   FlatTable packing(size_t rank) const;
+  // The same from buffers that have some rows of each matrix alone, from `first_rows` on, which are
+  // multiples of the formats' row steps. `owned`: the rank's elements, as in the ranges.
+  FlatTable packing(size_t rank, std::span<const FlatMatrix> parts,
+                    std::span<const int64_t> first_rows,
+                    std::span<const std::pair<int64_t, int64_t>> owned) const;
   // From the payloads of all ranks to the buffers of one, which has its own part already.
   FlatTable unpacking(size_t rank) const;
 

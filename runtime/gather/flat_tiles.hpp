@@ -44,11 +44,12 @@ struct FlatCopy {
   uint8_t* to;
   int64_t bytes;
 };
-NC_EVERYWHERE FlatCopy flat_copy(const FlatPiece& piece, int64_t line, int64_t chunk,
-                                 uint8_t* payload, bool unpack) {
+NC_EVERYWHERE FlatCopy flat_copy(const FlatTransfer& transfer, const FlatPiece& piece, int64_t line,
+                                 int64_t chunk) {
+  const bool unpack = transfer.unpack != 0;
   const FlatRun run = run_of(piece, line);
-  uint8_t* const stored = piece.buffer + run.buffer;
-  uint8_t* const packed = payload + run.payload;
+  uint8_t* const stored = piece.buffer + transfer.moved + run.buffer;
+  uint8_t* const packed = transfer.payload + run.payload;
   uint8_t* const to = unpack ? stored : packed;
   const int64_t ahead = static_cast<int64_t>(reinterpret_cast<uint64_t>(to) % kFlatWord);
   const int64_t first = chunk * kFlatChunk - ahead, last = first + kFlatChunk;

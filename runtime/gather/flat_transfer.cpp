@@ -12,8 +12,7 @@ void move_tile(const FlatTransfer& transfer, int64_t index) {
   const FlatPiece& piece = transfer.pieces[transfer.piece_of_tile[index]];
   const FlatTile tile = flat_tile(piece, index);
   for (int64_t line = tile.line; line < tile.end; ++line) {
-    const FlatCopy copy =
-        flat_copy(piece, line, tile.chunk, transfer.payload, transfer.unpack != 0);
+    const FlatCopy copy = flat_copy(transfer, piece, line, tile.chunk);
     if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
   }
 }

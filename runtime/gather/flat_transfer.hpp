@@ -36,6 +36,7 @@ struct FlatTransfer {
   uint8_t* payload;  // pack: this rank's, written; unpack: those of all ranks, one after the other
   int32_t unpack;
   int32_t reserved;
+  int64_t moved;                 // bytes that all buffers have moved by since the pieces were made
   void* stream;                  // cudaStream_t
   nc_parallel_for parallel_for;  // CPU only; NULL: the calling thread does all
 };

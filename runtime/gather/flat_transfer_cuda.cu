@@ -92,8 +92,7 @@ __global__ void __launch_bounds__(kThreads, 4)  // with fewer, more registers th
   const int threads = piece.threads, lane = static_cast<int>(threadIdx.x) & (threads - 1);
   const int group = static_cast<int>(threadIdx.x) / threads, groups = kThreads / threads;
   for (int64_t line = tile.line + group; line < tile.end; line += groups) {
-    const FlatCopy copy =
-        flat_copy(piece, line, tile.chunk, transfer.payload, transfer.unpack != 0);
+    const FlatCopy copy = flat_copy(transfer, piece, line, tile.chunk);
     if (copy.bytes > 0) move_run(copy, lane, threads);
   }
 }

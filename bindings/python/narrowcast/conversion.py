@@ -239,8 +239,10 @@ def _empty_like(
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
-    bytes = buffers.allocate(format, rows, columns, usages, local.device)
+    place = sharding.place_of(weight, format)
+    held = rows if place is None else place.held
+    bytes = buffers.allocate(format, held, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    store = Store(bytes, master, Label(name, options.recompute, options.products))
+    store = Store(bytes, master, Label(name, options.recompute, options.products), place)
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)

@@ -1,5 +1,5 @@
-"""When shards of a tensor with one scale have been written to, all ranks make their bytes anew
-together. Whether they must is agreed upon by all, at moments that all come to, and without the host
+"""When shards have been written to that share a scale with those of others, of the tensor or of blocks
+that cuts divide, all ranks make their bytes anew together. Whether they must is agreed upon by all, at moments that all come to, and without the host
 waiting for an answer: docs/sharding.md.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import shared_casts, torch_names
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
 
@@ -21,14 +21,20 @@ _NOTHING = -1.0  # in the end it says whether it has anything to say; 0 if it ha
 
 
 class Agreement:
-    """About shards of tensors with one scale, by the ranks of a process group."""
+    """About shards that need others for a cast, by the ranks of a process group."""
 
     def __init__(self, stores: list[Store], process_group: dist.ProcessGroup | None):
         by_format: dict = {}
         for store in stores:
-            by_format.setdefault(store.format, []).append(store)
+            if store.place is None:
+                by_format.setdefault(store.format, []).append(store)
+        sharing = [store for store in stores if store.place is not None]
+        sharing.sort(key=lambda store: store.format.name)
         self._process_group = process_group
-        self._stores = [store for batch in by_format.values() for store in batch]
+        self._stores = [store for batch in by_format.values() for store in batch] + sharing
+        self._own, self._shared = len(stores) - len(sharing), None
+        if sharing:
+            self._shared = shared_casts.SharedCasts(sharing, process_group)
         silence = torch.tensor(
             [float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores), device="cpu"
         )
@@ -41,6 +47,7 @@ class Agreement:
             part = slice(begin, begin + len(batch))
             self._batches.append((casting.casts_of(batch), self._amaxes[part], self._said[part]))
             begin += len(batch)
+        self._of_shared = self._said[begin : len(stores)]
 
     def make_bytes(self) -> None:
         """Makes the bytes of those shards that any rank has written to; collective, whoever has
@@ -53,15 +60,26 @@ class Agreement:
         casting.reduce_over(self._said, self._process_group)
         for casts, amaxes, _ in self._batches:
             casts.find_amaxes(into=amaxes, skip=self._said[-1:])
-        casting.reduce_over(self._amaxes, self._process_group)
+        if self._batches:
+            casting.reduce_over(self._amaxes, self._process_group)
         for casts, amaxes, verdict in self._batches:
             casts.cast(amaxes, verdict=verdict)
+        if self._shared is not None:
+            self._shared.collect()
+            self._shared.reduce()
+            self._shared.cast(self._of_shared)
         if stale:  # only then it matters to the host what the others have said
             agreed = self._said.tolist()
             for place, store in stale:
                 if agreed[place] == _RESTORED:
-                    casting.cast_again(store, self._amaxes[place : place + 1])
+                    self._cast_again(place, store)
                 store.master.settle()
+
+    def _cast_again(self, place: int, store: Store) -> None:
+        if store.place is not None:
+            self._shared.cast_saved(place - self._own)
+        else:
+            casting.cast_again(store, self._amaxes[place : place + 1])
 
 
 def _level(store: Store) -> float:
@@ -80,7 +98,7 @@ class Agreements:
         """Makes the bytes of the shards that any rank has written to; of stale matrices that are
         whole tensors, too. `process_groups`: gives that of each.
         """
-        if alone := [store for store in stores if store.is_stale and not store.spans_shards]:
+        if alone := [store for store in stores if store.is_stale and not store.needs_others]:
             casting.cast_masters(alone)
         known = (
             stores,
@@ -97,7 +115,7 @@ class Agreements:
 def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
     by_process_group: dict = {}
     for store, process_group in zip(stores, process_groups, strict=True):
-        if store.spans_shards and store.master is not None and store.bytes.is_plain:
+        if store.needs_others and store.master is not None and store.bytes.is_plain:
             by_process_group.setdefault(process_group, []).append(store)
     return [Agreement(some, process_group) for process_group, some in by_process_group.items()]
 
@@ -116,7 +134,7 @@ _forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module 
 
 
 def before_forward(group) -> None:
-    """Before a gather of a group with scales that span shards, in a forward or for unshard(): makes
+    """Before a gather of a group with scales that shards share, in a forward or for unshard(): makes
     the bytes of all such shards of the module tree, once a forward and at every unshard().
 
     A forward has begun when its outermost module is another one, or a group is gathered again. What

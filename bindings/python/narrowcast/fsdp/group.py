@@ -15,6 +15,7 @@ from narrowcast.fsdp import (
     piecewise,
     pipelines,
     sharding,
+    straddling,
     torch_names,
     torch_parameters,
 )
@@ -64,7 +65,7 @@ class GroupPlan:
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
         self._backward = False
-        self._spans = any(member.store.spans_shards for member in self.members)
+        self._spans = any(member.store.needs_others for member in self.members)
 
     def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
         """The memory of what does not travel as it is stored: there while a gather is under way."""
@@ -107,7 +108,7 @@ class GroupPlan:
             pipelines.check(stores[0].describe())
         if self._spans and not backward:
             agreement.before_forward(group)
-        stale = [store for store in stores if store.is_stale and not store.spans_shards]
+        stale = [store for store in stores if store.is_stale and not store.needs_others]
         if stale:
             casting.cast_masters(stale)
         if self._outbox_bytes:
@@ -134,8 +135,11 @@ def _member(group, parameter, store: Store) -> Member:
     torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
     shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
     both = likeness.serves_both(group, store)
-    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     device = torch_names.offloading_device(parameter)
+    if store.place is not None:
+        there = device or store.bytes.device
+        return Member(store, shape, straddling.StraddlingGather(store, there))
+    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     if dim != 0 or device is not None:
         regions = piecewise.regions_of(shape, dim, world, shard_rows)
         there = device or store.bytes.device

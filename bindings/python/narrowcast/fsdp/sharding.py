@@ -6,9 +6,10 @@ import torch
 
 from narrowcast.fsdp import torch_names
 from narrowcast.registry import Format
-from narrowcast.tensor import dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.place import Place
+from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
 
 
@@ -38,7 +39,23 @@ def chunk(tensor, chunks: int, dim: int = 0):
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         store.refresh()  # all shards begin with bytes of one amax
         store.is_cut = store.is_cut or torch_names.is_sharding()
+        if divides(store.format, store.rows, tensor.shape, chunks):
+            return _straddling(tensor, chunks)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
+
+
+def _straddling(tensor, shards: int) -> list:
+    """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
+    store, rows = tensor._store, -(-tensor.shape[0] // shards)
+    place = store.straddle = Place(0, shards, rows, store.rows, store.format.shard_row_step)
+    every = (place._replace(rank=rank) for rank in range(shards))
+    taken = [(one.row, one.end - one.row) for one in every if one.row < one.end]
+    return [
+        QuantizedTensor(
+            *(store, (count, store.columns), tensor.dtype, Region(row, count, 0, store.columns))
+        )
+        for row, count in taken
+    ]
 
 
 def check_shards(description: str, format: Format, rows: int, shape, shards: int) -> None:
@@ -54,10 +71,17 @@ def check_shards(description: str, format: Format, rows: int, shape, shards: int
 
 def can_cut(format: Format, rows: int, shape, shards: int) -> bool:
     """Whether check_shards() lets it pass."""
-    if shards == 1 or rows == 0:
+    if not divides(format, rows, shape, shards):
         return True
-    is_matrix = len(shape) >= 2
-    return is_matrix and _shard_rows(rows, shape, shards) % format.shard_row_step == 0
+    # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
+    return len(shape) == 2 and not format.is_delayed
+
+
+def divides(format: Format, rows: int, shape, shards: int) -> bool:
+    """Whether the cuts between so many shards divide blocks or bytes."""
+    if shards == 1 or rows == 0:
+        return False
+    return len(shape) < 2 or _shard_rows(rows, shape, shards) % format.shard_row_step != 0
 
 
 def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
@@ -78,6 +102,21 @@ def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
 def _shard_rows(rows: int, shape, shards: int) -> int:
     """Of the first shard, as a matrix."""
     return -(-shape[0] // shards) * (rows // shape[0]) if len(shape) >= 2 else 1
+
+
+def place_of(weight, format: Format) -> Place | None:
+    """Of the shard of a plain weight that fully_shard has cut into rows, if cuts divide blocks of a
+    format; else None.
+    """
+    _, managed = torch_names.managed(weight)
+    if managed is None or torch_names.cut_dimension(managed) != 0:
+        return None
+    shape, shards = torch_names.whole_shape(managed), torch_names.world(managed)
+    rows, _ = matrix_shape(shape)
+    if not divides(format, rows, shape, shards):
+        return None
+    rank = torch_names.shard_number(managed)
+    return Place(rank, shards, torch_names.shard_rows(managed), rows, format.shard_row_step)
 
 
 def own_store(parameter) -> Store:

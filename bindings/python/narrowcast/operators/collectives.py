@@ -51,7 +51,7 @@ def _prepare(
     what: str, tensor: QuantizedTensor, stores: list[Store | None], is_root: bool, process_group
 ) -> None:
     """DisagreementError on all ranks unless what one gives is what the others have room for."""
-    can_send = all(stores) and not any(one.is_stale and one.spans_shards for one in stores)
+    can_send = all(stores) and not any(one.is_stale and one.needs_others for one in stores)
     if is_root and can_send:
         for store in stores:
             store.refresh()

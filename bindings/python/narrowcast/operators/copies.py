@@ -8,13 +8,14 @@ from narrowcast import _C
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, straddling
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.transposed import Transposed
+from narrowcast.tensor.view import View
 from narrowcast.tensor.writing import write
 
 
@@ -117,12 +118,17 @@ def _copy(func, args, kwargs):
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
+    if _is_shard(source._view, target._view):
+        _make_shard(target, source._view)
+        return
     store, region = target._store, target._view.region
     origin, taken = source._view.placed(target._view.exchanged)
     if store.master is None:
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
-    if _is_used_beside(store, region) and (
+    if store.place != origin.place:
+        write(store, region, origin.high_precision(taken))
+    elif _is_used_beside(store, region) and (
         store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
     ):
         # Bytes under another scale of the tensor would change what lies beside them.
@@ -142,6 +148,23 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
         )
     else:
         copy_region(store, region, origin, taken)
+
+
+def _is_shard(source: View, target: View) -> bool:
+    """Whether fully_shard fills a blank with a shard that shares blocks with others."""
+    return straddling.is_blank(target.store) and source.store is not target.store
+
+
+def _make_shard(target: QuantizedTensor, source: View) -> None:
+    """Has a part of a blank, and the blank itself, look at a shard with what that shares."""
+    if source.store.place is None:
+        shard = straddling.rows_of(source.store, source.region)
+    else:
+        shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
+        shard.straddle = None
+    target._view = View(shard)
+    if target._base is not None:
+        target._base._view = target._view
 
 
 def _is_used_beside(store: Store, region: Region) -> bool:

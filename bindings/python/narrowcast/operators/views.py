@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators import table
 from narrowcast.operators.common import refuse, refuse_flat
-from narrowcast.tensor import QuantizedTensor, region
+from narrowcast.tensor import QuantizedTensor, region, straddling
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.pieces import check_cut
 from narrowcast.tensor.transposed import Transposed
@@ -34,7 +34,9 @@ def view(func, args, kwargs):
     """Asks torch for the view of a plain tensor of the same strides, and finds it in the store."""
     tensor, *rest = args
     store = tensor._store
-    plain = torch.empty(store.rows * store.columns, dtype=tensor.dtype, device="meta")
+    # A blank that has become a shard with fewer rows keeps its shape.
+    elements = max(store.rows * store.columns, tensor.numel())
+    plain = torch.empty(elements, dtype=tensor.dtype, device="meta")
     strides = tensor.stride()
     if not isinstance(tensor, Transposed):
         strides = region.strides(tensor.shape, tensor._view.exchanged, store.columns)
@@ -57,6 +59,8 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
         found = region.find(shape, *place, store.rows, store.columns)
         if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
             return Transposed(store, shape, *place, tensor.dtype)
+    if found is None and store.place is not None and like.numel() > store.rows * store.columns:
+        return QuantizedTensor(store, shape, tensor.dtype)
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))
     taken, exchanged = found
@@ -64,6 +68,8 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
+    elif straddling.is_blank(store):
+        return QuantizedTensor(straddling.without_rows(store), shape, tensor.dtype)
     return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
 
 

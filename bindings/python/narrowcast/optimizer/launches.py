@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowcast import _C, consensus
-from narrowcast.fsdp import agreement
+from narrowcast.fsdp import agreement, shared_casts
 from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.reduction import Reduction
@@ -19,6 +19,11 @@ from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
 from narrowcast.zero.updates import Updates, place_in
+
+_WAY_OUT = (
+    "the other ranks have updated their shards. Every rank raises this error. Load a checkpoint on "
+    "all ranks; or go on: the next gather makes the bytes of the masters as they are"
+)
 
 
 class Key(NamedTuple):
@@ -58,17 +63,18 @@ class Tables:
         self.have_agreed = False  # in this step; whoever begins one says so
         every = [entry.parameter for entry in entries]
         self._whole = [one for one in every if gradients.is_whole_on_ranks(one)]
+        sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
-                self._add(entry)
+                self._add(entry, sharing)
         self._reductions: list[Reduction | Updates] = []
         self._parts = self._lay_out(entries)
-        self._parts += chain.from_iterable(one.build(entries, seeds) for one in fused)
-        self._updates = fused
-        self._reductions += fused
+        self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
+        self._parts += chain.from_iterable(one.build(entries, seeds) for one in self._updates)
+        self._reductions += self._updates
         self._shared = [one.shared for one in self._reductions if one.shared is not None]
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: Entry, sharing: dict[tuple, list[Entry]]) -> None:
         local = dtensors.local_of(entry.parameter)
         if not isinstance(local, QuantizedTensor):
             self._enter(Key(local.device), entry, (0, 0))
@@ -83,6 +89,10 @@ class Tables:
             if store.bytes.history is not None:
                 entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
+        if store.place is not None:
+            if store.master is not None:
+                sharing.setdefault((local.device, group), []).append(entry)
+            return
         if store.format.is_delayed:
             self._delayed.append((store, group))
         stochastic = entry.seed is not None
@@ -202,6 +212,16 @@ class Tables:
         for reduction in self._reductions:
             if reduction.lacks_gradients:
                 reduction.cast_absent()
+
+
+def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
+    """Of the shards on a device that share blocks with those of a process group."""
+    _, group = key
+    stores = [entry.store for entry in entries]
+    shards = [*map(shared_casts.shard_of, stores)]
+    parameters = [entry.parameter for entry in entries]
+    ranges = shared_casts.ranges_of(stores)
+    return Updates(shards, parameters, ranges, group, by_hand=False, way_out=_WAY_OUT)
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:

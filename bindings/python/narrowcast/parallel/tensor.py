@@ -142,7 +142,7 @@ def watch(model: nn.Module, modules: list[nn.Module]) -> None:
 
 def spans(weight: DTensor) -> bool:
     """Whether a scale spans more than a rank's part."""
-    return dtensors.local_of(weight)._store.spans_shards
+    return dtensors.local_of(weight)._store.needs_others
 
 
 class WrittenParts:

@@ -26,6 +26,7 @@ def parts_of(tensor) -> tuple:
     whether it is a parameter, and products.
     """
     view, label = tensor._view, tensor._view.store.label
+    view.store.check_alone("be saved by itself: a state dict holds its master")
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
     options = label.name, label.recompute, partial, flattened(tensor)

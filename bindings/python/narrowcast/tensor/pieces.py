@@ -1,12 +1,14 @@
 """Stores from regions of others: where one may be cut, copies of a region, a shard to fill."""
 
-from narrowcast.tensor import buffers
+from narrowcast.tensor import buffers, straddling
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 
 
 def check_cut(store: Store, region: Region) -> None:
     """ValueError unless a region begins and ends where the matrix can be cut."""
+    if region != store.whole and region.row < store.used:
+        store.check_alone("be cut")
     row_step, column_step = store.step
     for row in (region.row, region.row_end):
         if row < min(store.used, store.rows):
@@ -30,7 +32,11 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     """Copies a region of a matrix of the same format into a region of another, byte for byte, in
     the usages that both have, and the master, if the target has one.
     """
-    buffers.copy_region(target.bytes, region, source.bytes, source_region)
+    if target.place is None:
+        buffers.copy_region(target.bytes, region, source.bytes, source_region)
+    else:  # of the same place
+        every = buffers.whole_of(target.bytes)
+        buffers.copy_region(target.bytes, every, source.bytes, every)
     if target.master is not None:
         target.notice()
         region.of(target.master.value).copy_(source.high_precision(source_region))
@@ -75,6 +81,8 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     out, because that of a shard is never gathered; and what spans the tensor is that of the weight,
     for zeros are zeros under any scale.
     """
+    if store.straddle is not None or store.place is not None:
+        return straddling.blank(store, rows, device)
     derived = store.format.columnwise_derived and store.bytes.has("rowwise")
     usages = ["rowwise"] if derived else store.bytes.usages
     zeros = store.room(rows, columns, usages, device)

@@ -10,6 +10,7 @@ from narrowcast.tensor import buffers, casting
 from narrowcast.tensor.label import UNNAMED, Label
 from narrowcast.tensor.late import Late
 from narrowcast.tensor.master import Master
+from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region
 
 
@@ -27,20 +28,31 @@ class Store:
     gather   of a gathered weight: the _C.WeightGather that brought it
     late     after a cast of flat shards: a Late, until the columnwise bytes are made; else None
     sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
+    place    of a shard whose cuts divide blocks: a Place. `rows` are its own then, those of the
+             master, and `bytes` has more; what others have of them is not there
+    straddle of a matrix that fully_shard cuts in this way: the Place of the first shard
     """
 
     __slots__ = (
         *("bytes", "columns", "format", "gather", "is_cut", "label", "late", "master", "partial"),
-        *("present", "rows", "sender", "used", "whole"),
+        *("place", "present", "rows", "sender", "straddle", "used", "whole"),
     )
 
-    def __init__(self, bytes: _C.Bytes, master: Master | None = None, label: Label = UNNAMED):
-        self.bytes, self.master, self.label = bytes, master, label
-        self.format, self.rows, self.columns = bytes.format, bytes.rows, bytes.columns
-        self.whole = buffers.whole_of(bytes)
-        self.partial, self.used, self.is_cut = False, bytes.rows, False
+    def __init__(
+        self,
+        bytes: _C.Bytes,
+        master: Master | None = None,
+        label: Label = UNNAMED,
+        place: Place | None = None,
+    ):
+        self.bytes, self.master, self.label, self.place = bytes, master, label, place
+        self.format, self.columns = bytes.format, bytes.columns
+        self.rows = self.used = bytes.rows if place is None else place.end - place.row
+        self.whole = Region(0, self.rows, 0, self.columns)
+        self.partial, self.is_cut = place is not None, False
         self.present = self.gather = self.sender = None
         self.late: Late | None = None
+        self.straddle: Place | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -62,9 +74,11 @@ class Store:
         return self.master is not None and self.master.stale
 
     @property
-    def spans_shards(self) -> bool:
-        """Whether a scale spans more than this part of a tensor."""
-        return self.partial and self.format.tensor_amax
+    def needs_others(self) -> bool:
+        """Whether a cast of it needs what other ranks have: the amax of a tensor that this is a part
+        of, or what cuts divide.
+        """
+        return self.place is not None or (self.partial and self.format.tensor_amax)
 
     def describe(self) -> str:
         """For messages: the weight's name, if it has one, its size and its format."""
@@ -87,21 +101,34 @@ class Store:
         self._complete()
         self.notice()
         master = self.master and self.master.like(function(self.master.value))
-        return self._over(buffers.mapped(self.bytes, function), master, self.used)
+        copy = self._over(buffers.mapped(self.bytes, function), master, self.used, self.place)
+        copy.straddle = self.straddle
+        return copy
 
     def exchanged(self) -> Store:
         """The matrix with rows and columns exchanged, over the same buffers and a master of its
         own.
         """
+        self.check_alone("have rows and columns exchanged")
         self._complete()
         self.notice()
         master = self.master and self.master.like(self.master.value.t().contiguous())
         return self._over(buffers.exchanged(self.bytes), master, self.columns)
 
-    def _over(self, bytes: _C.Bytes, master: Master | None, used: int) -> Store:
-        copy = Store(bytes, master, self.label)
+    def _over(
+        self, bytes: _C.Bytes, master: Master | None, used: int, place: Place | None = None
+    ) -> Store:
+        copy = Store(bytes, master, self.label, place)
         copy.partial, copy.used = self.partial, used
         return copy
+
+    def check_alone(self, what: str) -> None:
+        """ValueError if it shares blocks with the shards of other ranks."""
+        if self.place is not None:
+            raise ValueError(
+                f"{self.describe()}: this shard shares blocks with those of other ranks, so it "
+                f"cannot {what}. Use its value, which dequantize() makes, or its master"
+            )
 
     # ---- values ----
 
@@ -121,6 +148,9 @@ class Store:
         """The value of a region, [rows, columns] of float32, bfloat16 or float16."""
         if self.format.columnwise_derived and not self.bytes.is_plain:
             usage = self.bytes.usages[0]  # in a trace: both usages have the same values
+        if self.place is not None:
+            value = casting.decode(self.fresh(usage), dtype, usage)
+            return region._replace(row=region.row + self.place.ahead).of(value)
         part = buffers.part(self.fresh(usage), region, (usage,))
         return casting.decode(part, dtype, usage, self.present)
 
@@ -167,12 +197,14 @@ class Store:
             )
         if not self.is_stale:
             return
-        if self.spans_shards:
+        if self.needs_others:
+            why = f"a scale of {self.format.name} spans the whole tensor"
+            if self.place is not None:
+                why = "it shares blocks with those of other ranks"
             raise ValueError(
-                f"{self.describe()}: this shard has been written to, and a scale of "
-                f"{self.format.name} spans the whole tensor; so its bytes wait for the next gather "
-                "(a forward, unshard()) or optimizer step, which reduces the amax over all shards. "
-                "Read it after one"
+                f"{self.describe()}: this shard has been written to, and {why}; so its bytes wait "
+                "for the next gather (a forward, unshard()) or optimizer step, which reduces "
+                "amaxes over all shards. Read it after one"
             )
         casting.cast_masters([self])
 

@@ -80,7 +80,8 @@ class View:
         size = sum(one.nbytes for one in spanning)
         for number in BUFFERS:
             if (buffer := bytes.buffer(number)) is not None:
-                shape = bytes.format.buffer_shape(number, *self.region.shape)
+                rows = bytes.rows if self.is_whole else self.region.rows
+                shape = bytes.format.buffer_shape(number, rows, self.region.columns)
                 size += buffer.itemsize * math.prod(shape)
         return size
 

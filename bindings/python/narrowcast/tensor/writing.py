@@ -14,10 +14,12 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     """
     if store.master is not None:
         _write_master(store, region, value)
-    elif region == store.whole and not store.spans_shards:
+    elif region == store.whole and not store.needs_others:
         casting.cast_value(store.bytes, value)
         store.used = store.rows
-    elif not store.format.tensor_amax:  # a region is of whole blocks, each with its own scales
+    elif (
+        store.place is None and not store.format.tensor_amax
+    ):  # a region is of whole blocks, each with its own scales
         usages, device = store.bytes.usages, store.bytes.device
         part = buffers.allocate(store.format, *region.shape, usages, device)
         casting.cast_value(part, value)
@@ -30,12 +32,14 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
 def _cannot_write(store: Store, region: Region) -> NotImplementedError:
     is_wide = region.columns == store.columns
     columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
-    way = "Write the whole tensor"
-    if store.spans_shards:
+    way, why = "Write the whole tensor", "a scale spans the whole tensor"
+    if store.place is not None:
+        why = "it shares blocks with the shards of other ranks"
+    if store.needs_others:
         way = "Load plain values before nc.convert, which then quantizes the shards together"
     return NotImplementedError(
         f"{store.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
-        "alone, because a scale spans the whole tensor and no master is kept "
+        f"alone, because {why} and no master is kept "
         f"(nc.convert(..., trainable=True) keeps one). {way}"
     )
 

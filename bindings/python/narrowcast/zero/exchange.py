@@ -76,7 +76,8 @@ class Exchange:
         own = [self.shards[place] for place in places]
         cuts = [[of_rank[place][0] for of_rank in self.ranges] for place in places]
         begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
-        return _C.FlatShards([shard.store.bytes for shard in own], begins, ends, cuts, first_slot)
+        matrices, places = zip(*((shard.store.bytes, shard.of_whole) for shard in own), strict=True)
+        return _C.FlatShards(matrices, begins, ends, cuts, first_slot, places)
 
     def is_current(self) -> bool:
         """Whether the weights' buffers are those that launches write."""

@@ -24,6 +24,12 @@ class Shard(NamedTuple):
     master: torch.Tensor | None
 
     @property
+    def of_whole(self) -> tuple[int, int]:
+        """Of the rows whose bytes are here the first, and how many the whole weight has."""
+        place = self.store.place
+        return (0, self.store.bytes.rows) if place is None else (place.first, place.rows)
+
+    @property
     def line(self) -> str:
         """What all ranks must have alike."""
         usages = " and ".join(self.store.bytes.usages if self.store.late is None else ("both",))

@@ -47,8 +47,10 @@ class Updates:
         ranges: Ranges,
         group: dist.ProcessGroup | None,
         by_hand: bool,
+        way_out: str = _WAY_OUT,
     ):
         self.shards, self.parameters, self._by_hand = shards, parameters, by_hand
+        self._way_out = way_out
         self.places = {id(one): i for i, one in enumerate(parameters) if one is not None}
         stores = (shard.store for shard in shards)
         self._derived = [store for store in stores if store.format.columnwise_derived]
@@ -59,7 +61,7 @@ class Updates:
     def _make_exchange(self, ranges: Ranges, group: dist.ProcessGroup | None) -> None:
         count = len(self.shards)
         exchange = Exchange(
-            *(self.shards, ranges, group, "FusedAdam's step", _WAY_OUT, _DIGEST + 2 * count)
+            *(self.shards, ranges, group, "FusedAdam's step", self._way_out, _DIGEST + 2 * count)
         )
         sizes = [1, _DIGEST, count, count]
         _, self._digest, verdicts, _ = exchange.silence[: sum(sizes)].split(sizes)
@@ -127,14 +129,22 @@ class Updates:
 
     def hear(self) -> None:
         """DisagreementError, on all ranks, if the last step was not one of all ranks alike."""
-        header = self._exchange.hear()
+        try:
+            self._judge(self._exchange.hear())
+        except consensus.DisagreementError:
+            for shard in self.shards:
+                if shard.store.master is not None:
+                    shard.store.mark_stale(shard.store.rows)
+            raise
+
+    def _judge(self, header: list[int]) -> None:
         if not header:
             return
         count = len(self._order)
         _, digest, negative, *verdicts = header
         if digest + negative != 0:
             raise consensus.DisagreementError(
-                f"FusedAdam: the ranks' groups differ in rounding or seed, and {_WAY_OUT}"
+                f"FusedAdam: the ranks' groups differ in rounding or seed, and {self._way_out}"
             )
         for place, verdict, lacking in zip(
             self._order, verdicts[:count], verdicts[count:], strict=True
@@ -142,7 +152,7 @@ class Updates:
             if verdict == 0 and lacking:
                 raise consensus.DisagreementError(
                     f"FusedAdam: of weight {place}, a {self.shards[place].store.describe()}, some "
-                    f"ranks had a gradient of their shard and some had none, and {_WAY_OUT}"
+                    f"ranks had a gradient of their shard and some had none, and {self._way_out}"
                 )
 
     def begin(self) -> None:

@@ -1,0 +1,49 @@
+"""Gathers of weights whose shards share blocks: each rank sends the bytes that it has in full of its
+own elements, as flat shards do.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import _C
+from narrowcast.fsdp.piecewise import PiecewiseGather
+from narrowcast.tensor import buffers
+from narrowcast.tensor.store import Store
+
+
+class StraddlingGather(PiecewiseGather):
+    """Of a shard with a Place; one launch packs and one unpacks it."""
+
+    def __init__(self, store: Store, device: torch.device):
+        place = store.place
+        self._shard, self._device, self.arena = store.bytes, device, None
+        self._rows, self._columns = place.rows, store.columns
+        self._ranges = [[own] for own in place.ranges(store.columns)]
+        of_whole = [(place.first, place.rows)]
+        self._packing = _C.FlatPacking([store.bytes], of_whole, self._ranges, place.rank)
+        self.outbox_bytes = self._packing.payload_bytes
+        self._stored, self.arena_bytes = self._layout(self._rows, self._columns)
+
+    def pack(self) -> None:
+        self._packing.pack(self._payload)
+
+    def settle(self, slots, arena: torch.Tensor) -> None:
+        (self._slot,) = slots
+        self.arena = arena
+        self._whole = self._over(arena, self._stored, self._rows, self._columns)
+        self._padded = [
+            self._whole.buffer(number)
+            for number in self._stored
+            if self._whole.buffer(number).shape
+            != self._shard.format.used_shape(number, self._rows, self._columns)
+        ]
+        self._flat = _C.FlatGather([self._whole], self._ranges, None)
+
+    def unpack(self) -> None:
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
+            for buffer in self._padded:
+                buffer.zero_()
+            self._flat.unpack(self._slot)
+            if self._device != self._shard.device:
+                buffers.copy_spanning(self._whole, self._shard)

@@ -1,0 +1,53 @@
+"""Where the rows of a shard lie in the whole matrix, if cuts divide blocks or bytes of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """The shard of a rank, of `shards` of `shard_rows` rows or fewer, in a matrix of `rows`. Its
+    bytes are those of the blocks that hold its rows: of a matrix that begins and ends at multiples
+    of `step`, the format's row step, or with the whole.
+    """
+
+    rank: int
+    shards: int
+    shard_rows: int
+    rows: int
+    step: int
+
+    @property
+    def row(self) -> int:
+        """The first of its own rows."""
+        return min(self.rank * self.shard_rows, self.rows)
+
+    @property
+    def end(self) -> int:
+        return min(self.row + self.shard_rows, self.rows)
+
+    @property
+    def first(self) -> int:
+        """The first of the rows whose bytes it has. A shard without rows has the bytes of the first
+        blocks, of which nothing is its own.
+        """
+        return 0 if self.row == self.end else self.row // self.step * self.step
+
+    @property
+    def held(self) -> int:
+        """The number of them."""
+        end = self.end if self.row < self.end else 1
+        return min(-(-end // self.step) * self.step, self.rows) - self.first
+
+    @property
+    def ahead(self) -> int:
+        """Those of others ahead of its own."""
+        return 0 if self.row == self.end else self.row - self.first
+
+    def own(self, columns: int) -> tuple[int, int]:
+        """Its elements of the whole, row by row: the first, and the one behind the last."""
+        return self.row * columns, self.end * columns
+
+    def ranges(self, columns: int) -> list[tuple[int, int]]:
+        """Those of each rank."""
+        return [self._replace(rank=rank).own(columns) for rank in range(self.shards)]
