@@ -47,7 +47,7 @@ class Part(nn.Linear):
 
     def __init__(self, n, name):
         super().__init__(COLUMNS * n, ROWS * n, bias=False)
-        self.n, self.take = n, PARTS[name]
+        self.n, self.name, self.take = n, name, PARTS[name]
 
     def part_of(self, weight):
         return self.take(weight, self.n, self.n // 2 + 5)
@@ -57,7 +57,14 @@ class Part(nn.Linear):
         return F.linear(x, part)
 
     def forward(self, x):
-        return self.product(x, self.part_of(self.weight)).to(x)
+        """The input is moved before the part is taken. FSDP2 reduces the gradients that are there when
+        the input's comes; they all are, as autograd runs what was recorded later first. But it runs
+        the CPU's operations and a GPU's in two threads, each in that order for itself: recorded
+        first, the weight's move back to the GPU would race with that reduction, and plain weights
+        lose their gradients as well.
+        """
+        moved = x.cpu() if self.name == "cpu" else x
+        return self.product(moved, self.part_of(self.weight)).to(x)
 
 
 def layer(format, name):
