@@ -57,11 +57,11 @@ class Part(nn.Linear):
         return F.linear(x, part)
 
     def forward(self, x):
-        """The input is moved before the part is taken. FSDP2 reduces the gradients that are there when
-        the input's comes; they all are, as autograd runs what was recorded later first. But it runs
-        the CPU's operations and a GPU's in two threads, each in that order for itself: recorded
-        first, the weight's move back to the GPU would race with that reduction, and plain weights
-        lose their gradients as well.
+        """The input is moved to the CPU before the part is. FSDP2 reduces gradients when that of
+        the input has come, and counts on autograd, which begins with what was recorded last, to
+        have the weight's by then. But autograd runs operations of the CPU and of a GPU in two
+        threads, each in its own order: if the part's move is recorded first, it is undone last,
+        beside that reduction, and the weight's gradient may be missing, a plain weight's as well.
         """
         moved = x.cpu() if self.name == "cpu" else x
         return self.product(moved, self.part_of(self.weight)).to(x)
