@@ -49,9 +49,9 @@ def batches():
     return torch.utils.data.DataLoader(data, batch_size=8)
 
 
-def trainer_of(strategy, **options):
+def trainer_of(strategy, accelerator=None, **options):
     return lightning.Trainer(
-        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        accelerator=accelerator or ("gpu" if torch.cuda.is_available() else "cpu"),
         strategy=strategy,
         logger=False,
         enable_progress_bar=False,

@@ -25,6 +25,7 @@ def train(model, steps):
     losses = []
     for step in range(steps):
         tokens = torch.stack([Counting()[8 * step + i]["input_ids"] for i in range(8)])
+        tokens = tokens.to(model.device)
         loss = model(tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()
@@ -38,7 +39,7 @@ def main():
     parser.add_argument("--format", default="mxfp8_e4m3", choices=nc.formats())
     parser.add_argument("--steps", type=int, default=30)
     args = parser.parse_args()
-    model = build(args.format)
+    model = build(args.format).to("cuda" if torch.cuda.is_available() else "cpu")
     losses = train(model, args.steps)
     print(f"loss: {losses[0]:.3f}, then {losses[-1]:.3f}")
     merged = model.merge_and_unload()

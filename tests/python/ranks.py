@@ -3,8 +3,8 @@
     results = ranks.run(2, "cpu", train, "nvfp4")     # train(mesh, "nvfp4") on each rank
 
 The function is a module-level one of a test file; arguments and results are no tensors. Processes
-stay for the next call, so that torch is imported once. An exception on a rank is raised here, with
-the rank and its traceback.
+stay for the next call on that device, so that torch is imported once; those of "cpu" see no GPU. An
+exception on a rank is raised here, with the rank and its traceback.
 """
 
 import datetime
@@ -37,13 +37,13 @@ def run(world, device, function, *arguments):
     """Calls function(mesh, *arguments) on every rank and returns the results, by rank."""
     if device == "cuda" and torch.cuda.device_count() < world:
         pytest.skip(f"needs {world} GPUs")
-    pool = _pool(world)
+    pool = _pool(world, device)
     with tempfile.TemporaryDirectory() as folder:
         task = (inspect.getfile(function), function.__name__, arguments, device, world, folder)
         try:
             return pool.run(task)
         except RankError:
-            _stop(world)  # the other ranks may wait in a collective
+            _stop(world, device)  # the other ranks may wait in a collective
             raise
 
 
@@ -52,8 +52,8 @@ def run_alone(world, device, function, *arguments):
     try:
         return run(world, device, function, *arguments)
     finally:
-        if world in _pools:
-            _stop(world)
+        if (world, device) in _pools:
+            _stop(world, device)
 
 
 def errors(world, device, function, *arguments):
@@ -70,12 +70,12 @@ def _caught(mesh, path, name, arguments):
 
 
 class _Pool:
-    def __init__(self, world):
+    def __init__(self, world, device):
         context = _context()
         self.pipes, self.processes = [], []
         for rank in range(world):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, rank), daemon=True)
+            process = context.Process(target=_serve, args=(there, rank, device), daemon=True)
             process.start()
             there.close()
             self.pipes.append(here)
@@ -123,18 +123,20 @@ def _context():
 _pools = {}
 
 
-def _pool(world):
-    if world not in _pools:
-        _pools[world] = _Pool(world)
-    return _pools[world]
+def _pool(world, device):
+    if (world, device) not in _pools:
+        _pools[world, device] = _Pool(world, device)
+    return _pools[world, device]
 
 
-def _stop(world):
-    _pools.pop(world).stop()
+def _stop(world, device):
+    _pools.pop((world, device)).stop()
 
 
-def _serve(pipe, rank):
+def _serve(pipe, rank, device):
     """A rank's process: runs tasks until the pipe is closed."""
+    if device == "cpu":
+        _hide_gpus()
     torch.set_num_threads(1)
     gc.freeze()  # what imports have made: collections, and nc.convert, look through the rest alone
     while True:
@@ -147,6 +149,14 @@ def _serve(pipe, rank):
         except Exception as error:
             answer = False, (type(error).__name__, str(error), traceback.format_exc())
         pipe.send(answer)
+
+
+def _hide_gpus():
+    """As on a machine without any: libraries take a GPU where they see one. And as with a torch for
+    CPUs: accelerate's barriers, and meshes that nobody names, are on what torch was built for.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA reads it when it is first asked
+    torch._C._get_accelerator = lambda: torch.device("cpu")
 
 
 def _run_task(rank, path, name, arguments, device, world, folder):

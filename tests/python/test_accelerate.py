@@ -3,6 +3,7 @@ groups of an optimizer.
 """
 
 import os
+from unittest import mock
 
 import pytest
 
@@ -19,11 +20,9 @@ def values(model):
     return [p.master if isinstance(p, nc.QuantizedTensor) else p for p in local]
 
 
-def prepared(format):
-    """A model and its optimizer as accelerate prepares them for FSDP2; on the CPU it does not by
-    itself.
-    """
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+def prepared(mesh, format):
+    """A model and its optimizer as accelerate prepares them for FSDP2."""
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
     from accelerate.utils import DistributedType
 
     plugin = FullyShardedDataParallelPlugin(
@@ -33,10 +32,11 @@ def prepared(format):
         cpu_ram_efficient_loading=False,
         reshard_after_forward=True,
     )
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")  # asked for, and not used
-    accelerator = Accelerator(cpu=True)
-    accelerator.state.distributed_type = DistributedType.FSDP
-    accelerator.state.fsdp_plugin = plugin
+    on_cpu = mesh.device_type == "cpu"
+    if on_cpu:  # where accelerate would not shard
+        PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU
+    accelerator = Accelerator(cpu=on_cpu, fsdp_plugin=plugin)
+    assert accelerator.is_fsdp2
     model = build(format) if format else build_plain("mxfp4")
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
     return accelerator.prepare(model, optimizer)
@@ -45,16 +45,19 @@ def prepared(format):
 def trained(mesh, format):
     from accelerate.state import AcceleratorState
 
-    try:
-        model, optimizer = prepared(format)
-        losses = train(model, optimizer, 2)
-    finally:
-        AcceleratorState._reset_state(True)
-    expected = shard(build(format) if format else build_plain("mxfp4"), mesh)
-    assert losses == train(expected, nc.FusedAdam(expected.parameters(), lr=1e-2), 2)
+    device = mesh.device_type
+    with mock.patch.dict(os.environ, MASTER_ADDR="localhost", MASTER_PORT="0"):  # not used
+        try:
+            model, optimizer = prepared(mesh, format)
+            losses = train(model, optimizer, 2, device)
+        finally:
+            AcceleratorState._reset_state(True)
+    expected = build(format, device) if format else build_plain("mxfp4", device)
+    shard(expected, mesh)
+    assert losses == train(expected, nc.FusedAdam(expected.parameters(), lr=1e-2), 2, device)
     assert all(map(same, values(model), values(expected)))
 
 
 @pytest.mark.parametrize("weights", [GATHERS[-1], None])
-def test_fsdp2(weights):
-    ranks.run(2, "cpu", trained, weights)
+def test_fsdp2(weights, device):
+    ranks.run(2, device, trained, weights)

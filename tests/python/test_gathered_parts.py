@@ -47,7 +47,7 @@ class Part(nn.Linear):
 
     def __init__(self, n, name):
         super().__init__(COLUMNS * n, ROWS * n, bias=False)
-        self.n, self.take = n, PARTS[name]
+        self.n, self.name, self.take = n, name, PARTS[name]
 
     def part_of(self, weight):
         return self.take(weight, self.n, self.n // 2 + 5)
@@ -57,7 +57,14 @@ class Part(nn.Linear):
         return F.linear(x, part)
 
     def forward(self, x):
-        return self.product(x, self.part_of(self.weight)).to(x)
+        """The input is moved to the CPU before the part is. FSDP2 reduces gradients when that of
+        the input has come, and counts on autograd, which begins with what was recorded last, to
+        have the weight's by then. But autograd runs operations of the CPU and of a GPU in two
+        threads, each in its own order: if the part's move is recorded first, it is undone last,
+        beside that reduction, and the weight's gradient may be missing, a plain weight's as well.
+        """
+        moved = x.cpu() if self.name == "cpu" else x
+        return self.product(moved, self.part_of(self.weight)).to(x)
 
 
 def layer(format, name):

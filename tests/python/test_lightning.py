@@ -24,15 +24,18 @@ TESTED_FORMATS = [GATHERS[0], GATHERS[-1]]
 
 
 def masters(model):
+    """Copies on the CPU: to it Lightning may have taken the model back."""
     local = [dtensors.local_of(p).detach() for p in model.layers.parameters()]
-    return [(p.master if isinstance(p, nc.QuantizedTensor) else p).clone() for p in local]
+    values = [p.master if isinstance(p, nc.QuantizedTensor) else p for p in local]
+    return [one.to("cpu", copy=True) for one in values]
 
 
-def fit(strategy, format, epochs, checkpoint=None, **options):
+def fit(device, strategy, format, epochs, checkpoint=None, **options):
     import lightning_fsdp as example
 
     model = example.Model(format)
-    trainer = example.trainer_of(strategy, max_epochs=epochs, **options)
+    accelerator = {"cpu": "cpu", "cuda": "gpu"}[device]
+    trainer = example.trainer_of(strategy, accelerator, max_epochs=epochs, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few workers and the like
         trainer.fit(model, example.batches(), example.batches(), ckpt_path=checkpoint)
@@ -52,7 +55,7 @@ def sharded(mesh, format, folder):
         callback = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
         with mock.patch.dict(os.environ, ELASTIC | ADDRESS):
             options = {"devices": 2, "callbacks": [callback], "gradient_clip_val": 0.1}
-            return fit(strategy, format, epochs, checkpoint, **options)
+            return fit(mesh.device_type, strategy, format, epochs, checkpoint, **options)
 
     whole = fitted(2)
     model = looped(mesh, format, whole.trainer.train_dataloader)
@@ -66,7 +69,7 @@ def sharded(mesh, format, folder):
 def looped(mesh, format, loader):
     import lightning_fsdp as example
 
-    model = example.Model(format)
+    model = example.Model(format).to(mesh.device_type)
     fully_shard(model.layers, mesh=mesh)
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
     batches = []
@@ -74,6 +77,7 @@ def looped(mesh, format, loader):
         loader.sampler.set_epoch(epoch)
         batches += loader
     for batch in batches:
+        batch = batch.to(mesh.device_type)
         loss = F.mse_loss(model.layers(batch), batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -83,11 +87,11 @@ def looped(mesh, format, loader):
     return model
 
 
-def test_the_same_as_a_loop(format, tmp_path):
-    ranks.run(2, "cpu", sharded, format, str(tmp_path))
+def test_the_same_as_a_loop(format, device, tmp_path):
+    ranks.run(2, device, sharded, format, str(tmp_path))
 
 
-def test_averages(format, tmp_path):
+def test_averages(format, device, tmp_path):
     """Those of masters; they are validated, saved, gone on with, and taken in the end."""
     from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
@@ -95,13 +99,13 @@ def test_averages(format, tmp_path):
         saving = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
         callbacks = [EMAWeightAveraging(decay=0.9), saving]
         options = {"devices": 1, "callbacks": callbacks, "gradient_clip_val": 1.0}
-        return fit("auto", format, epochs, checkpoint, **options)
+        return fit(device, "auto", format, epochs, checkpoint, **options)
 
     whole = fitted(2)
     resumed = fitted(2, tmp_path / "epoch=0.ckpt")
     assert resumed.losses == whole.losses[len(whole.losses) // 2 :]
     assert all(map(same, masters(resumed), masters(whole)))
-    model, average = averaged(format)
+    model, average = averaged(format, device)
     assert whole.losses == model.losses
     for mine, theirs in zip(masters(whole), average, strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -110,13 +114,14 @@ def test_averages(format, tmp_path):
             assert_quantized(one.detach(), one.master)
 
 
-def averaged(format):
+def averaged(format, device):
     import lightning_fsdp as example
 
-    model = example.Model(format)
+    model = example.Model(format).to(device)
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
     average = None
     for batch in [*example.batches()] * 2:
+        batch = batch.to(device)
         loss = F.mse_loss(model.layers(batch), batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

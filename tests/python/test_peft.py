@@ -23,11 +23,11 @@ pytest.importorskip("peft", reason="peft is not installed")
 TESTED_FORMATS = GATHERS
 
 
-def adapted(format, mesh=None):
+def adapted(format, device, mesh=None):
     """A model with adapters, trained for two steps, and its quantized layer with one."""
     from peft import LoraConfig, get_peft_model
 
-    model = nc.convert(build_plain(format), format, trainable=False)
+    model = nc.convert(build_plain(format, device), format, trainable=False)
     torch.manual_seed(1)
     config = LoraConfig(target_modules=["up", "down"], r=4, init_lora_weights=False)
     adapted = get_peft_model(model, config)
@@ -35,7 +35,7 @@ def adapted(format, mesh=None):
         shard(model, mesh)
     optimizer = nc.FusedAdam(adapted.parameters(), lr=1e-2)
     before = [bytes_of(one) for one in quantized(model)]
-    losses = train(model, optimizer, 2)
+    losses = train(model, optimizer, 2, device)
     assert all(map(same, before, [bytes_of(one) for one in quantized(model)]))
     assert all(one.master is None for one in quantized(model))
     return adapted, losses
@@ -52,11 +52,11 @@ def bytes_of(tensor):
 
 def output(model):
     with torch.no_grad():
-        return model(batch(model, 9)[0])
+        return model(batch(model, 9, model.head.weight.device)[0])
 
 
-def test_merging(format):
-    adapted_model, _ = adapted(format)
+def test_merging(format, device):
+    adapted_model, _ = adapted(format, device)
     model, layer = adapted_model.base_model.model, adapted_model.base_model.model.blocks[0].up
     weight, delta = layer.base_layer.weight, layer.get_delta_weight("default").detach()
     decoded, apart = weight.dequantize().clone(), output(model)
@@ -78,8 +78,8 @@ def test_merging(format):
 
 
 def sharded(mesh, format):
-    one, losses = adapted(format)
-    other, sharded_losses = adapted(format, mesh)
+    one, losses = adapted(format, mesh.device_type)
+    other, sharded_losses = adapted(format, mesh.device_type, mesh)
     assert losses == sharded_losses
     apart = output(one.base_model.model)
     for change in ("merge_adapter", "unmerge_adapter", "merge_adapter"):
@@ -95,30 +95,30 @@ def sharded(mesh, format):
     torch.testing.assert_close(output(plain), apart)
 
 
-def test_sharded(format):
-    ranks.run(2, "cpu", sharded, format)
+def test_sharded(format, device):
+    ranks.run(2, device, sharded, format)
 
 
-def test_adapters_can_be_left_out(format):
+def test_adapters_can_be_left_out(format, device):
     """Converted afterwards, by the name that peft gives to what it adapts."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(target_modules=["up", "down"], r=4)
-    model = get_peft_model(build_plain(format), config).base_model.model
+    model = get_peft_model(build_plain(format, device), config).base_model.model
     nc.convert(model, format, filter="*.base_layer")
-    expected = nc.convert(build_plain(format), format, trainable=False)
+    expected = nc.convert(build_plain(format, device), format, trainable=False)
     assert len(quantized(model)) == 4
     assert_same(model.blocks[0].up.base_layer.weight.detach(), expected.blocks[0].up.weight)
     assert model.blocks[0].up.base_layer.weight.master is None
 
 
-def test_the_example(monkeypatch):
+def test_the_example(monkeypatch, device):
     pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     import lora
 
-    model = lora.build(GATHERS[-1])
+    model = lora.build(GATHERS[-1]).to(device)
     weight = next(one for one in quantized(model) if one.master is None)
     before = bytes_of(weight)
     lora.train(model, 2)
