@@ -2,12 +2,23 @@
 has, byte for byte.
 """
 
+import copy
+import os
+import pickle
+
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
 import narrowcast as nc
 import ranks
@@ -48,11 +59,13 @@ def train(mesh, models, optimizers, steps, first=0):
     for step in range(first, first + steps):
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(8, 64, generator=generator).to(mesh.device_type)
-        losses = [one(x).square().mean() for one in models]
-        assert losses[0].item() == losses[1].item()
+        losses = [one(x).square().mean() for one in dict.fromkeys(models)]
+        assert losses[0].item() == losses[-1].item()
         for loss in losses:
             loss.backward()
         for p, w in zip(model.parameters(), whole.parameters(), strict=True):
+            if model is whole:
+                break
             own = ranks_part(w.grad, mesh)
             assert p.grad.to_local().shape == own.shape
             p.grad.to_local().copy_(own)
@@ -72,7 +85,7 @@ def assert_whole(model, whole, optimizer=None, whole_optimizer=None):
     """Masters and moments of all shards, and what a gather brings."""
     for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
         if isinstance(w, nc.QuantizedTensor):
-            master = torch.cat([*_gathered(p.to_local().master, p)])
+            master = torch.cat([*_gathered(p.to_local().master, p.device_mesh)])
             assert same(master, w.master), name
         state = {} if optimizer is None else optimizer.state[p]
         for key in ("exp_avg", "exp_avg_sq"):
@@ -87,11 +100,11 @@ def assert_whole(model, whole, optimizer=None, whole_optimizer=None):
         module.reshard()
 
 
-def _gathered(local, parameter):
+def _gathered(local, mesh):
     """The shards of all ranks, of which the last may have fewer rows."""
-    group = parameter.device_mesh.get_group()
-    every = [None] * torch.distributed.get_world_size(group)
-    torch.distributed.all_gather_object(every, local.cpu(), group=group)
+    group = mesh.get_group()
+    every = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, local.cpu(), group=group)
     return [one.to(local.device) for one in every]
 
 
@@ -146,3 +159,132 @@ def test_options(weights, device, name):
 
 def with_options(mesh, format, options):
     train_both(mesh, format, **options)
+
+
+def by_pass(step):
+    """A format whose columnwise bytes are quantized from masters, of some row step at least."""
+    return next(
+        name
+        for name in TESTED_FORMATS
+        if nc.format(name).gather == "by pass" and nc.format(name).shard_row_step >= step
+    )
+
+
+def over_two_dimensions(mesh, format, kind):
+    """Hybrid sharding, and a forward's gather that is kept over a smaller mesh."""
+    if kind == "hybrid":
+        device = mesh.device_type
+        mesh = dist.init_device_mesh(device, (2, 2), mesh_dim_names=("replicas", "shards"))
+        whole, model = build(format, device), sharded(build(format, device), mesh)
+        model(torch.ones(2, 64, device=device))
+        model.unshard()
+        assert_same(model.up.weight, whole.up.weight, BUFFERS, "up")
+    else:
+        train_both(mesh, format, {"reshard_after_forward": 2})
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "smaller"])
+def test_over_two_dimensions(device, kind):
+    ranks.run(4, device, over_two_dimensions, by_pass(1), kind)
+
+
+def offloaded(mesh, format):
+    train_both(mesh, format, {"offload_policy": CPUOffloadPolicy(pin_memory=False)})
+
+
+def test_offloaded():
+    ranks.run(2, "cpu", offloaded, by_pass(1))
+
+
+def frozen(mesh, format):
+    """Without masters: the bytes of the whole, and nothing else, lie in shards."""
+    device = mesh.device_type
+    whole = build(format, device, trainable=False)
+    model = sharded(build(format, device, trainable=False), mesh)
+    assert model.up.weight.to_local().master is None
+    x = torch.ones(3, 64, device=device)
+    assert same(model(x), whole(x))
+    model.reshard()
+    local, own = model.up.weight.to_local(), ranks_part(whole.up.weight.dequantize(), mesh)
+    assert same(local.dequantize(), own)
+    with pytest.raises(NotImplementedError, match="shares blocks with the shards of other ranks"):
+        local.copy_(own)
+
+
+def test_frozen(device):
+    ranks.run(3, device, frozen, by_pass(1))
+
+
+def what_a_shard_cannot_do(mesh, format):
+    model = sharded(build(format, mesh.device_type), mesh)
+    local = model.up.weight.to_local().detach()
+    other = copy.deepcopy(local)
+    assert same(other.dequantize(), local.dequantize())
+    assert same(local.to(torch.bfloat16).master, local.master)
+    for act in (lambda: local[:3], lambda: pickle.dumps(local)):
+        with pytest.raises(ValueError, match=r"up.weight.*shares blocks with those of other ranks"):
+            act()
+    with torch.no_grad():
+        local.copy_(local.master * 2)
+    with pytest.raises(ValueError, match="wait for the next gather"):
+        local.dequantize()
+    model.unshard()
+    assert same(ranks_part(model.up.weight.dequantize(), mesh), other.dequantize() * 2)
+
+
+def test_what_a_shard_cannot_do(device):
+    ranks.run(2, device, what_a_shard_cannot_do, by_pass(32))
+
+
+def missing_gradient(mesh, format):
+    """On one rank alone: all raise, and go on from the masters as they are."""
+    model = sharded(build(format, mesh.device_type), mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    x = torch.ones(3, 64, device=mesh.device_type)
+    model(x).sum().backward()
+    if mesh.get_local_rank() == 1:
+        model.up.weight.grad = None
+    with pytest.raises(RuntimeError, match=r"some ranks had a gradient.*Every rank raises"):
+        optimizer.step()
+        optimizer.step()  # in which the ranks of GPUs hear of it
+    model(x)
+    model.unshard()
+    weight = copy.deepcopy(model.up.weight)
+    model.reshard()
+    master = torch.cat(_gathered(model.up.weight.to_local().master, mesh))
+    assert_same(weight, nc.quantize(master, format), BUFFERS, "up")
+
+
+def test_missing_gradient(device):
+    ranks.run(2, device, missing_gradient, by_pass(32))
+
+
+def saved(mesh, format, folder, rounding):
+    """Three steps and a checkpoint; or what it holds, on other ranks, and a fourth step. All is
+    that of one process.
+    """
+    device = mesh.device_type
+    models = sharded(build(format, device), mesh), build(format, device)
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2, rounding=rounding) for one in models]
+    if not os.path.exists(f"{folder}/.metadata"):
+        train(mesh, models, optimizers, 3)
+        dcp.save(states(models[0], optimizers[0]), checkpoint_id=folder)
+        return
+    train(mesh, models[1:] * 2, optimizers[1:], 3)
+    loaded = states(models[0], optimizers[0])
+    dcp.load(loaded, checkpoint_id=folder)
+    parts = {"model_state_dict": loaded["model"], "optim_state_dict": loaded["optimizer"]}
+    set_state_dict(models[0], optimizers[0], **parts)
+    assert_whole(*models, *optimizers)
+    train(mesh, models, optimizers, 1, first=3)
+    assert_whole(*models, *optimizers)
+
+
+def states(model, optimizer):
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_checkpoint_on_other_ranks(device, rounding, tmp_path):
+    for world in (3, 2) if device == "cpu" else (2, 1):
+        ranks.run(world, device, saved, by_pass(32), str(tmp_path / "saved"), rounding)

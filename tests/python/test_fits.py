@@ -1,5 +1,6 @@
 """nc.fits and nc.convert(mesh=): over how many ranks weights can be cut, before fully_shard."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -16,9 +17,14 @@ COARSE = max(nc.formats(), key=lambda name: nc.format(name).shard_row_step)
 STEP = nc.format(COARSE).shard_row_step
 
 
+def delayed(name):
+    """A format with blocks whose scale is known before the step: its shards share nothing."""
+    return dataclasses.replace(nc.format(name), amax="delayed")
+
+
 def is_cut(name, rows, world):
     try:
-        sharding.check_shards("w", nc.format(name), rows, (rows, 64), world)
+        sharding.check_shards("w", delayed(name), rows, (rows, 64), world)
     except ValueError:
         return False
     return True
@@ -31,8 +37,11 @@ def test_as_fully_shard_decides(step):
     rows = 5 * step + 2 * (step > 1)
     good = [world for world in range(1, rows + 3) if is_cut(name, rows, world)]
     for world in range(1, rows + 3):
-        fit = nc.fits(name, (rows, 64), world)
+        fit = nc.fits(delayed(name), (rows, 64), world)
         assert bool(fit) == (world in good)
+        fit_with_reduction = nc.fits(name, (rows, 64), world)
+        assert fit_with_reduction
+        assert fit_with_reduction.shared == (() if fit else (f"{rows}x64",))
         if not fit:
             below, above = [w for w in good if w < world], [w for w in good if w > world]
             assert fit.nearest == (*below[-1:], *above[:1])
@@ -48,11 +57,14 @@ def test_a_model():
     model = layers()
     assert nc.fits(COARSE, model, 2)
     assert str(nc.fits(COARSE, model, 2)) == "can be cut over 2 ranks"
-    fit = nc.fits(COARSE, model, 4)
+    shared = nc.fits(COARSE, model, 4)
+    assert shared
+    assert str(shared) == "can be cut over 4 ranks; shards share blocks of 2.weight"
+    fit = nc.fits(delayed(COARSE), model, 4)
     assert not fit
     assert list(fit.reasons) == ["2.weight"]
-    assert fit.nearest == (3,) if nc.fits(COARSE, model, 3) else (2,)
-    assert nc.fits(COARSE, model, 4, filter="0")
+    assert fit.nearest == (3,) if nc.fits(delayed(COARSE), model, 3) else (2,)
+    assert nc.fits(delayed(COARSE), model, 4, filter="0")
     assert nc.fits(COARSE, nc.convert(model, COARSE), 2)
 
 
@@ -81,9 +93,9 @@ def test_wrong_arguments(arguments, error, words):
 def test_refused_where_the_mesh_is_known():
     model = layers()
     with pytest.raises(ValueError, match=r"cannot be cut over 4 ranks: 2\.weight.*Ranks that do"):
-        nc.convert(model, COARSE, mesh=4)
+        nc.convert(model, delayed(COARSE), mesh=4)
     assert type(model[0].weight) is nn.Parameter
-    nc.convert(model, COARSE, mesh=2)
+    nc.convert(model, COARSE, mesh=4)
 
 
 def odd_layers():
@@ -97,15 +109,16 @@ def on_a_mesh(mesh, format):
     both = dist.init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "shards"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        nc.convert(odd_layers(), format, mesh=both)
-        nc.convert(odd_layers(), format, filter="0")
+        nc.convert(odd_layers(), format, mesh=mesh)
+        nc.convert(odd_layers(), delayed(format), mesh=both)
+        nc.convert(odd_layers(), delayed(format), filter="0")
         plain = fully_shard(odd_layers(), mesh=both["shards"])
         nc.convert(plain, format)
     with pytest.warns(RuntimeWarning, match=r"2\.weight: a shard would have.*mesh=") as seen:
-        nc.convert(odd_layers(), format)
+        nc.convert(odd_layers(), delayed(format))
     assert seen[0].filename == __file__
     try:
-        nc.convert(odd_layers(), format, mesh=mesh)
+        nc.convert(odd_layers(), delayed(format), mesh=mesh)
     except ValueError as error:
         return str(error)
     return None

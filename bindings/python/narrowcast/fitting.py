@@ -22,6 +22,8 @@ class Fit:
     """What nc.fits finds; true if all can be cut.
 
     ranks    the number that was asked about
+    shared   names of weights whose cuts divide blocks: ranks share scales then, which takes a small
+             reduction a step and a slower gather
     reasons  of what cannot be cut or stored, why, by name
     nearest  the nearest numbers of ranks, below and above, over which all can be cut
     """
@@ -29,18 +31,23 @@ class Fit:
     ranks: int
     reasons: dict[str, str]
     nearest: tuple[int, ...]
+    shared: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return not self.reasons
 
     def __str__(self) -> str:
         if self:
-            return f"can be cut over {self.ranks} ranks"
-        lines = [f"{name}: {reason}" for name, reason in [*self.reasons.items()][:_SHOWN]]
-        if len(self.reasons) > _SHOWN:
-            lines.append(f"and {len(self.reasons) - _SHOWN} more")
+            shared = f"; shards share blocks of {_some(self.shared)}" if self.shared else ""
+            return f"can be cut over {self.ranks} ranks{shared}"
+        lines = _some([f"{name}: {reason}" for name, reason in self.reasons.items()], "; ")
         others = f". Ranks that do: {' or '.join(map(str, self.nearest))}" if self.nearest else ""
-        return f"cannot be cut over {self.ranks} ranks: {'; '.join(lines)}{others}"
+        return f"cannot be cut over {self.ranks} ranks: {lines}{others}"
+
+
+def _some(lines: Sequence[str], between: str = ", ") -> str:
+    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return between.join([*lines[:_SHOWN], *more])
 
 
 def fits(
@@ -113,7 +120,10 @@ def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
     for name, shape in shapes.items():
         if reason := _reason(format, shape, ranks):
             reasons[name] = reason
-    if not reasons or not all(_holds(format, shape) is None for shape in shapes.values()):
+    if not reasons:
+        shared = [name for name, shape in shapes.items() if _shares(format, shape, ranks)]
+        return Fit(ranks, reasons, (), tuple(shared))
+    if not all(_holds(format, shape) is None for shape in shapes.values()):
         return Fit(ranks, reasons, ())
     distinct = {*shapes.values()}
     most = max(shape[0] for shape in distinct)  # more ranks than rows: as many do as with all rows
@@ -135,6 +145,10 @@ def _reason(format: registry.Format, shape: tuple, ranks: int) -> str | None:
     """Why a weight cannot be cut over so many ranks; None if it can."""
     rows, _ = matrix_shape(shape)
     return _holds(format, shape) or sharding.why_not(format, rows, shape, ranks)
+
+
+def _shares(format: registry.Format, shape: tuple, ranks: int) -> bool:
+    return sharding.divides(format, matrix_shape(shape)[0], shape, ranks)
 
 
 def _holds(format: registry.Format, shape: tuple) -> str | None:

@@ -1,6 +1,6 @@
-"""When shards have been written to that share a scale with those of others, of the tensor or of blocks
-that cuts divide, all ranks make their bytes anew together. Whether they must is agreed upon by all, at moments that all come to, and without the host
-waiting for an answer: docs/sharding.md.
+"""When shards have been written to that share a scale with those of others, of the tensor or of
+blocks that cuts divide, all ranks make their bytes anew together. Whether they must is agreed upon
+by all, at moments that all come to, and without the host waiting for an answer: docs/sharding.md.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ _forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module 
 
 
 def before_forward(group) -> None:
-    """Before a gather of a group with scales that shards share, in a forward or for unshard(): makes
-    the bytes of all such shards of the module tree, once a forward and at every unshard().
+    """Before a gather of a group with scales that shards share, in a forward or for unshard():
+    makes the bytes of all such shards of the module tree, once a forward and at every unshard().
 
     A forward has begun when its outermost module is another one, or a group is gathered again. What
     is written later in a forward takes effect with the next one.

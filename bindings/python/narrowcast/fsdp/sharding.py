@@ -17,9 +17,10 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """torch.chunk of a QuantizedTensor: fully_shard cuts a weight with it, and nowhere else says
     into how many shards.
 
-    ValueError, with the row step and the ways out, if a cut would divide a block;
-    NotImplementedError for parallelize_module, and if fully_shard cuts along another dimension than
-    the first and the last, whose pieces are views like any other.
+    fully_shard may cut rows anywhere, others between blocks. ValueError, with the row step and the
+    ways out, if a cut would divide a block, or what ranks cannot share; NotImplementedError for
+    parallelize_module, and if fully_shard cuts along another dimension than the first and the last,
+    whose pieces are views like any other.
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
@@ -34,13 +35,18 @@ def chunk(tensor, chunks: int, dim: int = 0):
             check_columns(store.describe(), store.format, tensor.shape, chunks, dim)
             store.refresh()
             store.is_cut = True
-    elif torch_names.is_sharding() or -(-tensor.shape[0] // chunks) < tensor.shape[0]:
+    elif torch_names.is_sharding():
         store = tensor._store
-        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
+        part = store.partial  # of tensor parallelism: other ranks have the rest of its blocks' rows
+        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=part)
         store.refresh()  # all shards begin with bytes of one amax
-        store.is_cut = store.is_cut or torch_names.is_sharding()
+        store.is_cut = True
         if divides(store.format, store.rows, tensor.shape, chunks):
             return _straddling(tensor, chunks)
+    elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
+        store = tensor._store
+        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
+        store.refresh()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
 
 
@@ -58,23 +64,25 @@ def _straddling(tensor, shards: int) -> list:
     ]
 
 
-def check_shards(description: str, format: Format, rows: int, shape, shards: int) -> None:
+def check_shards(
+    description: str, format: Format, rows: int, shape, shards: int, alone: bool = False
+) -> None:
     """ValueError unless a weight of so many rows as a matrix can be cut into so many shards of
-    ceil(shape[0] / shards).
+    ceil(shape[0] / shards). `alone`: and each is a matrix of its own.
     """
-    if problem := why_not(format, rows, shape, shards):
+    if problem := why_not(format, rows, shape, shards, alone):
         raise ValueError(
             f"{description} cannot be cut into {shards} shards: {problem}; or leave the weight out "
             "with nc.convert's filter"
         )
 
 
-def can_cut(format: Format, rows: int, shape, shards: int) -> bool:
+def can_cut(format: Format, rows: int, shape, shards: int, alone: bool = False) -> bool:
     """Whether check_shards() lets it pass."""
     if not divides(format, rows, shape, shards):
         return True
     # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
-    return len(shape) == 2 and not format.is_delayed
+    return len(shape) == 2 and not alone and not format.is_delayed
 
 
 def divides(format: Format, rows: int, shape, shards: int) -> bool:
@@ -84,9 +92,9 @@ def divides(format: Format, rows: int, shape, shards: int) -> bool:
     return len(shape) < 2 or _shard_rows(rows, shape, shards) % format.shard_row_step != 0
 
 
-def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
+def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) -> str | None:
     """The reason, with what would do."""
-    if can_cut(format, rows, shape, shards):
+    if can_cut(format, rows, shape, shards, alone):
         return None
     step = format.shard_row_step
     multiple = step * shards
@@ -115,7 +123,7 @@ def place_of(weight, format: Format) -> Place | None:
     rows, _ = matrix_shape(shape)
     if not divides(format, rows, shape, shards):
         return None
-    rank = torch_names.shard_number(managed)
+    rank = weight.device_mesh.get_coordinate()[-1]  # of replicas all have the same
     return Place(rank, shards, torch_names.shard_rows(managed), rows, format.shard_row_step)
 
 

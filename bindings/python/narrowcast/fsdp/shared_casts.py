@@ -1,4 +1,4 @@
-"""Casts of shards that share blocks with those of other ranks: what cuts divide is reduced first."""
+"""Casts of shards that share blocks with those of other ranks: what cuts divide is reduced."""
 
 from __future__ import annotations
 

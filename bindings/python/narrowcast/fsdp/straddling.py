@@ -1,5 +1,5 @@
-"""Gathers of weights whose shards share blocks: each rank sends the bytes that it has in full of its
-own elements, as flat shards do.
+"""Gathers of weights whose shards share blocks: each rank sends the bytes of its own elements, as
+flat shards do.
 """
 
 from __future__ import annotations

@@ -163,10 +163,6 @@ def world(parameter) -> int:
     return getattr(parameter.mesh_info, "shard_mesh_size", 1)
 
 
-def shard_number(parameter) -> int:
-    return getattr(parameter.mesh_info, "shard_mesh_rank", 0)
-
-
 def drop_padding(parameter) -> None:
     """Lets go of the padded copy of a short shard, which only gathers without hooks read. FSDP2
     copies a shard no more whose memory a plain tensor here has.

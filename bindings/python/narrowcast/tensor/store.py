@@ -75,7 +75,7 @@ class Store:
 
     @property
     def needs_others(self) -> bool:
-        """Whether a cast of it needs what other ranks have: the amax of a tensor that this is a part
+        """Whether a cast of it needs what other ranks have: the amax of a tensor that this is part
         of, or what cuts divide.
         """
         return self.place is not None or (self.partial and self.format.tensor_amax)
