@@ -78,7 +78,8 @@ std::string uncut(const std::string& usage, const nc_layout& layout) {
 
 std::string step_sentence(int64_t step, const std::string& clauses) {
   if (step == 1) return "A cut between any two rows divides neither a block nor a byte.";
-  return "Cuts lie at multiples of " + std::to_string(step) + " rows: " + clauses.substr(2) + ".";
+  return "Cuts at multiples of " + std::to_string(step) +
+         " rows divide nothing: " + clauses.substr(2) + ".";
 }
 
 std::string row_step(const Plan& plan) {

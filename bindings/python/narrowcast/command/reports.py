@@ -55,7 +55,7 @@ def _facts(f: registry.Format) -> dict[str, str]:
         "amax": f"of the tensor, {f.amax}" if f.tensor_amax else "of a block",
         "columnwise": derived,
         "bits per element": f"{f.bits_per_element:.6g}, {f.wire_bits_per_element:.6g} on the wire",
-        "row step": f"{f.row_step}: shards begin at its multiples",
+        "row step": f"{f.row_step}: cuts at its multiples divide no block",
         "gathered": gathered,
         **_products(f),
         "reference": f.reference,
