@@ -185,7 +185,8 @@ TEST_CASE("the page shows facts, shapes, phases and a picture") {
 TEST_CASE("reasons for row steps name blocks and shared bytes") {
   const Reasons reasons = plan_of("mxfp6_e2m3").reasons;
   CHECK(reasons.row_step ==
-        "Cuts at multiples of 32 rows divide nothing: a columnwise block has 32 rows, columnwise data keep 4 "
+        "Cuts at multiples of 32 rows divide nothing: a columnwise block has 32 rows, columnwise "
+        "data keep 4 "
         "rows in 3 bytes.");
   CHECK(reasons.shard_row_step == "A shard keeps both usages, so both count.");
   CHECK(plan_of("fp8_e4m3").reasons.row_step ==
