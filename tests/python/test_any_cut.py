@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
 import narrowcast as nc
@@ -189,11 +190,26 @@ def test_over_two_dimensions(device, kind):
 
 
 def offloaded(mesh, format):
-    train_both(mesh, format, {"offload_policy": CPUOffloadPolicy(pin_memory=False)})
+    if mesh.device_type == "cpu":
+        train_both(mesh, format, {"offload_policy": CPUOffloadPolicy(pin_memory=False)})
+        return
+    both = DeviceMesh.from_group(dist.new_group(backend="cpu:gloo,cuda:nccl"), "cuda")
+    here = sharded(build(format, "cpu"), both, offload_policy=CPUOffloadPolicy())
+    there = sharded(build(format, "cuda"), mesh)
+    assert here.up.weight.to_local().device.type == "cpu"
+    x = torch.ones(3, 64, device="cuda")
+    for model in (here, there):
+        optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+        for _ in range(3):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.unshard()
+    assert_same(here.up.weight, there.up.weight, BUFFERS, "up")
 
 
-def test_offloaded():
-    ranks.run(2, "cpu", offloaded, by_pass(1))
+def test_offloaded(device):
+    ranks.run(2, device, offloaded, by_pass(1))
 
 
 def frozen(mesh, format):

@@ -69,6 +69,7 @@ class Tables:
                 self._add(entry, sharing)
         self._reductions: list[Reduction | Updates] = []
         self._parts = self._lay_out(entries)
+        self._fused = fused  # which may get more before the next tables are made
         self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
         self._parts += chain.from_iterable(one.build(entries, seeds) for one in self._updates)
         self._reductions += self._updates
@@ -192,7 +193,7 @@ class Tables:
         """In the place of a step, on a rank that cannot take it: joins the others' reductions, and
         has them fail too.
         """
-        new = [one for one in self._updates if one not in self._reductions]  # without tables yet
+        new = [one for one in self._fused if one not in self._reductions]  # without tables yet
         if not self._reductions and not new:
             return
         self.hear()

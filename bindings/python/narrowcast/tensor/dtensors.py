@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
@@ -12,9 +13,14 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """A tensor distributed as a parameter is, with this local part."""
+    """A tensor distributed as a parameter is, with this local part, where that is."""
     if not isinstance(parameter, DTensor):
         return local
+    if local.device.type != parameter.device_mesh.device_type:
+        # With CPUOffloadPolicy shards lie elsewhere than gathers, and from_local would move them.
+        meta = TensorMeta(parameter.shape, parameter.stride(), local.dtype)
+        spec = DTensorSpec(parameter.device_mesh, parameter.placements, tensor_meta=meta)
+        return DTensor(local, spec, requires_grad=local.requires_grad)
     return DTensor.from_local(
         local,
         parameter.device_mesh,
