@@ -23,7 +23,7 @@ def out_of_turn(mesh):
     assert gather.is_current()
     weight._store.bytes = nc.quantize(torch.ones(64, 128), nc.formats()[0])._store.bytes
     assert not gather.is_current()
-    with pytest.raises(ValueError, match="have moved or have been freed"):
+    with pytest.raises(ValueError, match="has been freed"):
         gather.start()
     none = Gather([], [[], []], mesh.get_group())
     none.start()
@@ -95,7 +95,7 @@ def test_freed_buffers():
     assert gather.is_of([bytes]) and not gather.is_of([bytes, bytes]) and not gather.is_of([])
     bytes.buffer(0).untyped_storage().resize_(0)
     assert not gather.is_of([bytes])
-    with pytest.raises(ValueError, match="have moved or have been freed"):
+    with pytest.raises(ValueError, match="has been freed"):
         gather.pack(torch.empty(gather.payload_bytes, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="have moved or have been freed"):
+    with pytest.raises(ValueError, match="has been freed"):
         gather.unpack(torch.empty(2 * gather.payload_bytes, dtype=torch.uint8))

@@ -11,10 +11,10 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
-from models import SHARDINGS, build, loss_of, shard, train, uneven_rows, unit
+from models import GATHERS, build, loss_of, shard, train, uneven_rows, unit
 from test_fsdp_memory import storages
 
-TESTED_FORMATS = SHARDINGS
+TESTED_FORMATS = GATHERS
 
 MODELS = 5
 SMALL = 2**14  # what torch's own tables may grow by

@@ -171,6 +171,8 @@ def refusal(model, optimizer, parameter, entry):
 @pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_what_does_not_fit(format, device, entry, steps):
+    if entry != "master" and format in GATHERS[1:]:
+        return  # moments and counts are alike in all formats
     found = {}
     for name, make in WRONG.items():
         model, optimizer, parameter = build(format, device)
