@@ -23,7 +23,7 @@ def out_of_turn(mesh):
     assert gather.is_current()
     weight._store.bytes = nc.quantize(torch.ones(64, 128), nc.formats()[0])._store.bytes
     assert not gather.is_current()
-    with pytest.raises(ValueError, match="has been freed"):
+    with pytest.raises(ValueError, match="have moved or have been freed"):
         gather.start()
     none = Gather([], [[], []], mesh.get_group())
     none.start()
