@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
+    set_model_state_dict,
     set_state_dict,
 )
 from torch.distributed.device_mesh import DeviceMesh
@@ -304,3 +305,64 @@ def states(model, optimizer):
 def test_checkpoint_on_other_ranks(device, rounding, tmp_path):
     for world in (3, 2) if device == "cpu" else (2, 1):
         ranks.run(world, device, saved, by_pass(32), str(tmp_path / "saved"), rounding)
+
+
+def loaded_by_assigning(mesh, format):
+    device = mesh.device_type
+    models = sharded(build(format, device), mesh), build(format, device)
+    for model in models:
+        state = {name: value * 1.5 for name, value in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+    assert_whole(*models)
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in models]
+    train(mesh, models, optimizers, 1)
+    assert_whole(*models, *optimizers)
+
+
+def test_loaded_by_assigning(device):
+    ranks.run(3, device, loaded_by_assigning, by_pass(32))
+
+
+def frozen_and_loaded(mesh, format):
+    """The whole weight's bytes reach the shards, whoever has them."""
+    device = mesh.device_type
+    doubled = Narrow(format).to(device)
+    with torch.no_grad():
+        for parameter in doubled.parameters():
+            parameter.mul_(2)
+    whole = nc.convert(doubled, format, trainable=False)
+    for first_alone in (False, True):
+        model = sharded(build(format, device, trainable=False), mesh)
+        state = {} if first_alone and mesh.get_local_rank() else whole.state_dict()
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=first_alone)
+        set_model_state_dict(model, state, options=options)
+        assert model.up.weight.to_local().master is None
+        for module in (model, model.down):
+            module.unshard()
+        for name in ("up", "down", "head"):
+            one, other = getattr(model, name).weight, getattr(whole, name).weight
+            assert_same(one, other, BUFFERS, name)
+        for module in (model, model.down):
+            module.reshard()
+    with pytest.raises(ValueError, match=r"no master.*ignore_frozen_params=True"):
+        pickle.dumps(model.up.weight.to_local())
+
+
+@pytest.mark.parametrize("weights", ["mxfp6_e2m3", "nvfp4"])
+def test_frozen_and_loaded(weights, device):
+    ranks.run(3, device, frozen_and_loaded, weights)
+
+
+def summarized(mesh, format):
+    """Before any gather and after one: each gather carries both usages."""
+    model = sharded(build(format, mesh.device_type), mesh, reshard_after_forward=True)
+    before = nc.summary(model)
+    model(torch.ones(3, 64, device=mesh.device_type)).sum().backward()
+    assert nc.summary(model).parameters == before.parameters
+    weight = {one.name: one for one in before.parameters}["down.weight"]
+    elements, bits = torch.Size(weight.shape).numel(), nc.format(format).wire_bits_per_element
+    assert weight.gathered == round(2 * 2 * elements * bits / 8)
+
+
+def test_summary(device):
+    ranks.run(2, device, summarized, by_pass(32))

@@ -1,5 +1,6 @@
-"""Full state dicts that one rank gives all others (broadcast_from_rank0): torch sends plain tensors
-of a shape and a dtype, and a weight without a master is its bytes.
+"""Full state dicts of weights without masters, which are their bytes. torch sends plain tensors of
+a shape and a dtype where one rank gives all others (broadcast_from_rank0), and cuts what each rank
+has as tensors are cut, which blocks are not.
 """
 
 import functools
@@ -9,7 +10,8 @@ import torch.distributed as dist
 from torch.distributed import _state_dict_utils
 
 from narrowcast import registry
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.fsdp import sharding
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors, straddling
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store
@@ -76,8 +78,39 @@ def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> Non
     """Each rank's part of a weight that has come."""
     whole, target = bytes.to(device), local_state_dict[key]
     is_sharded = isinstance(target, dtensors.DTensor)
+    own = _own_rows(whole, target.device_mesh, target.placements) if is_sharded else None
+    if own is not None:
+        target.to_local().copy_(own)
+        return
     local_state_dict[key] = (target, whole) if is_sharded else whole
     _state_dict_utils._distribute_tensors(local_state_dict, [key], device, pg)
 
 
+def _own_rows(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
+    """This rank's shard of a weight, where cuts divide blocks; None where they do not."""
+    place = sharding.place_over(whole, mesh, placements)
+    if place is None:
+        return None
+    rows = place.end - place.row
+    shard = straddling.shard_of(whole._store, place)
+    return QuantizedTensor(shard, (rows, *whole.shape[1:]), whole.dtype)
+
+
+def _with_cuts(distribute):
+    """torch's function, where every rank has the whole."""
+
+    @functools.wraps(distribute)
+    def give(tensor, device_mesh, placements):
+        own = None
+        if isinstance(tensor, QuantizedTensor):
+            own = _own_rows(tensor, device_mesh, placements)
+        if own is None:
+            return distribute(tensor, device_mesh, placements)
+        sizes = {"shape": tensor.shape, "stride": tensor.stride()}
+        return dtensors.DTensor.from_local(own, device_mesh, placements, run_check=False, **sizes)
+
+    return give
+
+
 _state_dict_utils._broadcast_tensors = _with_bytes(_state_dict_utils._broadcast_tensors)
+_state_dict_utils.distribute_tensor = _with_cuts(_state_dict_utils.distribute_tensor)

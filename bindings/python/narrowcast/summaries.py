@@ -161,6 +161,6 @@ def _gathered(group, parameter) -> int:
     elements = torch_names.whole_shape(parameter).numel()
     if store is None:
         return gathers * elements * torch_names.gathered_dtype(parameter).itemsize
-    both = not store.format.columnwise_derived and (kept or likeness.is_recomputed(group, store))
-    usages = 2 if both else 1
+    serves_both = kept or store.place is not None or likeness.is_recomputed(group, store)
+    usages = 2 if serves_both and not store.format.columnwise_derived else 1
     return round(gathers * usages * elements * store.format.wire_bits_per_element / 8)

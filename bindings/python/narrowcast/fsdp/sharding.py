@@ -127,6 +127,22 @@ def place_of(weight, format: Format) -> Place | None:
     return Place(rank, shards, torch_names.shard_rows(managed), rows, format.shard_row_step)
 
 
+def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
+    """Of this rank's shard of a whole weight, if it is cut into rows over one dimension of a mesh
+    and cuts divide blocks; else None.
+    """
+    cuts = [(dim, one) for dim, one in enumerate(placements) if not one.is_replicate()]
+    if len(cuts) != 1 or not cuts[0][1].is_shard(0) or mesh.get_coordinate() is None:
+        return None
+    dim, store = cuts[0][0], weight._store
+    shards = mesh.size(dim)
+    if weight.dim() != 2 or not divides(store.format, store.rows, weight.shape, shards):
+        return None
+    shard_rows = -(-store.rows // shards)
+    rank = mesh.get_coordinate()[dim]
+    return Place(rank, shards, shard_rows, store.rows, store.format.shard_row_step)
+
+
 def own_store(parameter) -> Store:
     """The shard of a quantized FSDPParam as a matrix of its own. FSDP2 gives a short rank a view of
     a padded one.

@@ -131,7 +131,10 @@ def all_managed() -> dict:
 
 def gathered_dtype(parameter) -> torch.dtype:
     """That in which a plain parameter is gathered."""
-    return parameter.param_dtype or sharded(parameter).dtype
+    asked = getattr(
+        parameter, "param_dtype", parameter.mp_policy.param_dtype
+    )  # none before a gather
+    return asked or sharded(parameter).dtype
 
 
 def whole_shape(parameter) -> torch.Size:

@@ -42,6 +42,8 @@ def _empty(func, args, kwargs):
     size = tuple(values.get("size", tensor.shape))
     if dtype not in LOGICAL_DTYPES:
         return torch.empty(size, dtype=dtype, device=device)
+    if tensor._store.place is not None and size == tuple(tensor.shape):
+        return QuantizedTensor(straddling.room_like(tensor._store, device), size, dtype)
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
         rows, columns = tensor._view.region.shape

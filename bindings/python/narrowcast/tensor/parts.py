@@ -26,7 +26,14 @@ def parts_of(tensor) -> tuple:
     whether it is a parameter, and products.
     """
     view, label = tensor._view, tensor._view.store.label
-    view.store.check_alone("be saved by itself: a state dict holds its master")
+    saving = "be saved by itself: a state dict holds its master"
+    if view.store.master is None:
+        saving = (
+            "be saved by itself, and it keeps no master. Leave frozen weights out of a sharded "
+            "checkpoint (StateDictOptions(ignore_frozen_params=True)), or save a full one "
+            "(full_state_dict=True), or have nc.convert(..., trainable=True) keep masters"
+        )
+    view.store.check_alone(saving)
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
     options = label.name, label.recompute, partial, flattened(tensor)

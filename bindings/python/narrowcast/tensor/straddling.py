@@ -15,13 +15,17 @@ from narrowcast.tensor.store import Store
 
 def rows_of(store: Store, region: Region) -> Store:
     """The shard of a whole matrix that has these rows, a copy."""
-    place = store.straddle._replace(rank=region.row // store.straddle.shard_rows)
+    return shard_of(store, store.straddle._replace(rank=region.row // store.straddle.shard_rows))
+
+
+def shard_of(store: Store, place: Place) -> Store:
+    """The same of a place."""
     shard = _room(store, place, store.bytes.device)
     held = Region(place.first, place.held, 0, store.columns)
     buffers.copy_region(shard.bytes, buffers.whole_of(shard.bytes), store.bytes, held)
     buffers.copy_spanning(shard.bytes, store.bytes)
     if shard.master is not None:
-        shard.master.value.copy_(region.of(store.master.value))
+        shard.master.value.copy_(store.master.value[place.row : place.end])
     return shard
 
 
@@ -38,6 +42,11 @@ def blank(store: Store, rows: int, device: torch.device) -> Store:
     zeros = _zeros(store, Place(0, 1, rows, held, like.step), device)
     zeros.straddle, zeros.used = like, 0
     return zeros
+
+
+def room_like(store: Store, device: torch.device) -> Store:
+    """Undefined bytes of the same place, and a master if the shard has one."""
+    return _room(store, store.place, device)
 
 
 def is_blank(store: Store) -> bool:
