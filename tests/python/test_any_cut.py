@@ -110,6 +110,13 @@ def _gathered(local, mesh):
     return [one.to(local.device) for one in every]
 
 
+def groups(model, rounding):
+    """Two, of which one may be rounded to nearest."""
+    first, *rest = model.parameters()
+    kinds = ("stochastic", "nearest") if rounding == "both" else (rounding, rounding)
+    return [{"params": p, "rounding": kind} for p, kind in zip(([first], rest), kinds, strict=True)]
+
+
 def train_both(mesh, format, options=None, rounding="nearest", convert_first=True):
     device, options = mesh.device_type, options or {}
     whole = build(format, device)
@@ -121,9 +128,7 @@ def train_both(mesh, format, options=None, rounding="nearest", convert_first=Tru
         nc.convert(model, format)
     assert model.up.weight.to_local()._store.place is not None
     models = model, whole
-    optimizers = [
-        nc.FusedAdam(one.parameters(), lr=1e-2, rounding=rounding, seed=3) for one in models
-    ]
+    optimizers = [nc.FusedAdam(groups(one, rounding), lr=1e-2, seed=3) for one in models]
     train(mesh, models, optimizers, 3)
     assert_whole(*models, *optimizers)
     with torch.no_grad():  # by one rank alone: all make the bytes anew, in the next forward
@@ -148,6 +153,7 @@ def test_any_cut_is_whole(format, device, world):
 OPTIONS = {
     "kept": {"options": {"reshard_after_forward": False}},
     "stochastic": {"rounding": "stochastic"},
+    "both roundings": {"rounding": "both"},
     "converted last": {"convert_first": False},
 }
 KINDS = {"fp8_block128", "mxfp6_e2m3", "nvfp4", "int8_block32"}

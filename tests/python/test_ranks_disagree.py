@@ -314,3 +314,29 @@ def test_an_error_of_one_rank(spanning, device, first):
     assert len(own) == (1 if device == "cpu" else 2)
     assert len({*losses, *losses2}) == 1
     assert (steps, own_steps) == ((4, 3) if device == "cpu" else (3, 2))
+
+
+def first_step(mesh, format):
+    """An option that one rank alone cannot take: it says so, and the others do not wait."""
+    model = shard(build(format, mesh.device_type), mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    loss_of(model, 0, mesh.device_type).backward()
+    before = optimizer.param_groups[0]["lr"]
+    if odd(mesh):
+        optimizer.param_groups[0]["lr"] = -1.0
+    try:
+        optimizer.step()
+    except (ValueError, RuntimeError) as error:
+        kind, message = type(error).__name__, str(error)
+    optimizer.param_groups[0]["lr"] = before
+    optimizer.step()
+    return kind, message
+
+
+def test_an_error_of_one_rank_in_its_first_step(format, device):
+    others, (kind, message) = ranks.run(2, device, first_step, format)
+    assert kind == "ValueError" and "lr" in message
+    assert others[0] == "DisagreementError"
+    assert (
+        "rank 1 has" in others[1] and f"first step failed with ValueError: {message}" in others[1]
+    )

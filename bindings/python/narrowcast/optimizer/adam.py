@@ -1,5 +1,6 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -134,12 +135,25 @@ class FusedAdam(torch.optim.Optimizer):
                 step = self._tables.begin()
             except consensus.DisagreementError:  # raised on all ranks
                 raise
-            except BaseException:
-                self._tables.withdraw()
+            except BaseException as error:
+                self._withdraw(error)
                 raise
             step()
             self._tables.end()
         return loss
+
+    def _withdraw(self, error: BaseException) -> None:
+        """In the place of a step that this rank cannot take: has the others fail. Before the first
+        one they compare their parameters.
+        """
+        failed = f"whose first step failed with {type(error).__name__}: {error}"
+        every = members.named(self.param_groups)
+        lines = [(parameter, f"{name}, {failed}") for _, parameter, name in every]
+        if self._are_alike or not consensus.lines_by_group(lines):
+            self._tables.withdraw()
+            return
+        with contextlib.suppress(consensus.DisagreementError):
+            consensus.check_shards("parameters of FusedAdam", lines)
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""

@@ -92,7 +92,8 @@ class Tables:
         group = dtensors.shard_group(entry.parameter)
         if store.place is not None:
             if store.master is not None:
-                sharing.setdefault((local.device, group), []).append(entry)
+                rounding = entry.seed is not None
+                sharing.setdefault((local.device, group, rounding), []).append(entry)
             return
         if store.format.is_delayed:
             self._delayed.append((store, group))
@@ -216,8 +217,8 @@ class Tables:
 
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
-    """Of the shards on a device that share blocks with those of a process group."""
-    _, group = key
+    """Of the shards on a device, rounded alike, that share blocks with those of a process group."""
+    _, group, _ = key
     stores = [entry.store for entry in entries]
     shards = [*map(shared_casts.shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
