@@ -48,7 +48,11 @@ def run(world, device, function, *arguments):
 
 
 def run_alone(world, device, function, *arguments):
-    """The same of processes that end with it: more of them than other tests need."""
+    """The same of processes of its own, which end with it: more of them than other tests need, or
+    with process groups that torch would confuse with those of others.
+    """
+    if (world, device) in _pools:
+        _stop(world, device)
     try:
         return run(world, device, function, *arguments)
     finally:

@@ -43,9 +43,14 @@ def quantized(model):
     return [p for p in parameters if isinstance(p.to_local(), nc.QuantizedTensor)]
 
 
+def run(world, device, *task):
+    """Torch takes meshes of the same ranks for one, whatever backends their groups have."""
+    return (ranks.run if device == "cpu" else ranks.run_alone)(world, device, *task)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_offloaded_is_whole(format, device, world):
-    ranks.run(world, device, train_both, format)
+    run(world, device, train_both, format)
 
 
 def without_a_backend(mesh, format):
