@@ -130,11 +130,9 @@ def all_managed() -> dict:
 
 
 def gathered_dtype(parameter) -> torch.dtype:
-    """That in which a plain parameter is gathered."""
-    asked = getattr(
-        parameter, "param_dtype", parameter.mp_policy.param_dtype
-    )  # none before a gather
-    return asked or sharded(parameter).dtype
+    """That in which a plain parameter is gathered, which FSDP2 notes at the first gather."""
+    policy = parameter.mp_policy.param_dtype
+    return getattr(parameter, "param_dtype", policy) or sharded(parameter).dtype
 
 
 def whole_shape(parameter) -> torch.Size:
