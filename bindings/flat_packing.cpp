@@ -36,6 +36,7 @@ class FlatPacking {
 
   static std::vector<int64_t> first_rows(const std::vector<RowsOfWhole>& places) {
     std::vector<int64_t> rows;
+    rows.reserve(places.size());
     for (const auto& [first, all] : places) rows.push_back(first);
     return rows;
   }

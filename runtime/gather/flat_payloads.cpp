@@ -105,7 +105,7 @@ std::vector<FlatPiece> pieces_of(std::span<const FlatMatrix> matrices,
                                  std::span<const std::pair<int64_t, int64_t>> owned) {
   std::vector<FlatPiece> pieces;
   for (size_t i = 0; i < matrices.size(); ++i) {
-    const auto [begin, end] = owned[i];
+    const int64_t begin = owned[i].first, end = owned[i].second;
     if (begin >= end) continue;
     for_each_buffer(matrices[i], [&](const Cells& cells, uint8_t* buffer) {
       FlatPiece piece = piece_of(cells, begin, end);
