@@ -48,8 +48,8 @@ TEST_CASE("whatever a format is called, its C++ compiles") {
       unit += "#include \"generated/" + name + "/" + header + "\"\n";
   }
   for (const std::string name : kNames) {
-    unit += "#define main test_of_" + name + "\n#include \"generated/" + name +
-            "/test.cpp\"\n#undef main\n";
+    unit.append("#define main test_of_").append(name);
+    unit.append("\n#include \"generated/").append(name).append("/test.cpp\"\n#undef main\n");
   }
   // The sources of a plugin, for one name that no C++ could have.
   unit +=

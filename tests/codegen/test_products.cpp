@@ -58,7 +58,8 @@ ProductPlan with_products(const std::string& name, const std::string& input,
     if (path.stem() != name) continue;
     std::string text = text_of(path);
     text.resize(std::min(text.find("[products]"), text.size()));
-    text += "\n[products]\ninput = \"" + input + "\"\ngradient = \"" + gradient + "\"\n";
+    text.append("\n[products]\ninput = \"").append(input);
+    text.append("\"\ngradient = \"").append(gradient).append("\"\n");
     return plan_of(Source{path.string(), text}).products;
   }
   FAIL("no spec of ", name);
@@ -102,9 +103,10 @@ TEST_CASE("decoded values in significant bits") {
   const std::pair<const char*, int> rows[] = {
       {"fp8_e4m3", 4}, {"fp8_e5m2", 3}, {"fp8_block128", 4}, {"mxfp8_e4m3", 4},   {"mxfp6_e2m3", 4},
       {"mxfp4", 2},    {"nvfp4", 6},    {"mxint8", 7},       {"int8_block32", 31}};
-  for (const auto& [name, bits] : rows) {
-    CAPTURE(std::string(name));
-    CHECK(plan_of(name).significant_bits == bits);
+  for (const auto& row : rows) {
+    const std::string name = row.first;
+    CAPTURE(name);
+    CHECK(plan_of(name).significant_bits == row.second);
     CHECK(plan_of(name).tensor_range == (std::string(name) == "nvfp4" ? 2688.0f : 0.0f));
   }
 }
