@@ -46,12 +46,12 @@ TEST_CASE("every element beside every scale and rule") {
 }
 
 TEST_CASE("every scale type has a rule, and every rule a scale type") {
-  for (const auto& [word, scale] : kScaleTypes) {
-    const auto has = [&](const GoldenRule& golden) { return golden.scale == scale; };
+  for (const auto& type : kScaleTypes) {
+    const auto has = [&](const GoldenRule& golden) { return golden.scale == type.value; };
     CHECK(std::any_of(golden_rules().begin(), golden_rules().end(), has));
   }
-  for (const auto& [word, rule] : kScaleRules) {
-    const auto has = [&](const GoldenRule& golden) { return golden.rule == rule; };
+  for (const auto& rule : kScaleRules) {
+    const auto has = [&](const GoldenRule& golden) { return golden.rule == rule.value; };
     CHECK(std::any_of(golden_rules().begin(), golden_rules().end(), has));
   }
 }

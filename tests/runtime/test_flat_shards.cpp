@@ -134,7 +134,7 @@ TEST_CASE("the shard at the end of a matrix of more than 2^31 elements") {
     tensor.value = reinterpret_cast<void*>(first - uintptr_t{kBegin} * sizeof(float));
     std::unique_ptr<uint8_t, Release> buffers[2];  // untouched pages cost nothing
     for (int b : {NC_ROWWISE_DATA, NC_ROWWISE_SCALE}) {
-      buffers[b].reset(  // NOLINT(clang-analyzer-unix.Malloc): Release frees it
+      buffers[b].reset(
           static_cast<uint8_t*>(std::calloc(static_cast<size_t>(bytes_of(format, kMatrix, b)), 1)));
       tensor.buffer[b] = buffers[b].get();
     }

@@ -49,9 +49,10 @@ struct Wrong {
 };
 
 void check(const nc_plugin& plugin, const std::vector<Wrong>& tables) {
-  for (const auto& [said, change] : tables) {
+  for (const Wrong& table : tables) {
+    const auto& said = table.said;
     CAPTURE(said);
-    const std::string fault = fault_of(plugin, change);
+    const std::string fault = fault_of(plugin, table.change);
     CAPTURE(fault);
     CHECK(fault.starts_with(std::string("is broken: ") + said));
     CHECK(fault.ends_with("Build it again with `narrowcast build`"));

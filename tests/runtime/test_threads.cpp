@@ -20,6 +20,7 @@ constexpr int kThreads = 4;
 
 void at_once(const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int thread = 0; thread < kThreads; ++thread) threads.emplace_back(body, thread);
   for (std::thread& thread : threads) thread.join();
 }
