@@ -39,46 +39,51 @@ constexpr int scale_stage_bytes() {
   }
 }
 
-// Calls action(tile) for the block's tile: a full one, or one that checks every byte.
-template <class Sequence, template <bool> class Tile, class Action>
+// Calls action(tile) for the block's tile: a full one, or one that checks every byte. kLayout: of
+// the bytes that may be transposed.
+template <class Sequence, Layout kLayout, template <bool> class Tile, class Action>
 __device__ __forceinline__ void with_code_tile(const nc_tensor& tensor, uint8_t* stage,
                                                uint8_t* scale_stage, const Action& action) {
   constexpr int kRows = Tile<true>::kRows, kColumns = Tile<true>::kColumns;
   const Extent matrix{tensor.rows, tensor.columns};
   const Extent origin = tile_origin(tensor, blockIdx.x, kRows, kColumns);
-  if (is_full<Sequence>(tensor, nullptr, origin, kRows, kColumns)) {
+  if (has_run_words<kLayout>(matrix) &&
+      is_full<Sequence>(tensor, nullptr, origin, kRows, kColumns)) {
     action(Tile<true>(matrix, origin, stage, scale_stage));
   } else {
     action(Tile<false>(matrix, origin, stage, scale_stage));
   }
 }
 
-// ---- decoding: a thread writes 16 bytes of each of its rows ----
+// ---- decoding: a thread writes 16 bytes of each of its rows, or twice as many ----
 
-// Rows of a tile whose transposed bytes are read or written in runs of a cache line, if elements
-// have 8 bits. Narrower ones cost more instructions a byte, and large blocks wait longer at their
-// barriers: only where bytes alone are moved do longer runs pay for them.
-template <class Sequence, Layout kLayout, int kNarrowest>
+// Rows of a tile: where bytes are transposed so many that their runs fill the 32 bytes that memory
+// reads at least, whatever their width, and cache lines if elements have 8 bits.
+template <class Sequence, Layout kLayout>
 constexpr int code_rows() {
-  constexpr int kMost = 128;
-  static_assert(kMost % Sequence::kTileRows == 0);
-  return kLayout.transposed && kLayout.element_bits >= kNarrowest ? kMost : Sequence::kTileRows;
+  constexpr int kTransposed = 128;
+  static_assert(kTransposed % Sequence::kTileRows == 0);
+  return kLayout.transposed ? kTransposed : Sequence::kTileRows;
 }
 
 template <class Sequence, bool kColumnwise>
 struct Decoding {
   static constexpr Layout kLayout = kColumnwise ? Sequence::kColumnwise : Sequence::kRowwise;
-  static constexpr Extent kTile{code_rows<Sequence, kLayout, 8>(), kWarpColumns};
-  static constexpr int kElements = 32;  // of a thread
+  static constexpr Extent kTile{code_rows<Sequence, kLayout>(), kWarpColumns};
+  // Of a column's narrow codes four rows are less than a word. With eight a thread reads words; it
+  // has more registers then, which leave room for fewer threads.
+  static constexpr bool kTall = kLayout.transposed && kLayout.element_bits < 8;
+  static constexpr int kElements = kTall ? 64 : 32;  // of a thread
+  static constexpr int kResident = kTall ? std::min(1280, kResidentThreads) : kResidentThreads;
   template <class Type>
   struct Of {
-    static constexpr int kAcross = 16 / sizeof(Type);
+    static constexpr int kAcross = kTall ? 8 : 16 / sizeof(Type);
     template <bool kInside>
-    using Tile = CodeTile<kTile.rows, kElements / kAcross, kAcross, kInside>;
+    using Tile = CodeTile<kTile.rows, kElements / kAcross, kAcross, kInside, Type>;
   };
   using Narrowest = typename Of<float>::template Tile<true>;  // has the most columns of threads
   static constexpr int kThreads = Narrowest::kThreads;
-  static constexpr int kBlocks = kResidentThreads / kThreads;
+  static constexpr int kBlocks = kResident / kThreads;
   static constexpr int kStageBytes = stage_bytes<kLayout, Narrowest>();
   static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest>();
 };
@@ -86,7 +91,7 @@ struct Decoding {
 // A tile's codes to values.
 template <class Sequence, bool kColumnwise>
 struct Decode {
-  template <class Type, class Tile>
+  template <class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_tensor& tensor) {
     const Inputs<> in = decode_inputs<Sequence>(tensor);
     const typename Sequence::TensorBuffers from(tensor);
@@ -95,7 +100,7 @@ struct Decode {
     } else {
       Sequence::decode_rowwise(tile, in, from);
     }
-    tile.template store_value<Type>(tensor.value);
+    tile.store_value(tensor.value);
   }
 };
 
@@ -110,9 +115,9 @@ __global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
   if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
   const nc_tensor& tensor = entry.tensor;
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
-    with_code_tile<Sequence, Decoding::template Of<Type>::template Tile>(
+    with_code_tile<Sequence, Decoding::kLayout, Decoding::template Of<Type>::template Tile>(
         tensor, stage, scale_stage,
-        [&](auto tile) { Decode<Sequence, kColumnwise>::template run<Type>(tile, tensor); });
+        [&](auto tile) { Decode<Sequence, kColumnwise>::run(tile, tensor); });
   });
 }
 
@@ -128,7 +133,7 @@ __global__ void __launch_bounds__(Decoding<Sequence, kColumnwise>::kThreads,
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
     using Tile = typename Decoding::template Of<Type>::template Tile<true>;
     Tile tile({tensor.rows, tensor.columns}, block_origin(Decoding::kTile), stage, scale_stage);
-    Decode<Sequence, kColumnwise>::template run<Type>(tile, tensor);
+    Decode<Sequence, kColumnwise>::run(tile, tensor);
   });
 }
 
@@ -146,7 +151,7 @@ const char* run_decoding(const nc_launch* launch) {
 template <class Sequence>
 struct Derivation {
   static constexpr Layout kLayout = Sequence::kColumnwise;
-  static constexpr Extent kTile{code_rows<Sequence, kLayout, 4>(), kWarpColumns};
+  static constexpr Extent kTile{code_rows<Sequence, kLayout>(), kWarpColumns};
   template <bool kInside>
   using Tile = CodeTile<kTile.rows, 8, 8, kInside>;
   static constexpr int kThreads = Tile<true>::kThreads;
@@ -169,7 +174,7 @@ __global__ void __launch_bounds__(Derivation<Sequence>::kThreads, Derivation<Seq
   alignas(16) __shared__ uint8_t scale_stage[Derivation::kScaleStageBytes];
   __shared__ CudaEntry entry;
   if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
-  with_code_tile<Sequence, Derivation::template Tile>(
+  with_code_tile<Sequence, Derivation::kLayout, Derivation::template Tile>(
       entry.tensor, stage, scale_stage, [&](auto tile) {
         Sequence::derive_columnwise(tile, typename Sequence::TensorBuffers(entry.tensor));
       });

@@ -2,8 +2,6 @@
 // through shared memory, so that the tile's part of a stored row is one run.
 #pragma once
 
-#include <type_traits>
-
 #include "runtime/tile/cuda_code_place.cuh"
 #include "runtime/tile/cuda_codes.cuh"
 #include "runtime/tile/cuda_string.cuh"
@@ -21,11 +19,10 @@ struct CodeStage {
   }
 };
 
-// The words of a whole tile's runs, in words that every stored row begins and ends with. Neighbours
-// in a run are neighbours in a warp.
+// The words of a whole tile's runs. Neighbours in a run are neighbours in a warp.
 template <Layout kLayout, class Place>
 struct RunWords {
-  using Word = std::conditional_t<kLayout.element_bits == 6, uint32_t, uint64_t>;
+  using Word = uint64_t;
   static constexpr int kBytes = sizeof(Word);
   static constexpr int kOfRun = CodeStage<kLayout, Place>::kRunBytes / kBytes;
   static constexpr int kCount = Place::kColumns * kOfRun / Place::kThreads;  // of a thread
@@ -52,6 +49,12 @@ struct RunWords {
     }
   }
 };
+
+// Whether every stored row begins and ends with a word.
+template <Layout kLayout>
+__device__ __forceinline__ bool has_run_words(Extent matrix) {
+  return !kLayout.transposed || data_row_bytes(kLayout, matrix) % sizeof(uint64_t) == 0;
+}
 
 template <Layout kLayout, class Place>
 __device__ __forceinline__ void stage_from_memory(const Place& at, const uint8_t* bytes,

@@ -1,6 +1,6 @@
 // A thread's place in a tile whose codes are there already, to be decoded or stored another way.
 // Such work is moving bytes, so what counts is wide words and many of them in flight: a thread
-// holds eight columns, or as many as fill 16 bytes of what is written.
+// holds as many columns as fill 16 bytes of what is written, or eight.
 #pragma once
 
 #include "runtime/geometry/geometry.hpp"

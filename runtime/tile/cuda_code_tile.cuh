@@ -2,9 +2,6 @@
 // decode with, and derive one usage from the other with.
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include "runtime/numeric/narrow.hpp"
 #include "runtime/tile/buffers.hpp"
 #include "runtime/tile/cuda_code_columns.cuh"
 #include "runtime/tile/cuda_code_rows.cuh"
@@ -14,22 +11,8 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// Two values that are products: the GPU's products that are NaN are all 0x7fffffff, which the
-// hardware narrows to a NaN.
-template <class Type>
-__device__ __forceinline__ uint32_t narrow_pair(float low, float high);
-template <>
-__device__ __forceinline__ uint32_t narrow_pair<Bf16>(float low, float high) {
-  return __builtin_bit_cast(
-      uint32_t, static_cast<__nv_bfloat162_raw>(__float22bfloat162_rn(make_float2(low, high))));
-}
-template <>
-__device__ __forceinline__ uint32_t narrow_pair<F16>(float low, float high) {
-  return __builtin_bit_cast(uint32_t,
-                            static_cast<__half2_raw>(__float22half2_rn(make_float2(low, high))));
-}
-
-template <int kTileRows, int kRowsOfThread, int kColumnsOfThread, bool kInside>
+// `Value`: what is decoded to.
+template <int kTileRows, int kRowsOfThread, int kColumnsOfThread, bool kInside, class Value = float>
 struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside> {
   using Place = CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>;
   using Codes = PlacedCodes<Place>;
@@ -37,7 +20,7 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
 
   uint8_t* stage;        // serves one exchange between threads after the other
   uint8_t* scale_stage;  // where scales meet
-  float x[kDown][kAcross];
+  uint32_t words[kDown][kAcross * sizeof(Value) / 4];  // a row's values, as memory has them
 
   __device__ __forceinline__ CodeTile(Extent matrix, Extent origin, uint8_t* stage,
                                       uint8_t* scale_stage)
@@ -100,35 +83,33 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
 #pragma unroll
     for (int r = 0; r < kDown; ++r) {
 #pragma unroll
-      for (int c = 0; c < kAcross; ++c) {
-        if (c % 4 == 0) decode4<Element>(codes.row[r][c / 4], four(r, c));
-        x[r][c] *= multiplier[r / Settled::kRows][c / Settled::kColumns];
+      for (int four = 0; four < kAcross / 4; ++four) {
+        float of_four[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          of_four[i] = multiplier[r / Settled::kRows][(4 * four + i) / Settled::kColumns];
+        decode4<Element, Decoder, Value>(codes.row[r][four], of_four,
+                                         words[r] + four * sizeof(Value));
       }
     }
   }
 
-  template <class Type>
   __device__ __forceinline__ void store_value(void* value) const {
-    Type* target = in_global_memory(static_cast<Type*>(value)) +
-                   this->row() * this->matrix.columns + this->column();
+    constexpr int kOf16Bytes = 16 / sizeof(Value);
+    Value* target = in_global_memory(static_cast<Value*>(value)) +
+                    this->row() * this->matrix.columns + this->column();
 #pragma unroll
     for (int r = 0; r < kDown; ++r, target += this->matrix.columns) {
-      if constexpr (!kFull) {
+      if constexpr (kFull) {
+#pragma unroll
+        for (int c = 0; c < kAcross; c += kOf16Bytes)
+          store_16_bytes(target + c, words[r] + c / kOf16Bytes * 4);
+      } else {
 #pragma unroll
         for (int c = 0; c < kAcross; ++c) {
-          if (this->inside(this->row() + r, this->column() + c)) target[c] = narrow<Type>(x[r][c]);
+          if (this->inside(this->row() + r, this->column() + c))
+            target[c] = reinterpret_cast<const Value*>(words[r])[c];
         }
-      } else {
-        uint32_t word[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (sizeof(Type) == 4) {
-            word[i] = bits_of(x[r][i]);
-          } else {
-            word[i] = narrow_pair<Type>(x[r][2 * i], x[r][2 * i + 1]);
-          }
-        }
-        store_16_bytes(target, word);
       }
     }
   }
@@ -143,9 +124,6 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   __device__ __forceinline__ PlacedScales<Place, R, C, Stored> settled(
       const MeetingScales<kLayout, Place, R, C, Stored>& scales) const {
     return scales.settle(*this, scale_stage);
-  }
-  __device__ __forceinline__ float (&four(int r, int c))[4] {
-    return *reinterpret_cast<float(*)[4]>(&x[r][c]);
   }
 };
 

@@ -12,7 +12,7 @@ __device__ __forceinline__ Type* in_global_memory(Type* pointer) {
   return pointer;
 }
 
-__device__ __forceinline__ void store_16_bytes(void* target, const uint32_t (&word)[4]) {
+__device__ __forceinline__ void store_16_bytes(void* target, const uint32_t* word) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(word[0]), "r"(word[1]),
                "r"(word[2]), "r"(word[3])
                : "memory");
