@@ -11,7 +11,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.run import main as torchrun
 from tqdm import tqdm
 
 import narrowcast as nc
@@ -65,12 +65,11 @@ def options():
 
 
 def start_ranks(ranks):
-    """Runs this program once a rank, on this machine."""
+    """Runs this program once a rank, on this machine, as torchrun does."""
     threads = max(1, (os.cpu_count() or 1) // ranks)
-    environment = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **os.environ}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, f"--nproc-per-node={ranks}", *sys.argv]
-    return subprocess.run(command, env=environment, check=False).returncode
+    os.environ.update({"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **os.environ})
+    torchrun(["--standalone", f"--nproc-per-node={ranks}", *sys.argv])
+    return 0
 
 
 def build(args, mesh):

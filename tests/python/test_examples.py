@@ -52,12 +52,15 @@ def test_judgement(demo, distance, near):
 
 
 @pytest.mark.parametrize("name", ["plain", "mxfp4"])
-def test_scaled_products_need_a_format_that_names_some(name):
-    train = [sys.executable, str(EXAMPLES / "train.py")]
-    command = [*train, "--format", name, "--products", "scaled"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 2
-    assert result.stderr.endswith(f", not {name}\n")
+def test_scaled_products_need_a_format_that_names_some(name, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import train
+
+    monkeypatch.setattr(sys, "argv", ["train.py", "--format", name, "--products", "scaled"])
+    with pytest.raises(SystemExit) as ended:
+        train.options()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f", not {name}\n")
 
 
 def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
