@@ -121,7 +121,6 @@ struct NearestEven<E4M3Scale, Element> {
 // The multipliers of decoding, level by level.
 template <class ScaleType>
 struct OneLevel {
-  static constexpr bool kPowerOfTwo = ScaleType::kPowerOfTwo;
   NC_EVERYWHERE constexpr float operator()(typename ScaleType::Stored stored) const {
     return ScaleType::decode(stored);
   }
@@ -129,7 +128,6 @@ struct OneLevel {
 
 template <class Element>
 struct TwoLevels {
-  static constexpr bool kPowerOfTwo = false;
   float tensor_amax;
   NC_EVERYWHERE constexpr float operator()(uint8_t stored) const {
     return (E4M3Scale::decode(stored) * tensor_amax) * (1.0f / (E4M3::kMax * Element::kMax));

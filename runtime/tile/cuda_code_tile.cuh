@@ -88,8 +88,7 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           of_four[i] = multiplier[r / Settled::kRows][(4 * four + i) / Settled::kColumns];
-        decode4<Element, Decoder, Value>(codes.row[r][four], of_four,
-                                         words[r] + four * sizeof(Value));
+        decode4<Element, Value>(codes.row[r][four], of_four, words[r] + four * sizeof(Value));
       }
     }
   }

@@ -7,10 +7,6 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-__device__ __forceinline__ constexpr uint32_t in_each_byte(uint32_t byte) {
-  return byte * 0x01010101;
-}
-
 // Four codes of kBits, from one a byte to a dense string of 4 * kBits bits, and back.
 template <int kBits>
 __device__ __forceinline__ uint32_t pack4(uint32_t codes) {

@@ -6,12 +6,9 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include <type_traits>
-
 #include "runtime/numeric/int8.hpp"
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/numeric/small_float.hpp"
-#include "runtime/tile/cuda_codes.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -114,60 +111,20 @@ __device__ __forceinline__ uint32_t narrow_pair<F16>(float low, float high) {
                             static_cast<__half2_raw>(__float22half2_rn(make_float2(low, high))));
 }
 
-// An element that is always finite, times a power of two, is a bf16 number or too large for one, as
-// long as the smallest scale, 2^-127, leaves its last bit above 2^-134: then nothing is ever
-// rounded, and the product may be one of bf16s.
-template <class Element, class Decoder, class Value>
-concept HasBf16Products = std::is_same_v<Value, Bf16> && Decoder::kPowerOfTwo && requires {
-  requires Element::kMaxCode == Element::kMagnitude;
-  requires 1 - Element::kBias - Element::kMantissaBits - 127 > -134;
-};
-
-// With its bits at the ends of a bf16's fields, a code is a bf16 too small by a power of two.
-template <class Element>
-__device__ __forceinline__ void decode4_as_bf16(uint32_t codes, __nv_bfloat162 (&x)[2]) {
-  constexpr int kBias = 127, kMantissa = 7;
-  constexpr int kUp = kMantissa - Element::kMantissaBits;
-  constexpr uint32_t kMagnitudes = Element::kMagnitude << kUp;
-  const uint32_t low = codes << kUp & in_each_byte(kMagnitudes & 0xff);
-  const uint32_t high = (codes >> (8 - kUp) & in_each_byte(kMagnitudes >> 8)) |
-                        (codes << (8 - Element::kBits) & in_each_byte(0x80));
-  const __nv_bfloat162 scale = __float2bfloat162_rn(power_of_two(kBias - Element::kBias));
-#pragma unroll
-  for (int pair = 0; pair < 2; ++pair) {
-    const uint32_t small = __byte_perm(low, high, pair == 0 ? 0x5140 : 0x7362);
-    x[pair] = __hmul2(__builtin_bit_cast(__nv_bfloat162_raw, small), scale);
-  }
-}
-
 // Four products, to as many words as a value has bytes.
-template <class Element, class Decoder, class Value>
+template <class Element, class Value>
 __device__ __forceinline__ void decode4(uint32_t codes, const float (&multiplier)[4],
                                         uint32_t* words) {
-  if constexpr (HasBf16Products<Element, Decoder, Value>) {
-    __nv_bfloat162 x[2];
-    decode4_as_bf16<Element>(codes, x);
+  float x[4];
+  decode4<Element>(codes, x);
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      // A power of two, or NaN, is a bf16 in its upper half.
-      const uint32_t halves =
-          __byte_perm(bits_of(multiplier[2 * pair]), bits_of(multiplier[2 * pair + 1]), 0x7632);
-      words[pair] = __builtin_bit_cast(
-          uint32_t, static_cast<__nv_bfloat162_raw>(
-                        __hmul2(x[pair], __builtin_bit_cast(__nv_bfloat162_raw, halves))));
-    }
-  } else {
-    float x[4];
-    decode4<Element>(codes, x);
+  for (int i = 0; i < 4; ++i) x[i] *= multiplier[i];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] *= multiplier[i];
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(Value)); ++i) {
-      if constexpr (sizeof(Value) == 4) {
-        words[i] = bits_of(x[i]);
-      } else {
-        words[i] = narrow_pair<Value>(x[2 * i], x[2 * i + 1]);
-      }
+  for (int i = 0; i < static_cast<int>(sizeof(Value)); ++i) {
+    if constexpr (sizeof(Value) == 4) {
+      words[i] = bits_of(x[i]);
+    } else {
+      words[i] = narrow_pair<Value>(x[2 * i], x[2 * i + 1]);
     }
   }
 }

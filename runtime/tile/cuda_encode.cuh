@@ -7,7 +7,6 @@
 #include "runtime/numeric/int8.hpp"
 #include "runtime/numeric/rounding.hpp"
 #include "runtime/numeric/small_float.hpp"
-#include "runtime/tile/cuda_codes.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -15,6 +14,10 @@ template <class Element>
 __device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) {
   return Element::encode(a) | Element::encode(b) << 8 | Element::encode(c) << 16 |
          Element::encode(d) << 24;
+}
+
+__device__ __forceinline__ constexpr uint32_t in_each_byte(uint32_t byte) {
+  return byte * 0x01010101;
 }
 
 #if __CUDA_ARCH__ >= 890
