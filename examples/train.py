@@ -67,7 +67,8 @@ def options():
 def start_ranks(ranks):
     """Runs this program once a rank, on this machine, as torchrun does."""
     threads = max(1, (os.cpu_count() or 1) // ranks)
-    os.environ.update({"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **os.environ})
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torchrun(["--standalone", f"--nproc-per-node={ranks}", *sys.argv])
     return 0
 

@@ -87,6 +87,7 @@ def test_build_rebuild_and_load(spec, tmp_path, capsys):
     other = write(tmp_path, SPEC | {"format": "errno"})
     write(tmp_path, SPEC | {"quantize": {"scale": "even"}})
     assert main(["build", str(other), str(spec), "-o", str(plugins), *QUICK]) == 0
+    assert "errno: golden bytes as defined" in capsys.readouterr().out
     for name, scale in ((NAME, 123), ("errno", 122)):
         loaded = run(sys.executable, "-c", SHOW, name, NARROWCAST_PLUGINS=str(plugins))
         assert loaded.stdout == f"[[{scale}]] {plugins / name}.so\n", loaded.stderr
