@@ -26,6 +26,7 @@ def distribute(mesh):
             part = whole.chunk(2, dim)[mesh.get_local_rank()]
             names = [name for name in BUFFERS if getattr(mine, name) is not None]
             assert_same(mine, part, [*names, "master"], f"{format} {dim}")
+        uneven(mesh, format, unit(format))
     load(mesh, "mxfp8_e4m3")
     load(mesh, "nvfp4")
     zero(mesh, "mxfp8_e4m3")
@@ -40,6 +41,21 @@ def distribute(mesh):
             distribute_tensor(other.weight.detach(), mesh, [placement])
         seen.append(str(error.value))
     return seen
+
+
+def uneven(mesh, format, rows):
+    """The last rank has fewer; or, within a block, would have, and then all say so."""
+    experts = torch.nn.Module()
+    experts.w = torch.nn.Parameter(torch.randn(3, rows, rows))
+    nc.convert(experts, format, filter=lambda name, module: True)
+    whole, rank = experts.w.detach(), mesh.get_local_rank()
+    for source in (0, None):
+        mine = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=source).to_local()
+        assert_same(mine, whole[:2] if rank == 0 else whole[2:], ["rowwise_data", "master"], format)
+    if format == "mxfp8_e4m3":
+        layer = nc.convert(torch.nn.Linear(rows, 2 * rows - 1), format)
+        with pytest.raises(ValueError, match=f"{rows - 1} rows.*parallelize_module before"):
+            distribute_tensor(layer.weight.detach(), mesh, [Shard(0)])
 
 
 def broadcast(mesh, format):

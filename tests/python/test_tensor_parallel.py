@@ -1,8 +1,9 @@
-"""parallelize_module, then nc.convert, then perhaps fully_shard: each rank's part is that of the
-whole weight's cast.
+"""parallelize_module and nc.convert in either order, then perhaps fully_shard: each rank's part is
+that of the whole weight's cast.
 """
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ from torch.distributed.tensor.parallel import (
 
 import narrowcast as nc
 import ranks
-from models import BUFFERS, STORAGES, assert_same, same, unit
+from cut_weights import BY_SHARD, EVERY, assert_part, assert_parts, give_gradients
+from models import STORAGES, same, unit
 from narrowcast.tensor import dtensors
 
 PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -30,7 +32,6 @@ SEQUENCE_PLAN = {
     "up": ColwiseParallel(input_layouts=Shard(1)),
     "down": RowwiseParallel(output_layouts=Shard(1)),
 }
-BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
 
 
 class Layer(nn.Module):
@@ -53,32 +54,15 @@ def build_plain(format):
     return Layer(width_of(format))
 
 
-def build(mesh, format, plan=PLAN, **options):
+def build(mesh, format, plan=PLAN, converted_first=False, **options):
+    if converted_first:
+        return parallelize_module(nc.convert(build_plain(format), format, **options), mesh, plan)
     return nc.convert(parallelize_module(build_plain(format), mesh, plan), format, **options)
 
 
 def batch(format, step, shape=(2, 8)):
     generator = torch.Generator().manual_seed(step)
     return torch.randn(*shape, width_of(format), generator=generator)
-
-
-def part_of(whole, parameter):
-    """What this rank has of a whole tensor."""
-    shape, offset = dtensors.box(parameter)
-    for dim, (size, begin) in enumerate(zip(shape, offset, strict=True)):
-        whole = whole.narrow(dim, begin, size)
-    return whole
-
-
-def assert_part(parameter, whole, names, what):
-    local = dtensors.local_of(parameter)
-    if not isinstance(local, nc.QuantizedTensor):
-        assert same(local, part_of(whole.detach(), parameter)), what
-        return
-    part = part_of(whole.detach(), parameter)
-    names = [name for name in names if getattr(local, name) is not None]
-    assert_same(local, part, [name for name in names if name != "history"], what)
-    assert same(local.history, whole.history), what
 
 
 def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", **options):
@@ -93,22 +77,12 @@ def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", **o
             expected = whole(x) if sequence is None else whole(x).chunk(2, 1)[sequence]
             torch.testing.assert_close(y, expected)
         (y.square().sum() / 2**10).backward()
-        gradients = [p.grad for p in model.parameters()]
-        for w, gradient in zip(whole.parameters(), gradients, strict=True):
-            w.grad = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+        give_gradients(model, whole)
         for one in optimizers:
             one.step()
             one.zero_grad()
-    names = BY_SHARD if isinstance(model, nn.Module) and hasattr(model, "reshard") else EVERY
-    for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
-        assert_part(p, w, names, f"{format} {name}")
-        for key in ("exp_avg", "exp_avg_sq"):
-            states = [one.state[q][key] for one, q in zip(optimizers, (p, w), strict=True)]
-            assert same(dtensors.local_of(states[0]), part_of(states[1], p)), (format, name, key)
+    assert_parts(model, whole, optimizers, format)
     return model, optimizers[0], whole
-
-
-EVERY = (*BUFFERS, "history", "master")
 
 
 def groups_of(model, rounding):
@@ -121,22 +95,27 @@ def groups_of(model, rounding):
 def alone(mesh):
     """One dimension: tensor parallelism without fully_shard."""
     for format in STORAGES:
-        assert_trains_as_whole(build(mesh, format), format, rounding="stochastic")
-    rank = mesh.get_local_rank()
+        for first in (False, True):
+            model = build(mesh, format, converted_first=first)
+            assert_trains_as_whole(model, format, rounding="stochastic")
+    rank, scaled = mesh.get_local_rank(), {"products": "scaled"}
     for format in ("mxfp8_e4m3", "nvfp4"):
         assert_trains_as_whole(build(mesh, format, SEQUENCE_PLAN), format, sequence=rank)
-        written(mesh, format)
+        for first in (False, True):
+            written(mesh, format, first)
+            model = build(mesh, format, converted_first=first, **scaled)
+            assert_trains_as_whole(model, format, **scaled)
+            replicated(mesh, format, first)
         copied(mesh, format)
-    scaled = {"products": "scaled"}
-    assert_trains_as_whole(build(mesh, "mxfp8_e4m3", **scaled), "mxfp8_e4m3", **scaled)
-    replicated(mesh, "nvfp4")
+        on_meta(mesh, format)
     compiled(mesh, "mxfp8_e4m3")
     return refusals(mesh)
 
 
-def written(mesh, format):
+def written(mesh, format, first):
     """One rank alone writes: all make bytes of the amax of all, when the model is next called."""
-    model, whole = build(mesh, format), nc.convert(build_plain(format), format)
+    model = build(mesh, format, converted_first=first)
+    whole = nc.convert(build_plain(format), format)
     with torch.no_grad():
         if mesh.get_local_rank() == 1:
             model.up.weight.to_local()[:32].fill_(3.0)
@@ -170,9 +149,25 @@ def copied(mesh, format):
     assert same(model(x), other(x))
 
 
-def replicated(mesh, format):
+def on_meta(mesh, format):
+    """Converted and cut before there are any values, as torchtitan does."""
+    with torch.device("meta"):
+        model = build(mesh, format, converted_first=True)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for p, value in zip(model.parameters(), build_plain(format).parameters(), strict=True):
+            sharded = isinstance(p, DTensor)
+            where = (p.device_mesh, p.placements) if sharded else ()
+            p.copy_(distribute_tensor(value.detach(), *where) if sharded else value)
+    assert_trains_as_whole(model, format)
+
+
+def replicated(mesh, format, first):
     """Weights that every rank has whole, and parts of a batch."""
-    model = nc.convert(distribute_module(build_plain(format), mesh), format)
+    if first:
+        model = distribute_module(nc.convert(build_plain(format), format), mesh)
+    else:
+        model = nc.convert(distribute_module(build_plain(format), mesh), format)
     whole = nc.convert(build_plain(format), format)
     x = batch(format, 0)
     y = model(distribute_tensor(x, mesh, [Shard(0)]))
@@ -215,6 +210,9 @@ def refusals(mesh):
     def converted(layer, style):
         return nc.convert(parallelize_module(nn.Sequential(layer), mesh, {"0": style}), "nvfp4")
 
+    def cut(layer, style):
+        parallelize_module(nc.convert(nn.Sequential(layer), "nvfp4"), mesh, {"0": style})
+
     def stochastic():
         model = build(mesh, "mxfp8_e4m3")
         optimizer = nc.FusedAdam(model.parameters(), rounding="stochastic")
@@ -226,9 +224,6 @@ def refusals(mesh):
         layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(0)]))
         nc.convert(nn.Sequential(layer), "nvfp4")(torch.ones(2, 64))
 
-    def order():
-        parallelize_module(nc.convert(build_plain("nvfp4"), "nvfp4"), mesh, PLAN)
-
     return {
         "rows": message_of(ValueError, converted, nn.Linear(64, 48), ColwiseParallel()),
         "columns": message_of(ValueError, converted, nn.Linear(48, 64), RowwiseParallel()),
@@ -236,7 +231,9 @@ def refusals(mesh):
         "forward": message_of(NotImplementedError, converted, OwnLinear(64, 64), ColwiseParallel()),
         "stochastic": message_of(NotImplementedError, stochastic),
         "input": message_of(TypeError, not_prepared),
-        "order": message_of(NotImplementedError, order),
+        "cut rows": message_of(ValueError, cut, nn.Linear(64, 48), ColwiseParallel()),
+        "cut columns": message_of(ValueError, cut, nn.Linear(48, 64), RowwiseParallel()),
+        "cut forward": message_of(NotImplementedError, cut, OwnLinear(64, 64), ColwiseParallel()),
     }
 
 
@@ -250,7 +247,9 @@ def test_tensor_parallelism():
         "forward": ("OwnLinear", "filter"),
         "stochastic": ('rounding="nearest"',),
         "input": ("0.weight", "parallelize_module"),
-        "order": ("plain model, then nc.convert",),
+        "cut rows": ("0.weight", "24 rows", "multiple of 16"),
+        "cut columns": ("0.weight", "24 columns", "multiple of 16"),
+        "cut forward": ("0.weight", "OwnLinear", "filter"),
     }.items():
         assert all(word in first[name] for word in words), first[name]
 
@@ -259,10 +258,12 @@ def sharded(mesh):
     """Two dimensions: tensor parallelism within fully_shard."""
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "parallel"))
     rank = grid["parallel"].get_local_rank()
-    for format in STORAGES:
-        if nc.format(format).row_step <= 32:
-            model = fully_shard(build(grid["parallel"], format), mesh=grid["shard"])
-            assert_trains_as_whole(model, format, rounding="stochastic")
+    fitting = [format for format in STORAGES if nc.format(format).row_step <= 32]
+    for format, first in itertools.product(fitting, (False, True)):
+        model = fully_shard(
+            build(grid["parallel"], format, converted_first=first), mesh=grid["shard"]
+        )
+        assert_trains_as_whole(model, format, rounding="stochastic")
     for format in ("mxfp8_e4m3", "nvfp4"):
         model = build(grid["parallel"], format, SEQUENCE_PLAN)
         fully_shard(model, mesh=grid["shard"], reshard_after_forward=False)

@@ -13,6 +13,7 @@ from narrowcast.errors import PluginError
 from narrowcast.fitting import fits
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
+from narrowcast.parallel import distributing as _distributing
 from narrowcast.parallel import wrappers as _wrappers
 from narrowcast.plain import to_plain
 from narrowcast.registry import format, formats, load, load_all
@@ -45,5 +46,5 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _full_state_dicts, _hooks, _initialization, _operators, _start, _torch_version
-del _wrappers
+del load_all, _distributing, _full_state_dicts, _hooks, _initialization, _operators, _start
+del _torch_version, _wrappers

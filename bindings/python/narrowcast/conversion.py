@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import consensus, experts, fitting, held, registry, selection, state_dicts
 from narrowcast.fsdp import agreement, sharding, torch_names
-from narrowcast.parallel import cuts, wrappers
+from narrowcast.parallel import cuts, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.label import Label
@@ -86,7 +86,7 @@ def convert(
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
     held.warn_of_optimizers(weights)
-    tensor_parallel.watch(model, [places[0][0] for _, _, places in weights])
+    written.watch(model, [places[0] for _, weight, places in weights if _is_part(weight)])
     experts.warn_of(left_out)
     return model
 
@@ -159,8 +159,13 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
         parameter.__dict__.update(weight.__dict__)
         for module, attribute in places:
             setattr(module, attribute, parameter)
-            if isinstance(weight, DTensor):
+            if isinstance(weight, DTensor) and isinstance(module, nn.Linear):
                 tensor_parallel.adopt(module)
+
+
+def _is_part(weight: nn.Parameter) -> bool:
+    """Whether a weight that has been replaced was a DTensor, and not fully_shard's."""
+    return isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:

@@ -9,10 +9,14 @@ from torch import nn
 
 from narrowcast.registry import Format
 
-# Modules whose weight is one matrix, whatever its dimensions.
 _OF_ONE_MATRIX = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _OF_ONE_MATRIX += (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NOTABLE = 0.1  # of a model's elements
+
+
+def is_of_one_matrix(module: nn.Module) -> bool:
+    """Whether a module's weight is one matrix, whatever its dimensions."""
+    return isinstance(module, _OF_ONE_MATRIX)
 
 
 def are_experts(name: str, module: nn.Module) -> bool:
@@ -34,7 +38,7 @@ def weights_of(module: nn.Module) -> list[str]:
 
 def _stacks(module: nn.Module) -> list[str]:
     """The floating parameters of a module that are stacks of matrices."""
-    if isinstance(module, _OF_ONE_MATRIX):
+    if is_of_one_matrix(module):
         return []
     return [
         name
@@ -45,7 +49,7 @@ def _stacks(module: nn.Module) -> list[str]:
 
 def check_blocks(name: str, weight: nn.Parameter, modules, format: Format) -> None:
     """ValueError if a block would lie in two matrices of a stack."""
-    if weight.dim() != 3 or any(isinstance(one, _OF_ONE_MATRIX) for one in modules):
+    if weight.dim() != 3 or any(map(is_of_one_matrix, modules)):
         return
     count, rows, columns = weight.shape
     if count > 1 and rows % format.row_step != 0:

@@ -5,6 +5,7 @@ the same answer.
 import torch
 
 from narrowcast.fsdp import torch_names
+from narrowcast.parallel import distributing
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
@@ -15,20 +16,17 @@ from narrowcast.tensor.store import Store
 
 def chunk(tensor, chunks: int, dim: int = 0):
     """torch.chunk of a QuantizedTensor: fully_shard cuts a weight with it, and nowhere else says
-    into how many shards.
+    into how many shards; distribute_tensor does, too.
 
     fully_shard may cut rows anywhere, others between blocks. ValueError, with the row step and the
-    ways out, if a cut would divide a block, or what ranks cannot share; NotImplementedError for
-    parallelize_module, and if fully_shard cuts along another dimension than the first and the last,
-    whose pieces are views like any other.
+    ways out, if a cut would divide a block, or what ranks cannot share; NotImplementedError if
+    fully_shard cuts along another dimension than the first and the last, whose pieces are views
+    like any other.
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    if torch_names.is_parallelizing():
-        raise NotImplementedError(
-            f"{tensor.describe()}: parallelize_module would cut bytes that are made already. Call "
-            "it for the plain model, then nc.convert, then fully_shard"
-        )
+    if torch_names.is_distributing():
+        return distributing.parts(tensor, chunks, dim)
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             store = tensor._store

@@ -229,9 +229,11 @@ def is_measuring() -> bool:
     return _caller_of("_init_sharded_post_forward_param_metadata") is not None
 
 
-def is_parallelizing() -> bool:
-    """Whether parallelize_module is calling, which cuts a weight in the same way."""
-    return _is_called_by("torch.distributed.tensor.parallel.")
+def is_distributing() -> bool:
+    """Whether distribute_tensor or parallelize_module is calling, which cuts a weight in the same
+    way, and says nothing to the module that gets the part.
+    """
+    return _is_called_by("torch.distributed.tensor.")
 
 
 def _is_called_by(package: str) -> bool:

@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_any
 
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse, run_on_values, written
+from narrowcast.parallel import distributing
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
@@ -89,8 +90,13 @@ def _receives_quantized(func, args, kwargs) -> bool:
 def _gather_shards(func, args, kwargs):
     """DTensor makes a full tensor of shards with these two (full_tensor(); a short shard is padded
     first). A shard that keeps its master gives that, as state dicts do: what is loaded from it is
-    then the same weight to the bit.
+    then the same weight to the bit. A short part that distribute_tensor is to scatter is padded as
+    the bytes that it is.
     """
+    first = args[0]
+    if isinstance(getattr(first, "_view", None), distributing.Short):
+        shape = func(torch.empty(first.shape, device="meta"), *args[1:], **kwargs).shape
+        return distributing.filled_up(first, tuple(shape))
 
     def value(tensor):
         if tensor._store.partial and tensor.master is not None:

@@ -1,27 +1,42 @@
-"""Where tensor parallelism may cut a weight. Every rank asks this of the whole weight, so all ranks
-get the same answer.
+"""Where tensor and expert parallelism may cut a weight. Every rank asks this of the whole weight,
+so all ranks get the same answer.
 """
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from narrowcast import experts
 from narrowcast.registry import USAGES, Format
-from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.region import matrix_shape
-
-
-def is_part(weight: torch.Tensor) -> bool:
-    """Whether a weight is quantized, and cut by tensor parallelism alone."""
-    quantized = isinstance(dtensors.local_of(weight), QuantizedTensor)
-    return quantized and dtensors.is_cut(weight) and weight.device_mesh.ndim == 1
 
 
 def check(weight: DTensor, name: str, format: Format, modules: list[nn.Module]) -> None:
     """NotImplementedError unless a DTensor that fully_shard does not manage is the weight of linear
-    layers alone, and lies over a mesh of one dimension, whole or cut into rows or columns;
-    ValueError if a cut would divide a block.
+    layers alone, and lies over a mesh of one dimension, whole or cut into rows or columns; or is a
+    stack of experts, each of whose dimensions one of a mesh cuts at most. ValueError if a cut would
+    divide a block.
     """
+    is_stack = weight.dim() == 3 and not any(map(experts.is_of_one_matrix, modules))
+    if not is_stack:
+        _check_linear(weight, name, modules)
+    cuts = [one for one in weight.placements if not one.is_replicate()]
+    known = all(one.is_shard() for one in cuts) and len({one.dim for one in cuts}) == len(cuts)
+    if not known or not (is_stack or (weight.dim() == 2 and weight.device_mesh.ndim == 1)):
+        raise NotImplementedError(
+            f"{name} is a DTensor of {weight.dim()} dimensions with placements "
+            f"{weight.placements}: besides fully_shard's own, one Shard(0), Shard(1) or "
+            "Replicate() over a mesh of one dimension is supported (parallelize_module with "
+            "ColwiseParallel or RowwiseParallel), and of experts one Shard of each dimension. "
+            "Leave it out with nc.convert's filter"
+        )
+    for index, placement in enumerate(weight.placements):
+        if placement.is_shard():
+            ranks = weight.device_mesh.size(index)
+            check_cut(name, format, tuple(weight.shape), ranks, placement.dim)
+
+
+def _check_linear(weight: DTensor, name: str, modules: list[nn.Module]) -> None:
     for module in modules:
         if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
             raise NotImplementedError(
@@ -29,42 +44,46 @@ def check(weight: DTensor, name: str, format: Format, modules: list[nn.Module]) 
                 f"{type(module).__name__} is not that of nn.Linear, whose product alone is known. "
                 "Use nn.Linear, or leave it out with nc.convert's filter"
             )
-    placement = weight.placements[0]
-    known = placement.is_replicate() or placement.is_shard(0) or placement.is_shard(1)
-    if weight.device_mesh.ndim != 1 or weight.dim() != 2 or not known:
-        raise NotImplementedError(
-            f"{name} is a DTensor of {weight.dim()} dimensions with placements "
-            f"{weight.placements}: besides fully_shard's own, one Shard(0), Shard(1) or "
-            "Replicate() over a mesh of one dimension is supported (parallelize_module with "
-            "ColwiseParallel or RowwiseParallel). Leave it out with nc.convert's filter"
-        )
-    if not placement.is_replicate():
-        _check_cut(weight, name, format, placement.dim)
 
 
-def _check_cut(weight: DTensor, name: str, format: Format, dim: int) -> None:
-    ranks, size = weight.device_mesh.size(), weight.shape[dim]
-    what, step = ("rows", "columns")[dim], format.step(USAGES)[dim]
-    part = part_shape(weight)[dim]
-    if part % step == 0 and part * (ranks - 1) < size:
+def check_cut(
+    name: str,
+    format: Format,
+    shape: tuple[int, ...],
+    ranks: int,
+    dim: int,
+    is_made: bool = False,
+) -> None:
+    """ValueError unless a matrix, or a stack of them, can be cut so that every rank has a part of
+    whole blocks. `is_made`: its bytes are there, and what is scattered of them is blocks.
+    """
+    is_stack = len(shape) == 3
+    kinds = ("experts",) * is_stack + ("rows", "columns")
+    what, step = kinds[dim], ((1,) * is_stack + format.step(USAGES))[dim]
+    part = -(-shape[dim] // ranks)
+    rest, multiple = shape[dim] - part * (ranks - 1), step * ranks
+    way = f"Use {-(-shape[dim] // multiple) * multiple} {what}"
+    if part % step != 0:
+        problem = f"a part would have {part} {what}, and each rank needs a multiple of {step}"
+    elif rest <= 0:
+        problem = f"with {part} {what} each, the last rank would have none"
+    elif is_made and rest % step != 0:
+        problem = f"the last part would have {rest} {what}, no multiple of {step}"
+        way = f"Call parallelize_module before nc.convert, or use{way[3:]}"
+    else:
         return
-    multiple = step * ranks
     raise ValueError(
-        f"{name}: {matrix_shape(weight.shape)[0]}x{weight.shape[1]} matrix in {format.name} cannot "
-        f"be cut into {ranks} parts by tensor parallelism: a part would have {part} {what}, and "
-        f"each rank needs a multiple of {step}. Use {-(-size // multiple) * multiple} {what}, "
-        f"another number of ranks, a format with smaller blocks, or leave the weight out with "
-        "nc.convert's filter"
+        f"{name}: {matrix_shape(shape)[0]}x{shape[-1]} matrix in {format.name} cannot be cut into "
+        f"{ranks} parts by tensor parallelism: {problem}. {way}, another number of ranks, a format "
+        "with smaller blocks, or leave the weight out with nc.convert's filter"
     )
 
 
 def part_shape(weight: torch.Tensor) -> list[int]:
-    """The shape of the first rank's part of a DTensor over a mesh of one dimension; of any other
-    weight, its own.
-    """
+    """The shape of the first rank's part of a DTensor; of any other weight, its own."""
     shape = list(weight.shape)
-    if isinstance(weight, DTensor) and weight.device_mesh.ndim == 1:
-        for placement in weight.placements:
+    if isinstance(weight, DTensor):
+        for index, placement in enumerate(weight.placements):
             if placement.is_shard():
-                shape[placement.dim] = -(-shape[placement.dim] // weight.device_mesh.size())
+                shape[placement.dim] = -(-shape[placement.dim] // weight.device_mesh.size(index))
     return shape

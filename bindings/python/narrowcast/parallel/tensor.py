@@ -4,7 +4,6 @@ rank's part a matrix in the format, and here its products are taken.
 
 from __future__ import annotations
 
-import copy
 from typing import NamedTuple
 
 import torch
@@ -13,9 +12,7 @@ from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from narrowcast.fsdp import agreement
-from narrowcast.parallel import cuts
-from narrowcast.tensor import QuantizedTensor, compiling, dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 
 class TensorParallel:
@@ -129,46 +126,3 @@ class _Come(torch.autograd.Function):
 
 def _waited(value: torch.Tensor) -> torch.Tensor:
     return value.wait() if isinstance(value, AsyncCollectiveTensor) else value.view_as(value)
-
-
-def watch(model: nn.Module, modules: list[nn.Module]) -> None:
-    """Has the forward of a model see to what has been written to the weights of some modules, if
-    tensor parallelism has cut them in a format whose scale spans the tensor.
-    """
-    layers = [one for one in modules if isinstance(one, TensorParallel)]
-    if parts := [one for one in layers if cuts.is_part(one.weight) and spans(one.weight)]:
-        model.register_forward_pre_hook(WrittenParts(parts))
-
-
-def spans(weight: DTensor) -> bool:
-    """Whether a scale spans more than a rank's part."""
-    return dtensors.local_of(weight)._store.needs_others
-
-
-class WrittenParts:
-    """Before a forward of a model: makes the bytes of weights that any rank has written to, where a
-    scale spans the ranks. Those under fully_shard are left to its gathers.
-    """
-
-    def __init__(self, modules: list[nn.Module]):
-        self._modules, self._agreements = modules, agreement.Agreements()
-
-    def __call__(self, module: nn.Module, arguments) -> None:
-        weights = [one.weight for one in self._modules]
-        parts = [
-            one for one in weights if cuts.is_part(one) and dtensors.local_of(one)._store.master
-        ]
-        if parts:
-            self._agreements.make_bytes(
-                [dtensors.local_of(one)._store for one in parts],
-                lambda: [dtensors.shard_group(one) for one in parts],
-            )
-
-    def __deepcopy__(self, memo):
-        return WrittenParts(copy.deepcopy(self._modules, memo))
-
-    def __reduce__(self):
-        return WrittenParts, (self._modules,)
-
-
-compiling.leave_alone(WrittenParts.__call__)

@@ -1,0 +1,76 @@
+"""distribute_tensor of a quantized weight, and parallelize_module and distribute_module of a model
+that is converted already: they cut a weight with torch.chunk, fill up the last parts, scatter them
+and give the module a DTensor, which is met here.
+"""
+
+import torch
+from torch import nn
+
+from narrowcast.fsdp import torch_names
+from narrowcast.parallel import cuts, tensor, written
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.tensor.dispatch import as_torch_does
+from narrowcast.tensor.pieces import copy_region
+from narrowcast.tensor.region import Region, matrix_shape
+from narrowcast.tensor.view import View
+
+
+def parts(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor]:
+    """What ranks get of a weight. ValueError if a cut would divide a block, or a rank had none."""
+    store, dim = weight._store, dim % weight.dim()
+    name, shape = store.label.name or "a weight", tuple(weight.shape)
+    cuts.check_cut(name, store.format, shape, count, dim, is_made=True)
+    store.refresh()  # all parts begin with bytes of one amax
+    if weight.dim() == 3 and dim == 1:
+        found = _rows_of_each(weight, count)
+    else:
+        found = list(as_torch_does(torch.chunk, (weight, count, dim), {}))
+    if found[-1].shape != found[0].shape:
+        found[-1]._view = Short(*found[-1]._view.placed())
+    return found
+
+
+class Short(View):
+    """Of the last part, where that has fewer rows, columns or experts than the others."""
+
+    __slots__ = ()
+
+
+def _rows_of_each(experts: QuantizedTensor, count: int) -> list[QuantizedTensor]:
+    """Some rows of each expert: copies, for they do not lie together in the matrix."""
+    chunks = (as_torch_does(torch.chunk, (expert, count), {}) for expert in experts.unbind())
+    return [torch.stack(rows) for rows in zip(*chunks, strict=True)]
+
+
+def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
+    """The last part with zeros behind it, as large as the others: what is scattered is of one
+    size.
+    """
+    source, region = part._view.store, part._view.region
+    store = source.room(*matrix_shape(shape), source.bytes.usages, part.device)
+    buffers.fill_with_zeros(store.bytes)
+    if store.master is not None:
+        store.master.value.zero_()
+    copy_region(store, Region(0, region.rows, 0, region.columns), source, region)
+    return QuantizedTensor(store, shape, part.dtype)
+
+
+def meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
+    """Of each parameter that a module gets: does what nc.convert does for DTensors, if it is a
+    quantized one that has been distributed just now. NotImplementedError or ValueError as there.
+    """
+    local = dtensors.local_of(parameter)
+    if local is parameter or not isinstance(local, QuantizedTensor):
+        return
+    if not torch_names.is_distributing():
+        return  # one that fully_shard has made
+    local.detach_from_whole()  # of what the part was filled up with
+    store = local._store
+    cuts.check(parameter, store.label.name or name, store.format, [module])
+    store.partial = dtensors.is_cut(parameter)
+    if isinstance(module, nn.Linear):
+        tensor.adopt(module)
+    written.watch_part(module, name, parameter)
+
+
+nn.modules.module.register_module_parameter_registration_hook(meet)

@@ -1,0 +1,56 @@
+"""Models whose weights are cut over ranks, beside the whole ones that they must equal."""
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+import narrowcast as nc
+from models import BUFFERS, WHOLE_STATE, assert_same, same
+from narrowcast.tensor import dtensors
+
+EVERY = (*BUFFERS, "history", "master")
+BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
+
+
+def part_of(whole, parameter):
+    """What this rank has of a whole tensor."""
+    shape, offset = dtensors.box(parameter)
+    if len(shape) == 3:  # some rows of each matrix are no box of a quantized stack
+        first, begin, column = offset
+        matrices = whole[first : first + shape[0]].unbind()
+        rows = torch.stack([one[begin : begin + shape[1]] for one in matrices])
+        return rows.narrow(2, column, shape[2])
+    for dim, (size, begin) in enumerate(zip(shape, offset, strict=True)):
+        whole = whole.narrow(dim, begin, size)
+    return whole
+
+
+def assert_part(parameter, whole, names, what):
+    local = dtensors.local_of(parameter)
+    if not isinstance(local, nc.QuantizedTensor):
+        assert same(local, part_of(whole.detach(), parameter)), what
+        return
+    if local._store.place is not None:  # its bytes are no part of the whole's
+        assert same(local.master, part_of(whole.master, parameter)), what
+        return
+    part = part_of(whole.detach(), parameter)
+    names = [name for name in names if getattr(local, name) is not None]
+    assert_same(local, part, [name for name in names if name != "history"], what)
+    assert same(local.history, whole.history), what
+
+
+def give_gradients(model, whole):
+    """The whole model gets the same gradients: sums over ranks round."""
+    for p, w in zip(model.parameters(), whole.parameters(), strict=True):
+        w.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad.clone()
+
+
+def assert_parts(model, whole, optimizers, what):
+    """Weights and moments are the parts of a whole model's. `optimizers`: of both."""
+    is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
+    names = BY_SHARD if is_sharded else EVERY
+    for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
+        assert_part(p, w, names, f"{what} {name}")
+        mine, others = (one.state[q] for one, q in zip(optimizers, (p, w), strict=True))
+        for key in others.keys() - set(WHOLE_STATE):
+            assert same(dtensors.local_of(mine[key]), part_of(others[key], p)), (what, name, key)
