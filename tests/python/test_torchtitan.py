@@ -12,10 +12,12 @@ import torch.nn.functional as F
 
 import narrowcast as nc
 import ranks
+from cut_weights import BY_SHARD, assert_part, give_gradients
 from models import GATHERS, same
 from narrowcast.tensor import dtensors
 from titan import Job
 
+TESTED_FORMATS = [GATHERS[0], GATHERS[-1]]
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 WIDTH = 256
 
@@ -89,21 +91,45 @@ def test_on_ranks(tmp_path):
     ranks.run(2, "cpu", on_ranks, [GATHERS[0], GATHERS[-1]], delayed, str(tmp_path))
 
 
-def test_tensor_parallelism_is_refused():
-    import narrowcast.torchtitan as glue
+def parallel(mesh, format, degrees):
+    """The whole model is given the same gradients, and steps as the parts do."""
+    job = Job(format, WIDTH, **degrees).complete()
+    whole = nc.convert(job.whole(), format)
+    quantized = [isinstance(p, nc.QuantizedTensor) for p in whole.parameters()]
+    parts = [isinstance(dtensors.local_of(p), nc.QuantizedTensor) for p in job.model.parameters()]
+    assert parts == quantized
+    assert sum(parts) > 8
+    (mine,) = job.optimizers.optimizers
+    (group,) = mine.param_groups
+    options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+    optimizer = nc.FusedAdam(whole.parameters(), **options)
+    groups = dist.get_world_size() // degrees.get("tp", 1)
+    for step in range(2):
+        source = dist.get_rank() // degrees.get("tp", 1)
+        generator = torch.Generator().manual_seed(step * groups + source)
+        tokens = torch.randint(0, 2048, (2, 16), generator=generator)
+        logits = job.forward(tokens)
+        if step == 0:
+            with torch.no_grad():
+                expected = whole(tokens)
+            torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.05)
+        F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()).backward()
+        give_gradients(job.model, whole)
+        job.optimizers.step()
+        optimizer.step()
+        job.optimizers.zero_grad()
+    for (name, p), w in zip(job.model.named_parameters(), whole.parameters(), strict=True):
+        assert_part(p, w, BY_SHARD, name)
+    assert all("exp_avg" in mine.state[p] for p in job.model.parameters())
+    if "ep" in degrees:
+        biases = [one for name, one in job.model.named_buffers() if name.endswith("expert_bias")]
+        assert biases
+        assert all(dtensors.local_of(one).any() for one in biases)  # torchtitan's own balancing
 
-    with pytest.raises(NotImplementedError, match=r"tensor_parallel_degree = 1, not 2, or call"):
-        if hasattr(glue, "register"):
-            glue.Converter(SimpleNamespace(), SimpleNamespace(tp=2))
-        else:
-            from torchtitan.models.llama3 import model_registry
-            from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
-            config = llama3_debugmodel()
-            config.parallelism.tensor_parallel_degree = 2
-            converters = [glue.Converter.Config(format=GATHERS[0])]
-            model = model_registry("debugmodel", converters=converters).model
-            model.update_from_config(config=config)
+@pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 2, "ep": 2}, {"tp": 2, "ep": 2, "etp": 2}])
+def test_tensor_and_expert_parallelism(format, degrees):
+    ranks.run_alone(4, "cpu", parallel, format, degrees)
 
 
 def test_other_optimizers_are_refused():
@@ -122,4 +148,4 @@ def test_a_format_is_needed():
     if not hasattr(glue, "register"):
         pytest.skip("torchtitan 0.3's configurations have no default for it")
     with pytest.raises(ValueError, match=r"needs a format: set job\.custom_config_module"):
-        glue.Converter(SimpleNamespace(), SimpleNamespace(tp=1))
+        glue.Converter(SimpleNamespace(), None)

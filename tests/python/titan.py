@@ -2,27 +2,32 @@
 own functions as its Trainer does, which itself needs a GPU.
 """
 
+import functools
+import importlib
+
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 STEPS_OF_SCHEDULE = 8
-_meshes = {}
+_meshes, _registered = {}, set()
 
 
 class Job:
     """A model of torchtitan, sharded and initialized, and its `optimizers`, `schedulers` and
     `saved`, what torchtitan saves of model and optimizers. format: None for a plain one; `model`
-    can then be converted before complete() is called.
+    can then be converted before complete() is called. `degrees`: of parallelism, by torchtitan's
+    names (tp, ep, etp), of a model with experts if there is one of experts.
     """
 
-    def __init__(self, format, width):
+    def __init__(self, format, width, **degrees):
         _use_cpu()
         try:
             from torchtitan.protocols import model_converter  # noqa: F401
         except ImportError:
-            self._parts = _Parts03(format, width)
+            self._parts = _Parts03(format, width, degrees)
         else:
-            self._parts = _Parts02(format, width)
+            self._parts = _Parts02(format, width, degrees)
         self.model = self._parts.model
         for module in self.model.modules():  # gloo has no other sum than the plain one
             if hasattr(module, "set_force_sum_reduction_for_comms"):
@@ -32,6 +37,14 @@ class Job:
         with torch.no_grad():
             self.model.init_weights(buffer_device=None)
         self.model.train()
+
+    def whole(self):
+        """A plain model of the same values, not sharded."""
+        whole = self._parts.plain()
+        with torch.no_grad():
+            for mine, p in zip(whole.parameters(), self.model.parameters(), strict=True):
+                mine.copy_(p.full_tensor() if isinstance(p, DTensor) else p)
+        return whole
 
     def complete(self):
         self.optimizers = self._parts.optimizers()
@@ -52,10 +65,21 @@ def _use_cpu():
     parallel_dims.device_type = "cpu"
 
 
+def _use_cpu_for_experts():
+    """0.2 orders tokens by a kernel for GPUs, and torch counts no integers on the CPU."""
+    kernels = importlib.import_module("torchtitan.models.moe.kernels")
+    users = importlib.import_module("torchtitan.models.moe.utils")
+    order = functools.partial(kernels.generate_permute_indices, use_cpu=True)
+    users.generate_permute_indices = order
+    if not hasattr(torch, "_own_histc"):
+        torch._own_histc = torch.histc
+        torch.histc = lambda tokens, **options: torch._own_histc(tokens.float(), **options).long()
+
+
 class _Parts02:
     """By a job's configuration and a train spec."""
 
-    def __init__(self, format, width):
+    def __init__(self, format, width, degrees):
         import dataclasses
 
         from torchtitan.config import ConfigManager
@@ -64,27 +88,43 @@ class _Parts02:
 
         import narrowcast.torchtitan as glue
 
-        if not hasattr(glue, "_is_registered"):
-            glue.register("llama3")
-            glue._is_registered = True
+        name = "deepseek_v3" if "ep" in degrees else "llama3"
+        if "ep" in degrees:
+            _use_cpu_for_experts()
+        if name not in _registered:
+            glue.register(name)
+            _registered.add(name)
         arguments = ["--job.custom_config_module=narrowcast.torchtitan.job_config"]
-        arguments += ["--model.name=llama3", "--training.seq_len=16", "--optimizer.lr=1e-2"]
-        arguments += ["--activation_checkpoint.mode=full"]
+        arguments += [f"--model.name={name}", "--training.seq_len=16", "--optimizer.lr=1e-2"]
+        arguments += ["--activation_checkpoint.mode=full", "--parallelism.disable_loss_parallel"]
         if format is not None:
             arguments += ["--model.converters=narrowcast", f"--narrowcast.format={format}"]
         self._config = ConfigManager().parse_args(arguments)
-        degrees = dict.fromkeys(("dp_replicate", "cp", "tp", "pp", "ep", "etp"), 1)
+        degrees = dict.fromkeys(("dp_replicate", "cp", "tp", "pp", "ep", "etp"), 1) | degrees
         self._dims = ParallelDims(**degrees, dp_shard=-1, world_size=dist.get_world_size())
         self._dims.build_mesh()
-        self._spec = train_spec.get_train_spec("llama3")
-        shape = {"dim": width, "n_layers": 2, "n_heads": 4, "multiple_of": width}
-        arguments = dataclasses.replace(self._spec.model_args["debugmodel"], **shape)
-        arguments.update_from_config(self._config)
+        self._spec = train_spec.get_train_spec(name)
+        arguments = self._spec.model_args["debugmodel"]
+        shape = {"dim": width, "n_layers": 2, "n_heads": 4}
+        if name == "llama3":
+            shape["multiple_of"] = width
+        else:
+            experts = dataclasses.replace(arguments.moe_args, num_experts=4, top_k=2)
+            shape |= {"inter_dim": width, "moe_inter_dim": width, "moe_args": experts}
+            heads = dict.fromkeys(
+                ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), width // 4
+            )
+            shape |= {"kv_lora_rank": width, **heads}
+        self._arguments = dataclasses.replace(arguments, **shape)
+        self._arguments.update_from_config(self._config)
         with torch.device("meta"):
-            model = self._spec.model_cls(arguments)
+            model = self._spec.model_cls(self._arguments)
         converters = model_converter.build_model_converters(self._config, self._dims)
         converters.convert(model)
         self.model = self._spec.parallelize_fn(model, self._dims, self._config)
+
+    def plain(self):
+        return self._spec.model_cls(self._arguments)
 
     def optimizers(self):
         return self._spec.build_optimizers_fn([self.model], self._config.optimizer, self._dims)

@@ -12,12 +12,12 @@ from torchtitan.protocols.model import ModelConfigConverter
 
 from narrowcast.optimizer import FusedAdam
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.torchtitan.conversion import convert_model, refuse_tensor_parallelism
+from narrowcast.torchtitan.conversion import convert_model
 
 
 class Converter(ModelConfigConverter):
     """A model converter: the model that the configuration builds is converted before torchtitan
-    shards it. NotImplementedError with tensor parallelism; else as nc.convert.
+    shards it, as nc.convert does.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -54,10 +54,6 @@ def _converted(kind: type, options: Converter.Config) -> type:
             )
             model.apply(_initialize_as_plain)
             return model
-
-        def update_from_config(self, *, config, **rest):
-            refuse_tensor_parallelism(config.parallelism.tensor_parallel_degree)
-            return kind.update_from_config(self, config=config, **rest)
 
     Converted.__name__, Converted.__qualname__ = kind.__name__, kind.__qualname__
     return Converted

@@ -1,23 +1,25 @@
 """For torchtitan 0.2: a converter that a job names, and a train spec with FusedAdam."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 from torch import nn
+from torchtitan.components import optimizer
 from torchtitan.components.optimizer import OptimizersContainer
 from torchtitan.protocols import model_converter, train_spec
 
 from narrowcast.optimizer import FusedAdam
-from narrowcast.torchtitan.conversion import convert_model, refuse_tensor_parallelism
+from narrowcast.torchtitan.conversion import convert_model
 
 
 class Converter:
     """A model converter, "narrowcast" in `model.converters`. Its options are the job's section
-    [narrowcast] (narrowcast.torchtitan.job_config). ValueError without a format;
-    NotImplementedError with tensor parallelism; else as nc.convert.
+    [narrowcast] (narrowcast.torchtitan.job_config). ValueError without a format; else as
+    nc.convert.
     """
 
     def __init__(self, job_config, parallel_dims):
-        refuse_tensor_parallelism(parallel_dims.tp)
         self._options = getattr(job_config, "narrowcast", None)
         if self._options is None or not self._options.format:
             raise ValueError(
@@ -69,8 +71,28 @@ def register(name: str) -> None:
     of the name is registered.
     """
     spec = train_spec.get_train_spec(name)
-    spec = dataclasses.replace(spec, build_optimizers_fn=build_optimizers)
-    train_spec.register_train_spec(name, spec)
+    build = functools.partial(_build_as_before, spec.build_optimizers_fn)
+    train_spec.register_train_spec(name, dataclasses.replace(spec, build_optimizers_fn=build))
+
+
+def _build_as_before(build: Callable, *args, **kwargs) -> OptimizersContainer:
+    """What a spec's own function builds, which may do more than torchtitan's build_optimizers that
+    it calls: balance the load of experts, say. NotImplementedError if it calls another.
+    """
+    if build is optimizer.build_optimizers:
+        return build_optimizers(*args, **kwargs)
+    own, optimizer.build_optimizers = optimizer.build_optimizers, build_optimizers
+    try:
+        container = build(*args, **kwargs)
+    finally:
+        optimizer.build_optimizers = own
+    others = {type(one).__name__ for one in container.optimizers if not isinstance(one, FusedAdam)}
+    if others:
+        raise NotImplementedError(
+            f"{build.__module__}.{build.__qualname__} makes {', '.join(sorted(others))} in its own "
+            "way. Have it call narrowcast.torchtitan.build_optimizers, and leave out register()"
+        )
+    return container
 
 
 model_converter.register_model_converter(Converter, "narrowcast")
