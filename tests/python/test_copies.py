@@ -164,7 +164,7 @@ def test_plain_like(format):
 
 
 def test_logical_dtype(format):
-    """to(dtype) keeps the bytes; float() and its kin make a plain tensor."""
+    """to(dtype) keeps the bytes; float() and its kin make a plain tensor, unless it is narrow."""
     _, q = make(format)
     narrow = q.to(torch.bfloat16)
     assert isinstance(narrow, nc.QuantizedTensor)
@@ -177,9 +177,12 @@ def test_logical_dtype(format):
         (q.bfloat16(), torch.bfloat16),
         (q.half(), torch.float16),
         (q.double(), torch.float64),
+        (narrow.half(), torch.float16),
     ):
         assert type(plain) is torch.Tensor
         assert torch.equal(plain, q.dequantize().to(dtype))
+    assert narrow.bfloat16() is narrow  # torchtitan's experts ask so before a product
+    assert isinstance(q.to(torch.float16).half(), nc.QuantizedTensor)
     with pytest.raises(NotImplementedError, match="int8"):
         q.to(torch.int8)
 
@@ -193,7 +196,9 @@ def test_module_to(format):
     assert_same(weight, before)
     assert torch.equal(weight.master, before.master)
     layer.to("cpu")
-    for convert in (layer.float, layer.half, layer.bfloat16, layer.double):
+    layer.bfloat16()  # which it is
+    assert layer.weight is weight
+    for convert in (layer.float, layer.half, layer.double):
         with pytest.raises(TypeError, match=r"weight.*module.to\(dtype\)"):
             convert()
     assert isinstance(layer.weight, nc.QuantizedTensor)

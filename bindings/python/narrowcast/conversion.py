@@ -1,12 +1,11 @@
 """nc.convert: a model's weights become QuantizedTensors, in place."""
 
-from typing import NamedTuple
-
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import consensus, experts, fitting, held, registry, selection, state_dicts
+from narrowcast.conversion_options import Options, partners_of
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.parallel import cuts, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
@@ -76,8 +75,8 @@ def convert(
     format = registry.format(format)
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
-    options = _options(recompute, products, trainable)
-    partners = _partners(format, products)
+    options = Options.checked(recompute, products, trainable)
+    partners = partners_of(format, products)
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     weights = selection.chosen(model, filter, parameters)
@@ -97,34 +96,8 @@ def convert_layer(module: nn.Module, name: str, format: str, products: str) -> N
     """
     format = registry.format(format)
     weights = [(name, module.weight, [(module, "weight")])]
-    _check_all(weights, format, _partners(format, products))
+    _check_all(weights, format, partners_of(format, products))
     _convert(weights, format, Options(False, products, True))
-
-
-def check_options(format: str, products: str) -> None:
-    """ValueError or TypeError unless there is the format, and it has such products."""
-    _partners(registry.format(format), products)
-
-
-class Options(NamedTuple):
-    """Of nc.convert; `recompute`: None for "auto"."""
-
-    recompute: bool | None
-    products: str
-    trainable: bool | None
-
-    def keeps_master(self, weight: nn.Parameter) -> bool:
-        return weight.requires_grad if self.trainable is None else self.trainable
-
-
-def _options(recompute, products: str, trainable) -> Options:
-    """ValueError for an option that makes no sense."""
-    if recompute not in (True, False, "auto"):
-        raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
-    if trainable not in (True, False, None):
-        raise ValueError(f"trainable is True, False or None, not {trainable!r}")
-    recompute = None if recompute == "auto" else bool(recompute)
-    return Options(recompute, products, None if trainable is None else bool(trainable))
 
 
 def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:
@@ -172,23 +145,6 @@ def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Opt
     """What all ranks must have alike of a weight."""
     kept = "" if options.keeps_master(weight) else ", without a master"
     return f"{name} in {format.identity}{kept}"
-
-
-def _partners(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
-    """The formats of inputs and of gradients; none for decoded products. ValueError for an option
-    that makes no sense.
-    """
-    if products not in ("decoded", "scaled"):
-        raise ValueError(f'products is "decoded" or "scaled", not {products!r}')
-    if products == "decoded":
-        return ()
-    if format.products is None:
-        able = [name for name in registry.formats() if registry.format(name).products]
-        raise ValueError(
-            f'products="scaled": {format.name} names no formats for activations and gradients. '
-            f"Use one that does ({', '.join(able)}), or add [products] to its spec"
-        )
-    return tuple(map(registry.format, (format.products.input, format.products.gradient)))
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) -> None:

@@ -3,7 +3,7 @@
 import difflib
 from typing import NamedTuple
 
-from narrowcast import conversion
+from narrowcast import conversion_options
 
 KEY = "narrowcast"  # of a recipe's payload
 
@@ -19,7 +19,7 @@ class Options(NamedTuple):
     def check(self) -> None:
         """ValueError or TypeError for a format that is not loaded, or lacks such products."""
         if self.format is not None:
-            conversion.check_options(self.format, self.products)
+            conversion_options.check_options(self.format, self.products)
         elif self.products != "decoded":
             raise ValueError(f'products="{self.products}" without a format: name one')
 

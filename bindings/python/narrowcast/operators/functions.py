@@ -16,10 +16,18 @@ def _chunk(func, args, kwargs):
 
 @handles(torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.double)
 def _to_plain(func, args, kwargs):
+    """The value; but a bfloat16 or float16 weight that is asked for in its own dtype, as torchtitan
+    asks experts before a product, is as it is, and the backward decodes it anew.
+    """
     tensor, *rest = args
     if averages.is_averaging():
         return func(averages.high_precision(tensor.detach()), *rest, **kwargs)
+    if _OWN.get(func) == tensor.dtype:
+        return tensor
     return func(tensor.dequantize(torch.float32), *rest, **kwargs)
+
+
+_OWN = {torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.half: torch.float16}
 
 
 @handles(

@@ -118,6 +118,9 @@ TO = _exact(
     "_to_copy",
 )
 PIN = _exact("pin_memory", "the bytes in pinned memory", "_pin_memory")
+SAME_DTYPE = _identity(
+    "bfloat16(), half() of a weight of that dtype", "as it is; float(), double() and others decode"
+)
 COPY = _exact(
     "copy_ from the same format",
     "bytes and master; each usage of the target must be in the source or follow",

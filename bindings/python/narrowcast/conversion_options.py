@@ -1,0 +1,52 @@
+"""Options of nc.convert."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import nn
+
+from narrowcast import registry
+
+
+class Options(NamedTuple):
+    """`recompute`: None for "auto"."""
+
+    recompute: bool | None
+    products: str
+    trainable: bool | None
+
+    def keeps_master(self, weight: nn.Parameter) -> bool:
+        return weight.requires_grad if self.trainable is None else self.trainable
+
+    @staticmethod
+    def checked(recompute, products: str, trainable) -> Options:
+        """As a caller gives them. ValueError for one that makes no sense."""
+        if recompute not in (True, False, "auto"):
+            raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
+        if trainable not in (True, False, None):
+            raise ValueError(f"trainable is True, False or None, not {trainable!r}")
+        recompute = None if recompute == "auto" else bool(recompute)
+        return Options(recompute, products, None if trainable is None else bool(trainable))
+
+
+def partners_of(format: registry.Format, products: str) -> tuple[registry.Format, ...]:
+    """The formats of inputs and of gradients; none for decoded products. ValueError for an option
+    that makes no sense.
+    """
+    if products not in ("decoded", "scaled"):
+        raise ValueError(f'products is "decoded" or "scaled", not {products!r}')
+    if products == "decoded":
+        return ()
+    if format.products is None:
+        able = [name for name in registry.formats() if registry.format(name).products]
+        raise ValueError(
+            f'products="scaled": {format.name} names no formats for activations and gradients. '
+            f"Use one that does ({', '.join(able)}), or add [products] to its spec"
+        )
+    return tuple(map(registry.format, (format.products.input, format.products.gradient)))
+
+
+def check_options(format: str, products: str) -> None:
+    """ValueError or TypeError unless there is the format, and it has such products."""
+    partners_of(registry.format(format), products)
