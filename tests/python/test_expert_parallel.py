@@ -267,6 +267,10 @@ def sharded(mesh, folder):
         for first in (False, True):
             whole = nc.convert(build_plain(format), format)
             train(build(grid, format, Both(), first), whole, format, rank // 2)
+        whole = nc.convert(build_plain(format), format)
+        model = build(grid["over"], format, OverExperts(), True)
+        model = shard(model, grid, shard_placement_fn=lambda p: Shard(1) if p.dim() > 2 else None)
+        train(model, whole, format, rank)
         lone_write(grid, format)
         saved(grid, format, f"{folder}/{format}")
 

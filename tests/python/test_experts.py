@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, WHOLE_STATE, assert_quantized, assert_same, local_rows, same
+from cut_weights import assert_part, part_of
+from models import GATHERS, WHOLE_STATE, assert_quantized, same
 
 TESTED_FORMATS = GATHERS
 COUNT, WIDTH, HIDDEN, TOKENS = 4, 128, 64, 12
@@ -102,15 +104,21 @@ def test_no_decoded_weight_is_saved(format, how):
         assert isinstance(saved, nc.QuantizedTensor) or saved.numel() <= TOKENS * WIDTH
 
 
-def train_both(mesh, format, backend):
-    """The sharded model and the whole one see the same batches, so they stay equal."""
+def train_both(mesh, format, backend, dim=0):
+    """The sharded model and the whole one see the same batches, so they stay equal. `dim`: along
+    which experts are sharded.
+    """
+
+    def place(parameter):
+        return Shard(dim) if parameter.dim() == 3 else None
+
     dtype = torch.bfloat16 if backend else torch.float32  # torch traces no other grouped_mm
     whole, model = (nc.convert(build(*HOW).to(dtype), format) for _ in range(2))
     torch._dynamo.reset()
     for experts in model[:-1]:
         if backend:
             experts.compile(backend=backend, fullgraph=True)
-        fully_shard(experts, mesh=mesh, reshard_after_forward=True)
+        fully_shard(experts, mesh=mesh, reshard_after_forward=True, shard_placement_fn=place)
     fully_shard(model, mesh=mesh)
     optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, whole)]
     for step in range(2):
@@ -124,15 +132,19 @@ def train_both(mesh, format, backend):
         for key, value in optimizers[1].state[other].items():
             if key not in WHOLE_STATE:
                 local = optimizers[0].state[mine][key].to_local()
-                assert same(local, local_rows(value, mine, mesh)), key
+                assert same(local, part_of(value, mine)), key
         if isinstance(other, nc.QuantizedTensor):
-            names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
-            assert_same(mine.to_local(), local_rows(other.detach(), mine, mesh), names)
+            assert_part(mine, other, ["rowwise_data", "rowwise_scale_inv", "amax", "master"], dim)
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_sharded_is_whole(format, backend):
     ranks.run(2, "cpu", train_both, format, backend)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_sharded_within_experts_is_whole(format, dim):
+    ranks.run(2, "cpu", train_both, format, None, dim)
 
 
 # ---- which parameters are converted ----

@@ -141,9 +141,9 @@ def _member(group, parameter, store: Store) -> Member:
         return Member(store, shape, straddling.StraddlingGather(store, there))
     dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     if dim != 0 or device is not None:
-        regions = piecewise.regions_of(shape, dim, world, shard_rows)
+        pieces = piecewise.pieces_of(shape, dim, world, shard_rows)
         there = device or store.bytes.device
-        return Member(store, shape, piecewise.PiecewiseGather(store.bytes, regions, there))
+        return Member(store, shape, piecewise.PiecewiseGather(store.bytes, pieces, there))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),

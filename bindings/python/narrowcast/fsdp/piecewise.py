@@ -1,9 +1,11 @@
 """Gathers whose pieces are copied into the whole, buffer by buffer: of weights that are cut into
-columns (Shard(1) of shard_placement_fn), and of shards on the CPU that arrive on another device
-(CPUOffloadPolicy).
+columns, or into the rows of each expert (another dimension than the first in shard_placement_fn),
+and of shards on the CPU that arrive on another device (CPUOffloadPolicy).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
@@ -15,21 +17,31 @@ from narrowcast.tensor.region import Region
 _ALIGNMENT = 256  # of a buffer within a payload: where every dtype may begin
 
 
+class Piece(NamedTuple):
+    """The rows and columns of a rank's shard, and regions of it with where they lie in the
+    whole.
+    """
+
+    shape: tuple[int, int]
+    places: list[tuple[Region, Region]]
+
+
 class PiecewiseGather:
     """As _C.WeightGather, for every gather of which serves both passes: one payload holds all
     buffers of a shard, [shard_rows, columns] or less.
 
-    regions   that of each rank's shard in the whole
-    device    where the whole shall be
+    pieces   of each rank; together they are the whole
+    device   where that shall be
     """
 
     present = None  # no gather differs from another
 
-    def __init__(self, shard: _C.Bytes, regions: list[Region], device: torch.device):
-        self._shard, self._regions, self._device, self.arena = shard, regions, device, None
-        self._rows = max(region.row_end for region in regions)
-        self._columns = max(region.column_end for region in regions)
-        self._sent, self.outbox_bytes = self._layout(*regions[0].shape)
+    def __init__(self, shard: _C.Bytes, pieces: list[Piece], device: torch.device):
+        self._shard, self._pieces, self._device, self.arena = shard, pieces, device, None
+        places = [there for piece in pieces for _, there in piece.places]
+        self._rows = max(region.row_end for region in places)
+        self._columns = max(region.column_end for region in places)
+        self._sent, self.outbox_bytes = self._layout(*pieces[0].shape)
         self._stored, self.arena_bytes = self._layout(self._rows, self._columns)
 
     def _layout(self, rows: int, columns: int) -> tuple[dict[int, int], int]:
@@ -84,10 +96,10 @@ class PiecewiseGather:
         (slot,), size = slots, self.outbox_bytes
         self.arena = arena
         self._whole = self._over(arena, self._stored, self._rows, self._columns)
-        self._pieces = [
-            (region, self._over(slot.narrow(0, rank * size, size), self._sent, *region.shape))
-            for rank, region in enumerate(self._regions)
-            if not region.is_empty
+        self._arriving = [
+            (self._over(slot.narrow(0, rank * size, size), self._sent, *piece.shape), piece.places)
+            for rank, piece in enumerate(self._pieces)
+            if 0 not in piece.shape
         ]
 
     def whole(self, backward: bool) -> _C.Bytes:
@@ -98,8 +110,9 @@ class PiecewiseGather:
     def unpack(self) -> None:
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
             self.arena.zero_()  # the padding
-            for region, piece in self._pieces:
-                buffers.copy_region(self._whole, region, piece, buffers.whole_of(piece))
+            for piece, places in self._arriving:
+                for here, there in places:
+                    buffers.copy_region(self._whole, there, piece, here)
             if self._device != self._shard.device:
                 buffers.copy_spanning(self._whole, self._shard)
 
@@ -108,11 +121,34 @@ def _moved(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | 
     return None if tensor is None else tensor.to(device)
 
 
-def regions_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[Region]:
-    """Of the shards of a weight as a matrix, cut into rows (dim is 0) or columns."""
+def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[Piece]:
+    """The shards of a weight as a matrix, cut into rows (dim is 0), columns (dim is the last), or
+    rows of each expert.
+    """
     rows, columns = shape[:-1].numel(), shape[-1]
-    if dim != 0:
+    if dim == 0:
+        begins = [min(rank * shard_rows, rows) for rank in range(world)]
+        return [_whole(Region(one, min(shard_rows, rows - one), 0, columns)) for one in begins]
+    if dim == len(shape) - 1:
         part = columns // world
-        return [Region(0, rows, rank * part, part) for rank in range(world)]
-    begins = [min(rank * shard_rows, rows) for rank in range(world)]
-    return [Region(begin, min(shard_rows, rows - begin), 0, columns) for begin in begins]
+        return [_whole(Region(0, rows, rank * part, part)) for rank in range(world)]
+    experts, each = shape[0], shape[1]
+    part = each // world
+    return [
+        Piece(
+            (experts * part, columns),
+            [
+                (
+                    Region(expert * part, part, 0, columns),
+                    Region(expert * each + rank * part, part, 0, columns),
+                )
+                for expert in range(experts)
+            ],
+        )
+        for rank in range(world)
+    ]
+
+
+def _whole(region: Region) -> Piece:
+    """A shard that lies together."""
+    return Piece(region.shape, [(Region(0, region.rows, 0, region.columns), region)])

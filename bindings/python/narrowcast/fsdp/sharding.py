@@ -20,8 +20,8 @@ def chunk(tensor, chunks: int, dim: int = 0):
 
     fully_shard may cut rows anywhere, others between blocks. ValueError, with the row step and the
     ways out, if a cut would divide a block, or what ranks cannot share; NotImplementedError if
-    fully_shard cuts along another dimension than the first and the last, whose pieces are views
-    like any other.
+    fully_shard cuts along a dimension that is neither the first nor the last, nor the second of
+    three.
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
@@ -30,9 +30,11 @@ def chunk(tensor, chunks: int, dim: int = 0):
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             store = tensor._store
-            check_columns(store.describe(), store.format, tensor.shape, chunks, dim)
+            check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
             store.refresh()
             store.is_cut = True
+            if dim % tensor.dim() < tensor.dim() - 1:
+                return distributing.rows_of_each(tensor, chunks)
     elif torch_names.is_sharding():
         store = tensor._store
         part = store.partial  # of tensor parallelism: other ranks have the rest of its blocks' rows
@@ -180,28 +182,34 @@ def check_sharded(managed, name: str, format: Format) -> None:
     description = f"{name}: {rows}x{columns} matrix in {format.name}"
     dim, world = torch_names.cut_dimension(managed), torch_names.world(managed)
     if dim != 0:
-        check_columns(description, format, shape, world, dim)
+        check_inner(description, format, shape, world, dim)
     else:
         check_shards(description, format, rows, shape, world)
 
 
-def check_columns(description: str, format: Format, shape, shards: int, dim: int) -> None:
-    """NotImplementedError unless a dimension of a weight is that of a matrix's columns; ValueError
-    unless they can be cut into so many shards.
+def check_inner(description: str, format: Format, shape, shards: int, dim: int) -> None:
+    """NotImplementedError unless a dimension of a weight, which is not its first, is that of a
+    matrix's columns or of the rows of experts; ValueError unless they can be cut into so many
+    shards.
     """
-    if dim % len(shape) != len(shape) - 1:
+    dim %= len(shape)
+    kinds = {len(shape) - 1: "columns"} | ({1: "rows"} if len(shape) == 3 else {})
+    if dim not in kinds:
         raise NotImplementedError(
             f"{description}: a weight of shape {tuple(shape)} can be sharded along its first "
-            f"dimension (rows) or its last (columns), not along dimension {dim}. Use Shard(0), or "
-            "leave the weight out with nc.convert's filter"
+            "dimension (rows), its last (columns), and of three dimensions along the second (rows "
+            f"of each expert), not along dimension {dim}. Use Shard(0), or leave the weight out "
+            "with nc.convert's filter"
         )
-    part, step = shape[-1] // shards, format.column_step
-    if shards > 1 and part % step != 0:
-        multiple = step * shards
-        raise ValueError(
-            f"{description} cannot be cut into {shards} shards of columns: a shard would have "
-            f"{part} columns, and {format.name} can be cut at multiples of {step} columns only "
-            f"(its column step). Use {-(-shape[-1] // multiple) * multiple} columns (a multiple of "
-            f"{multiple}), Shard(0), another number of ranks, or a format with a smaller column "
-            "step; or leave the weight out with nc.convert's filter"
-        )
+    what = kinds[dim]
+    step = format.column_step if what == "columns" else format.row_step
+    if shards == 1 or (shape[dim] % shards == 0 and shape[dim] // shards % step == 0):
+        return
+    multiple = step * shards
+    raise ValueError(
+        f"{description} cannot be cut into {shards} shards of {what}: a shard would have "
+        f"{shape[dim] / shards:g} {what}, and {format.name} can be cut at multiples of {step} "
+        f"{what} only (its {what[:-1]} step). Use {-(-shape[dim] // multiple) * multiple} {what} "
+        f"(a multiple of {multiple}), Shard(0), another number of ranks, or a format with a "
+        f"smaller {what[:-1]} step; or leave the weight out with nc.convert's filter"
+    )

@@ -22,7 +22,7 @@ def parts(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor
     cuts.check_cut(name, store.format, shape, count, dim, is_made=True)
     store.refresh()  # all parts begin with bytes of one amax
     if weight.dim() == 3 and dim == 1:
-        found = _rows_of_each(weight, count)
+        found = rows_of_each(weight, count)
     else:
         found = list(as_torch_does(torch.chunk, (weight, count, dim), {}))
     if found[-1].shape != found[0].shape:
@@ -36,7 +36,7 @@ class Short(View):
     __slots__ = ()
 
 
-def _rows_of_each(experts: QuantizedTensor, count: int) -> list[QuantizedTensor]:
+def rows_of_each(experts: QuantizedTensor, count: int) -> list[QuantizedTensor]:
     """Some rows of each expert: copies, for they do not lie together in the matrix."""
     chunks = (as_torch_does(torch.chunk, (expert, count), {}) for expert in experts.unbind())
     return [torch.stack(rows) for rows in zip(*chunks, strict=True)]
