@@ -12,7 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -108,6 +114,7 @@ def alone(mesh):
             replicated(mesh, format, first)
         copied(mesh, format)
         on_meta(mesh, format)
+        by_hand(mesh, format)
     compiled(mesh, "mxfp8_e4m3")
     return refusals(mesh)
 
@@ -160,6 +167,20 @@ def on_meta(mesh, format):
             where = (p.device_mesh, p.placements) if sharded else ()
             p.copy_(distribute_tensor(value.detach(), *where) if sharded else value)
     assert_trains_as_whole(model, format)
+
+
+def by_hand(mesh, format):
+    """Without parallelize_module."""
+    model = nc.convert(build_plain(format), format)
+    whole = nc.convert(build_plain(format), format)
+    for name, dim in (("weight", 0), ("bias", 0)):
+        value = getattr(model.up, name)
+        part = nn.Parameter(distribute_tensor(value, mesh, [Shard(dim)], src_data_rank=None))
+        setattr(model.up, name, part)
+    x = batch(format, 0)
+    y = model.up(DTensor.from_local(x, mesh, [Replicate()]))
+    torch.testing.assert_close(y.full_tensor(), whole.up(x))
+    assert_part(model.up.weight, whole.up.weight, EVERY, format)
 
 
 def replicated(mesh, format, first):

@@ -52,8 +52,10 @@ class Job:
         self.saved = {"model": self._parts.wrapper(self.model), "optimizer": self.optimizers}
         return self
 
-    def forward(self, tokens):
-        return self._parts.forward(tokens)
+    def forward(self, tokens, model=None):
+        """Of the job's model, or of a whole one."""
+        logits = self._parts.forward(model or self.model, tokens)
+        return logits.full_tensor() if isinstance(logits, DTensor) else logits
 
 
 def _use_cpu():
@@ -139,14 +141,14 @@ class _Parts02:
 
         return ModelWrapper(model)
 
-    def forward(self, tokens):
-        return self.model(tokens)
+    def forward(self, model, tokens):
+        return model(tokens)
 
 
 class _Parts03:
     """By configurations of everything."""
 
-    def __init__(self, format, width):
+    def __init__(self, format, width, degrees):
         from torchtitan.distributed import ParallelDims
         from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
         from torchtitan.models.llama3 import model_registry
@@ -154,17 +156,22 @@ class _Parts03:
 
         import narrowcast.torchtitan as glue
 
-        converters = [] if format is None else [glue.Converter.Config(format=format)]
-        spec = model_registry("debugmodel", converters=converters)
-        inner = [*spec.model.traverse(FlexAttention.Config)]
-        for _, _, parent, name in inner:  # which has no backward on the CPU
-            setattr(parent, name, ScaledDotProductAttention.Config())
-        spec.model.layers = spec.model.layers[:2]
+        def spec_of(converters):
+            spec = model_registry("debugmodel", converters=converters)
+            inner = [*spec.model.traverse(FlexAttention.Config)]
+            for _, _, parent, name in inner:  # which has no backward on the CPU
+                setattr(parent, name, ScaledDotProductAttention.Config())
+            spec.model.layers = spec.model.layers[:2]
+            return spec
+
+        self._plain = spec_of([]).model
+        spec = spec_of([] if format is None else [glue.Converter.Config(format=format)])
         self._config = config = llama3_debugmodel()
         config.model_spec, config.optimizer = spec, glue.fused_adam(lr=1e-2)
         config.training.seq_len = 16
-        if format is None:  # as DTensors over one mesh they could not be converted afterwards
+        if format is None or degrees:  # as DTensors over one mesh they could not be converted
             config.parallelism.spmd_backend = "partial_dtensor"
+        config.parallelism.tensor_parallel_degree = degrees.get("tp", 1)
         self._take_backend()
         key = dist.group.WORLD, config.parallelism.spmd_backend
         if key not in _meshes:  # torchtitan makes its meshes once
@@ -185,6 +192,11 @@ class _Parts03:
             dump_folder="",
         )
 
+    def plain(self):
+        model = self._plain.build()
+        model.init_weights(buffer_device=None)
+        return model
+
     def optimizers(self):
         return self._config.optimizer.build(model_parts=[self.model])
 
@@ -202,7 +214,7 @@ class _Parts03:
 
         set_spmd_backend(self._config.parallelism.spmd_backend)
 
-    def forward(self, tokens):
+    def forward(self, model, tokens):
         self._take_backend()
         positions = torch.arange(tokens.shape[1]).expand(tokens.shape)
-        return self.model(tokens, positions=positions)
+        return model(tokens, positions=positions)

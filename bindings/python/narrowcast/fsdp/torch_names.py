@@ -218,8 +218,8 @@ def reshard_all(modules) -> None:
 
 
 def is_sharding() -> bool:
-    """Whether fully_shard is calling: it cuts a weight with torch.chunk, as users do, and says to
-    nobody along which dimension.
+    """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and says to nobody
+    along which dimension.
     """
     return _is_called_by("torch.distributed.fsdp.")
 
@@ -230,9 +230,7 @@ def is_measuring() -> bool:
 
 
 def is_distributing() -> bool:
-    """Whether distribute_tensor or parallelize_module is calling, which cuts a weight in the same
-    way, and says nothing to the module that gets the part.
-    """
+    """Whether distribute_tensor is calling, which cuts a weight in the same way."""
     return _is_called_by("torch.distributed.tensor.")
 
 

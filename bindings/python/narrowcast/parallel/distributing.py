@@ -57,13 +57,15 @@ def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
 
 def meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
     """Of each parameter that a module gets: does what nc.convert does for DTensors, if it is a
-    quantized one that has been distributed just now. NotImplementedError or ValueError as there.
+    quantized one in the place of the whole weight. NotImplementedError or ValueError as there.
     """
     local = dtensors.local_of(parameter)
     if local is parameter or not isinstance(local, QuantizedTensor):
         return
-    if not torch_names.is_distributing():
-        return  # one that fully_shard has made
+    # A load that assigns puts a DTensor in the place of one, and fully_shard sees to its own.
+    is_in_place = isinstance(module._parameters.get(name), QuantizedTensor)
+    if not is_in_place or torch_names.is_sharding():
+        return
     local.detach_from_whole()  # of what the part was filled up with
     store = local._store
     cuts.check(parameter, store.label.name or name, store.format, [module])

@@ -17,7 +17,8 @@ from narrowcast.torchtitan.conversion import convert_model
 
 class Converter(ModelConfigConverter):
     """A model converter: the model that the configuration builds is converted before torchtitan
-    shards it, as nc.convert does.
+    shards it, as nc.convert does. NotImplementedError for tensor and expert parallelism by another
+    backend than "partial_dtensor".
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -47,6 +48,10 @@ def _converted(kind: type, options: Converter.Config) -> type:
     """A class of configurations which differs from a model's in what it builds."""
 
     class Converted(kind):
+        def update_from_config(self, *, config, **rest):
+            _check_backend(config.parallelism)
+            return kind.update_from_config(self, config=config, **rest)
+
         def build(self, **runtime):
             model = kind.build(self, **runtime)
             convert_model(
@@ -57,6 +62,19 @@ def _converted(kind: type, options: Converter.Config) -> type:
 
     Converted.__name__, Converted.__qualname__ = kind.__name__, kind.__qualname__
     return Converted
+
+
+def _check_backend(parallelism) -> None:
+    """Of the backends partial_dtensor alone cuts weights by distribute_tensor."""
+    names = ("tensor_parallel_degree", "expert_parallel_degree")
+    if parallelism.spmd_backend != "partial_dtensor":
+        for name in names:
+            if getattr(parallelism, name) > 1:
+                raise NotImplementedError(
+                    f"parallelism.{name} = {getattr(parallelism, name)} with spmd_backend = "
+                    f"{parallelism.spmd_backend!r}, which cuts weights in a way of its own: set "
+                    'parallelism.spmd_backend = "partial_dtensor"'
+                )
 
 
 def _initialize_as_plain(module: nn.Module) -> None:
