@@ -151,9 +151,13 @@ class _Parts03:
     def __init__(self, format, width, degrees):
         from torchtitan.distributed import ParallelDims
         from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
-        from torchtitan.models.llama3 import model_registry
-        from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
+        if "ep" in degrees:
+            from torchtitan.models.deepseek_v3 import model_registry
+            from torchtitan.models.deepseek_v3.config_registry import deepseek_v3_debugmodel as job
+        else:
+            from torchtitan.models.llama3 import model_registry
+            from torchtitan.models.llama3.config_registry import llama3_debugmodel as job
         import narrowcast.torchtitan as glue
 
         def spec_of(converters):
@@ -166,18 +170,19 @@ class _Parts03:
 
         self._plain = spec_of([]).model
         spec = spec_of([] if format is None else [glue.Converter.Config(format=format)])
-        self._config = config = llama3_debugmodel()
+        self._config = config = job()
         config.model_spec, config.optimizer = spec, glue.fused_adam(lr=1e-2)
         config.training.seq_len = 16
         if format is None or degrees:  # as DTensors over one mesh they could not be converted
             config.parallelism.spmd_backend = "partial_dtensor"
         config.parallelism.tensor_parallel_degree = degrees.get("tp", 1)
+        config.parallelism.expert_parallel_degree = degrees.get("ep", 1)
         self._take_backend()
         key = dist.group.WORLD, config.parallelism.spmd_backend
         if key not in _meshes:  # torchtitan makes its meshes once
             _meshes[key] = ParallelDims.from_config(config.parallelism, dist.get_world_size())
             _meshes[key].build_mesh()
-        dims = _meshes[key]
+        dims = self._dims = _meshes[key]
         spec.model.update_from_config(config=config)
         with torch.device("meta"):
             model = spec.model.build()
@@ -198,7 +203,10 @@ class _Parts03:
         return model
 
     def optimizers(self):
-        return self._config.optimizer.build(model_parts=[self.model])
+        optimizers = self._config.optimizer.build(model_parts=[self.model])
+        if (finish := self._config.model_spec.post_optimizer_build_fn) is not None:
+            finish(optimizers, [self.model], self._dims)
+        return optimizers
 
     def schedulers(self, optimizers):
         config = self._config.lr_scheduler
