@@ -116,6 +116,8 @@ def alone(mesh):
         on_meta(mesh, format)
         by_hand(mesh, format)
     compiled(mesh, "mxfp8_e4m3")
+    blocks_compiled(mesh, "nvfp4")
+    embedded(mesh, "nvfp4")
     return refusals(mesh)
 
 
@@ -214,6 +216,55 @@ def compiled(mesh, format):
     assert same(result, eager)
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         assert same(dtensors.local_of(p.grad), dtensors.local_of(gradient))
+
+
+def blocks_compiled(mesh, format):
+    """As torchtitan does: agreements about writes are outside of graphs."""
+    model = nn.Sequential(build_plain(format), build_plain(format))
+    nc.convert(model, format)
+    for block in model:
+        parallelize_module(block, mesh, PLAN)
+    torch._dynamo.reset()
+    for block in model:
+        block.compile(backend="aot_eager", fullgraph=True)
+    assert_copies_agree(mesh, model, batch(format, 0))
+
+
+def assert_copies_agree(mesh, model, x):
+    """A rank's write is in the next forward of all."""
+    before = model(x)
+    with torch.no_grad():
+        if mesh.get_local_rank() == 1:
+            model[1].up.weight.to_local().fill_(3.0)
+    after = model(x)
+    assert not same(before, after)
+    parts = [torch.empty_like(after) for _ in range(mesh.size())]
+    dist.all_gather(parts, after.detach())
+    assert all(same(part, after) for part in parts)
+
+
+def embedded(mesh, format):
+    """Every rank has the whole gradient of an embedding that is cut into rows."""
+
+    def plain():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(32, 64), nn.Linear(64, 64))
+
+    plan = {"0": RowwiseParallel(input_layouts=Replicate()), "1": ColwiseParallel()}
+    model, whole = (
+        parallelize_module(nc.convert(plain(), format), mesh, plan),
+        nc.convert(plain(), format),
+    )
+    optimizers = [nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole)]
+    tokens = torch.arange(0, 32, 3)
+    for _ in range(2):
+        model(tokens).square().sum().backward()
+        give_gradients(model, whole)
+        for one in optimizers:
+            one.step()
+            one.zero_grad()
+    assert model[0].weight.placements == (Shard(0),)
+    assert_parts(model, whole, optimizers, format)
 
 
 def message_of(error, function, *arguments):

@@ -85,7 +85,7 @@ def convert(
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
     held.warn_of_optimizers(weights)
-    written.watch(model, [places[0] for _, weight, places in weights if _is_part(weight)])
+    _watch(model, weights, format)
     experts.warn_of(left_out)
     return model
 
@@ -136,9 +136,16 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
                 tensor_parallel.adopt(module)
 
 
-def _is_part(weight: nn.Parameter) -> bool:
-    """Whether a weight that has been replaced was a DTensor, and not fully_shard's."""
-    return isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None
+def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.Format) -> None:
+    """Has the forward of a model see to parts that will have been written to, where a scale spans
+    them: of weights that are cut already, and of those that will be.
+    """
+    if format.tensor_amax:
+        written.remember(model, [module for *_, places in weights for module, _ in places])
+    for _, weight, places in weights:
+        if isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None:
+            module, name = places[0]
+            written.watch(module, name, getattr(module, name))
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:

@@ -1,11 +1,13 @@
-"""Gradients before a step: those of whole parameters are whole. Gradients off for a call, and as
-before however it ends.
+"""Gradients before a step lie over the ranks as their parameters do; and gradients are off for a
+call, and as before however it ends.
 """
 
 import functools
 
 import torch
 from torch.distributed.tensor import DTensor
+
+from narrowcast.fsdp import torch_names
 
 
 def without_gradients(function):
@@ -26,19 +28,24 @@ def without_gradients(function):
     return call
 
 
-def is_whole_on_ranks(parameter: torch.Tensor) -> bool:
-    """Whether each of several ranks has the whole parameter, as a DTensor: then tensor parallelism
-    may leave each with a summand of the gradient.
+def of_other_ways(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Those whose gradients may lie over the ranks in other ways than they do: tensor parallelism
+    may leave each rank with a summand, or the whole. fully_shard's lie as its shards, but where
+    ranks have the whole.
     """
-    if not isinstance(parameter, DTensor):
-        return False
+    distributed = [one for one in parameters if isinstance(one, DTensor)]
+    managed = torch_names.all_managed() if distributed else {}
+    return [one for one in distributed if one not in managed or _is_whole_on_ranks(one)]
+
+
+def _is_whole_on_ranks(parameter: DTensor) -> bool:
     mesh, placements = parameter.device_mesh, parameter.placements
     return any(one.is_replicate() and mesh.size(at) > 1 for at, one in enumerate(placements))
 
 
-def add_up(parameters: list[torch.Tensor]) -> None:
-    """Makes gradients whole of which each rank has a summand; collective if there are some."""
+def put_in_place(parameters: list[torch.Tensor]) -> None:
+    """Makes gradients lie as their parameters do; collective if they are summands."""
     for parameter in parameters:
         gradient = parameter.grad
-        if isinstance(gradient, DTensor) and any(one.is_partial() for one in gradient.placements):
+        if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
             parameter.grad = gradient.redistribute(placements=parameter.placements)

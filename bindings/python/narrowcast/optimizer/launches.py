@@ -62,7 +62,7 @@ class Tables:
         self._agreements = agreement.Agreements()
         self.have_agreed = False  # in this step; whoever begins one says so
         every = [entry.parameter for entry in entries]
-        self._whole = [one for one in every if gradients.is_whole_on_ranks(one)]
+        self._distributed = gradients.of_other_ways(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
@@ -162,7 +162,7 @@ class Tables:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        gradients.add_up(self._whole)
+        gradients.put_in_place(self._distributed)
         tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
         return all(updates.is_current() for updates in self._updates) and all(
             table.prepare(options, grad_scale) for table in tables

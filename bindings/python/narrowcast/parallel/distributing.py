@@ -72,7 +72,7 @@ def meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
         tensor.adopt(module)
-    written.watch_part(module, name, parameter)
+    written.watch(module, name, parameter)
 
 
 nn.modules.module.register_module_parameter_registration_hook(meet)

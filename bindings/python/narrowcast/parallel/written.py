@@ -5,9 +5,9 @@ whose scale spans the tensor.
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import NamedTuple
 
-import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -35,31 +35,30 @@ class Part(NamedTuple):
         return (parameter, local) if parameter.device_mesh.ndim == self.dimensions else None
 
 
-def watch(model: nn.Module, places: list[tuple[nn.Module, str]]) -> None:
-    """Has the forward of a model see to what has been written to those of some parameters whose
-    scale spans the ranks.
+# Of modules whose weights nc.convert has replaced, the model that it was given.
+_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def remember(model: nn.Module, modules: list[nn.Module]) -> None:
+    """Has the forward of a model see to parts that these modules of it may be given later."""
+    whole = weakref.ref(model)
+    _models.update((module, whole) for module in modules)
+
+
+def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
+    """Has a forward see to what will have been written to a part that a module has or is to get, if
+    a scale spans the ranks: that of the model which was converted, or, of a copy of it, the
+    module's own.
     """
-    parts = []
-    for module, name in places:
-        parameter = getattr(module, name)
-        if isinstance(parameter, DTensor) and dtensors.is_cut(parameter):
-            part = Part(module, name, parameter.device_mesh.ndim)
-            if part.local is not None and _spans(parameter):
-                parts.append(part)
-    if parts:
-        model.register_forward_pre_hook(WrittenParts(parts))
-
-
-def watch_part(module: nn.Module, name: str, parameter: DTensor) -> None:
-    """The same of the forward of the one module that is to get a parameter."""
-    if _spans(parameter):
-        part = Part(module, name, parameter.device_mesh.ndim)
-        module.register_forward_pre_hook(WrittenParts([part]))
-
-
-def _spans(parameter: torch.Tensor) -> bool:
-    """Whether a scale spans more than a rank's part."""
-    return dtensors.local_of(parameter)._store.needs_others
+    if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
+        return
+    model = _models.get(module, lambda: None)() or module
+    hooks = model._forward_pre_hooks.values()
+    found = next((one for one in hooks if isinstance(one, WrittenParts)), None)
+    if found is None:
+        found = WrittenParts([])
+        model.register_forward_pre_hook(found)
+    found.add(Part(module, name, parameter.device_mesh.ndim))
 
 
 class WrittenParts:
@@ -69,6 +68,10 @@ class WrittenParts:
 
     def __init__(self, parts: list[Part]):
         self._parts, self._agreements = parts, agreement.Agreements()
+
+    def add(self, part: Part) -> None:
+        """In the place of an older one of the parameter."""
+        self._parts = [one for one in self._parts if one[:2] != part[:2]] + [part]
 
     def __call__(self, module: nn.Module, arguments) -> None:
         found = [both for part in self._parts if (both := part.local) is not None]
