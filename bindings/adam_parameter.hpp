@@ -55,6 +55,7 @@ class AdamParameter {
     entry.exp_avg_sq = first_of(entry_.exp_avg_sq, begin, state_size);
     entry.state_dtype = entry_.state_dtype;
     entry.seed = entry_.seed;
+    entry.first += entry_.first;
     entry_ = entry;
     shard_elements_ = elements;
   }

@@ -55,28 +55,29 @@ def width_of(format):
     return 2 * unit(format)
 
 
-def build_plain(format):
+def build_plain(format, width=None):
     torch.manual_seed(0)
-    return Layer(width_of(format))
+    return Layer(width or width_of(format))
 
 
-def build(mesh, format, plan=PLAN, converted_first=False, **options):
+def build(mesh, format, plan=PLAN, converted_first=False, width=None, **options):
+    plain = build_plain(format, width)
     if converted_first:
-        return parallelize_module(nc.convert(build_plain(format), format, **options), mesh, plan)
-    return nc.convert(parallelize_module(build_plain(format), mesh, plan), format, **options)
+        return parallelize_module(nc.convert(plain, format, **options), mesh, plan)
+    return nc.convert(parallelize_module(plain, mesh, plan), format, **options)
 
 
-def batch(format, step, shape=(2, 8)):
+def batch(format, step, shape=(2, 8), width=None):
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(*shape, width_of(format), generator=generator)
+    return torch.randn(*shape, width or width_of(format), generator=generator)
 
 
-def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", **options):
+def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", width=None, **options):
     """The whole model is given the same gradients: sums over ranks round."""
-    whole = nc.convert(build_plain(format), format, **options)
+    whole = nc.convert(build_plain(format, width), format, **options)
     optimizers = [nc.FusedAdam(groups_of(m, rounding), lr=1e-2) for m in (model, whole)]
     for step in range(3):
-        x = batch(format, step)
+        x = batch(format, step, width=width)
         mine = x if sequence is None else x.chunk(2, 1)[sequence]
         y = model(mine)
         if step == 0 and options.get("products") != "scaled":
@@ -336,6 +337,9 @@ def sharded(mesh):
             build(grid["parallel"], format, converted_first=first), mesh=grid["shard"]
         )
         assert_trains_as_whole(model, format, rounding="stochastic")
+    for format in STORAGES:
+        if not nc.format(format).is_delayed:
+            straddled(grid, format)
     for format in ("mxfp8_e4m3", "nvfp4"):
         model = build(grid["parallel"], format, SEQUENCE_PLAN)
         fully_shard(model, mesh=grid["shard"], reshard_after_forward=False)
@@ -354,21 +358,49 @@ def sharded(mesh):
         model = parallelize_module(build_plain("nvfp4"), grid["parallel"], PLAN)
         nc.convert(fully_shard(model, mesh=grid["shard"]), "nvfp4")
 
-    return message_of(NotImplementedError, convert_last)
+    return message_of(NotImplementedError, convert_last), unequal(grid)
 
 
-def lone_write(grid, format):
+def unequal(grid):
+    """Parts of 96 and of 95 rows, which fully_shard cuts within blocks."""
+    model = nn.Sequential(nn.Linear(64, 191, bias=False))
+    model = parallelize_module(model, grid["parallel"], {"0": ColwiseParallel()})
+    model = fully_shard(nc.convert(model, "mxfp8_e4m3"), mesh=grid["shard"])
+    return message_of(ValueError, model, torch.ones(2, 64)).partition(": tensor")[2]
+
+
+def straddled(grid, format):
+    """fully_shard cuts the parts within blocks."""
+    width = 3 * unit(format)
+    for rounding in ("nearest", "stochastic"):
+        model = build(grid["parallel"], format, converted_first=rounding == "nearest", width=width)
+        fully_shard(model, mesh=grid["shard"])
+        places = [p.to_local()._store.place for p in (model.up.weight, model.down.weight)]
+        divided = width // 2 % nc.format(format).shard_row_step != 0
+        assert [place is not None for place in places] == [divided, divided]
+        *_, whole = assert_trains_as_whole(model, format, rounding=rounding, width=width)
+        model.unshard()
+        for name in ("up", "down"):
+            part, weight = getattr(model, name).weight, getattr(whole, name).weight
+            assert_part(part, weight, ["rowwise_data", "rowwise_scale_inv", "amax"], name)
+    lone_write(grid, format, width)
+
+
+def lone_write(grid, format, width=None):
     """The amax is that of all four parts, whichever rank writes."""
-    model, whole = build(grid["parallel"], format), nc.convert(build_plain(format), format)
-    fully_shard(model, mesh=grid["shard"])
-    model(batch(format, 0))
+    whole = nc.convert(build_plain(format, width), format)
+    model = fully_shard(build(grid["parallel"], format, width=width), mesh=grid["shard"])
+    x = batch(format, 0, width=width)
+    model(x)
     model.reshard()
     with torch.no_grad():
         if dist.get_rank() == 3:
             model.up.weight.to_local().fill_(3.0)
         rows = len(model.up.weight.to_local())
-        whole.up.weight[3 * rows :].fill_(3.0)
-        torch.testing.assert_close(model(batch(format, 0)), whole(batch(format, 0)))
+        value = whole.up.weight.master.clone()
+        value[3 * rows :] = 3.0
+        whole.up.weight.copy_(value)
+        torch.testing.assert_close(model(x), whole(x))
     model.reshard()
     assert_part(model.up.weight, whole.up.weight, BY_SHARD, format)
 
@@ -388,4 +420,6 @@ def mixed(grid, format):
 def test_tensor_parallelism_within_fully_shard():
     messages = ranks.run(4, "cpu", sharded)
     assert len(set(messages)) == 1
-    assert "between parallelize_module and fully_shard" in messages[0]
+    order, unequal = messages[0]
+    assert "between parallelize_module and fully_shard" in order
+    assert "parallelism has cut 191 rows into 2 unequal parts" in unequal

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from narrowcast.fsdp import shared_casts, torch_names
+from narrowcast.fsdp import sharding, shared_casts, torch_names
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
 
@@ -113,11 +113,13 @@ class Agreements:
 
 
 def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
-    by_process_group: dict = {}
+    """Of each process group; and where ranks share blocks, of each part of tensor parallelism."""
+    alike: dict = {}
     for store, process_group in zip(stores, process_groups, strict=True):
         if store.needs_others and store.master is not None and store.bytes.is_plain:
-            by_process_group.setdefault(process_group, []).append(store)
-    return [Agreement(some, process_group) for process_group, some in by_process_group.items()]
+            part = store.place and (store.place.part, store.place.parts)
+            alike.setdefault((process_group, part), []).append(store)
+    return [Agreement(some, process_group) for (process_group, _), some in alike.items()]
 
 
 class _Forward:
@@ -152,6 +154,8 @@ def before_forward(group) -> None:
     last.root = (lambda: None) if root is None else weakref.ref(root)
     groups = torch_names.groups_of_tree(group)
     shards = [shard for one in groups for shard in torch_names.quantized(one)]
+    for parameter, _ in shards:
+        sharding.know_part(torch_names.sharded(parameter))
     last.agreements.make_bytes(
         [store for _, store in shards],
         lambda: [dtensors.shard_group(torch_names.sharded(one)) for one, _ in shards],

@@ -37,8 +37,7 @@ def chunk(tensor, chunks: int, dim: int = 0):
                 return distributing.rows_of_each(tensor, chunks)
     elif torch_names.is_sharding():
         store = tensor._store
-        part = store.partial  # of tensor parallelism: other ranks have the rest of its blocks' rows
-        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=part)
+        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         store.refresh()  # all shards begin with bytes of one amax
         store.is_cut = True
         if divides(store.format, store.rows, tensor.shape, chunks):
@@ -141,6 +140,29 @@ def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
     shard_rows = -(-store.rows // shards)
     rank = mesh.get_coordinate()[dim]
     return Place(rank, shards, shard_rows, store.rows, store.format.shard_row_step)
+
+
+def know_part(parameter: torch.Tensor) -> None:
+    """Notes in the place of a shard that shares blocks which part of tensor parallelism it is cut
+    from: fully_shard cut the part, and knew of no others. ValueError if they are of different
+    sizes.
+    """
+    store = getattr(dtensors.local_of(parameter), "_store", None)
+    if store is None or store.place is None:
+        return
+    part, parts, dim = dtensors.part_of(parameter)
+    if parts == 1 or store.place.parts == parts:
+        return
+    if parameter.shape[dim] % parts != 0:
+        what = ("rows", "columns")[dim]
+        raise ValueError(
+            f"{store.describe()}: tensor parallelism has cut {parameter.shape[dim]} {what} into "
+            f"{parts} unequal parts, and fully_shard has cut those within blocks, which needs "
+            f"equal ones. Use a multiple of {parts} {what}, or a number of ranks that leaves "
+            f"multiples of {store.format.shard_row_step} rows"
+        )
+    origin = part * store.place.rows * store.columns if dim == 0 else 0
+    store.place = store.place._replace(part=part, parts=parts, origin=origin)
 
 
 def own_store(parameter) -> Store:

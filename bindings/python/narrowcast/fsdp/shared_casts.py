@@ -17,7 +17,7 @@ _LEFT_ALONE = -1.0  # a verdict
 
 class SharedCasts:
     """Of the ranks of a process group. `stores`: with masters and places, those of one format
-    together.
+    together, all of the same part of tensor parallelism.
     """
 
     def __init__(self, stores: list[Store], group: dist.ProcessGroup):
@@ -82,4 +82,4 @@ def _drawn(store: Store) -> tuple[int, int, int]:
     saved = store.master.saved
     if not store.is_stale or saved is None or saved.draw is None:
         return _NEAREST
-    return saved.draw.seed, saved.draw.step, 0  # from the whole's first element on
+    return saved.draw.seed, saved.draw.step, store.place.origin

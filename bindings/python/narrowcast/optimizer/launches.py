@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowcast import _C, consensus
-from narrowcast.fsdp import agreement, shared_casts
+from narrowcast.fsdp import agreement, sharding, shared_casts
 from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.reduction import Reduction
@@ -90,16 +90,17 @@ class Tables:
             if store.bytes.history is not None:
                 entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
+        stochastic = entry.seed is not None
+        draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
         if store.place is not None:
             if store.master is not None:
-                rounding = entry.seed is not None
-                sharing.setdefault((local.device, group, rounding), []).append(entry)
+                sharding.know_part(entry.parameter)
+                part = store.place.part, store.place.parts
+                sharing.setdefault((local.device, group, stochastic, part), []).append(entry)
             return
         if store.format.is_delayed:
             self._delayed.append((store, group))
-        stochastic = entry.seed is not None
         shared = group if store.format.tensor_amax else None
-        draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
         self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
 
     def _settle_master(self, entry: Entry, local: QuantizedTensor) -> None:
@@ -218,7 +219,7 @@ class Tables:
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     """Of the shards on a device, rounded alike, that share blocks with those of a process group."""
-    _, group, _ = key
+    _, group, *_ = key
     stores = [entry.store for entry in entries]
     shards = [*map(shared_casts.shard_of, stores)]
     parameters = [entry.parameter for entry in entries]

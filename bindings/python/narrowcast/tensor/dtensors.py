@@ -65,6 +65,17 @@ def _cuts(parameter: torch.Tensor) -> list[int]:
     ]
 
 
+def part_of(parameter: torch.Tensor) -> tuple[int, int, int]:
+    """Which part of tensor parallelism a shard of fully_shard's is cut from, of how many, and the
+    dimension along which they are cut. (0, 1, 0) without tensor parallelism, whose dimension of the
+    mesh comes behind fully_shard's.
+    """
+    if len(cuts := _cuts(parameter)) < 2:
+        return 0, 1, 0
+    mesh, index = parameter.device_mesh, cuts[-1]
+    return mesh.get_coordinate()[index], mesh.size(index), parameter.placements[index].dim
+
+
 def is_cut(parameter: torch.Tensor) -> bool:
     """Whether this rank has a part alone."""
     return bool(_cuts(parameter))

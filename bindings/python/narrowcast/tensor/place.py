@@ -9,6 +9,9 @@ class Place(NamedTuple):
     """The shard of a rank, of `shards` of `shard_rows` rows or fewer, in a matrix of `rows`. Its
     bytes are those of the blocks that hold its rows: of a matrix that begins and ends at multiples
     of `step`, the format's row step, or with the whole.
+
+    The matrix may be a part of tensor parallelism, the `part`th of `parts`, all of which are cut
+    alike; `origin` is the index of its first element in the weight.
     """
 
     rank: int
@@ -16,6 +19,9 @@ class Place(NamedTuple):
     shard_rows: int
     rows: int
     step: int
+    part: int = 0
+    parts: int = 1
+    origin: int = 0
 
     @property
     def row(self) -> int:

@@ -33,6 +33,8 @@ class Exchange:
     """In its order: who has failed, 0 or his rank + 1; `extra` integers of the user's; amaxes of
     tensors; amaxes of blocks and values of elements that cuts divide, of one format after another.
     All of it is filled with what a rank says that has nothing to say, before others add to it.
+    Parts of tensor parallelism have amaxes of tensors in common, and what their cuts divide beside
+    each other.
 
     `what` failed, in messages, and what that means; `header`: the flag and what is extra, int32.
     """
@@ -56,9 +58,12 @@ class Exchange:
         spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
         sizes = [1 + extra, spans]
         silence, flats = [torch.zeros(sum(sizes), dtype=torch.int32)], []
+        ((part, parts),) = {shard.part for shard in shards}
         for some in places.values():
-            flats.append(self._flat(some, sum(map(len, silence))))
-            silence.append(flats[-1].initial())
+            first = sum(map(len, silence))
+            initial = self._flat(some, first).initial()
+            flats.append(self._flat(some, first + part * len(initial)))
+            silence += [initial] * parts
         self.silence = torch.cat(silence).to(self.device)
         self.memory = self.silence.clone()
         self.is_collective = self.group is not None and len(self.memory) > 1 + extra

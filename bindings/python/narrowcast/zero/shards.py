@@ -30,6 +30,17 @@ class Shard(NamedTuple):
         return (0, self.store.bytes.rows) if place is None else (place.first, place.rows)
 
     @property
+    def part(self) -> tuple[int, int]:
+        """Which part of tensor parallelism the weight is, and of how many."""
+        place = self.store.place
+        return (0, 1) if place is None else (place.part, place.parts)
+
+    @property
+    def origin(self) -> int:
+        """Of the weight's first element, where it is such a part."""
+        return 0 if self.store.place is None else self.store.place.origin
+
+    @property
     def line(self) -> str:
         """What all ranks must have alike."""
         usages = " and ".join(self.store.bytes.usages if self.store.late is None else ("both",))

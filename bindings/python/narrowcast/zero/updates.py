@@ -107,12 +107,13 @@ class Updates:
         verdicts = self._verdicts[at : at + len(own)].view(torch.float32) if shared else None
         exchange = self._exchange.floats if shared else None
         table = _C.AdamTable(part.shards, stochastic == {True}, exchange, verdicts)
-        for entry in own:
+        origins = (self.shards[place].origin for place in part.places)
+        for entry, origin in zip(own, origins, strict=True):
             if entry is None:
                 table.add(*self._nothing())
             else:
                 parameter, state, name, group, seed = entry
-                table.add(parameter, name, group, state, seed or 0, 0)
+                table.add(parameter, name, group, state, seed or 0, origin)
         return table
 
     def _nothing(self) -> tuple:
