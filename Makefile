@@ -8,6 +8,8 @@ TORCH   ?=
 VENV    ?= .venv$(TORCH:%=-%)
 PYTHON  ?=
 PRESET  ?= default
+# OFF: without the libraries that narrowcast is tested with, of which the tests are skipped then.
+LIBRARIES ?= ON
 BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))$(TORCH:%=-torch-%)
 CODEGEN ?= ON
 JOBS    ?= $(shell nproc)
@@ -76,18 +78,18 @@ help:
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
-	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, JOBS, WORKERS, ARGS,"
+	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, LIBRARIES=OFF, JOBS, WORKERS, ARGS,"
 	@echo "           TORCH=2.13.0 (that torch instead, in .venv-2.13.0/, built in build-torch-2.13.0/)"
 
 # The virtual environment and the Debian packages. Nothing is fetched that is there already.
-$(VENV)/.ready: tools/setup.sh tools/debian_packages.sh tools/requirements.txt
-	TORCH=$(TORCH) tools/setup.sh $(VENV) $(PYTHON)
+$(VENV)/.ready: tools/setup.sh tools/debian_packages.sh tools/requirements.txt tools/libraries.txt
+	TORCH=$(TORCH) LIBRARIES=$(LIBRARIES) tools/setup.sh $(VENV) $(PYTHON)
 	touch $@
 
 setup: $(ready)
 
 setup-newest:
-	$(MAKE) setup TORCH=$(NEWEST) VENV=.venv-$(NEWEST)
+	$(MAKE) setup TORCH=$(NEWEST) VENV=.venv-$(NEWEST) LIBRARIES=OFF
 
 build: $(ready)
 	$(configure)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets what a build needs and does not find: Debian packages, and a virtual environment with the Python packages
-# of requirements.txt, or with another torch that TORCH names. What is there already is not asked for again:
+# of requirements.txt, or with another torch that TORCH names, and those of libraries.txt. What is there already is not
+# asked for again:
 # [TORCH=VERSION] tools/setup.sh VENV [PYTHON]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -40,5 +41,7 @@ if ! "$python" -c "$oldest"; then
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --disable-pip-version-check -q -r \
+libraries=()
+[ "${LIBRARIES:-ON}" = OFF ] || libraries=(-r "$here/libraries.txt")
+"$venv/bin/python" -m pip install --disable-pip-version-check -q "${libraries[@]}" -r \
   <(sed "${TORCH:+s/^torch==.*/torch==$TORCH/}" "$here/requirements.txt")

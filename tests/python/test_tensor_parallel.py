@@ -29,7 +29,7 @@ from torch.distributed.tensor.parallel import (
 import narrowcast as nc
 import ranks
 from cut_weights import BY_SHARD, EVERY, assert_part, assert_parts, give_gradients
-from models import STORAGES, same, unit
+from models import STORAGES, one_of_each, same, unit
 from narrowcast.tensor import dtensors
 
 PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -38,6 +38,10 @@ SEQUENCE_PLAN = {
     "up": ColwiseParallel(input_layouts=Shard(1)),
     "down": RowwiseParallel(output_layouts=Shard(1)),
 }
+
+
+# Of what ranks reduce where they share blocks.
+SHARING = one_of_each(lambda f: (f.tensor_amax, f.rowwise.element_bits, f.amax, f.row_step))
 
 
 class Layer(nn.Module):
@@ -337,8 +341,8 @@ def sharded(mesh):
             build(grid["parallel"], format, converted_first=first), mesh=grid["shard"]
         )
         assert_trains_as_whole(model, format, rounding="stochastic")
-    for format in STORAGES:
-        if not nc.format(format).is_delayed:
+    for format in SHARING:
+        if nc.format(format).shard_row_step > 1 and not nc.format(format).is_delayed:
             straddled(grid, format)
     for format in ("mxfp8_e4m3", "nvfp4"):
         model = build(grid["parallel"], format, SEQUENCE_PLAN)
