@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
-from models import SHARDINGS, assert_same, build, build_plain, same, shard, train
+from models import SHARDINGS, assert_same, build, build_plain, loss_of, same, shard, train
 
 TESTED_FORMATS = SHARDINGS
 
@@ -64,6 +64,24 @@ def test_converted_when_cut_into_columns(device):
 def test_columns_over_a_smaller_mesh(device):
     format = next(name for name in TESTED_FORMATS if nc.format(name).gather == "by pass")
     ranks.run(4, device, train_both, format, {"reshard_after_forward": 2}, True)
+
+
+def plain_again(mesh, format, offloaded):
+    """And converted again: nothing is left of how the quantized shards were gathered."""
+    model, plain = build(format), build_plain(format)
+    options = {"offload_policy": CPUOffloadPolicy(pin_memory=False)} if offloaded else {}
+    shard(model, mesh, shard_placement_fn=by_columns, **options)
+    losses = [loss_of(model, 0)]
+    nc.to_plain(model)
+    assert same(loss_of(model, 0), loss_of(plain, 0))
+    model.reshard()
+    losses.append(loss_of(nc.convert(model, format), 0))
+    assert same(*losses)
+
+
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_plain_again(offloaded):
+    ranks.run(2, "cpu", plain_again, "mxfp8_e4m3", offloaded)
 
 
 def refused(mesh, format, shape, dim, after):

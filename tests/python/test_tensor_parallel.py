@@ -3,7 +3,9 @@ that of the whole weight's cast.
 """
 
 import copy
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from torch.distributed.tensor import (
 )
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -123,6 +126,7 @@ def alone(mesh):
     compiled(mesh, "mxfp8_e4m3")
     blocks_compiled(mesh, "nvfp4")
     embedded(mesh, "nvfp4")
+    in_a_list(mesh, "nvfp4")
     return refusals(mesh)
 
 
@@ -235,12 +239,43 @@ def blocks_compiled(mesh, format):
     assert_copies_agree(mesh, model, batch(format, 0))
 
 
+class Stack(nn.Module):
+    def __init__(self, format):
+        super().__init__()
+        self.layers = nn.ModuleList(build_plain(format) for _ in range(2))
+
+    def __getitem__(self, index):
+        return self.layers[index]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def in_a_list(mesh, format):
+    """nc.convert of a list, whose forward nobody calls; and a layer that is taken out of it."""
+    model = Stack(format)
+    nc.convert(model.layers, format)
+    for index in range(2):
+        parallelize_module(model.layers[index], mesh, PLAN)
+    x = batch(format, 0)
+    assert_copies_agree(mesh, model, x)
+    copied = copy.deepcopy(model)
+    last = weakref.ref(model.layers[1].up)
+    del model.layers[1]
+    gc.collect()
+    assert last() is None
+    model(x)
+    assert_copies_agree(mesh, copied, x)
+
+
 def assert_copies_agree(mesh, model, x):
     """A rank's write is in the next forward of all."""
     before = model(x)
     with torch.no_grad():
         if mesh.get_local_rank() == 1:
-            model[1].up.weight.to_local().fill_(3.0)
+            model[1].up.weight.to_local().fill_(before.abs().max().item())
     after = model(x)
     assert not same(before, after)
     parts = [torch.empty_like(after) for _ in range(mesh.size())]
@@ -362,7 +397,32 @@ def sharded(mesh):
         model = parallelize_module(build_plain("nvfp4"), grid["parallel"], PLAN)
         nc.convert(fully_shard(model, mesh=grid["shard"]), "nvfp4")
 
+    forgotten(grid, "nvfp4")
+    in_a_style(grid)
     return message_of(NotImplementedError, convert_last), unequal(grid)
+
+
+def forgotten(grid, format):
+    """fully_shard of a model that has been used: nobody keeps what was there before."""
+    model, x = build(grid["parallel"], format, converted_first=True), batch(format, 0)
+    model(x)
+    master = weakref.ref(model.up.weight.to_local()._store.master.value)
+    fully_shard(model, mesh=grid["shard"])
+    model(x)
+    gc.collect()
+    assert master() is None
+
+
+class Sharding(ParallelStyle):
+    def _apply(self, module, mesh):
+        return fully_shard(module, mesh=mesh)
+
+
+def in_a_style(grid):
+    """fully_shard called by parallelize_module; it cuts blocks as ever."""
+    model = nc.convert(nn.Sequential(nn.Linear(64, 96)), "mxfp8_e4m3")
+    parallelize_module(model, grid["shard"], {"0": Sharding()})
+    assert model[0].weight.to_local()._store.place is not None
 
 
 def unequal(grid):

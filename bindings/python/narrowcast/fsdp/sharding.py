@@ -25,7 +25,7 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    if torch_names.is_distributing():
+    if torch_names.is_distributing() and not torch_names.is_sharding():
         return distributing.parts(tensor, chunks, dim)
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
@@ -51,9 +51,9 @@ def chunk(tensor, chunks: int, dim: int = 0):
 
 def _straddling(tensor, shards: int) -> list:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
-    store, rows = tensor._store, -(-tensor.shape[0] // shards)
-    place = store.straddle = Place(0, shards, rows, store.rows, store.format.shard_row_step)
-    every = (place._replace(rank=rank) for rank in range(shards))
+    store = tensor._store
+    store.straddle = _place(store.format, store.rows, shards, 0)
+    every = (store.straddle._replace(rank=rank) for rank in range(shards))
     taken = [(one.row, one.end - one.row) for one in every if one.row < one.end]
     return [
         QuantizedTensor(
@@ -123,7 +123,7 @@ def place_of(weight, format: Format) -> Place | None:
     if not divides(format, rows, shape, shards):
         return None
     rank = weight.device_mesh.get_coordinate()[-1]  # of replicas all have the same
-    return Place(rank, shards, torch_names.shard_rows(managed), rows, format.shard_row_step)
+    return _place(format, rows, shards, rank)
 
 
 def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
@@ -137,9 +137,11 @@ def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
     shards = mesh.size(dim)
     if weight.dim() != 2 or not divides(store.format, store.rows, weight.shape, shards):
         return None
-    shard_rows = -(-store.rows // shards)
-    rank = mesh.get_coordinate()[dim]
-    return Place(rank, shards, shard_rows, store.rows, store.format.shard_row_step)
+    return _place(store.format, store.rows, shards, mesh.get_coordinate()[dim])
+
+
+def _place(format: Format, rows: int, shards: int, rank: int) -> Place:
+    return Place(rank, shards, -(-rows // shards), rows, format.shard_row_step)
 
 
 def know_part(parameter: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from narrowcast import torch_version
@@ -202,6 +203,8 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     first time.
     """
     group._to_sharded()
+    if hasattr(parameter, "own_placement"):  # torch_parameters has adapted it to the weight before
+        parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
     parameter._init_extensions()

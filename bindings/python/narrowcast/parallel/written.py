@@ -20,14 +20,16 @@ class Part(NamedTuple):
     fully_shard has one more, and so have its shards.
     """
 
-    module: nn.Module
+    module: weakref.ref[nn.Module]
     name: str
     dimensions: int
 
     @property
     def local(self) -> tuple[DTensor, QuantizedTensor] | None:
-        """The parameter and this rank's part, unless that is fully_shard's affair."""
-        parameter = getattr(self.module, self.name)
+        """The parameter and this rank's part, unless that is fully_shard's affair, or the module is
+        no more.
+        """
+        parameter = getattr(self.module(), self.name, None)
         local = dtensors.local_of(parameter)
         is_own = isinstance(local, QuantizedTensor) and local._store.master is not None
         if not is_own or not dtensors.is_cut(parameter):
@@ -52,13 +54,21 @@ def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
     """
     if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
         return
-    model = _models.get(module, lambda: None)() or module
+    model = _called(_models.get(module, lambda: None)() or module, module)
     hooks = model._forward_pre_hooks.values()
     found = next((one for one in hooks if isinstance(one, WrittenParts)), None)
     if found is None:
         found = WrittenParts([])
         model.register_forward_pre_hook(found)
-    found.add(Part(module, name, parameter.device_mesh.ndim))
+    found.add(Part(weakref.ref(module), name, parameter.device_mesh.ndim))
+
+
+def _called(model: nn.Module, module: nn.Module) -> nn.Module:
+    """The outermost module of a model that has a forward and a module in it: lists have none."""
+    while type(model).forward is nn.Module.forward and model is not module:
+        holders = (one for one in model.children() if any(m is module for m in one.modules()))
+        model = next(holders, module)
+    return model
 
 
 class WrittenParts:
@@ -80,12 +90,23 @@ class WrittenParts:
                 [local._store for _, local in found],
                 lambda: [dtensors.shard_group(parameter) for parameter, _ in found],
             )
+        else:  # fully_shard has made shards of them
+            self._agreements = agreement.Agreements()
 
     def __deepcopy__(self, memo):
-        return WrittenParts(copy.deepcopy(self._parts, memo))
+        return _written_parts(copy.deepcopy(self._places, memo))
 
     def __reduce__(self):
-        return WrittenParts, (self._parts,)
+        return _written_parts, (self._places,)
+
+    @property
+    def _places(self) -> list[tuple[nn.Module, str, int]]:
+        every = ((part.module(), *part[1:]) for part in self._parts)
+        return [place for place in every if place[0] is not None]
+
+
+def _written_parts(places: list[tuple[nn.Module, str, int]]) -> WrittenParts:
+    return WrittenParts([Part(weakref.ref(place[0]), *place[1:]) for place in places])
 
 
 compiling.leave_alone(WrittenParts.__call__)
