@@ -248,7 +248,7 @@ def test_alone():
     assert first == second
     none, _, rows, cut, partial, _ = first
     assert "experts.w: 64x64 matrix in nvfp4 cannot be cut into 2 parts" in none
-    assert "with 1 experts each, the last rank would have none. Use 2 experts" in none
+    assert "the first ranks would have 1 experts, and the last one none. Use 2 experts" in none
     for message in (rows, cut):
         assert "a part would have 24 rows, and each rank needs a multiple of 16" in message
     assert "experts.w is a DTensor of 3 dimensions with placements (Partial(sum),)" in partial

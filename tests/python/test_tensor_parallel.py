@@ -127,6 +127,8 @@ def alone(mesh):
     blocks_compiled(mesh, "nvfp4")
     embedded(mesh, "nvfp4")
     in_a_list(mesh, "nvfp4")
+    copied_on_meta(mesh, "nvfp4")
+    again(mesh, "nvfp4")
     return refusals(mesh)
 
 
@@ -251,6 +253,43 @@ class Stack(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+def copied_on_meta(mesh, format):
+    """torchtitan's order with pipelines: a copy, cut, whose blocks are compiled."""
+    whole = Stack(format)
+    with torch.device("meta"):
+        model = Stack(format)
+    nc.convert(model, format)
+    model = copy.deepcopy(model)
+    for index in range(2):
+        parallelize_module(model.layers[index], mesh, PLAN)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for p, value in zip(model.parameters(), whole.parameters(), strict=True):
+            p.copy_(
+                distribute_tensor(value, p.device_mesh, p.placements)
+                if isinstance(p, DTensor)
+                else value
+            )
+    torch._dynamo.reset()
+    for index in range(2):
+        model.layers[index].compile(backend="aot_eager", fullgraph=True)
+    assert_copies_agree(mesh, model, batch(format, 0))
+
+
+def again(mesh, format):
+    """Made plain, and converted again; and converted on meta after it was cut."""
+    model, x = build(mesh, format, converted_first=True), batch(format, 0)
+    before = model(x)
+    nc.convert(nc.to_plain(model), format)
+    assert same(model(x), before)
+    with torch.device("meta"):
+        later = build(mesh, format)
+    assert isinstance(later.up.weight.to_local(), nc.QuantizedTensor)
+    layer = nn.Linear(*reversed(model.up.weight.shape))
+    layer.register_parameter("weight", nn.Parameter(model.up.weight.detach()))
+    assert isinstance(layer, type(model.up))
 
 
 def in_a_list(mesh, format):
@@ -485,5 +524,5 @@ def test_tensor_parallelism_within_fully_shard():
     messages = ranks.run(4, "cpu", sharded)
     assert len(set(messages)) == 1
     order, unequal = messages[0]
-    assert "between parallelize_module and fully_shard" in order
+    assert "before fully_shard, in either order with parallelize_module" in order
     assert "parallelism has cut 191 rows into 2 unequal parts" in unequal

@@ -82,7 +82,7 @@ def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
     several process groups, as of a mesh, the ranks of all hear of a difference in one.
     """
     devices = {
-        dtensors.shard_group(parameter): dtensors.local_of(parameter).device
+        dtensors.shard_group(parameter): dtensors.device_of(parameter)
         for parameter, _ in parameters
     }
     lines = lines_by_group(parameters)

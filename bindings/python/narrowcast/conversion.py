@@ -69,7 +69,7 @@ def convert(
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
     hold or shard it, or if it names no formats for scaled products, or such as cannot hold the
     layer's activations; TypeError for another dtype; NotImplementedError for a DTensor that is
-    neither fully_shard's nor cut by parallelize_module; RuntimeError, on every rank, if ranks
+    neither fully_shard's nor cut as docs/sharding.md says; RuntimeError, on every rank, if ranks
     convert shards differently.
     """
     format = registry.format(format)

@@ -198,8 +198,8 @@ def check_sharded(managed, name: str, format: Format) -> None:
     """
     if managed.is_dtensor:
         raise NotImplementedError(
-            f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert between "
-            "parallelize_module and fully_shard"
+            f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert before "
+            "fully_shard, in either order with parallelize_module"
         )
     shape = torch_names.whole_shape(managed)
     rows, columns = matrix_shape(shape)

@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import experts
+from narrowcast.parallel.tensor import TensorParallel
 from narrowcast.registry import USAGES, Format
 from narrowcast.tensor.region import matrix_shape
 
@@ -38,7 +39,8 @@ def check(weight: DTensor, name: str, format: Format, modules: list[nn.Module]) 
 
 def _check_linear(weight: DTensor, name: str, modules: list[nn.Module]) -> None:
     for module in modules:
-        if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        is_known = type(module).forward in (nn.Linear.forward, TensorParallel.forward)
+        if not (isinstance(module, nn.Linear) and is_known):
             raise NotImplementedError(
                 f"{name} is a DTensor (tensor parallelism), and the forward of its "
                 f"{type(module).__name__} is not that of nn.Linear, whose product alone is known. "
@@ -66,7 +68,7 @@ def check_cut(
     if part % step != 0:
         problem = f"a part would have {part} {what}, and each rank needs a multiple of {step}"
     elif rest <= 0:
-        problem = f"with {part} {what} each, the last rank would have none"
+        problem = f"the first ranks would have {part} {what}, and the last one none"
     elif is_made and rest % step != 0:
         problem = f"the last part would have {rest} {what}, no multiple of {step}"
         way = f"Call parallelize_module before nc.convert, or use{way[3:]}"
@@ -74,7 +76,7 @@ def check_cut(
         return
     raise ValueError(
         f"{name}: {matrix_shape(shape)[0]}x{shape[-1]} matrix in {format.name} cannot be cut into "
-        f"{ranks} parts by tensor parallelism: {problem}. {way}, another number of ranks, a format "
+        f"{ranks} parts: {problem}. {way}, another number of ranks, a format "
         "with smaller blocks, or leave the weight out with nc.convert's filter"
     )
 

@@ -5,6 +5,7 @@ and give the module a DTensor, which is met here.
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from narrowcast.fsdp import torch_names
 from narrowcast.parallel import cuts, tensor, written
@@ -57,14 +58,14 @@ def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
 
 def meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
     """Of each parameter that a module gets: does what nc.convert does for DTensors, if it is a
-    quantized one in the place of the whole weight. NotImplementedError or ValueError as there.
+    quantized part. NotImplementedError or ValueError as there.
     """
     local = dtensors.local_of(parameter)
     if local is parameter or not isinstance(local, QuantizedTensor):
         return
-    # A load that assigns puts a DTensor in the place of one, and fully_shard sees to its own.
-    is_in_place = isinstance(module._parameters.get(name), QuantizedTensor)
-    if not is_in_place or torch_names.is_sharding():
+    # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
+    is_in_place = isinstance(module._parameters.get(name), DTensor)
+    if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
     local.detach_from_whole()  # of what the part was filled up with
     store = local._store

@@ -1,5 +1,5 @@
-"""Tensor parallelism: parallelize_module cuts the weights of linear layers, nc.convert makes each
-rank's part a matrix in the format, and here its products are taken.
+"""Tensor parallelism: parallelize_module cuts the weights of linear layers, before or after
+nc.convert makes matrices of them, and here the products of parts are taken.
 """
 
 from __future__ import annotations

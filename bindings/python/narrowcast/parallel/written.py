@@ -37,24 +37,38 @@ class Part(NamedTuple):
         return (parameter, local) if parameter.device_mesh.ndim == self.dimensions else None
 
 
-# Of modules whose weights nc.convert has replaced, the model that it was given.
-_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+class _Model:
+    """The model that nc.convert was given, as a module of it knows it, and a copy with the copy."""
+
+    def __init__(self, model: nn.Module | None):
+        self.get = (lambda: None) if model is None else weakref.ref(model)
+
+    def __deepcopy__(self, memo):
+        return _Model(memo.get(id(self.get())))
+
+    def __reduce__(self):
+        return _Model, (None,)
+
+
+_NOT_CONVERTED = _Model(None)
+_ATTRIBUTE = "_narrowcast_model"
 
 
 def remember(model: nn.Module, modules: list[nn.Module]) -> None:
     """Has the forward of a model see to parts that these modules of it may be given later."""
-    whole = weakref.ref(model)
-    _models.update((module, whole) for module in modules)
+    for module in modules:
+        module.__dict__[_ATTRIBUTE] = _Model(model)
 
 
 def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
     """Has a forward see to what will have been written to a part that a module has or is to get, if
-    a scale spans the ranks: that of the model which was converted, or, of a copy of it, the
-    module's own.
+    a scale spans the ranks: that of the model which was converted, or, of one that was pickled
+    since, the module's own.
     """
     if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
         return
-    model = _called(_models.get(module, lambda: None)() or module, module)
+    whole = module.__dict__.get(_ATTRIBUTE, _NOT_CONVERTED).get()
+    model = _called(whole or module, module)
     hooks = model._forward_pre_hooks.values()
     found = next((one for one in hooks if isinstance(one, WrittenParts)), None)
     if found is None:
@@ -65,9 +79,11 @@ def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
 
 def _called(model: nn.Module, module: nn.Module) -> nn.Module:
     """The outermost module of a model that has a forward and a module in it: lists have none."""
+    if not any(one is module for one in model.modules()):
+        return module  # which has been taken out
     while type(model).forward is nn.Module.forward and model is not module:
         holders = (one for one in model.children() if any(m is module for m in one.modules()))
-        model = next(holders, module)
+        model = next(holders)
     return model
 
 

@@ -12,6 +12,14 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def device_of(parameter: torch.Tensor) -> torch.device:
+    """Of the local part; where that is on meta, of the mesh, on which ranks can talk."""
+    device = local_of(parameter).device
+    if device.type == "meta" and isinstance(parameter, DTensor):
+        return torch.device(parameter.device_mesh.device_type)
+    return device
+
+
 def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     """A tensor distributed as a parameter is, with this local part, where that is."""
     if not isinstance(parameter, DTensor):
@@ -33,14 +41,16 @@ def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
 
 def first_element(parameter: torch.Tensor) -> int:
     """The row-major index of the local part's first element in the whole tensor, which is cut into
-    rows. NotImplementedError if it is cut into columns.
+    runs of its first dimension. NotImplementedError if it is cut along another.
     """
     shape, offset = box(parameter)
     if tuple(shape[1:]) != tuple(parameter.shape[1:]):
         raise NotImplementedError(
-            f"a weight of shape {tuple(parameter.shape)} is cut into columns over ranks, and the "
-            'random words of rounding="stochastic" are known for runs of rows only. Use '
-            'rounding="nearest" for the weights of row-parallel layers, in a group of their own'
+            f"a weight of shape {tuple(parameter.shape)} is cut over ranks into parts of shape "
+            f"{tuple(shape)}, which are no runs of its elements, and the random words of "
+            'rounding="stochastic" are known for runs only. Use rounding="nearest" for such '
+            "weights (those of row-parallel layers, and experts that are cut within), in a group "
+            "of their own"
         )
     return offset[0] * parameter.shape[1:].numel() if parameter.dim() else 0
 
