@@ -320,6 +320,11 @@ def assert_copies_agree(mesh, model, x):
     parts = [torch.empty_like(after) for _ in range(mesh.size())]
     dist.all_gather(parts, after.detach())
     assert all(same(part, after) for part in parts)
+    inner = model[0].up(x)  # called by itself
+    with torch.no_grad():
+        if mesh.get_local_rank() == 0:
+            model[0].up.weight.to_local().fill_(inner.abs().max().item() + 1)
+    assert not same(model[0].up(x), inner)
 
 
 def embedded(mesh, format):

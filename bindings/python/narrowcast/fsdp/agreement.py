@@ -96,9 +96,9 @@ class Agreements:
 
     def make_bytes(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
         """Makes the bytes of the shards that any rank has written to; of stale matrices that are
-        whole tensors, too. `process_groups`: gives that of each.
+        whole tensors, or on meta, too. `process_groups`: gives that of each.
         """
-        if alone := [store for store in stores if store.is_stale and not store.needs_others]:
+        if alone := [store for store in stores if store.is_stale and not _waits(store)]:
             casting.cast_masters(alone)
         known = (
             stores,
@@ -112,11 +112,16 @@ class Agreements:
             agreement.make_bytes()
 
 
+def _waits(store: Store) -> bool:
+    """Whether a cast needs what others have; one on meta makes nothing."""
+    return store.needs_others and store.bytes.is_plain
+
+
 def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
     """Of each process group; and where ranks share blocks, of each part of tensor parallelism."""
     alike: dict = {}
     for store, process_group in zip(stores, process_groups, strict=True):
-        if store.needs_others and store.master is not None and store.bytes.is_plain:
+        if _waits(store) and store.master is not None:
             part = store.place and (store.place.part, store.place.parts)
             alike.setdefault((process_group, part), []).append(store)
     return [Agreement(some, process_group) for (process_group, _), some in alike.items()]

@@ -1,5 +1,5 @@
 """Parts that have been written to, of weights that tensor or expert parallelism cuts in a format
-whose scale spans the tensor.
+whose scale spans the tensor. What is under fully_shard is left to its gathers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,43 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast.fsdp import agreement
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
+
+_MODEL = "_narrowcast_model"  # of a module: the model that nc.convert was given
+_running = 0  # forwards of models that have seen to their parts
+
+
+def remember(model: nn.Module, modules: list[nn.Module]) -> None:
+    """Has the forward of a model see to parts that these modules of it may be given later."""
+    for module in modules:
+        module.__dict__[_MODEL] = _Model(model)
+
+
+def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
+    """Has forwards see to what will have been written to a part that a module has or is to get, if
+    a scale spans the ranks: that of the model which was converted, once for all its parts; and the
+    module's own, where that is called by itself.
+    """
+    if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
+        return
+    part = Part(weakref.ref(module), name, parameter.device_mesh.ndim)
+    model = module.__dict__.get(_MODEL, _Model(None)).get()
+    for kind, place in ((OfModel, model), (OfModule, module)):
+        if place is not None:
+            hooks = place._forward_pre_hooks.values()
+            (next((one for one in hooks if type(one) is kind), None) or kind.on(place)).add(part)
+
+
+class _Model:
+    """A model as a module of it knows it; in a copy of the model, that copy."""
+
+    def __init__(self, model: nn.Module | None):
+        self.get = (lambda: None) if model is None else weakref.ref(model)
+
+    def __deepcopy__(self, memo):
+        return _Model(memo.get(id(self.get())))
+
+    def __reduce__(self):
+        return _Model, (None,)
 
 
 class Part(NamedTuple):
@@ -37,69 +74,19 @@ class Part(NamedTuple):
         return (parameter, local) if parameter.device_mesh.ndim == self.dimensions else None
 
 
-class _Model:
-    """The model that nc.convert was given, as a module of it knows it, and a copy with the copy."""
+class _Parts:
+    """Some of them, as a hook before a forward."""
 
-    def __init__(self, model: nn.Module | None):
-        self.get = (lambda: None) if model is None else weakref.ref(model)
-
-    def __deepcopy__(self, memo):
-        return _Model(memo.get(id(self.get())))
-
-    def __reduce__(self):
-        return _Model, (None,)
-
-
-_NOT_CONVERTED = _Model(None)
-_ATTRIBUTE = "_narrowcast_model"
-
-
-def remember(model: nn.Module, modules: list[nn.Module]) -> None:
-    """Has the forward of a model see to parts that these modules of it may be given later."""
-    for module in modules:
-        module.__dict__[_ATTRIBUTE] = _Model(model)
-
-
-def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
-    """Has a forward see to what will have been written to a part that a module has or is to get, if
-    a scale spans the ranks: that of the model which was converted, or, of one that was pickled
-    since, the module's own.
-    """
-    if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
-        return
-    whole = module.__dict__.get(_ATTRIBUTE, _NOT_CONVERTED).get()
-    model = _called(whole or module, module)
-    hooks = model._forward_pre_hooks.values()
-    found = next((one for one in hooks if isinstance(one, WrittenParts)), None)
-    if found is None:
-        found = WrittenParts([])
-        model.register_forward_pre_hook(found)
-    found.add(Part(weakref.ref(module), name, parameter.device_mesh.ndim))
-
-
-def _called(model: nn.Module, module: nn.Module) -> nn.Module:
-    """The outermost module of a model that has a forward and a module in it: lists have none."""
-    if not any(one is module for one in model.modules()):
-        return module  # which has been taken out
-    while type(model).forward is nn.Module.forward and model is not module:
-        holders = (one for one in model.children() if any(m is module for m in one.modules()))
-        model = next(holders)
-    return model
-
-
-class WrittenParts:
-    """Before a forward of a model: makes the bytes of the parts that any rank has written to. Those
-    under fully_shard are left to its gathers.
-    """
-
-    def __init__(self, parts: list[Part]):
-        self._parts, self._agreements = parts, agreement.Agreements()
+    def __init__(self, places: list[tuple[nn.Module, str, int]]):
+        self._parts = [Part(weakref.ref(module), *rest) for module, *rest in places]
+        self._agreements = agreement.Agreements()
 
     def add(self, part: Part) -> None:
         """In the place of an older one of the parameter."""
         self._parts = [one for one in self._parts if one[:2] != part[:2]] + [part]
 
-    def __call__(self, module: nn.Module, arguments) -> None:
+    def make_bytes(self) -> None:
+        """Of the parts that any rank has written to."""
         found = [both for part in self._parts if (both := part.local) is not None]
         if found:
             self._agreements.make_bytes(
@@ -110,10 +97,10 @@ class WrittenParts:
             self._agreements = agreement.Agreements()
 
     def __deepcopy__(self, memo):
-        return _written_parts(copy.deepcopy(self._places, memo))
+        return type(self)(copy.deepcopy(self._places, memo))
 
     def __reduce__(self):
-        return _written_parts, (self._places,)
+        return type(self), (self._places,)
 
     @property
     def _places(self) -> list[tuple[nn.Module, str, int]]:
@@ -121,8 +108,38 @@ class WrittenParts:
         return [place for place in every if place[0] is not None]
 
 
-def _written_parts(places: list[tuple[nn.Module, str, int]]) -> WrittenParts:
-    return WrittenParts([Part(weakref.ref(place[0]), *place[1:]) for place in places])
+class OfModel(_Parts):
+    """Of a whole model; with it, a hook that says when its forward has ended."""
+
+    @classmethod
+    def on(cls, model: nn.Module) -> OfModel:
+        model.register_forward_hook(_end, always_call=True)
+        model.register_forward_pre_hook(parts := cls([]))
+        return parts
+
+    def __call__(self, module: nn.Module, arguments) -> None:
+        global _running
+        _running += 1
+        self.make_bytes()
 
 
-compiling.leave_alone(WrittenParts.__call__)
+def _end(module: nn.Module, arguments, output) -> None:
+    global _running
+    _running -= 1
+
+
+class OfModule(_Parts):
+    """Of one module."""
+
+    @classmethod
+    def on(cls, module: nn.Module) -> OfModule:
+        module.register_forward_pre_hook(parts := cls([]))
+        return parts
+
+    def __call__(self, module: nn.Module, arguments) -> None:
+        if _running == 0:  # a graph of torch.compile has this far
+            self.make_bytes()
+
+
+for _function in (_Parts.make_bytes, OfModel.__call__, _end):
+    compiling.leave_alone(_function)
