@@ -36,7 +36,7 @@ class OverSmallerMesh(FSDPParam):
         return parts
 
 
-class CutIntoColumns(FSDPParam):
+class CutOtherwise(FSDPParam):
     """FSDP2 takes what it has gathered for pieces of a plain weight, if that is cut along another
     dimension than the first, and puts them together itself. Payloads are none. So while it hands
     them out, from here to the post-hook, it takes them for rows.
@@ -73,7 +73,7 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     """At the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
     wanted = {
         Offloaded: torch_names.offloading_device(parameter) is not None,
-        CutIntoColumns: torch_names.cut_dimension(parameter) != 0,
+        CutOtherwise: torch_names.cut_dimension(parameter) != 0,
         OverSmallerMesh: over_smaller_mesh,
     }
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
