@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import (
@@ -230,15 +231,19 @@ def compiled(mesh, format):
 
 
 def blocks_compiled(mesh, format):
-    """As torchtitan does: agreements about writes are outside of graphs."""
+    """As torchtitan does, with checkpointing: agreements about writes are outside of graphs, and in
+    no forward that a backward runs again.
+    """
     model = nn.Sequential(build_plain(format), build_plain(format))
     nc.convert(model, format)
-    for block in model:
-        parallelize_module(block, mesh, PLAN)
     torch._dynamo.reset()
-    for block in model:
-        block.compile(backend="aot_eager", fullgraph=True)
-    assert_copies_agree(mesh, model, batch(format, 0))
+    for index in range(2):
+        parallelize_module(model[index], mesh, PLAN)
+        model[index].compile(backend="aot_eager", fullgraph=True)
+        model[index] = checkpoint_wrapper(model[index])
+    x = batch(format, 0)
+    model(x).sum().backward()
+    assert_copies_agree(mesh, model, x, direct=False)
 
 
 class Stack(nn.Module):
@@ -309,8 +314,8 @@ def in_a_list(mesh, format):
     assert_copies_agree(mesh, copied, x)
 
 
-def assert_copies_agree(mesh, model, x):
-    """A rank's write is in the next forward of all."""
+def assert_copies_agree(mesh, model, x, direct=True):
+    """A rank's write is in the next forward of all. `direct`: of a layer by itself, too."""
     before = model(x)
     with torch.no_grad():
         if mesh.get_local_rank() == 1:
@@ -320,6 +325,8 @@ def assert_copies_agree(mesh, model, x):
     parts = [torch.empty_like(after) for _ in range(mesh.size())]
     dist.all_gather(parts, after.detach())
     assert all(same(part, after) for part in parts)
+    if not direct:
+        return
     inner = model[0].up(x)  # called by itself
     with torch.no_grad():
         if mesh.get_local_rank() == 0:

@@ -8,6 +8,7 @@ import copy
 import weakref
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -137,9 +138,18 @@ class OfModule(_Parts):
         return parts
 
     def __call__(self, module: nn.Module, arguments) -> None:
-        if _running == 0:  # a graph of torch.compile has this far
+        if _running == 0 and not _is_recomputed():  # a graph of torch.compile has this alone
             self.make_bytes()
 
+
+def _is_recomputed() -> bool:
+    """Whether a forward runs within a backward: of checkpointed activations."""
+    return torch._C._current_graph_task_id() != -1
+
+
+# As torch.compiler.assume_constant_result does, which imports all that compiles: a graph that is
+# made in a backward is of that.
+_is_recomputed._dynamo_marked_constant = True
 
 for _function in (_Parts.make_bytes, OfModel.__call__, _end):
     compiling.leave_alone(_function)
