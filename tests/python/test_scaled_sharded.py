@@ -2,6 +2,8 @@
 backward multiplies the bytes of its own gather.
 """
 
+import copy
+
 import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -111,3 +113,17 @@ def changed_between(mesh, format, backend):
 @pytest.mark.parametrize("backend", [None, *BACKENDS])
 def test_the_backward_reads_its_own_gather(format, device, backend):
     ranks.run(2, device, changed_between, format, backend)
+
+
+def converted_last(mesh, format):
+    """Shards of 17 rows, an odd number; the gathered weight has 34, as its output's gradient."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 34, bias=False)
+    whole = nc.convert(copy.deepcopy(layer), format, products="scaled")
+    nc.convert(fully_shard(layer, mesh=mesh), format, products="scaled")
+    x = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
+    assert same(layer(x), whole(x))
+
+
+def test_converted_last():
+    ranks.run(2, "cpu", converted_last, "nvfp4")

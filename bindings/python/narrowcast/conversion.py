@@ -182,8 +182,12 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
 
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     """ValueError if a layer's input or the gradient of its output could not be cast."""
+    if not partners:
+        return
+    is_managed = torch_names.managed(weight)[1] is not None  # and gathered whole
+    shape = weight.shape if is_managed else cuts.part_shape(weight)
     try:
-        widths = matrix_shape(cuts.part_shape(weight)[-2:])[::-1]
+        widths = matrix_shape(shape[-2:])[::-1]
         for partner, width in zip(partners, widths, strict=False):
             for usage in registry.USAGES:
                 partner.check_holds(usage, _WHOLE_BYTES, width)
