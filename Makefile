@@ -8,6 +8,8 @@ TORCH   ?=
 VENV    ?= .venv$(TORCH:%=-%)
 PYTHON  ?=
 PRESET  ?= default
+# ON: the bindings in a few large files, which are compiled sooner all together, and later after a change of one.
+UNITY   ?= OFF
 # OFF: without the libraries that narrowcast is tested with, of which the tests are skipped then.
 LIBRARIES ?= ON
 BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))$(TORCH:%=-torch-%)
@@ -48,7 +50,7 @@ else
 endif
 
 configure = cmake --preset $(PRESET) -B $(BUILD) -DPython_EXECUTABLE="$$($(python) -c 'import sys; print(sys.executable)')" \
-            -DNARROWCAST_CODEGEN=$(CODEGEN)
+            -DNARROWCAST_CODEGEN=$(CODEGEN) -DNARROWCAST_UNITY=$(UNITY)
 # The plugins know no torch: where PLUGINS_OF names a build that has them, they are taken from there, and only the bindings are built, in haste.
 ifdef PLUGINS_OF
   configure += -DNARROWCAST_BUILD_PLUGINS=OFF -DNARROWCAST_PLUGIN_DIR=$(abspath $(PLUGINS_OF))/plugins -DNARROWCAST_TESTS=OFF \
