@@ -80,7 +80,7 @@ help:
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
-	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, LIBRARIES=OFF, JOBS, WORKERS, ARGS,"
+	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, LIBRARIES=OFF, UNITY=ON, JOBS, WORKERS, ARGS,"
 	@echo "           TORCH=2.13.0 (that torch instead, in .venv-2.13.0/, built in build-torch-2.13.0/)"
 
 # The virtual environment and the Debian packages. Nothing is fetched that is there already.

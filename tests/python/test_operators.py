@@ -89,6 +89,15 @@ def assigned(q):
     return other
 
 
+def of_its_own_dtype(q):
+    """A bf16 tensor asked for in bf16."""
+    if not isinstance(q, nc.QuantizedTensor):
+        return q
+    narrow = q.to(torch.bfloat16)
+    assert narrow.bfloat16() is narrow
+    return narrow.bfloat16()
+
+
 def _linear(value):
     layer = nn.Linear(*value.shape[::-1], bias=False)
     layer.weight = nn.Parameter(value)
@@ -131,6 +140,7 @@ EXAMPLES = {
     table.PLAIN_LIKE: lambda q, u: torch.zeros_like(q),
     table.CLONE: lambda q, u: copy.deepcopy(q.clone()),
     table.TO: lambda q, u: q.to("cpu", torch.float32, copy=True),
+    table.SAME_DTYPE: lambda q, u: of_its_own_dtype(q),
     table.PIN: lambda q, u: q.pin_memory() if torch.cuda.is_available() else q.clone(),
     table.COPY: lambda q, u: torch.empty_like(q).copy_(q),
     table.COPY_VALUE: lambda q, u: torch.empty_like(q).copy_(torch.ones_like(q)),
