@@ -27,6 +27,15 @@ nc_seams seen_from(int64_t first_row, int64_t columns, nc_seams seams) {
   return seams;
 }
 
+at::Tensor silence(const std::vector<Cuts>& of_matrices) {
+  std::vector<at::Tensor> parts;
+  for (const Cuts& cuts : of_matrices) {
+    parts.push_back(at::full({cuts.amaxes()}, 0, at::kInt));
+    parts.push_back(at::full({cuts.values()}, std::numeric_limits<int32_t>::min(), at::kInt));
+  }
+  return at::cat(parts);
+}
+
 }  // namespace
 
 FlatShards::FlatShards(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<int64_t> begins,
@@ -57,13 +66,19 @@ FlatShards::FlatShards(std::vector<std::shared_ptr<Bytes>> matrices, std::vector
   seams_in_memory_ = static_cast<const nc_seams*>(seams_copy_.const_data_ptr());
 }
 
-at::Tensor FlatShards::initial() const {
-  std::vector<at::Tensor> parts;
-  for (const Cuts& cuts : cuts_) {
-    parts.push_back(at::full({cuts.amaxes()}, 0, at::kInt));
-    parts.push_back(at::full({cuts.values()}, std::numeric_limits<int32_t>::min(), at::kInt));
+at::Tensor FlatShards::initial() const { return silence(cuts_); }
+
+at::Tensor FlatShards::initial_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
+                                  const std::vector<std::vector<int64_t>>& cuts) const {
+  if (shapes.size() != matrices_.size() || cuts.size() != matrices_.size())
+    value_error("shards of ", matrices_.size(), " matrices need as many shapes and cuts");
+  std::vector<Cuts> others;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    const auto [rows, columns] = shapes[i];
+    others.emplace_back(matrices_[i]->facts(), Extent{rows, columns},
+                        writes_columnwise(*matrices_[i]), cuts[i], /*first_slot=*/0);
   }
-  return at::cat(parts);
+  return silence(others);
 }
 
 nc_tensor FlatShards::entry(size_t i) const {
@@ -112,6 +127,9 @@ void bind_flat_shards(py::module_& module) {
       .def("initial", &FlatShards::initial,
            "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of blocks "
            "and values of elements that a cut divides.")
+      .def("initial_of", &FlatShards::initial_of, py::arg("shapes"), py::arg("cuts"),
+           "Those that matrices of other rows and columns would have: shapes[i] and cuts[i] are of "
+           "a whole one.")
       .def("are_of", &FlatShards::are_of, py::arg("matrices"),
            "Whether these matrices have the buffers that the shards write.");
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from narrowcast.fsdp import sharding, shared_casts, torch_names
+from narrowcast.fsdp import shared_casts, torch_names
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
 
@@ -159,8 +159,6 @@ def before_forward(group) -> None:
     last.root = (lambda: None) if root is None else weakref.ref(root)
     groups = torch_names.groups_of_tree(group)
     shards = [shard for one in groups for shard in torch_names.quantized(one)]
-    for parameter, _ in shards:
-        sharding.know_part(torch_names.sharded(parameter))
     last.agreements.make_bytes(
         [store for _, store in shards],
         lambda: [dtensors.shard_group(torch_names.sharded(one)) for one, _ in shards],

@@ -40,8 +40,9 @@ def chunk(tensor, chunks: int, dim: int = 0):
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         store.refresh()  # all shards begin with bytes of one amax
         store.is_cut = True
-        if divides(store.format, store.rows, tensor.shape, chunks):
-            return _straddling(tensor, chunks)
+        parts = dtensors.parts_of(torch_names.being_sharded())
+        if _divides_any(store, tensor.shape, parts, chunks):
+            return _straddling(tensor, chunks, parts)
     elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
@@ -49,10 +50,23 @@ def chunk(tensor, chunks: int, dim: int = 0):
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
 
 
-def _straddling(tensor, shards: int) -> list:
+def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> bool:
+    """Whether cuts divide blocks of the weight, or of any part of tensor parallelism, which may be
+    of different sizes: what one of them shares is reduced by the ranks of all.
+    """
+    if len(shape) != 2:
+        return divides(store.format, store.rows, shape, shards)
+    return any(divides(store.format, part[0], part, shards) for part in parts.shapes)
+
+
+def _straddling(tensor, shards: int, parts: dtensors.Parts) -> list:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
     store.straddle = _place(store.format, store.rows, shards, 0)
+    if len(parts.shapes) > 1:
+        store.straddle = store.straddle._replace(
+            part=parts.index, shapes=parts.shapes, origin=parts.origin
+        )
     every = (store.straddle._replace(rank=rank) for rank in range(shards))
     taken = [(one.row, one.end - one.row) for one in every if one.row < one.end]
     return [
@@ -142,29 +156,6 @@ def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
 
 def _place(format: Format, rows: int, shards: int, rank: int) -> Place:
     return Place(rank, shards, -(-rows // shards), rows, format.shard_row_step)
-
-
-def know_part(parameter: torch.Tensor) -> None:
-    """Notes in the place of a shard that shares blocks which part of tensor parallelism it is cut
-    from: fully_shard cut the part, and knew of no others. ValueError if they are of different
-    sizes.
-    """
-    store = getattr(dtensors.local_of(parameter), "_store", None)
-    if store is None or store.place is None:
-        return
-    part, parts, dim = dtensors.part_of(parameter)
-    if parts == 1 or store.place.parts == parts:
-        return
-    if parameter.shape[dim] % parts != 0:
-        what = ("rows", "columns")[dim]
-        raise ValueError(
-            f"{store.describe()}: tensor parallelism has cut {parameter.shape[dim]} {what} into "
-            f"{parts} unequal parts, and fully_shard has cut those within blocks, which needs "
-            f"equal ones. Use a multiple of {parts} {what}, or a number of ranks that leaves "
-            f"multiples of {store.format.shard_row_step} rows"
-        )
-    origin = part * store.place.rows * store.columns if dim == 0 else 0
-    store.place = store.place._replace(part=part, parts=parts, origin=origin)
 
 
 def own_store(parameter) -> Store:

@@ -227,6 +227,11 @@ def is_sharding() -> bool:
     return _is_called_by("torch.distributed.fsdp.")
 
 
+def being_sharded() -> torch.Tensor:
+    """What fully_shard is cutting: a DTensor, if that is a part of tensor parallelism."""
+    return _caller_of("_init_sharded_param", "param")
+
+
 def is_measuring() -> bool:
     """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
     return _caller_of("_init_sharded_post_forward_param_metadata") is not None
@@ -241,9 +246,9 @@ def _is_called_by(package: str) -> bool:
     return any(frame.f_globals.get("__name__", "").startswith(package) for frame in _frames())
 
 
-def _caller_of(method: str):
-    """The FSDPParam that a method is running of; None if none is."""
-    return next((f.f_locals["self"] for f in _frames() if f.f_code.co_name == method), None)
+def _caller_of(method: str, argument: str = "self"):
+    """The FSDPParam that a method is running of, or what it was given; None if it is not."""
+    return next((f.f_locals[argument] for f in _frames() if f.f_code.co_name == method), None)
 
 
 def _frames() -> Iterator:

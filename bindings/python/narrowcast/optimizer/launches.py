@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowcast import _C, consensus
-from narrowcast.fsdp import agreement, sharding, shared_casts
+from narrowcast.fsdp import agreement, shared_casts
 from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
 from narrowcast.optimizer.reduction import Reduction
@@ -94,7 +94,6 @@ class Tables:
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
         if store.place is not None:
             if store.master is not None:
-                sharding.know_part(entry.parameter)
                 part = store.place.part, store.place.parts
                 sharing.setdefault((local.device, group, stochastic, part), []).append(entry)
             return

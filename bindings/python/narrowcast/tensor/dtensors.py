@@ -1,5 +1,8 @@
 """DTensors: the local part, its process group, and new ones like a parameter."""
 
+import math
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
@@ -75,15 +78,34 @@ def _cuts(parameter: torch.Tensor) -> list[int]:
     ]
 
 
-def part_of(parameter: torch.Tensor) -> tuple[int, int, int]:
-    """Which part of tensor parallelism a shard of fully_shard's is cut from, of how many, and the
-    dimension along which they are cut. (0, 1, 0) without tensor parallelism, whose dimension of the
-    mesh comes behind fully_shard's.
+class Parts(NamedTuple):
+    """What tensor parallelism has cut a weight into: the shape of each part, and which one is this
+    rank's. `origin`: the index of its first element in the weight, where parts are runs of
+    elements; else 0.
     """
-    if len(cuts := _cuts(parameter)) < 2:
-        return 0, 1, 0
-    mesh, index = parameter.device_mesh, cuts[-1]
-    return mesh.get_coordinate()[index], mesh.size(index), parameter.placements[index].dim
+
+    index: int
+    shapes: tuple[tuple[int, ...], ...]
+    origin: int
+
+
+def parts_of(parameter: torch.Tensor) -> Parts:
+    """The weight itself is its only part without tensor parallelism."""
+    index, shapes = 0, [tuple(parameter.shape)]
+    for cut in _cuts(parameter):
+        dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
+        shapes = [part for shape in shapes for part in _cut(shape, dim, count)]
+        index = index * count + parameter.device_mesh.get_coordinate()[cut]
+    are_runs = all(shape[1:] == tuple(parameter.shape[1:]) for shape in shapes)
+    origin = sum(map(math.prod, shapes[:index])) if are_runs else 0
+    return Parts(index, tuple(shapes), origin)
+
+
+def _cut(shape: tuple[int, ...], dim: int, count: int) -> list[tuple[int, ...]]:
+    """As torch.chunk does, with empty parts where that makes none."""
+    size = -(-shape[dim] // count)
+    sizes = (min(size, max(0, shape[dim] - part * size)) for part in range(count))
+    return [(*shape[:dim], one, *shape[dim + 1 :]) for one in sizes]
 
 
 def is_cut(parameter: torch.Tensor) -> bool:

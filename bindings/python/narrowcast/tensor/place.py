@@ -10,8 +10,9 @@ class Place(NamedTuple):
     bytes are those of the blocks that hold its rows: of a matrix that begins and ends at multiples
     of `step`, the format's row step, or with the whole.
 
-    The matrix may be a part of tensor parallelism, the `part`th of `parts`, all of which are cut
-    alike; `origin` is the index of its first element in the weight.
+    The matrix may be a part of tensor parallelism: the one at `part` of those with the rows and
+    columns `shapes`, all of which are cut into as many shards. `origin` is the index of its first
+    element in the weight, if parts are runs of elements.
     """
 
     rank: int
@@ -20,8 +21,12 @@ class Place(NamedTuple):
     rows: int
     step: int
     part: int = 0
-    parts: int = 1
+    shapes: tuple[tuple[int, int], ...] = ()
     origin: int = 0
+
+    @property
+    def parts(self) -> int:
+        return max(1, len(self.shapes))
 
     @property
     def row(self) -> int:
@@ -57,3 +62,8 @@ class Place(NamedTuple):
     def ranges(self, columns: int) -> list[tuple[int, int]]:
         """Those of each rank."""
         return [self._replace(rank=rank).own(columns) for rank in range(self.shards)]
+
+    def ranges_of_part(self, part: int) -> list[tuple[int, int]]:
+        """Those of each rank that has some of another part, in that."""
+        rows, columns = self.shapes[part]
+        return self._replace(rows=rows, shard_rows=-(-rows // self.shards)).ranges(columns)

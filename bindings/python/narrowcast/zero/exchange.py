@@ -60,10 +60,9 @@ class Exchange:
         silence, flats = [torch.zeros(sum(sizes), dtype=torch.int32)], []
         ((part, parts),) = {shard.part for shard in shards}
         for some in places.values():
-            first = sum(map(len, silence))
-            initial = self._flat(some, first).initial()
-            flats.append(self._flat(some, first + part * len(initial)))
-            silence += [initial] * parts
+            rooms = [self._room(some, None if one == part else one) for one in range(parts)]
+            flats.append(self._flat(some, sum(map(len, [*silence, *rooms[:part]]))))
+            silence += rooms
         self.silence = torch.cat(silence).to(self.device)
         self.memory = self.silence.clone()
         self.is_collective = self.group is not None and len(self.memory) > 1 + extra
@@ -83,6 +82,15 @@ class Exchange:
         begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
         matrices, places = zip(*((shard.store.bytes, shard.of_whole) for shard in own), strict=True)
         return _C.FlatShards(matrices, begins, ends, cuts, first_slot, places)
+
+    def _room(self, places: list[int], part: int | None) -> torch.Tensor:
+        """The slots of what cuts divide of weights; `part`: of another part than this rank's."""
+        own = self._flat(places, 0)
+        if part is None:
+            return own.initial()
+        return own.initial_of(
+            *zip(*(self.shards[one].of_part(part) for one in places), strict=True)
+        )
 
     def is_current(self) -> bool:
         """Whether the weights' buffers are those that launches write."""

@@ -35,6 +35,11 @@ class Shard(NamedTuple):
         place = self.store.place
         return (0, 1) if place is None else (place.part, place.parts)
 
+    def of_part(self, part: int) -> tuple[tuple[int, int], list[int]]:
+        """Of another part: its rows and columns, and where the shard of each rank begins in it."""
+        place = self.store.place
+        return place.shapes[part], [begin for begin, _ in place.ranges_of_part(part)]
+
     @property
     def origin(self) -> int:
         """Of the weight's first element, where it is such a part."""
