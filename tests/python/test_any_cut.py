@@ -93,6 +93,11 @@ def assert_whole(model, whole, optimizer=None, whole_optimizer=None):
         for key in ("exp_avg", "exp_avg_sq"):
             if key in state:
                 assert same(state[key].full_tensor(), whole_optimizer.state[w][key]), (name, key)
+    assert_gathers(model, whole)
+
+
+def assert_gathers(model, whole):
+    """The bytes of the whole model's weights."""
     for module in (model, model.down):
         module.unshard()
     for name in ("up", "down", "head"):
@@ -344,13 +349,7 @@ def frozen_and_loaded(mesh, format):
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=first_alone)
         set_model_state_dict(model, state, options=options)
         assert model.up.weight.to_local().master is None
-        for module in (model, model.down):
-            module.unshard()
-        for name in ("up", "down", "head"):
-            one, other = getattr(model, name).weight, getattr(whole, name).weight
-            assert_same(one, other, BUFFERS, name)
-        for module in (model, model.down):
-            module.reshard()
+        assert_gathers(model, whole)
     with pytest.raises(ValueError, match=r"no master.*ignore_frozen_params=True"):
         pickle.dumps(model.up.weight.to_local())
 
