@@ -46,7 +46,8 @@ void check_holds(const Plugin& plugin, int usage, int64_t rows, int64_t columns)
               kUsageNames[usage], ": its ", what, " are packed ", layout.element_bits,
               " bits each, so their number must be a multiple of ", elements_per_group(layout),
               ", not ", layout.transposed ? rows : columns,
-              ". Pad the matrix, or ask for the other usage alone");
+              ". Pad the matrix, ask for the other usage alone, or leave a model's weight out with "
+              "nc.convert's filter");
 }
 
 namespace {

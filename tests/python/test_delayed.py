@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
+import ranks
 import reference
 import values
 from models import DEVICES, assert_quantized
@@ -152,3 +159,51 @@ def test_a_write_that_was_saved_before_its_cast_is_loaded(name, device):
     for state in (copy.deepcopy(casts.optimizer.state_dict()), written):
         casts.optimizer.load_state_dict(state)
     assert_quantized(casts.weight.detach().cpu(), torch.from_numpy(matrix(2)))
+
+
+def stepped(format, size, seed):
+    """A weight after a step, and its optimizer."""
+    layer = nn.Linear(32, 4, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(matrix(size, seed)))
+    weight = nc.convert(layer, format).weight
+    optimizer = nc.FusedAdam([weight], lr=1e-2)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    return weight.detach(), optimizer
+
+
+@FORMAT_NAMES
+def test_a_state_of_another_format_begins_a_history(name):
+    """Of the values that are loaded, whatever this weight had before."""
+    given, source = stepped(next(f for f in nc.formats() if not nc.format(f).is_delayed), 7, 0)
+    taken, target = stepped(name, 1, 1)
+    target.load_state_dict(copy.deepcopy(source.state_dict()))
+    assert torch.equal(taken.master, given.master)
+    assert torch.equal(taken.dequantize(), nc.quantize(given.master, name).dequantize())
+
+
+def loaded_in_place(mesh, name, other):
+    """By get_state_dict and set_state_dict, between which nobody fills the histories."""
+    optimizers, models = [], []
+    for format in (other, name):
+        torch.manual_seed(len(models))
+        model = nn.Sequential(nn.Linear(64, 64, bias=False))
+        with torch.no_grad():
+            model[0].weight.mul_(1 + 4 * (format == other))
+        models.append(fully_shard(nc.convert(model, format), mesh=mesh))
+        optimizers.append(nc.FusedAdam(models[-1].parameters(), lr=1e-2))
+    models[0](torch.ones(2, 64)).sum().backward()
+    optimizers[0].step()
+    options = StateDictOptions(full_state_dict=True)
+    model_state, state = get_state_dict(models[0], optimizers[0], options=options)
+    parts = {"model_state_dict": model_state, "optim_state_dict": state}
+    set_state_dict(models[1], optimizers[1], **parts, options=options)
+    models[1].unshard()
+    master = models[0].state_dict()["0.weight"].full_tensor()
+    assert torch.equal(models[1][0].weight.dequantize(), nc.quantize(master, name).dequantize())
+
+
+@FORMAT_NAMES
+def test_a_sharded_state_of_another_format(name):
+    ranks.run(1, "cpu", loaded_in_place, name, "mxfp8_e4m3")

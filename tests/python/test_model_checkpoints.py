@@ -73,6 +73,19 @@ def test_a_state_dict_holds_masters(format):
         assert one[0].state_dict(keep_vars=True)["weight"] is weight
 
 
+def test_a_weight_that_is_tied_or_moved_later(format):
+    """The state dicts of the module that has it hold its master, too."""
+    model = nc.convert(nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 128)), format)
+    model.append(nn.Linear(128, 128))
+    model.append(nn.Linear(128, 128))
+    model[2].weight = model[0].weight
+    model[3].register_parameter("weight", nn.Parameter(model[1].weight.detach()))
+    state = model.state_dict()
+    assert {type(value) for value in state.values()} == {torch.Tensor}
+    assert same(state["2.weight"], model[0].weight.master)
+    assert same(state["3.weight"], model[1].weight.master)
+
+
 def test_without_a_master_the_bytes_are_saved(format):
     model, other = converted(format), converted(format)
     for one in (model, other):

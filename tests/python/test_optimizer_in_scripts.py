@@ -192,6 +192,37 @@ def test_an_adam_that_fused_adam_is_not(options, words):
     assert len(optimizer.state) == 0
 
 
+@pytest.mark.parametrize("option", ["amsgrad", "maximize", "differentiable"])
+def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
+    """In a group, as a keyword, and between steps."""
+    weight = nn.Parameter(torch.ones(8))
+    for make in (
+        lambda: nc.FusedAdam([{"params": [weight], option: True}]),
+        lambda: nc.FusedAdam([weight], **{option: True}),
+    ):
+        with pytest.raises(ValueError, match=rf"has {option}=True: an Adam .*no such option"):
+            make()
+    optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
+    weight.grad = torch.ones(8)
+    optimizer.step()
+    optimizer.param_groups[0][option] = True
+    before = weight.detach().clone()
+    with pytest.raises(ValueError, match=f"group 0 has {option}=True"):
+        optimizer.step()
+    assert same(weight, before)
+
+
+def test_options_that_are_none():
+    weight = nn.Parameter(torch.ones(8))
+    with pytest.raises(TypeError, match="FusedAdam has no option 'momentum'"):
+        nc.FusedAdam([weight], momentum=0.9)
+    optimizer = nc.FusedAdam([weight])
+    optimizer.param_groups[0]["lr"] = "fast"
+    weight.grad = torch.ones(8)
+    with pytest.raises(ValueError, match=r"group 0: of .'lr': 'fast'.*could not convert"):
+        optimizer.step()
+
+
 def test_state_of_another_optimizer():
     weight = nn.Parameter(torch.ones(8))
     theirs = torch.optim.SGD([("one.weight", weight)], lr=0.1, momentum=0.9)

@@ -64,7 +64,9 @@ def _describe(value: QuantizedTensor) -> tuple:
 def _room(name: str, shape, dtype, usages, has_master: bool, device) -> QuantizedTensor:
     rows, columns = matrix_shape(shape)
     bytes = buffers.allocate(registry.format(name), rows, columns, usages, device)
-    value = torch.empty(rows, columns, device=device) if has_master else None
+    value = None
+    if has_master:
+        value = torch.empty(rows, columns, dtype=torch.float32, device=device)
     return QuantizedTensor(Store(bytes, value if value is None else Master(value)), shape, dtype)
 
 

@@ -71,7 +71,9 @@ def _nothing(filter: Filter, shared: dict[str, str]) -> ValueError:
         called = f"; it was called with {order}"
     return ValueError(
         "the filter chooses no module of the model, so there is nothing to convert (the default "
-        f"chooses every nn.Linear, and experts{tied}{called})"
+        f"chooses every nn.Linear, and experts{tied}{called}). parameters= chooses others, of any "
+        "module, by the patterns of their names: nc.convert(model, format, filter=None, "
+        'parameters="*.c_*.weight"), as for GPT-2'
     )
 
 
@@ -111,7 +113,8 @@ def _with_weights(filter):
         if wanted and not experts.weights_of(module):
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "
-                "no parameter `weight`, and none of three dimensions (parameters= chooses any)"
+                "no parameter `weight`, and none of three dimensions (parameters= chooses any). "
+                'Patterns leave it out: filter="*" takes every linear layer that has one'
             )
         return bool(wanted)
 

@@ -15,8 +15,16 @@ def attach(module: nn.Module) -> None:
     """Has a module's state dicts hold the masters of its quantized weights, in float32, and has
     load_state_dict(assign=True) keep them quantized. Twice is as once.
     """
+    if hold_masters in module._state_dict_hooks.values():
+        return
     module.register_state_dict_post_hook(hold_masters)
     module.register_load_state_dict_pre_hook(assign_quantized)
+
+
+def _meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
+    """Of each parameter that a module gets: a quantized one may be tied, or moved, to another."""
+    if parameter is not None and _is_quantized(parameter):
+        attach(module)
 
 
 def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
@@ -88,3 +96,6 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     quantized.copy_(given)
     dtype = parameter.dtype if value.dtype == torch.float32 else value.dtype
     return dtensors.like(value, quantized.with_store(quantized._store, dtype))
+
+
+nn.modules.module.register_module_parameter_registration_hook(_meet)

@@ -35,9 +35,7 @@ class Agreement:
         self._own, self._shared = len(stores) - len(sharing), None
         if sharing:
             self._shared = shared_casts.SharedCasts(sharing, process_group)
-        silence = torch.tensor(
-            [float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores), device="cpu"
-        )
+        silence = _floats([float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores))
         # What the ranks say of each shard, and the amaxes, made anew from silence each time.
         self._silence = silence.to(self._stores[0].bytes.device)
         self._memory = torch.empty_like(self._silence)
@@ -56,7 +54,7 @@ class Agreement:
         self._memory.copy_(self._silence)
         stale = [(place, store) for place, store in enumerate(self._stores) if store.is_stale]
         if stale:  # otherwise the host has nothing to send, which it would wait for
-            self._said.copy_(torch.tensor([*map(_level, self._stores), 0.0], device="cpu"))
+            self._said.copy_(_floats([*map(_level, self._stores), 0.0]))
         casting.reduce_over(self._said, self._process_group)
         for casts, amaxes, _ in self._batches:
             casts.find_amaxes(into=amaxes, skip=self._said[-1:])
@@ -80,6 +78,10 @@ class Agreement:
             self._shared.cast_saved(place - self._own)
         else:
             casting.cast_again(store, self._amaxes[place : place + 1])
+
+
+def _floats(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
 def _level(store: Store) -> float:

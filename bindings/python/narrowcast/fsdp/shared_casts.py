@@ -56,7 +56,9 @@ class SharedCasts:
         store = self._stores[place]
         for part, casts in zip(self._exchange.parts, self._casts, strict=True):
             if place in part.places:
-                verdicts = torch.full((len(part.places),), _LEFT_ALONE, device="cpu")
+                verdicts = torch.full(
+                    (len(part.places),), _LEFT_ALONE, dtype=torch.float32, device="cpu"
+                )
                 verdicts[part.places.index(place)] = 0
                 drawn = store.master.saved.draw is not None
                 self._finish(part, casts, verdicts.to(store.bytes.device), drawn)

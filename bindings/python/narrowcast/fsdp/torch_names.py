@@ -224,7 +224,9 @@ def is_sharding() -> bool:
     """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and says to nobody
     along which dimension.
     """
-    return _is_called_by("torch.distributed.fsdp.")
+    return any(
+        f.f_globals.get("__name__", "").startswith("torch.distributed.fsdp.") for f in _frames()
+    )
 
 
 def being_sharded() -> torch.Tensor:
@@ -240,10 +242,6 @@ def is_measuring() -> bool:
 def is_distributing() -> bool:
     """Whether distribute_tensor is calling, which cuts a weight in the same way."""
     return any(frame.f_code.co_name == "_split_tensor" for frame in _frames())
-
-
-def _is_called_by(package: str) -> bool:
-    return any(frame.f_globals.get("__name__", "").startswith(package) for frame in _frames())
 
 
 def _caller_of(method: str, argument: str = "self"):

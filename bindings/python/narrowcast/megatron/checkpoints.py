@@ -30,7 +30,7 @@ class Checkpoints:
 
     def _state_of_nothing(self):
         inner = type(self.optimizer).state_dict(self.optimizer)
-        return {**inner, "state": {0: {"step": torch.zeros(())}}}
+        return {**inner, "state": {0: {"step": torch.zeros((), dtype=torch.float32)}}}
 
     def load_state_dict(self, state_dict):
         """Megatron's. Where it brings masters, the weights' bytes are made from them, which is

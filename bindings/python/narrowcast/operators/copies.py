@@ -1,6 +1,7 @@
 """Copies and new tensors: the bytes as they are in other memory, or zeros."""
 
 import math
+import sys
 
 import torch
 
@@ -79,11 +80,30 @@ def _to_copy(func, args, kwargs):
     if device == tensor.device:
         return tensor.with_store(tensor._view.own_store(), dtype)
 
+    if device.type == "meta" and tensor._store.master is None:
+        _check_returns(tensor)
+
     def move(buffer):
         return buffer.to(device, non_blocking=values["non_blocking"])
 
     store = tensor._store if tensor._view.is_whole else tensor._view.own_store()
     return tensor.with_store(store.map(move), dtype)
+
+
+def _check_returns(tensor: QuantizedTensor) -> None:
+    """ValueError where accelerate has all ranks forget their weights, to be sent those of rank 0 as
+    plain values; on all ranks, for later rank 0 alone would know.
+    """
+    module = sys.modules.get("accelerate.utils.fsdp_utils")
+    frame = None if module is None else sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals is vars(module) and frame.f_code.co_name == "fsdp2_prepare_model":
+            raise ValueError(
+                f"{tensor.describe()}: accelerate's cpu_ram_efficient_loading sends values from "
+                "rank 0, and this weight has bytes alone, no master. Set "
+                "cpu_ram_efficient_loading=False, or keep masters: nc.convert(..., trainable=True)"
+            )
+        frame = frame.f_back
 
 
 def _is_autocast(device: str) -> bool:

@@ -79,7 +79,8 @@ def _assign_data(func, args, kwargs):
         raise NotImplementedError(
             f"{tensor.describe()}: assigning to .data replaces the bytes, and takes a whole weight "
             "of the same format, shape and device. Use weight.copy_(value) under torch.no_grad(), "
-            "which sets the bytes and the master"
+            "which sets the bytes and the master; before a merge of peft's that does so (DoRA, "
+            "IA3, safe_merge=True and others), nc.to_plain(model)"
         )
     as_torch_does(func, args, kwargs)
     tensor._view = value._view

@@ -11,6 +11,7 @@ from narrowcast.optimizer import asking, loading, members, observation, options,
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
+from narrowcast.optimizer.narrow import NarrowParameters
 from narrowcast.tensor import compiling
 from narrowcast.zero.updates import Updates
 
@@ -32,6 +33,8 @@ class FusedAdam(torch.optim.Optimizer):
                   parameter's position among all parameters, groups one after another. They may
                   differ by group and change between steps
     capturable    steps counted on the device, for CUDA graphs: not there yet
+    of_adamw      AdamW's `foreach` and `fused` mean nothing here; `amsgrad`, `maximize` and
+                  `differentiable` are refused, here and in groups
 
     Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
     weight, and the value of a bfloat16 or float16 one, are made from them. The master of a
@@ -53,11 +56,10 @@ class FusedAdam(torch.optim.Optimizer):
     handler of a signal raises finds a step done or not begun. Threads take turns.
 
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
-    a skipped step changes nothing.
-
-    Groups and state may be changed by hand between steps, as with torch's optimizers: a parameter
-    that is put into a group, or whose state is cleared or taken away, begins anew; one that is
-    taken out of its group is left alone.
+    a skipped step changes nothing. Groups and state may be changed by hand between steps, as with
+    torch's optimizers: a parameter that is put into a group, or whose state is cleared, begins
+    anew; one that is taken out is left alone. What is written to a parameter is what the next step
+    goes on with; but a write into `parameter.data` of a bfloat16 or float16 one is not seen.
     """
 
     _step_supports_amp_scaling = True
@@ -74,14 +76,14 @@ class FusedAdam(torch.optim.Optimizer):
         rounding: str = "nearest",
         seed: int = 0,
         capturable: bool = False,
+        **of_adamw,
     ):
+        torchs_adam.check_keywords(of_adamw)
         if state_dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
         if capturable:
-            raise NotImplementedError(
-                "capturable=True is not there yet: steps are counted, and their constants "
-                "computed, on the CPU"
-            )
+            why = "steps are counted, and their constants computed, on the CPU"
+            raise NotImplementedError(f"capturable=True is not there yet: {why}")
         self.state_dtype = state_dtype
         self.fused: list[Updates] = []  # by narrowcast.zero.fuse
         self._forget()
@@ -123,6 +125,7 @@ class FusedAdam(torch.optim.Optimizer):
                 loss = closure()
         if not self.state and asking.is_for_state():
             self.make_state(states.has_gradient)
+            self._was_asked = True
             return loss
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and found_inf.item() != 0:
@@ -139,6 +142,8 @@ class FusedAdam(torch.optim.Optimizer):
                 self._withdraw(error)
                 raise
             step()
+            self.narrow.note()
+            self._was_asked = False
             self._tables.end()
         return loss
 
@@ -164,6 +169,7 @@ class FusedAdam(torch.optim.Optimizer):
         if seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds
             self._rebuild()
+        self.narrow.follow()
         grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
         if not self._tables.prepare(constants, scale):
@@ -187,6 +193,7 @@ class FusedAdam(torch.optim.Optimizer):
             lines = [(entry.parameter, entry.line) for entry in entries]
             consensus.check_shards("parameters of FusedAdam", lines)
             self._are_alike = True
+        self.narrow.lay_out(entries)
         self._tables = Tables(entries, self.masters, self.fused, self._table_seeds)
         self._roster = _C.Roster(self.state, self.param_groups)
 
@@ -201,8 +208,9 @@ class FusedAdam(torch.optim.Optimizer):
         """
         self._table_seeds = self._roster = None
         self.masters: dict[torch.Tensor, torch.Tensor] = {}
+        self.narrow = NarrowParameters()
         self._tables = Tables([], self.masters, self.fused, [])
-        self._are_alike = False
+        self._are_alike = self._was_asked = False  # `_was_asked`: its state is there for its form
         self._lock = threading.RLock()
 
     def forget_tables(self) -> None:
@@ -218,7 +226,7 @@ class FusedAdam(torch.optim.Optimizer):
         if any(self.state.values()):
             self.make_state(states.is_trained)
         states.follow_masters(self)
-        saved = states.with_own_histories(super().state_dict())
+        saved = states.with_own_histories(super().state_dict(), begin=self._was_asked)
         saved["param_groups"] = [*map(torchs_adam.with_their_options, saved["param_groups"])]
         return saved
 
@@ -229,7 +237,7 @@ class FusedAdam(torch.optim.Optimizer):
         the masters stay as they are. ValueError, before anything changes, if it does not fit.
         """
         loading.load_state_dict(self, state_dict, options.check)
-        self._roster = None
+        self._roster, self._was_asked = None, False
 
     def __getstate__(self):
         return {**super().__getstate__(), "state_dtype": self.state_dtype}

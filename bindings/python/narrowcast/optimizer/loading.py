@@ -23,9 +23,9 @@ def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     pairs, without = saved_state.matching(optimizer, state_dict)
     theirs = torchs_adam.is_theirs(state_dict)
     made = states.missing(optimizer, {parameter for parameter, _, _ in pairs}.__contains__)
-    not_saved = torchs_adam.NOT_THEIRS if theirs else ()
     for parameter, name, saved in pairs:
         state = made.get(parameter) or optimizer.state[parameter]
+        not_saved = torchs_adam.NOT_THEIRS if theirs else _absent(saved)
         saved_state.check({k: v for k, v in state.items() if k not in not_saved}, saved, name)
     pairs_of_groups = _options(optimizer, state_dict, check_group)
     for group, options in pairs_of_groups:
@@ -49,19 +49,27 @@ def _options(optimizer, state_dict: dict, check_group) -> list[tuple[dict, dict]
     return pairs
 
 
+def _absent(saved: dict) -> set[str]:
+    """Of a state that was saved in a format without delayed scaling: a history, which begins."""
+    return {"history"} - set(saved)
+
+
 def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], theirs: bool) -> None:
     """Values into the state. Of torch's Adam they say nothing about weights."""
     seeds = {entry.parameter: entry.seed for entry in members.entries(optimizer)}
     with torch.no_grad():
         for parameter, _, saved in pairs:
             state = optimizer.state[parameter]
+            optimizer.narrow.take_up(parameter, state)  # what is loaded may be the state itself
             for key, value in state.items():
                 if theirs and key in torchs_adam.NOT_THEIRS:
                     continue
-                fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_
-                fill(saved[key])
+                known = saved.get(key, 0)  # of no history, as after a write
+                fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
+                fill(known)
             if not theirs:
                 _settle(parameter, state, seeds[parameter])
+            optimizer.narrow.know(parameter, state)
 
 
 def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:

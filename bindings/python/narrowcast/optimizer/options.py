@@ -1,6 +1,7 @@
 """The options of a group of parameters, checked."""
 
 from narrowcast import _C
+from narrowcast.optimizer import torchs_adam
 from narrowcast.tensor.quantization import check_rounding, check_word
 
 
@@ -24,8 +25,13 @@ def check(group: dict, index: int) -> None:
 
 def constants(group: dict, index: int) -> _C.AdamOptions:
     """A group's constants. ValueError if one makes no sense."""
-    lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
-    beta1, beta2 = (float(beta) for beta in group["betas"])
+    torchs_adam.check(group, f"group {index}")
+    try:
+        lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
+        beta1, beta2 = (float(beta) for beta in group["betas"])
+    except (TypeError, ValueError) as error:
+        given = {key: group[key] for key in ("lr", "eps", "weight_decay", "betas")}
+        raise type(error)(f"group {index}: of {given}, {error}") from None
     if not (lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1):
         raise ValueError(
             f"group {index}: lr {lr}, eps {eps} and weight_decay {decay} must be 0 or above, and "

@@ -35,7 +35,8 @@ class Reduction:
         count, used = sum(counts), _HEADER + 2 * sum(counts)
         sizes = [_HEADER, count, count, -used % _MULTIPLE]
         silence = torch.zeros(sum(sizes), dtype=torch.float32, device="cpu")
-        silence[1:_HEADER] = torch.tensor(_halves(consensus.digest(facts)), device="cpu")
+        halves = _halves(consensus.digest(facts))
+        silence[1:_HEADER] = torch.tensor(halves, dtype=torch.float32, device="cpu")
         device = next(iter(tables.values()))[0].store.bytes.device
         self._silence = silence.to(device)
         self._memory = torch.empty_like(self._silence)

@@ -67,6 +67,7 @@ def add(optimizer, made: dict[torch.Tensor, dict]) -> None:
         optimizer.state[parameter].update(state)
         if "master" in state:
             optimizer.masters[parameter] = state["master"]
+        optimizer.narrow.know(parameter, state)
 
 
 def has_gradient(parameter: torch.Tensor) -> bool:
@@ -102,6 +103,7 @@ def follow_masters(optimizer) -> None:
     masters = optimizer.masters
     for _, parameter, _ in members.named(optimizer.param_groups):
         local, state = dtensors.local_of(parameter), optimizer.state.get(parameter, {})
+        optimizer.narrow.take_up(parameter, state)
         if isinstance(local, QuantizedTensor) and "history" in state:
             state["history"] = local._store.bytes.history
         own = isinstance(local, QuantizedTensor) and state.get("master") is masters.get(parameter)
@@ -111,12 +113,16 @@ def follow_masters(optimizer) -> None:
             state["master"] = masters[parameter] = dtensors.like(parameter, local.master)
 
 
-def with_own_histories(state_dict: dict) -> dict:
+def with_own_histories(state_dict: dict, begin: bool) -> dict:
     """A state dict whose histories are no memory of the weights': a checkpoint is loaded into the
     state dicts of model and optimizer at once, in any order, and a weight that is written to, even
-    with what the checkpoint has, forgets its history.
+    with what the checkpoint has, forgets its history. `begin`: with histories that do, because
+    those of the weights may be left there by a checkpoint of another format, and belong to none of
+    its values.
     """
     for key, state in state_dict["state"].items():
         if "history" in state:
-            state_dict["state"][key] = {**state, "history": state["history"].clone()}
+            history = state["history"]
+            own = torch.zeros_like(history) if begin else history.clone()
+            state_dict["state"][key] = {**state, "history": own}
     return state_dict

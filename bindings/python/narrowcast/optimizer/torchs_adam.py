@@ -19,15 +19,28 @@ def is_theirs(state_dict: dict) -> bool:
     return bool(groups) and not any("rounding" in group for group in groups)
 
 
-def options_of(group: dict, index: int) -> dict:
-    """The options of a saved group. ValueError for an Adam that FusedAdam is not."""
-    for key, what in _REFUSED.items():
+def check(group: dict, what: str) -> None:
+    """ValueError for a group of an Adam that FusedAdam is not."""
+    for key, does in _REFUSED.items():
         if group.get(key):
             raise ValueError(
-                f"group {index} of the state dict has {key}=True: an Adam {what}, and FusedAdam "
-                f"has no such option. Go on with the optimizer that saved it, or train on from the "
-                "weights alone"
+                f"{what} has {key}={group[key]!r}: an Adam {does}, and FusedAdam has no such "
+                "option. Leave it out; a state that was saved with it goes on in the optimizer "
+                "that saved it alone"
             )
+
+
+def check_keywords(given: dict) -> None:
+    """TypeError for what torch's AdamW does not take either; ValueError for what it does alone."""
+    for key in given:
+        if key not in (*_WAYS, *_REFUSED):
+            raise TypeError(f"FusedAdam has no option {key!r}")
+    check(given, "FusedAdam")
+
+
+def options_of(group: dict, index: int) -> dict:
+    """The options of a saved group. ValueError for an Adam that FusedAdam is not."""
+    check(group, f"group {index} of the state dict")
     dropped = {"params", "capturable", _DECOUPLED, *_WAYS, *_REFUSED}
     options = {key: value for key, value in group.items() if key not in dropped}
     if _DECOUPLED in group:

@@ -4,6 +4,7 @@ reduction that they may need.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 _DIGEST = 2  # integers: half of a digest, and its negative
 _DIGEST_VALUES = 2**31
-_NOBODYS = torch.tensor(-1.0).view(torch.int32).item()  # a verdict; a launch leaves its shard alone
+# A verdict, the bits of -1.0: a launch leaves its shard alone.
+_NOBODYS = struct.unpack("<i", struct.pack("<f", -1.0))[0]
 _WAY_OUT = (
     "the other ranks have updated their shards. Every rank raises this error. Load a checkpoint on "
     "all ranks; or go on, after nc.quantize_master_weights has made the bytes of the masters as "
@@ -67,7 +69,7 @@ class Updates:
         _, self._digest, verdicts, _ = exchange.silence[: sum(sizes)].split(sizes)
         self._order = list(chain.from_iterable(part.places for part in exchange.parts))
         owned = [self.shards[place].master is not None for place in self._order]
-        verdicts.copy_(torch.tensor([0 if own else _NOBODYS for own in owned]))
+        verdicts.copy_(_int32([0 if own else _NOBODYS for own in owned]))
         _, _, self._verdicts, self._lacking = exchange.header.split(sizes)
         self._exchange = exchange
 
@@ -79,7 +81,7 @@ class Updates:
         if not self._exchange.is_current():
             self._make_exchange(self._exchange.ranges, self._exchange.group)
         digest = consensus.digest(sorted({str(seed) for seed in seeds})) % _DIGEST_VALUES
-        self._digest.copy_(torch.tensor([digest, -digest]))
+        self._digest.copy_(_int32([digest, -digest]))
         known = {id(entry.parameter): entry for entry in entries}
         self.tables, at = [], 0
         for part in self._exchange.parts:
@@ -120,8 +122,9 @@ class Updates:
         """In the place of a parameter: of an empty shard, or of one that the optimizer's groups no
         longer have.
         """
-        empty = torch.zeros(0, device=self._exchange.device)
-        state = {"step": torch.zeros((), device="cpu"), "exp_avg": empty, "exp_avg_sq": empty}
+        empty = torch.zeros(0, dtype=torch.float32, device=self._exchange.device)
+        step = torch.zeros((), dtype=torch.float32, device="cpu")
+        state = {"step": step, "exp_avg": empty, "exp_avg_sq": empty}
         return empty, "no parameter", 0, state, 0, 0
 
     def is_current(self) -> bool:
@@ -186,3 +189,7 @@ class Updates:
 def place_in(every: list[Updates], parameter: torch.Tensor) -> int | None:
     """Of a parameter in the lists that it is fused in; None if it is no flat shard."""
     return next((one.places[id(parameter)] for one in every if id(parameter) in one.places), None)
+
+
+def _int32(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device="cpu")

@@ -1,0 +1,107 @@
+"""bfloat16 and float16 parameters beside quantized ones: what is written to them is what FusedAdam
+goes on with, as torch's AdamW does.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import same
+from narrowcast.tensor import dtensors
+
+FORMAT = nc.formats()[0]
+
+
+def build(dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return nc.convert(nn.Sequential(nn.Linear(128, 128), nn.LayerNorm(128)).to(dtype), FORMAT)
+
+
+def step(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def loaded(model, value):
+    state = {name: torch.full_like(old, value) for name, old in model.state_dict().items()}
+    model.load_state_dict(state)
+
+
+def exchanged(model, value):
+    model[0].bias.data = torch.full_like(model[0].bias, value)
+
+
+WRITES = {
+    "load": loaded,
+    "fill": lambda model, value: nn.init.constant_(model[0].bias, value),
+    "clamp": lambda model, value: model[0].bias.clamp_(value, value),
+    "data": exchanged,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_is_written_stays(name, dtype):
+    model = build(dtype)
+    optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
+    bias, rest = model[0].bias, model[1].bias
+    for number, value in enumerate((0.25, -0.5)):
+        step(model, optimizer)
+        untouched = optimizer.state[rest]["master"].clone()
+        with torch.no_grad():
+            WRITES[name](model, value)
+        saved = optimizer.state_dict()["state"]
+        assert number == 0 or same(saved[1]["master"], torch.full((128,), value))
+        if name != "load":
+            assert same(optimizer.state[rest]["master"], untouched)
+        step(model, optimizer)
+        moved = optimizer.state[bias]["master"] - value
+        assert moved.abs().max() < 2**-9
+        assert same(bias, optimizer.state[bias]["master"].to(dtype))
+
+
+def test_a_master_of_the_users_is_the_value():
+    """Also where the parameter has changed since the last step."""
+    model = build()
+    optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
+    step(model, optimizer)
+    bias = model[0].bias
+    optimizer.state[bias]["master"].fill_(0.75)
+    with torch.no_grad():
+        bias.zero_()
+    step(model, optimizer)
+    assert (optimizer.state[bias]["master"] - 0.75).abs().max() < 2**-9
+
+
+def test_small_steps_add_up():
+    """No step of its own is taken for somebody's write: masters have what bfloat16 has not."""
+    model = build()
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-5, weight_decay=0)
+    scale = model[1].weight
+    for _ in range(200):
+        step(model, optimizer)
+    moved = 1 - optimizer.state[scale]["master"]
+    torch.testing.assert_close(moved, torch.full((128,), 200e-5), rtol=2e-3, atol=0)
+
+
+def sharded(mesh):
+    model = fully_shard(build(), mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
+    step(model, optimizer)
+    state = {name: torch.full_like(old, 0.25) for name, old in model.state_dict().items()}
+    set_model_state_dict(model, state)
+    step(model, optimizer)
+    for parameter in (model[0].bias, model[1].weight):
+        master = dtensors.local_of(optimizer.state[parameter]["master"])
+        assert (master - 0.25).abs().max() < 2**-9
+        assert same(parameter.to_local(), master.to(torch.bfloat16))
+
+
+def test_shards():
+    ranks.run(2, "cpu", sharded)
