@@ -18,6 +18,11 @@ namespace {
 // at full speed.
 constexpr int64_t kFullSpeedRunBytes = 32;
 constexpr int64_t kSmallestTileRows = 32;
+// Elements of fewer than 8 bits leave the GPU more to do for each byte that it moves; there what is
+// written along columns pays in whole lines of its cache alone, with all scales of such a run.
+constexpr int64_t kLineBytes = 128;
+// Of the shared memory of a thread block, so that several are at work on a multiprocessor.
+constexpr int64_t kStripBytes = 36'864;
 
 Layout layout_of(const Format& format, const Usage& usage) {
   const bool dense = format.packing.value == Packing::kDense;
@@ -72,6 +77,28 @@ int64_t tile_rows(const Plan& plan) {
     while (layout.transposed && rows * layout.element_bits / 8 < kFullSpeedRunBytes) rows *= 2;
   }
   return rows;
+}
+
+// What waits in shared memory of `rows` rows (runtime/tile/cuda_strip.cuh), about.
+int64_t staged_bytes(const Layout& layout, int64_t rows) {
+  constexpr int64_t kTileColumns = 128;
+  const int64_t codes = layout.transposed ? rows * kTileColumns * layout.element_bits / 8 : 0;
+  if (spans_tensor(layout)) return codes;
+  return codes +
+         rows / layout.block_rows * (kTileColumns / layout.block_columns) * layout.scale_bytes;
+}
+
+int64_t strip_tiles(const Plan& plan) {
+  int64_t tiles = 1;
+  const auto staged = [&](int64_t rows) {
+    return staged_bytes(plan.rowwise, rows) + staged_bytes(plan.columnwise, rows);
+  };
+  for (const Layout& layout : {plan.rowwise, plan.columnwise}) {
+    const auto run = [&] { return tiles * plan.tile_rows * layout.element_bits / 8; };
+    if (!layout.transposed || layout.element_bits == 8) continue;
+    while (run() < kLineBytes && staged(2 * tiles * plan.tile_rows) <= kStripBytes) tiles *= 2;
+  }
+  return tiles;
 }
 
 // As runtime/numeric/scale_rule.hpp has it: the largest element times the largest scale.
@@ -144,6 +171,7 @@ Plan derive(const Format& format) {
   // A delayed scale comes from earlier steps, so the cast need not wait for this step's amax.
   plan.optimizer_passes = plan.tensor_amax && !plan.delayed_amax ? 2 : 1;
   plan.tile_rows = tile_rows(plan);
+  plan.strip_tiles = strip_tiles(plan);
   plan.example = example_of(plan);
   plan.phases = phases_of(plan);
   plan.reasons = reasons_of(plan);

@@ -98,7 +98,7 @@ struct Reasons {
   std::string packing;   // how codes lie in the bytes of a stored row
   std::string decoding;  // the formula of a value
   std::string amax;      // what is reduced over shards
-  std::string tile_rows;
+  std::string tile_rows, strip_tiles;
   std::string collect;      // what owners of flat shards find before a cast
   std::string flat_shards;  // what their cuts divide, and what they reduce
 };
@@ -133,6 +133,7 @@ struct Plan {
   double wire_bits_per_element;  // the same, without repetition
   int optimizer_passes;          // kernels of a step: 2 if the cast must wait for the tensor's amax
   int64_t tile_rows;             // of the GPU's tile, and of the CPU's
+  int64_t strip_tiles;           // that a thread block of the GPU casts, one below the other
 
   float tensor_range;        // two levels: what the tensor scale brings the amax to; else 0
   int32_t significant_bits;  // of a decoded value, a scale that spans the tensor left aside

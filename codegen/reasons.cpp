@@ -137,6 +137,14 @@ std::string tile_rows(const Plan& plan) {
                      : "is the smallest that fills the GPU's warps.");
 }
 
+std::string strip_tiles(const Plan& plan) {
+  if (plan.strip_tiles == 1) return "A thread block of the GPU's casts has one tile.";
+  const int64_t rows = plan.strip_tiles * plan.tile_rows;
+  return "A thread block of the GPU's casts has " + std::to_string(plan.strip_tiles) +
+         " tiles, one below the other, so that transposed data is stored in runs of " +
+         std::to_string(rows * plan.columnwise.element_bits / 8) + " bytes.";
+}
+
 // What a cut of the flattened matrix divides in a usage.
 std::string divided(const nc_layout& layout) {
   const std::string block = block_text(layout) + " block";
@@ -189,6 +197,7 @@ Reasons reasons_of(const Plan& plan) {
   reasons.decoding = decoding(plan);
   reasons.amax = amax(plan);
   reasons.tile_rows = tile_rows(plan);
+  reasons.strip_tiles = strip_tiles(plan);
   reasons.collect = collect(plan);
   reasons.flat_shards = flat_shards(plan);
   return reasons;

@@ -77,6 +77,8 @@ std::string emit_format(const Plan& plan) {
       static constexpr bool kColumnwiseDerived = $columnwise_derived$;
       $tile_rows_reason$
       static constexpr int kTileRows = $tile_rows$;
+      $strip_tiles_reason$
+      static constexpr int kStripTiles = $strip_tiles$;
     };
 
     $table_facts$
@@ -92,6 +94,8 @@ std::string emit_format(const Plan& plan) {
                  {"columnwise_derived", flag(plan.columnwise_derived)},
                  {"tile_rows_reason", comment(plan.reasons.tile_rows, 2)},
                  {"tile_rows", std::to_string(plan.tile_rows)},
+                 {"strip_tiles_reason", comment(plan.reasons.strip_tiles, 2)},
+                 {"strip_tiles", std::to_string(plan.strip_tiles)},
                  {"table_facts", table_facts(plan)}});
   return printer.text();
 }

@@ -33,6 +33,8 @@ struct Format {
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 128 rows holds whole blocks.
   static constexpr int kTileRows = 128;
+  // A thread block of the GPU's casts has one tile.
+  static constexpr int kStripTiles = 1;
 };
 
 inline constexpr nc_format kFacts = {

@@ -108,6 +108,7 @@ NC_MACHINE void reduce_tile_amax(const Tile& tile, float* amax) {
 template <class Sequence>
 struct CpuKernels {
   using Tile = CpuTile<Sequence::kTileRows>;
+  static constexpr int64_t kTileRows = Sequence::kTileRows, kStepRows = Sequence::kTileRows;
   static constexpr int64_t kDecodeTileRows = Sequence::kTileRows;
   static constexpr int64_t kDeriveTileRows = Sequence::kTileRows;
 

@@ -17,6 +17,10 @@ struct alignas(8) CudaEntry {
   int32_t stopped;
 };
 
+__device__ __forceinline__ const void* grad_of(const nc_launch& launch, const CudaEntry& entry) {
+  return launch.steps == nullptr ? nullptr : entry.step.grad;
+}
+
 // The last tensor whose first tile is not above `tile`, by a whole warp: 32 tensors a comparison.
 __device__ __forceinline__ int64_t find_tensor(const nc_tensor* tensors, int64_t count,
                                                int64_t tile, int lane) {

@@ -132,11 +132,11 @@ std::vector<nc_tensor> shard_ends(const nc_tensor& shard, const nc_machine& mach
   std::vector<nc_tensor> ends;
   if (begin >= end) return ends;
   const auto add = [&](int64_t element) {
-    const int64_t row = element / shard.columns / machine.tile_rows * machine.tile_rows;
+    const int64_t row = element / shard.columns / machine.step_rows * machine.step_rows;
     if (!ends.empty() && ends.back().first_row == row) return;
     ends.push_back(shard);
     ends.back().first_row = row;
-    ends.back().end_row = std::min(row + machine.tile_rows, shard.rows);
+    ends.back().end_row = std::min(row + machine.step_rows, shard.rows);
   };
   if (waits(begin)) add(begin);
   if (waits(end)) add(end - 1);

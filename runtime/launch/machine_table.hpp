@@ -10,7 +10,8 @@ template <class Sequence, class Kernels>
 constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pack,
                                    nc_transfer_function unpack) {
   nc_machine machine{};
-  machine.tile_rows = Sequence::kTileRows;
+  machine.tile_rows = Kernels::kTileRows;
+  machine.step_rows = Kernels::kStepRows;
   machine.tile_columns = tile_columns;
   machine.decode_tile_rows = Kernels::kDecodeTileRows;
   machine.derive_tile_rows = Kernels::kDeriveTileRows;

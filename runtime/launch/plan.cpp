@@ -7,6 +7,7 @@ namespace {
 
 int64_t tile_rows(const nc_machine& machine, nc_function function) {
   if (function == nullptr) return machine.tile_rows;
+  if (function == machine.dequantize_rowwise) return machine.step_rows;
   if (function == machine.dequantize_columnwise) return machine.decode_tile_rows;
   if (function == machine.derive_columnwise) return machine.derive_tile_rows;
   return machine.tile_rows;

@@ -58,7 +58,7 @@ void update_tile(const nc_launch& launch, int64_t tile) {
 const nc_machine& cpu_machine() {
   static constexpr nc_machine kMachine = [] {
     nc_machine machine{};
-    machine.tile_rows = 1;
+    machine.tile_rows = machine.step_rows = 1;
     machine.tile_columns = kRun;
     machine.update = cpu_for_each_tile<update_tile>;
     return machine;

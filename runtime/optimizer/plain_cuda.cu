@@ -10,11 +10,15 @@ constexpr int64_t kRun = kThreads * kThreadRows * kThreadColumns;  // elements o
 
 // A whole run is a matrix of kWarpColumns columns.
 __device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_step& step,
-                                           int64_t first, CudaShared<kWarps>& shared) {
-  using Tile = CudaTile<kWarps, Owned::kAll>;
+                                           int64_t first) {
+  using Tile = CudaValues<kWarps, Owned::kAll>;
   const int64_t row = first / kWarpColumns;
-  Tile tile({row + Tile::kRows, kWarpColumns}, {row, 0}, {tensor, nc_launch{}, false},
-            {0, Tile::kRows}, /*is_first=*/first == 0, /*has_words=*/true, shared);
+  Tile tile({{row + Tile::kRows, kWarpColumns},
+             {row, 0},
+             {tensor, nc_launch{}, false},
+             {0, Tile::kRows},
+             /*is_first=*/first == 0,
+             /*has_words=*/true});
   update_tile(tile, tensor, step);
   if (tensor.parameter != nullptr) store_value(tile, tensor, tensor.parameter);
 }
@@ -38,7 +42,6 @@ __device__ __forceinline__ void update_element(const nc_tensor& tensor, const nc
 
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ CudaLaunch launch) {
-  __shared__ CudaShared<kWarps> shared;
   __shared__ CudaEntry entry;
   if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
   const nc_tensor& tensor = entry.tensor;
@@ -49,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
       reinterpret_cast<uint64_t>(tensor.exp_avg_sq) | reinterpret_cast<uint64_t>(step.grad) |
       reinterpret_cast<uint64_t>(tensor.parameter);
   if (low_bits % 16 == 0 && first + kRun <= tensor.columns) {
-    update_run(tensor, step, first, shared);
+    update_run(tensor, step, first);
     return;
   }
   const int64_t end = first + kRun < tensor.columns ? first + kRun : tensor.columns;
@@ -73,7 +76,7 @@ const char* update(const nc_launch* launch) {
 const nc_machine& cuda_machine() {
   static constexpr nc_machine kMachine = [] {
     nc_machine machine{};
-    machine.tile_rows = 1;
+    machine.tile_rows = machine.step_rows = 1;
     machine.tile_columns = kRun;
     machine.update = update;
     return machine;

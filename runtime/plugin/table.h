@@ -10,7 +10,7 @@
 #include "runtime/geometry/layout.h"
 
 #define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 6u
+#define NC_PLUGIN_VERSION 7u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
@@ -132,7 +132,8 @@ typedef struct nc_tensor {
   int64_t before, after;      /* elements of the matrix that are other owners', ahead of the shard
                                  and behind it; of casts, updates and their amaxes */
   int64_t first_row, end_row; /* rows whose tiles the launch visits, the first at a multiple of
-                                 tile_rows; end_row 0: all */
+                                 tile_rows, or where only a step is visited of step_rows; end_row
+                                 0: all */
   const nc_seams* seams;      /* NULL where nothing is shared with other owners */
   void* value;   /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
                     update, the result of a decoding. Of a flat shard this, and all that has a
@@ -257,6 +258,8 @@ typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
 
 typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
+  int64_t step_rows; /* of the steps in which a tile is worked through: a whole number of them; and
+                        of the tiles of dequantize_rowwise */
   int64_t decode_tile_rows, derive_tile_rows; /* of dequantize_columnwise and of derive_columnwise,
                                                  in the place of tile_rows */
   nc_function reduce_amax;   /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of

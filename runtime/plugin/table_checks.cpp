@@ -134,6 +134,7 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
   const auto field = [&](const char* member) { return name + "." + member; };
   checks.number(field("tile_rows"), machine.tile_rows, 1, kMost);
   checks.number(field("tile_columns"), machine.tile_columns, 1, kMost);
+  checks.number(field("step_rows"), machine.step_rows, 1, kMost);
   checks.number(field("decode_tile_rows"), machine.decode_tile_rows, 1, kMost);
   checks.number(field("derive_tile_rows"), machine.derive_tile_rows, 1, kMost);
   checks.there(field("cast"), machine.cast);

@@ -10,17 +10,21 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <class ElementType, Layout kStoredAs>
+enum class Usage { kRowwise, kColumnwise };
+
+template <class ElementType, Layout kStoredAs, Usage kOf>
 struct DataBuffer {
   using Element = ElementType;
   static constexpr Layout kLayout = kStoredAs;
+  static constexpr Usage kUsage = kOf;
   uint8_t* bytes;
 };
 
-template <class StoredType, Layout kStoredAs>
+template <class StoredType, Layout kStoredAs, Usage kOf>
 struct ScaleBuffer {
   using Stored = StoredType;
   static constexpr Layout kLayout = kStoredAs;
+  static constexpr Usage kUsage = kOf;
   Stored* scales;
 };
 
@@ -29,10 +33,10 @@ struct Buffers {
   using Element = typename Format::Element;
   using Stored = typename Format::ScaleType::Stored;
 
-  DataBuffer<Element, Format::kRowwise> rowwise_data;
-  ScaleBuffer<Stored, Format::kRowwise> rowwise_scale;
-  DataBuffer<Element, Format::kColumnwise> columnwise_data;
-  ScaleBuffer<Stored, Format::kColumnwise> columnwise_scale;
+  DataBuffer<Element, Format::kRowwise, Usage::kRowwise> rowwise_data;
+  ScaleBuffer<Stored, Format::kRowwise, Usage::kRowwise> rowwise_scale;
+  DataBuffer<Element, Format::kColumnwise, Usage::kColumnwise> columnwise_data;
+  ScaleBuffer<Stored, Format::kColumnwise, Usage::kColumnwise> columnwise_scale;
   // Which usages are asked for: an empty matrix may have a scale, but no data.
   bool rowwise, columnwise;
 

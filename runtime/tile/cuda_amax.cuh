@@ -30,13 +30,13 @@ __device__ __forceinline__ void reduce_lanes(int lane, float (&value)[kDown][kAc
   }
 }
 
-// The maxima across groups of warps, of the columns in the thread's share.
+// The maxima across groups of warps, of the columns in the thread's share. `staged`: in shared
+// memory.
 template <class Share, class Place, int kAcross>
-__device__ __forceinline__ void reduce_warps(const Place& at, const float (&value)[kAcross],
+__device__ __forceinline__ void reduce_warps(const Place& at, float* staged,
+                                             const float (&value)[kAcross],
                                              float (&largest)[Share::kAcross]) {
   constexpr int kWarps = Share::Blocks::kWarps;
-  float* staged = reinterpret_cast<float*>(at.stage);
-  __syncthreads();
 #pragma unroll
   for (int across = 0; across < kAcross; ++across)
     staged[(at.warp * kAcross + across) * kWarpSize + at.lane] = value[across];
@@ -53,12 +53,12 @@ __device__ __forceinline__ void reduce_warps(const Place& at, const float (&valu
   }
 }
 
-// The columns of all shares, after reduce_warps. They have the half of the stage that it leaves.
+// The columns of all shares.
 template <class Share, class Place, int kAcross>
-__device__ __forceinline__ void gather_warps(const Place& at, const float (&mine)[Share::kAcross],
+__device__ __forceinline__ void gather_warps(const Place& at, float* staged,
+                                             const float (&mine)[Share::kAcross],
                                              float (&all)[kAcross]) {
   constexpr int kWarps = Share::Blocks::kWarps;
-  float* staged = reinterpret_cast<float*>(at.stage) + Place::kThreads * kAcross;
   const int first = at.warp / kWarps * kAcross, own = first + Share::across(at.warp);
 #pragma unroll
   for (int across = 0; across < Share::kAcross; ++across)
@@ -69,20 +69,27 @@ __device__ __forceinline__ void gather_warps(const Place& at, const float (&mine
     all[across] = staged[(first + across) * kWarpSize + at.lane];
 }
 
-// The largest magnitudes of the blocks in a thread's share.
+// The largest magnitudes of the blocks in a thread's share. Warps exchange maxima in one half of
+// the exchange, and multipliers in the other, which each begin free: of a tile that is full the
+// barrier of the multipliers comes after the last read of the maxima, and that of the next maxima
+// after the last read of the multipliers. Of others a cast may not follow.
 template <class Share, class Place>
 struct CudaAmax {
   using Blocks = typename Share::Blocks;
+  static constexpr bool kGathers = Share::kAcross < Blocks::kAcross;
   const Place& at;
+  float* exchange;
   float value[Share::kDown][Share::kAcross];
 
   // `largest`: in the thread.
-  __device__ __forceinline__ CudaAmax(const Place& at,
+  __device__ __forceinline__ CudaAmax(const Place& at, float* exchange,
                                       float (&largest)[Blocks::kDown][Blocks::kAcross])
-      : at(at) {
+      : at(at), exchange(exchange) {
     reduce_lanes<Blocks::kLanes>(at.lane, largest);
     if constexpr (Blocks::kWarps > 1) {
-      reduce_warps<Share>(at, largest[0], value[0]);
+      if constexpr (!Place::kFull) __syncthreads();
+      reduce_warps<Share>(at, exchange, largest[0], value[0]);
+      if constexpr (Place::kFull && !kGathers) __syncthreads();
     } else {
 #pragma unroll
       for (int down = 0; down < Share::kDown; ++down) {
@@ -140,8 +147,8 @@ struct CudaAmax {
  private:
   __device__ __forceinline__ void gather(const float (&mine)[Share::kDown][Share::kAcross],
                                          float (&all)[Blocks::kDown][Blocks::kAcross]) const {
-    if constexpr (Share::kAcross < Blocks::kAcross) {
-      gather_warps<Share>(at, mine[0], all[0]);
+    if constexpr (kGathers) {
+      gather_warps<Share>(at, exchange + Place::kThreads * Blocks::kAcross, mine[0], all[0]);
     } else {
 #pragma unroll
       for (int down = 0; down < Blocks::kDown; ++down) {

@@ -7,13 +7,6 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// One stage serves all exchanges between warps, one after the other: each begins and ends with a
-// barrier.
-template <int kWarps>
-struct alignas(16) CudaShared {
-  unsigned char stage[kWarps * kWarpColumns * kThreadRows];
-};
-
 // What of a tile is the launch's own: all of it; whole rows, as of most tiles that a cut divides;
 // or whatever it is. Of the first two every access is a whole word.
 enum class Owned { kAll, kRows, kSome };
@@ -41,11 +34,9 @@ struct CudaPlace {
   bool is_first;   // of those that the launch has of the matrix
   bool has_words;  // four elements of a row are the launch's own together, and lie in one word
   int lane, warp;
-  unsigned char* stage;
 
   __device__ __forceinline__ CudaPlace(Extent matrix, Extent origin, const Part& part,
-                                       TileRows rows, bool is_first, bool has_words,
-                                       CudaShared<kWarps>& shared)
+                                       TileRows rows, bool is_first, bool has_words)
       : matrix(matrix),
         origin(origin),
         part(part),
@@ -53,8 +44,15 @@ struct CudaPlace {
         is_first(is_first),
         has_words(kOwned != Owned::kSome || has_words),
         lane(thread_number() % kWarpSize),
-        warp(thread_number() / kWarpSize),
-        stage(shared.stage) {}
+        warp(thread_number() / kWarpSize) {}
+
+  // The same of a tile further down.
+  __device__ __forceinline__ CudaPlace below(int tiles) const {
+    CudaPlace place = *this;
+    place.origin.rows += tiles * kRows;
+    place.is_first = is_first && tiles == 0;
+    return place;
+  }
 
   // Of this thread's first element.
   __device__ __forceinline__ int64_t row() const { return origin.rows + warp * kThreadRows; }

@@ -1,11 +1,12 @@
-// Scales from registers to the scale buffers. A scale may be stored more often than once a
-// block, and exchanged, so the tile's scales meet in shared memory, and are written from there as
-// runs of the stored matrix.
+// Scales from registers to the scale buffers. A scale may be stored more often than once a block,
+// and exchanged, so those of a strip meet in shared memory, and are written from there as runs of
+// the stored matrix.
 #pragma once
 
 #include <numeric>
 
 #include "runtime/tile/cuda_place.cuh"
+#include "runtime/tile/cuda_strip.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -15,13 +16,14 @@ struct alignas(sizeof(Stored) * kCount) ScaleWord {
   Stored scale[kCount];
 };
 
-// How the scales of a whole tile lie in the stored matrix: `kRuns` rows, each with kRunLength
-// consecutive entries.
-template <Layout kLayout, class Place>
+// How the scales of kTiles tiles, one below the other, lie in the stored matrix: `kRuns` rows, each
+// with kRunLength consecutive entries.
+template <Layout kLayout, class Place, int kTiles = 1>
 struct ScaleRuns {
   static constexpr int kPerRows = static_cast<int>(kLayout.scale_per_rows);
   static constexpr int kPerColumns = static_cast<int>(kLayout.scale_per_columns);
-  static constexpr int kDown = Place::kRows / kPerRows, kAcross = Place::kColumns / kPerColumns;
+  static constexpr int kDown = kTiles * Place::kRows / kPerRows;
+  static constexpr int kAcross = Place::kColumns / kPerColumns;
   static constexpr int kRuns = kLayout.scale_transposed ? kAcross : kDown;
   static constexpr int kRunLength = kLayout.scale_transposed ? kDown : kAcross;
   // Entries that may be written as one word: what divides the run, the padded rows and 16 bytes.
@@ -29,28 +31,28 @@ struct ScaleRuns {
       std::gcd(kRunLength, static_cast<int>(kLayout.scale_pad_columns)), 16 / kLayout.scale_bytes);
 };
 
-// Each block's scale once, from the first thread that holds it.
-template <class Share, class Place, class Stored>
-__device__ __forceinline__ void stage_scales(const Place& at,
+// Each block's scale once, from the first thread that holds it, as tile `step`'s of the strip.
+template <class Place, class Stage, class Share, class Stored>
+__device__ __forceinline__ void stage_scales(const Place& at, Stage& stage, int step,
                                              const CudaScales<Share, Stored>& scales) {
   if (!Share::is_first(at.lane, at.warp)) return;
-  constexpr int kPitch = Place::kColumns / Share::kBlockColumns;
-  const int first_row = at.warp * kThreadRows / Share::kBlockRows + Share::down(at.lane);
-  const int first_column = at.lane * kThreadColumns / Share::kBlockColumns + Share::across(at.warp);
-  Stored* staged = reinterpret_cast<Stored*>(at.stage) + first_row * kPitch + first_column;
+  const int row = step * Place::kRows + at.warp * kThreadRows;
+  const int column = at.lane * kThreadColumns / Share::kBlockColumns + Share::across(at.warp);
+  Stored* staged = stage.of_row(row) + Share::down(at.lane) * Stage::kPitch + column;
 #pragma unroll
   for (int down = 0; down < Share::kDown; ++down) {
 #pragma unroll
     for (int across = 0; across < Share::kAcross; ++across)
-      staged[down * kPitch + across] = scales.stored[down][across];
+      staged[down * Stage::kPitch + across] = scales.stored[down][across];
   }
 }
 
-// From shared memory, where the tile's R x C blocks have one scale each, to the stored matrix.
-template <Layout kLayout, int R, int C, class Place, class Stored>
+// From shared memory, where the R x C blocks of kTiles tiles have one scale each, to the stored
+// matrix; `at`: the first of them.
+template <Layout kLayout, int R, int C, int kTiles = 1, class Place, class Stored>
 __device__ __forceinline__ void store_staged_scales(const Place& at, Stored* target,
                                                     const Stored* staged) {
-  using Runs = ScaleRuns<kLayout, Place>;
+  using Runs = ScaleRuns<kLayout, Place, kTiles>;
   constexpr int kWord = Place::kFull ? Runs::kWord : 1;
   constexpr int kWords = Runs::kRuns * (Runs::kRunLength / kWord);
   const int64_t pitch = scale_shape(kLayout, at.matrix).columns;
@@ -73,27 +75,6 @@ __device__ __forceinline__ void store_staged_scales(const Place& at, Stored* tar
     }
     if constexpr (Place::kFull)
       *reinterpret_cast<ScaleWord<Stored, kWord>*>(corner + run * pitch + entry) = word;
-  }
-}
-
-template <Layout kLayout, class Share, class Place, class Stored>
-__device__ __forceinline__ void store_block_scales(const Place& at, Stored* target,
-                                                   const CudaScales<Share, Stored>& scales) {
-  __syncthreads();
-  stage_scales(at, scales);
-  __syncthreads();
-  store_staged_scales<kLayout, Share::kBlockRows, Share::kBlockColumns>(
-      at, target, reinterpret_cast<const Stored*>(at.stage));
-}
-
-// The one scale of a tensor comes from the first tile, which every tensor has.
-template <Layout kLayout, class Share, class Place, class Stored>
-__device__ __forceinline__ void store_scales(const Place& at, Stored* target,
-                                             const CudaScales<Share, Stored>& scales) {
-  if constexpr (!spans_tensor(kLayout)) {
-    store_block_scales<kLayout>(at, target, scales);
-  } else if (at.is_first && threadIdx.x == 0) {
-    *target = scales.stored[0][0];
   }
 }
 

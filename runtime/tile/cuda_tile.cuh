@@ -1,27 +1,34 @@
 // The tile of the GPU's casts: a thread block's piece of the matrix in registers, and the
 // operations that the generated sequences make codes with. kWarps warps hold 8 * kWarps rows x 128
 // columns, 8 rows x 4 columns a thread. What lies outside the matrix, or is another owner's, counts
-// as zero and is never written.
+// as zero and is never written. Codes along columns and scales go to the tile's strip, which is
+// written after all its tiles have been cast, and a barrier.
 #pragma once
 
 #include "runtime/tile/buffers.hpp"
 #include "runtime/tile/cuda_amax.cuh"
+#include "runtime/tile/cuda_columns.cuh"
 #include "runtime/tile/cuda_data.cuh"
 #include "runtime/tile/cuda_encode.cuh"
-#include "runtime/tile/cuda_exchange.cuh"
 #include "runtime/tile/cuda_lines.cuh"
 #include "runtime/tile/cuda_memory.cuh"
 #include "runtime/tile/cuda_scale.cuh"
+#include "runtime/tile/cuda_strip.cuh"
+#include "runtime/tile/cuda_values.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <int kWarps, Owned kOwned>
-struct CudaTile : CudaPlace<kWarps, kOwned> {
-  using Place = CudaPlace<kWarps, kOwned>;
-  using Place::kColumns, Place::kFull, Place::kRows, Place::lane, Place::matrix, Place::offset,
-      Place::Place, Place::part, Place::stage, Place::warp;
+template <class Strip, Owned kOwned>
+struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
+  using Values = CudaValues<Strip::kWarps, kOwned>;
+  using Place = typename Values::Place;
+  using Place::kColumns, Place::kFull, Place::kRows, Place::matrix, Place::offset, Values::x;
 
-  float x[kThreadRows][kThreadColumns];
+  Strip& strip;
+  int step;  // which of the strip's tiles this is
+
+  __device__ __forceinline__ CudaTile(const Place& place, Strip& strip, int step)
+      : Values(place), strip(strip), step(step) {}
 
   // The largest magnitude of each R x C block: in the thread, then across lanes, then across warps.
   // fmaxf drops NaN, as long as one of the two is none.
@@ -38,25 +45,9 @@ struct CudaTile : CudaPlace<kWarps, kOwned> {
         of_block = first ? fabsf(x[r][c]) : fmaxf(of_block, fabsf(x[r][c]));
       }
     }
-    CudaAmax<EvenShare<R, C>, Place> amax(*this, largest);
+    CudaAmax<EvenShare<R, C>, Place> amax(*this, strip.exchange, largest);
     if constexpr (!kFull) amax.share();
     return amax;
-  }
-
-  // The values of all owners in the bytes that they share, after the own ones have been loaded.
-  __device__ __forceinline__ void share_values() {
-    if constexpr (!kFull) {
-      if (part.seams == nullptr || !part.has_values()) return;
-#pragma unroll
-      for (int r = 0; r < kThreadRows; ++r) {
-        const int64_t first = offset() + r * matrix.columns;
-        if (!part.has_values(first, first + kThreadColumns)) continue;
-#pragma unroll
-        for (int c = 0; c < kThreadColumns; ++c) {
-          if (this->column() + c < matrix.columns) x[r][c] = part.value_of(first + c, x[r][c]);
-        }
-      }
-    }
   }
 
   // The largest magnitude of this warp's rows, in all its lanes.
@@ -95,15 +86,41 @@ struct CudaTile : CudaPlace<kWarps, kOwned> {
     if constexpr (!Buffer::kLayout.transposed) {
       store_rows<Buffer::kLayout>(*this, bytes, codes);
     } else if constexpr (kOwned != Owned::kSome) {
-      store_exchanged<Buffer::kLayout>(*this, bytes, codes);
+      stage_codes<Buffer::kLayout>(*this, strip.template codes<Buffer::kUsage>(), step, codes);
     } else {
-      store_exchanged_bytes<Buffer::kLayout>(*this, bytes, codes);
+      store_column_bytes<Buffer::kLayout>(*this, bytes, codes);
     }
   }
 
+  // The one scale of a tensor comes from the first tile, which every tensor has.
   template <class Buffer, class Scales>
   __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
-    store_scales<Buffer::kLayout>(*this, in_global_memory(buffer.scales), scales);
+    if constexpr (!spans_tensor(Buffer::kLayout)) {
+      stage_scales(*this, strip.template scales<Buffer::kUsage>(), step, scales);
+    } else if (this->is_first && threadIdx.x == 0) {
+      *in_global_memory(buffer.scales) = scales.stored[0][0];
+    }
+  }
+
+  // What the strip holds of kTiles tiles, of which this is the first.
+  template <int kTiles, class Buffers>
+  __device__ __forceinline__ void write_strip(const Buffers& out) const {
+    if (out.rowwise) write_usage<kTiles>(out.rowwise_data, out.rowwise_scale);
+    if (out.columnwise) write_usage<kTiles>(out.columnwise_data, out.columnwise_scale);
+  }
+
+ private:
+  template <int kTiles, class Data, class Scale>
+  __device__ __forceinline__ void write_usage(const Data& data, const Scale& scale) const {
+    if constexpr (Data::kLayout.transposed && kOwned != Owned::kSome)
+      write_codes<Data::kLayout, kTiles>(*this, in_global_memory(data.bytes),
+                                         strip.template codes<Data::kUsage>(), step);
+    if constexpr (!spans_tensor(Scale::kLayout)) {
+      auto& stage = strip.template scales<Scale::kUsage>();
+      using Stage = std::remove_reference_t<decltype(stage)>;
+      store_staged_scales<Scale::kLayout, Stage::kBlockRows, Stage::kBlockColumns, kTiles>(
+          *this, in_global_memory(scale.scales), stage.of_row(step * Place::kRows));
+    }
   }
 };
 

@@ -49,25 +49,25 @@ struct Facts {
   int64_t row_step, shard_row_step, column_step;
   bool derived, tensor_amax;
   int passes;
-  int64_t tile_rows;
+  int64_t tile_rows, strip_tiles;
 };
 
 constexpr Facts kFacts[] = {
-    {"fp8_e4m3", 8, 8, 1, 1, 1, true, true, 2, 32},
-    {"fp8_e5m2", 8, 8, 1, 1, 1, true, true, 2, 32},
-    {"fp8_e4m3_delayed", 8, 8, 1, 1, 1, true, true, 1, 32},
-    {"fp8_block128", 8.001953125, 8.001953125, 128, 128, 128, true, false, 1, 128},
-    {"fp8_block1x128", 8.25, 8.25, 128, 128, 128, false, false, 1, 128},
-    {"mxfp8_e4m3", 8.25, 8.25, 32, 32, 32, false, false, 1, 32},
-    {"mxfp8_e5m2", 8.25, 8.25, 32, 32, 32, false, false, 1, 32},
-    {"mxfp8_2d", 8.25, 8.0078125, 32, 32, 32, true, false, 1, 32},
-    {"nvfp4", 4.5, 4.03125, 16, 16, 16, true, true, 2, 64},
-    {"nvfp4_1d", 4.5, 4.5, 16, 16, 16, false, true, 2, 64},
-    {"mxfp4", 4.25, 4.25, 32, 32, 32, false, false, 1, 64},
-    {"mxfp6_e2m3", 6.25, 6.25, 32, 32, 32, false, false, 1, 64},
-    {"mxfp6_e3m2", 6.25, 6.25, 32, 32, 32, false, false, 1, 64},
-    {"mxint8", 8.25, 8.25, 32, 32, 32, false, false, 1, 32},
-    {"int8_block32", 8.03125, 8.03125, 32, 32, 32, true, false, 1, 32},
+    {"fp8_e4m3", 8, 8, 1, 1, 1, true, true, 2, 32, 1},
+    {"fp8_e5m2", 8, 8, 1, 1, 1, true, true, 2, 32, 1},
+    {"fp8_e4m3_delayed", 8, 8, 1, 1, 1, true, true, 1, 32, 1},
+    {"fp8_block128", 8.001953125, 8.001953125, 128, 128, 128, true, false, 1, 128, 1},
+    {"fp8_block1x128", 8.25, 8.25, 128, 128, 128, false, false, 1, 128, 1},
+    {"mxfp8_e4m3", 8.25, 8.25, 32, 32, 32, false, false, 1, 32, 1},
+    {"mxfp8_e5m2", 8.25, 8.25, 32, 32, 32, false, false, 1, 32, 1},
+    {"mxfp8_2d", 8.25, 8.0078125, 32, 32, 32, true, false, 1, 32, 1},
+    {"nvfp4", 4.5, 4.03125, 16, 16, 16, true, true, 2, 64, 4},
+    {"nvfp4_1d", 4.5, 4.5, 16, 16, 16, false, true, 2, 64, 4},
+    {"mxfp4", 4.25, 4.25, 32, 32, 32, false, false, 1, 64, 4},
+    {"mxfp6_e2m3", 6.25, 6.25, 32, 32, 32, false, false, 1, 64, 4},
+    {"mxfp6_e3m2", 6.25, 6.25, 32, 32, 32, false, false, 1, 64, 4},
+    {"mxint8", 8.25, 8.25, 32, 32, 32, false, false, 1, 32, 1},
+    {"int8_block32", 8.03125, 8.03125, 32, 32, 32, true, false, 1, 32, 1},
 };
 
 TEST_CASE("facts") {
@@ -84,6 +84,7 @@ TEST_CASE("facts") {
     CHECK(plan.tensor_amax == row.tensor_amax);
     CHECK(plan.optimizer_passes == row.passes);
     CHECK(plan.tile_rows == row.tile_rows);
+    CHECK(plan.strip_tiles == row.strip_tiles);
   }
   CHECK(std::size(kFacts) == good_specs().size());
 }
@@ -219,6 +220,7 @@ TEST_CASE("packing decides the row step where blocks do not, and one code a byte
   CHECK(loose.rowwise.element_bits == 8);
   CHECK(loose.bits_per_element == 8.25);
   CHECK(loose.tile_rows == 32);
+  CHECK(loose.strip_tiles == 1);
 }
 
 TEST_CASE("type names") {
