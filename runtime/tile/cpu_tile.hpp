@@ -11,72 +11,32 @@
 
 #include "runtime/tile/buffers.hpp"
 #include "runtime/tile/cpu_amax.hpp"
+#include "runtime/tile/cpu_blocks.hpp"
 #include "runtime/tile/cpu_data.hpp"
 #include "runtime/tile/cpu_encode.hpp"
-#include "runtime/tile/part.hpp"
+#include "runtime/tile/cpu_place.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
 template <int kTileRows>
-struct CpuTile {
-  static constexpr int kRows = kTileRows;
-  // 128 KiB of floats: it stays in the second-level cache.
-  static constexpr int kColumns = 32768 / kTileRows;
-  static constexpr int kWidestBlock = 128;
-  static_assert(kColumns <= kLongestRun);
+struct CpuTile : CpuPlace<kTileRows> {
+  using Place = CpuPlace<kTileRows>;
+  using Place::columns, Place::is_first, Place::kColumns, Place::kRows, Place::kWidestBlock,
+      Place::matrix, Place::offset, Place::origin, Place::part, Place::rows, Place::width,
+      Place::within;
+  template <int R, int C>
+  using Blocks = CpuBlocks<kRows, kColumns, R, C>;
+  template <int R, int C, class Stored>
+  using Scales = CpuScales<kRows, kColumns, R, C, Stored>;
 
-  Extent matrix, origin;
-  Part part;
-  bool is_first;      // of those that the launch has of the matrix
-  int rows, columns;  // of the tile, inside the matrix
-  int width;          // columns, up to whole blocks
   alignas(64) float x[kRows][kColumns];
 
   CpuTile(Extent matrix, Extent origin, const Part& part, bool is_first)
-      : matrix(matrix),
-        origin(origin),
-        part(part),
-        is_first(is_first),
-        rows(static_cast<int>(std::min<int64_t>(matrix.rows - origin.rows, kRows))),
-        columns(static_cast<int>(std::min<int64_t>(matrix.columns - origin.columns, kColumns))),
-        width(static_cast<int>(round_up(columns, kWidestBlock))) {
+      : Place(matrix, origin, part, is_first) {
     for (int r = 0; r < rows; ++r) {
       std::memset(x[r] + columns, 0, sizeof(float) * static_cast<size_t>(width - columns));
     }
   }
-
-  int64_t offset(int row) const { return (origin.rows + row) * matrix.columns + origin.columns; }
-
-  // The columns of a row, and the rows of a column, that are the launch's own.
-  Run own_columns(int row) const {
-    const int64_t first = offset(row);
-    return {within(part.begin - first, columns), within(part.end - first, columns)};
-  }
-  Run own_rows(int column) const {
-    if (part.is_whole(matrix)) return {0, rows};
-    const int64_t first = offset(0) + column;
-    return {within(ceil_div_any(part.begin - first, matrix.columns), rows),
-            within(ceil_div_any(part.end - first, matrix.columns), rows)};
-  }
-
-  // One value for each R x C block.
-  template <int R, int C>
-  struct Blocks {
-    static constexpr int kDown = kRows / R, kAcross = kColumns / C;
-    int down, across;  // blocks that the tile has
-    alignas(64) float value[kDown][kAcross];
-
-    template <class Rule>
-    NC_MACHINE auto map(const Rule& rule) const;
-  };
-
-  template <int R, int C, class StoredType>
-  struct Scales {
-    using Stored = StoredType;
-    static constexpr int kDown = kRows / R, kAcross = kColumns / C;
-    alignas(64) float multiplier[kDown][kAcross];
-    alignas(64) Stored stored[kDown][kAcross];
-  };
 
   // Codes are made on the way to memory: values, scales and the rounding are enough to know them.
   template <class Element, int R, int C, class Stored, class Rounding>
@@ -206,7 +166,7 @@ struct CpuTile {
     // The one scale of a tensor comes from the tile that every tensor has: tiles are on many
     // threads.
     if (spans_tensor(kLayout) && !is_first) return;
-    for_each_scale<kLayout>([&](int row, int column, int64_t index) {
+    this->template for_each_scale<kLayout>([&](int row, int column, int64_t index) {
       if (spans_tensor(kLayout) ||
           part.template touches_block_of<R, C>(matrix, origin.rows + row, origin.columns + column))
         buffer.scales[index] = scales.stored[row / R][column / C];
@@ -218,7 +178,7 @@ struct CpuTile {
   NC_MACHINE auto load_scale(const Buffer& buffer) const {
     constexpr Layout kLayout = Buffer::kLayout;
     Scales<R, C, typename Buffer::Stored> scales;
-    for_each_scale<kLayout>([&](int row, int column, int64_t index) {
+    this->template for_each_scale<kLayout>([&](int row, int column, int64_t index) {
       scales.stored[row / R][column / C] = buffer.scales[index];
     });
     return scales;
@@ -240,14 +200,6 @@ struct CpuTile {
   }
 
  private:
-  static int within(int64_t n, int most) {
-    return static_cast<int>(std::clamp<int64_t>(n, 0, most));
-  }
-  // Of any number: those below zero give one that is not above it.
-  static int64_t ceil_div_any(int64_t n, int64_t divisor) {
-    return n <= 0 ? 0 : ceil_div(n, divisor);
-  }
-
   // What the amaxes of all owners are, of the blocks that they share.
   template <int R, int C>
   NC_MACHINE void share(Blocks<R, C>& amax) const {
@@ -259,40 +211,6 @@ struct CpuTile {
       }
     });
   }
-
-  // Calls action(row, column, index) for each scale of the tile's part of the matrix: its first
-  // element in the tile, and its place in the buffer.
-  template <Layout kLayout, class Action>
-  NC_MACHINE void for_each_scale(const Action& action) const {
-    if constexpr (kLayout.block_rows == 0) {
-      action(0, 0, 0);
-    } else {
-      const int64_t pitch = scale_shape(kLayout, matrix).columns;
-      for (int r = 0; r < rows; r += kLayout.scale_per_rows) {
-        const Extent first = scale_position(kLayout, origin.rows + r, origin.columns);
-        int64_t index = first.rows * pitch + first.columns;
-        for (int c = 0; c < columns; c += kLayout.scale_per_columns) {
-          action(r, c, index);
-          index += kLayout.scale_transposed ? pitch : 1;
-        }
-      }
-    }
-  }
 };
-
-template <int kTileRows>
-template <int R, int C>
-template <class Rule>
-NC_MACHINE auto CpuTile<kTileRows>::Blocks<R, C>::map(const Rule& rule) const {
-  Scales<R, C, decltype(rule(0.0f).stored)> scales;
-  for (int down = 0; down < this->down; ++down) {
-    for (int across = 0; across < this->across; ++across) {
-      const auto scale = rule(value[down][across]);
-      scales.multiplier[down][across] = scale.multiplier;
-      scales.stored[down][across] = scale.stored;
-    }
-  }
-  return scales;
-}
 
 }  // namespace narrowcast::inline NC_VARIANT

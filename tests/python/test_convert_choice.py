@@ -3,6 +3,8 @@ any name.
 """
 
 import functools
+import re
+import warnings
 
 import pytest
 import torch
@@ -167,6 +169,32 @@ def test_what_is_named_is_not_left_out_in_silence():
     nc.convert(one, FORMAT, parameters="embedding.weight")  # and the head by default
     assert type(one["head"].weight) is nc.QuantizedTensor
     assert one["head"].weight is one["embedding"].weight
+
+
+class Conv1D(nn.Module):
+    """As transformers has it: a linear layer that is no nn.Linear."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64))
+
+
+def test_matrices_that_the_default_leaves_out_are_said():
+    def gpt2():
+        blocks = nn.ModuleList([nn.ModuleDict({"c_fc": Conv1D()}) for _ in range(3)])
+        return nn.ModuleDict({"e": nn.Embedding(64, 64), "h": blocks, "head": nn.Linear(64, 64)})
+
+    words = r"leaves 60% .* in 3 parameters of two dimensions such as h\.0\.c_fc\.weight\."
+    with pytest.warns(UserWarning, match=words) as seen:
+        one = nc.convert(gpt2(), FORMAT)
+    (advised,) = re.findall(r'parameters="(.*)"\)', str(seen[0].message))
+    assert not any(isinstance(block["c_fc"].weight, nc.QuantizedTensor) for block in one["h"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = nc.convert(gpt2(), FORMAT, filter=None, parameters=advised)  # of the user's own
+        assert all(type(block["c_fc"].weight) is nc.QuantizedTensor for block in other["h"])
+        nc.convert(other, FORMAT)  # what is quantized already is not left out
+        nc.convert(nn.Sequential(nn.Embedding(640, 64), nn.Linear(64, 64)), FORMAT)
 
 
 def test_a_layer_without_weight_is_an_error():

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, experts, fitting, held, registry, selection, state_dicts
+from narrowcast import consensus, experts, fitting, held, left_out, registry, selection, state_dicts
 from narrowcast.conversion_options import Options, partners_of
 from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.parallel import cuts, wrappers, written
@@ -62,8 +62,8 @@ def convert(
     fully_shard; then it is collective. Weights that modules share stay shared; by default one that
     is an nn.Linear's and another module's too (a tied head) is left out. Warns of optimizers that
     hold replaced parameters, and of weights that cannot be cut over all ranks of a default process
-    group, and if a tenth of the elements or more is in parameters of three dimensions that are left
-    out. nc.summary says what was done.
+    group, and if a tenth of the elements or more is left out in parameters of three dimensions, or
+    by the default in matrices of modules that are no nn.Linear. nc.summary says what was done.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
@@ -80,13 +80,14 @@ def convert(
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     weights = selection.chosen(model, filter, parameters)
-    left_out = experts.left_out(model, {id(weight) for _, weight, _ in weights})
+    is_default = filter is selection.default_filter and parameters is None
+    left = left_out.of(model, {id(weight) for _, weight, _ in weights}, is_default)
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
     held.warn_of_optimizers(weights)
     _watch(model, weights, format)
-    experts.warn_of(left_out)
+    left_out.warn_of(left)
     return model
 
 

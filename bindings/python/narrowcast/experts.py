@@ -2,16 +2,12 @@
 dimensions, [experts, out, in] or [experts, in, out].
 """
 
-import warnings
-from typing import NamedTuple
-
 from torch import nn
 
 from narrowcast.registry import Format
 
 _OF_ONE_MATRIX = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _OF_ONE_MATRIX += (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_NOTABLE = 0.1  # of a model's elements
 
 
 def is_of_one_matrix(module: nn.Module) -> bool:
@@ -24,7 +20,7 @@ def are_experts(name: str, module: nn.Module) -> bool:
     parameters.
     """
     names = f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
-    return "expert" in names and bool(_stacks(module))
+    return "expert" in names and bool(stacks(module))
 
 
 def weights_of(module: nn.Module) -> list[str]:
@@ -33,10 +29,10 @@ def weights_of(module: nn.Module) -> list[str]:
     """
     if module._parameters.get("weight") is not None:
         return ["weight"]
-    return _stacks(module)
+    return stacks(module)
 
 
-def _stacks(module: nn.Module) -> list[str]:
+def stacks(module: nn.Module) -> list[str]:
     """The floating parameters of a module that are stacks of matrices."""
     if is_of_one_matrix(module):
         return []
@@ -58,40 +54,4 @@ def check_blocks(name: str, weight: nn.Parameter, modules, format: Format) -> No
             f"blocks begin at multiples of {format.row_step} rows, so some would lie in two "
             f"experts. Use experts of a multiple of {format.row_step} rows, or a format with a "
             "smaller row step; or leave them out with nc.convert's filter"
-        )
-
-
-class LeftOut(NamedTuple):
-    """Stacks of matrices that are not converted: the name of one, their number, and their share of
-    a model's elements.
-    """
-
-    name: str
-    count: int
-    share: float
-
-
-def left_out(model: nn.Module, chosen: set[int]) -> LeftOut | None:
-    """Those besides the parameters of which the id() is in `chosen`; None if they are a small part
-    of the model.
-    """
-    sizes = {}
-    for path, module in model.named_modules():
-        for attribute in _stacks(module):
-            parameter = module._parameters[attribute]
-            if id(parameter) not in chosen:
-                sizes[f"{path}.{attribute}" if path else attribute] = parameter.numel()
-    share = sum(sizes.values()) / max(sum(one.numel() for one in model.parameters()), 1)
-    return LeftOut(next(iter(sizes)), len(sizes), share) if share >= _NOTABLE else None
-
-
-def warn_of(left_out: LeftOut | None) -> None:
-    """UserWarning that says so."""
-    if left_out is not None:
-        warnings.warn(
-            f"nc.convert leaves {left_out.share:.0%} of the model's elements as they are, in "
-            f"{left_out.count} parameters of three dimensions such as {left_out.name}. If they are "
-            "experts, let the filter choose their modules too: of a module without `weight` it "
-            "converts the parameters of three dimensions",
-            stacklevel=3,
         )

@@ -5,11 +5,11 @@ what a backward has gathered, and the next forward reads it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from torch import nn
 
+from narrowcast import callers
 from narrowcast.fsdp import torch_names
 
 # Callers of what is sharded, by the beginnings of their modules' names, as messages say it.
@@ -37,13 +37,10 @@ def caller() -> str | None:
     calls the first itself, in its forward, says so to nobody; FSDP2's hooks run within the call if
     it is of the module that is sharded.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
+    for name in map(callers.module_of, callers.frames()):
         for beginning, words in _CALLERS.items():
             if name.startswith(beginning):
                 return words
-        frame = frame.f_back
     return None
 
 

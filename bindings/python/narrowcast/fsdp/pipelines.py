@@ -5,7 +5,10 @@ FSDP2 gathers after that are other objects, whose gradients it would lose withou
 
 from __future__ import annotations
 
+import itertools
 import sys
+
+from narrowcast import callers
 
 _FUNCTION = "stage_backward_input"
 _MODULE = "torch.distributed.pipelining._backward"
@@ -25,9 +28,5 @@ def check(description: str) -> None:
 
 def _is_running() -> bool:
     """On any thread: autograd's engine has its own for a GPU, and the caller waits for it."""
-    for frame in sys._current_frames().values():
-        while frame is not None:
-            if frame.f_code.co_name == _FUNCTION and frame.f_globals.get("__name__") == _MODULE:
-                return True
-            frame = frame.f_back
-    return False
+    every = itertools.chain.from_iterable(map(callers.frames, sys._current_frames().values()))
+    return any(callers.is_function(frame, _MODULE, _FUNCTION) for frame in every)

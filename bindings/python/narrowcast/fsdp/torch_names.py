@@ -9,7 +9,6 @@ Most are the same in all versions of torch that narrowcast works with. What diff
     2.12 on    _fsdp_param_groups, one a mesh       all_states, each once
 """
 
-import sys
 from collections.abc import Iterator
 
 import torch
@@ -19,7 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from narrowcast import torch_version
+from narrowcast import callers, torch_version
 
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
@@ -90,7 +89,7 @@ def gathered_now(tensor: torch.Tensor) -> tuple:
     does. With CPUOffloadPolicy it asks a copy of the shard, and that once: see torch_parameters.
     """
     found = (one for one in _parameters() if local_tensor(one[1]) is tensor)
-    asking = _caller_of("all_gather_inputs")
+    asking = callers.argument_of("all_gather_inputs")
     offloaded = (one for one in _parameters() if one[1] is asking)
     return next(found, None) or next(offloaded, (None, None))
 
@@ -224,33 +223,20 @@ def is_sharding() -> bool:
     """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and says to nobody
     along which dimension.
     """
-    return any(
-        f.f_globals.get("__name__", "").startswith("torch.distributed.fsdp.") for f in _frames()
-    )
+    names = map(callers.module_of, callers.frames())
+    return any(name.startswith("torch.distributed.fsdp.") for name in names)
 
 
 def being_sharded() -> torch.Tensor:
     """What fully_shard is cutting: a DTensor, if that is a part of tensor parallelism."""
-    return _caller_of("_init_sharded_param", "param")
+    return callers.argument_of("_init_sharded_param", "param")
 
 
 def is_measuring() -> bool:
     """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
-    return _caller_of("_init_sharded_post_forward_param_metadata") is not None
+    return callers.argument_of("_init_sharded_post_forward_param_metadata") is not None
 
 
 def is_distributing() -> bool:
     """Whether distribute_tensor is calling, which cuts a weight in the same way."""
-    return any(frame.f_code.co_name == "_split_tensor" for frame in _frames())
-
-
-def _caller_of(method: str, argument: str = "self"):
-    """The FSDPParam that a method is running of, or what it was given; None if it is not."""
-    return next((f.f_locals[argument] for f in _frames() if f.f_code.co_name == method), None)
-
-
-def _frames() -> Iterator:
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    return any(frame.f_code.co_name == "_split_tensor" for frame in callers.frames())

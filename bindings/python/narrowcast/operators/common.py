@@ -58,4 +58,9 @@ def refuse(values, func, reason: str):
 
 def refuse_flat(tensor: QuantizedTensor, func) -> None:
     if tensor.is_flat:
-        refuse(tensor, func, "of a flat view: it serves views back, copies and storage queries")
+        refuse(
+            tensor,
+            func,
+            "of a flat view, which serves views back, copies, storage queries and "
+            "arithmetic. Use dequantize() and the plain tensor that it makes",
+        )

@@ -1,11 +1,10 @@
 """Copies and new tensors: the bytes as they are in other memory, or zeros."""
 
 import math
-import sys
 
 import torch
 
-from narrowcast import _C
+from narrowcast import _C, callers
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
@@ -94,16 +93,12 @@ def _check_returns(tensor: QuantizedTensor) -> None:
     """ValueError where accelerate has all ranks forget their weights, to be sent those of rank 0 as
     plain values; on all ranks, for later rank 0 alone would know.
     """
-    module = sys.modules.get("accelerate.utils.fsdp_utils")
-    frame = None if module is None else sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals is vars(module) and frame.f_code.co_name == "fsdp2_prepare_model":
-            raise ValueError(
-                f"{tensor.describe()}: accelerate's cpu_ram_efficient_loading sends values from "
-                "rank 0, and this weight has bytes alone, no master. Set "
-                "cpu_ram_efficient_loading=False, or keep masters: nc.convert(..., trainable=True)"
-            )
-        frame = frame.f_back
+    if callers.is_running("accelerate.utils.fsdp_utils", "fsdp2_prepare_model"):
+        raise ValueError(
+            f"{tensor.describe()}: accelerate's cpu_ram_efficient_loading sends values from rank "
+            "0, and this weight has bytes alone, no master. Set cpu_ram_efficient_loading=False, "
+            "or keep masters: nc.convert(..., trainable=True)"
+        )
 
 
 def _is_autocast(device: str) -> bool:

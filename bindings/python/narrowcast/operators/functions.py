@@ -1,6 +1,7 @@
 """torch functions on QuantizedTensors that must be seen above autograd."""
 
 import torch
+import torch.nn.functional as F
 
 from narrowcast.fsdp import sharding
 from narrowcast.operators import averages
@@ -28,6 +29,22 @@ def _to_plain(func, args, kwargs):
 
 
 _OWN = {torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.half: torch.float16}
+
+
+@handles(F.dropout, F.alpha_dropout, F.feature_alpha_dropout)
+def _drop_out(func, args, kwargs):
+    """Of the values: torch draws zeros and ones into a tensor like the weight, and multiplies."""
+    if _is_in_place(*args, **kwargs):
+        return as_torch_does(func, args, kwargs)
+    return _drop_out_of(func, *args, **kwargs)
+
+
+def _is_in_place(input, p=0.5, training=True, inplace=False) -> bool:
+    return inplace
+
+
+def _drop_out_of(func, input: QuantizedTensor, *args, **kwargs) -> torch.Tensor:
+    return func(input.dequantize(input.dtype), *args, **kwargs)
 
 
 @handles(

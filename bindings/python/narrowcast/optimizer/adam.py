@@ -79,11 +79,7 @@ class FusedAdam(torch.optim.Optimizer):
         **of_adamw,
     ):
         torchs_adam.check_keywords(of_adamw)
-        if state_dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
-        if capturable:
-            why = "steps are counted, and their constants computed, on the CPU"
-            raise NotImplementedError(f"capturable=True is not there yet: {why}")
+        options.check_choices(state_dtype, capturable)
         self.state_dtype = state_dtype
         self.fused: list[Updates] = []  # by narrowcast.zero.fuse
         self._forget()

@@ -1,8 +1,19 @@
 """The options of a group of parameters, checked."""
 
+import torch
+
 from narrowcast import _C
 from narrowcast.optimizer import torchs_adam
 from narrowcast.tensor.quantization import check_rounding, check_word
+
+
+def check_choices(state_dtype: torch.dtype, capturable: bool) -> None:
+    """ValueError or NotImplementedError for what all groups have alike."""
+    if state_dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
+    if capturable:
+        why = "steps are counted, and their constants computed, on the CPU"
+        raise NotImplementedError(f"capturable=True is not there yet: {why}")
 
 
 def seed_of(group: dict, index: int) -> int | None:

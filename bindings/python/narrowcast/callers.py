@@ -1,0 +1,35 @@
+"""The functions that are running, from the innermost out: whoever calls says so nowhere else."""
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+
+def frames(frame: FrameType | None = None) -> Iterator[FrameType]:
+    """Those of this thread, or from a given one on."""
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def module_of(frame: FrameType) -> str:
+    """The name of the module whose function it is."""
+    return frame.f_globals.get("__name__", "")
+
+
+def is_function(frame: FrameType, module: str, name: str) -> bool:
+    """Whether it is one of a module, by its name."""
+    return frame.f_code.co_name == name and module_of(frame) == module
+
+
+def is_running(module: str, name: str) -> bool:
+    """Whether a function of a module is, on this thread. Where the module was never imported, that
+    takes no look at the frames.
+    """
+    return module in sys.modules and any(is_function(one, module, name) for one in frames())
+
+
+def argument_of(name: str, argument: str = "self"):
+    """What the innermost running function of a name was given; None if there is none."""
+    return next((one.f_locals[argument] for one in frames() if one.f_code.co_name == name), None)
