@@ -138,9 +138,10 @@ std::string tile_rows(const Plan& plan) {
 }
 
 std::string strip_tiles(const Plan& plan) {
-  if (plan.strip_tiles == 1) return "A thread block of the GPU's casts has one tile.";
+  if (plan.strip_tiles == 1) return "A thread block of the GPU has one tile.";
   const int64_t rows = plan.strip_tiles * plan.tile_rows;
-  return "A thread block of the GPU's casts has " + std::to_string(plan.strip_tiles) +
+  return "Where the GPU casts many tensors, or parts of some, a thread block has " +
+         std::to_string(plan.strip_tiles) +
          " tiles, one below the other, so that transposed data is stored in runs of " +
          std::to_string(rows * plan.columnwise.element_bits / 8) + " bytes.";
 }

@@ -36,8 +36,8 @@ void block_fits_a_tile(const Format& format, Diagnostics& diagnostics) {
   }
 }
 
-// A byte of a stored scale for each element at the most: the GPU gathers a tile's scales in the
-// room of its codes.
+// A byte of a stored scale for each element at the most: the GPU gathers a tile's scales in shared
+// memory, and where it derives bytes in the room of its codes.
 void block_outnumbers_scale_bytes(const Format& format, Diagnostics& diagnostics) {
   if (!known(format.scale)) return;
   const int64_t bytes = row_of(format.scale.value).bytes;

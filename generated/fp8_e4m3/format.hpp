@@ -33,7 +33,7 @@ struct Format {
   static constexpr bool kColumnwiseDerived = true;
   // A tile of 32 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 32;
-  // A thread block of the GPU's casts has one tile.
+  // A thread block of the GPU has one tile.
   static constexpr int kStripTiles = 1;
 };
 

@@ -33,8 +33,8 @@ struct Format {
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 64 rows stores transposed data in runs of at least 32 bytes.
   static constexpr int kTileRows = 64;
-  // A thread block of the GPU's casts has 4 tiles, one below the other, so that transposed data is
-  // stored in runs of 192 bytes.
+  // Where the GPU casts many tensors, or parts of some, a thread block has 4 tiles, one below the
+  // other, so that transposed data is stored in runs of 192 bytes.
   static constexpr int kStripTiles = 4;
 };
 

@@ -44,7 +44,7 @@ struct Format {
   static constexpr bool kColumnwiseDerived = false;
   // A tile of 32 rows holds whole blocks.
   static constexpr int kTileRows = 32;
-  // A thread block of the GPU's casts has one tile.
+  // A thread block of the GPU has one tile.
   static constexpr int kStripTiles = 1;
 };
 

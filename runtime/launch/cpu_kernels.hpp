@@ -109,7 +109,7 @@ template <class Sequence>
 struct CpuKernels {
   using Tile = CpuTile<Sequence::kTileRows>;
   static constexpr int64_t kTileRows = Sequence::kTileRows, kStepRows = Sequence::kTileRows;
-  static constexpr int64_t kDecodeTileRows = Sequence::kTileRows;
+  static constexpr int64_t kDecodeTileRows[] = {Sequence::kTileRows, Sequence::kTileRows};
   static constexpr int64_t kDeriveTileRows = Sequence::kTileRows;
 
   struct Place {

@@ -24,11 +24,15 @@ struct CudaKernels {
   static constexpr int64_t kTileRows = Sequence::kTileRows * Sequence::kStripTiles;
   static constexpr int64_t kStepRows = Sequence::kTileRows;
 
-  static constexpr int64_t kDecodeTileRows = Decoding<Sequence, true>::kTile.rows;
+  static constexpr int64_t kDecodeTileRows[] = {Decoding<Sequence, false>::kTile.rows,
+                                                Decoding<Sequence, true>::kTile.rows};
   static constexpr int64_t kDeriveTileRows = Derivation<Sequence>::kTile.rows;
 
+  // A read needs many blocks, and each of them long stretches: of 8 tiles, however many a strip
+  // has.
+  static constexpr int kLargestTiles = Sequence::kStripTiles < 8 ? 8 / Sequence::kStripTiles : 1;
   static const char* reduce_amax(const nc_launch* l) {
-    return run_largest<kTileRows, kWarpColumns>(l);
+    return run_largest<kTileRows, kWarpColumns, kLargestTiles>(l);
   }
   template <class Rounding>
   static const char* run_cast(const nc_launch* launch) {

@@ -9,7 +9,6 @@
 namespace narrowcast::inline NC_VARIANT {
 
 inline constexpr int kLargestThreads = 256;
-inline constexpr int kLargestTiles = 8;  // whose share of the elements a block reads
 
 __device__ __forceinline__ int64_t first_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -58,14 +57,15 @@ __device__ __forceinline__ void raise_amax(float largest, unsigned* shared, floa
     atomicMax(target, *shared);
 }
 
-template <int kTileRows, int kTileColumns>
+// kTiles: whose share of the elements a block reads.
+template <int kTileRows, int kTileColumns, int kTiles>
 __global__ void __launch_bounds__(kLargestThreads)
     largest_kernel(const __grid_constant__ CudaLaunch parameters) {
   __shared__ CudaEntry entry;
   __shared__ unsigned shared;
   const nc_launch& launch = parameters.launch;
-  const int64_t end = first_of(int64_t{blockIdx.x + 1} * kLargestTiles, launch.tiles);
-  int64_t tile = int64_t{blockIdx.x} * kLargestTiles;
+  const int64_t end = first_of(int64_t{blockIdx.x + 1} * kTiles, launch.tiles);
+  int64_t tile = int64_t{blockIdx.x} * kTiles;
   while (tile < end) {
     const bool reads = load_entry</*kOfTile=*/true>(parameters, entry, tile);
     const nc_tensor& tensor = entry.tensor;
@@ -90,10 +90,11 @@ __global__ void __launch_bounds__(kLargestThreads)
   }
 }
 
-template <int kTileRows, int kTileColumns>
+template <int kTileRows, int kTileColumns, int kTiles>
 const char* run_largest(const nc_launch* launch) {
-  const int64_t blocks = ceil_div(launch->tiles, int64_t{kLargestTiles});
-  return launch_blocks<largest_kernel<kTileRows, kTileColumns>>(launch, blocks, kLargestThreads);
+  const int64_t blocks = ceil_div(launch->tiles, int64_t{kTiles});
+  return launch_blocks<largest_kernel<kTileRows, kTileColumns, kTiles>>(launch, blocks,
+                                                                        kLargestThreads);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

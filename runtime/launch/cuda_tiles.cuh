@@ -51,6 +51,9 @@ struct TileShared {
   template <Owned kOwned>
   using Place = CudaPlace<BlockStrip::kWarps, kOwned>;
 
+  static_assert(sizeof(BlockStrip) + sizeof(CudaEntry) <= 48 * 1024,
+                "a strip's codes and scales do not fit the shared memory of a thread block");
+
   __device__ __forceinline__ static CudaEntry& entry() {
     __shared__ CudaEntry entry;
     return entry;
@@ -103,11 +106,12 @@ __device__ __forceinline__ void run_edge(const nc_launch& launch, Extent origin,
     using Place = typename Shared::template Place<kOwned>;
     run_tiles<Sequence, Action, 1>(Place(matrix, origin, part, rows, is_first, has_words), launch);
   };
-  if (Action::kByStrips && in_words) {
-    const TileRows rows = own_rows<Sequence::kTileRows, kWarpColumns>(part, matrix, origin,
-                                                                      thread_number() % kWarpSize);
-    constexpr Owned kOwned = Action::kByStrips ? Owned::kRows : Owned::kSome;
-    if (rows.end >= 0) return run.template operator()<kOwned>(rows, true);
+  if constexpr (Action::kByStrips) {
+    TileRows rows{0, -1};
+    if (in_words)
+      rows = own_rows<Sequence::kTileRows, kWarpColumns>(part, matrix, origin,
+                                                         thread_number() % kWarpSize);
+    if (rows.end >= 0) return run.template operator()<Owned::kRows>(rows, true);
   }
   run.template operator()<Owned::kSome>({}, in_words && (part.begin | part.end) % 4 == 0);
 }
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   bool is_first = own.strip == tensor.first_tile && own.first == 0;
   const int count = kTiles == 1 ? 1 : own.count;
   const int64_t end_row = tensor.end_row == 0 ? tensor.rows : tensor.end_row;
-  if (count == kTiles && origin.rows < end_row &&
+  if (count == kTiles && origin.rows + (kTiles - 1) * kRows < end_row &&
       is_full<Sequence>(tensor, grad_of(launch, entry), origin, kTiles * kRows, kWarpColumns))
     return run_full<Sequence, Action, kTiles>(launch, origin, is_first);
 #pragma unroll 1

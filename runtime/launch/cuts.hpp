@@ -58,7 +58,7 @@ class Cuts {
 };
 
 // Gives an entry of a table the flat shard of elements `begin` to `end`, and has launches visit its
-// tiles alone; one, where it is empty. `seams`: in the machine's memory, or NULL.
+// tiles alone; those of one row, where it is empty. `seams`: in the machine's memory, or NULL.
 void set_shard(nc_tensor& tensor, const nc_machine& machine, int64_t begin, int64_t end,
                const nc_seams* seams);
 

@@ -13,7 +13,8 @@ constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pa
   machine.tile_rows = Kernels::kTileRows;
   machine.step_rows = Kernels::kStepRows;
   machine.tile_columns = tile_columns;
-  machine.decode_tile_rows = Kernels::kDecodeTileRows;
+  machine.decode_tile_rows[0] = Kernels::kDecodeTileRows[0];
+  machine.decode_tile_rows[1] = Kernels::kDecodeTileRows[1];
   machine.derive_tile_rows = Kernels::kDeriveTileRows;
   machine.cast = Kernels::cast;
   machine.collect = Kernels::collect;

@@ -7,8 +7,8 @@ namespace {
 
 int64_t tile_rows(const nc_machine& machine, nc_function function) {
   if (function == nullptr) return machine.tile_rows;
-  if (function == machine.dequantize_rowwise) return machine.step_rows;
-  if (function == machine.dequantize_columnwise) return machine.decode_tile_rows;
+  if (function == machine.dequantize_rowwise) return machine.decode_tile_rows[0];
+  if (function == machine.dequantize_columnwise) return machine.decode_tile_rows[1];
   if (function == machine.derive_columnwise) return machine.derive_tile_rows;
   return machine.tile_rows;
 }

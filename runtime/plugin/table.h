@@ -258,12 +258,12 @@ typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
 
 typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
-  int64_t step_rows; /* of the steps in which a tile is worked through: a whole number of them; and
-                        of the tiles of dequantize_rowwise */
-  int64_t decode_tile_rows, derive_tile_rows; /* of dequantize_columnwise and of derive_columnwise,
-                                                 in the place of tile_rows */
-  nc_function reduce_amax;   /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of
-                                value); NaN is dropped */
+  int64_t step_rows; /* of the steps in which a tile is worked through: a whole number of them */
+  int64_t decode_tile_rows[2]; /* of dequantize_rowwise and dequantize_columnwise, in the place of
+                                  tile_rows */
+  int64_t derive_tile_rows;    /* of derive_columnwise, likewise */
+  nc_function reduce_amax;     /* tensor_amax formats: amax[i] = max(amax[i], largest magnitude of
+                                  value); NaN is dropped */
   nc_function cast;          /* value -> buffers (and the tensor's amax). With delayed amax: encoded
                                 with history->present, and the amax is left to the history */
   nc_function collect;       /* of flat shards: the owner's part of what nc_seams shares, and

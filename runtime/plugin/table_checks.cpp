@@ -135,7 +135,8 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
   checks.number(field("tile_rows"), machine.tile_rows, 1, kMost);
   checks.number(field("tile_columns"), machine.tile_columns, 1, kMost);
   checks.number(field("step_rows"), machine.step_rows, 1, kMost);
-  checks.number(field("decode_tile_rows"), machine.decode_tile_rows, 1, kMost);
+  checks.number(field("decode_tile_rows[0]"), machine.decode_tile_rows[0], 1, kMost);
+  checks.number(field("decode_tile_rows[1]"), machine.decode_tile_rows[1], 1, kMost);
   checks.number(field("derive_tile_rows"), machine.derive_tile_rows, 1, kMost);
   checks.there(field("cast"), machine.cast);
   checks.there(field("collect"), machine.collect);

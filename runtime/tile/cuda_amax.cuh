@@ -69,8 +69,8 @@ __device__ __forceinline__ void gather_warps(const Place& at, float* staged,
     all[across] = staged[(first + across) * kWarpSize + at.lane];
 }
 
-// The largest magnitudes of the blocks in a thread's share. Warps exchange maxima in one half of
-// the exchange, and multipliers in the other, which each begin free: of a tile that is full the
+// The largest magnitudes of the blocks in a thread's share. Warps exchange maxima in one part of
+// shared memory, and multipliers in another, which each begin free: of a tile that is full the
 // barrier of the multipliers comes after the last read of the maxima, and that of the next maxima
 // after the last read of the multipliers. Of others a cast may not follow.
 template <class Share, class Place>
@@ -78,17 +78,17 @@ struct CudaAmax {
   using Blocks = typename Share::Blocks;
   static constexpr bool kGathers = Share::kAcross < Blocks::kAcross;
   const Place& at;
-  float* exchange;
+  float* multipliers;  // the exchange of those
   float value[Share::kDown][Share::kAcross];
 
   // `largest`: in the thread.
-  __device__ __forceinline__ CudaAmax(const Place& at, float* exchange,
+  __device__ __forceinline__ CudaAmax(const Place& at, float* maxima, float* multipliers,
                                       float (&largest)[Blocks::kDown][Blocks::kAcross])
-      : at(at), exchange(exchange) {
+      : at(at), multipliers(multipliers) {
     reduce_lanes<Blocks::kLanes>(at.lane, largest);
     if constexpr (Blocks::kWarps > 1) {
       if constexpr (!Place::kFull) __syncthreads();
-      reduce_warps<Share>(at, exchange, largest[0], value[0]);
+      reduce_warps<Share>(at, maxima, largest[0], value[0]);
       if constexpr (Place::kFull && !kGathers) __syncthreads();
     } else {
 #pragma unroll
@@ -148,7 +148,7 @@ struct CudaAmax {
   __device__ __forceinline__ void gather(const float (&mine)[Share::kDown][Share::kAcross],
                                          float (&all)[Blocks::kDown][Blocks::kAcross]) const {
     if constexpr (kGathers) {
-      gather_warps<Share>(at, exchange + Place::kThreads * Blocks::kAcross, mine[0], all[0]);
+      gather_warps<Share>(at, multipliers, mine[0], all[0]);
     } else {
 #pragma unroll
       for (int down = 0; down < Blocks::kDown; ++down) {

@@ -35,11 +35,11 @@ __device__ __forceinline__ void stage_codes(const Place& at, Stage& stage, int s
 // own entirely it writes whichever hold a code of its own.
 template <int kBits, int kBytes, class Place>
 __device__ __forceinline__ void store_run(const Place& at, uint8_t* target, uint64_t string,
-                                          int first, int column) {
+                                          int first) {
   const auto row_of = [&](int bit) { return (first * 8 + bit) / kBits; };
-  const auto owns = [&](int bit) { return at.owns_at(row_of(bit), column); };
+  const auto owns = [&](int bit) { return at.owns_row(row_of(bit)); };
   constexpr int kLast = kBytes * 8 - 1;
-  if (!at.touches_run(row_of(0), row_of(kLast), column)) return;
+  if (!at.touches_rows(row_of(0), row_of(kLast))) return;
   if (owns(0) && owns(kLast)) return store_string<kBytes>(target, string);
 #pragma unroll 1
   for (int b = 0; b < kBytes; ++b) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void write_codes(const Place& at, uint8_t* bytes, Sta
     const int column = index / kWords, word = index % kWords;
     const auto* run = stage.column(column / kThreadColumns, column % kThreadColumns);
     store_run<kBits, kBytes>(at, target + column * pitch + word * kBytes,
-                             run[step * kWordsOfTile + word], word * kBytes, column);
+                             run[step * kWordsOfTile + word], word * kBytes);
   }
 }
 

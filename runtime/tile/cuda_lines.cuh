@@ -1,5 +1,5 @@
-// Codes of elements that have few binades and no NaN (e2m1, e2m3), rounded to nearest, as packed
-// strings from the start: no code has a byte of its own, so none is moved.
+// Codes of elements that have few binades and no NaN (e2m1, e2m3), rounded to nearest and packed
+// densely, as strings from the start: no code has a byte of its own, so none is moved.
 #pragma once
 
 #include "runtime/numeric/small_float.hpp"
@@ -74,11 +74,13 @@ struct LineCodes {
 
   template <int kBits>
   __device__ __forceinline__ uint32_t row_string(int r) const {
+    static_assert(kBits == Element::kBits);
     return row[r].packed();
   }
 
   template <int kBits>
   __device__ __forceinline__ void column_strings(uint64_t (&columns)[kThreadColumns]) const {
+    static_assert(kBits == Element::kBits);
     constexpr uint32_t kString = (1u << 4 * kBits) - 1;
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {

@@ -67,17 +67,11 @@ struct CudaPlace {
     if constexpr (kByRows) return rows.has(warp * kThreadRows + r);
     return column() + c < matrix.columns && part.owns(offset() + r * matrix.columns + c);
   }
-  // Of one by its place in the tile; and whether a run down a column has any.
-  __device__ __forceinline__ bool owns_at(int r, int c) const {
-    if constexpr (kFull) return true;
-    if constexpr (kByRows) return rows.has(r);
-    return origin.columns + c < matrix.columns && part.owns(element(r, c));
-  }
-  __device__ __forceinline__ bool touches_run(int first, int last, int c) const {
-    if constexpr (kFull) return true;
-    if constexpr (kByRows) return rows.touch(first, last);
-    return origin.columns + c < matrix.columns && element(last, c) >= part.begin &&
-           element(first, c) < part.end;
+  // Of a row by its place in the tile, and of a run down a column whether it has any: of tiles of
+  // which whole rows are the launch's own.
+  __device__ __forceinline__ bool owns_row(int r) const { return kFull || rows.has(r); }
+  __device__ __forceinline__ bool touches_rows(int first, int last) const {
+    return kFull || rows.touch(first, last);
   }
   // Whether the R x C block that holds an element of the tile has one of the launch's own.
   template <int R, int C>
@@ -87,11 +81,6 @@ struct CudaPlace {
     if (row >= matrix.rows) return false;
     if constexpr (kByRows) return rows.touch(r / R * R, r / R * R + R - 1);
     return column < matrix.columns && part.touches_block_of<R, C>(matrix, row, column);
-  }
-
- private:
-  __device__ __forceinline__ int64_t element(int r, int c) const {
-    return (origin.rows + r) * matrix.columns + origin.columns + c;
   }
 };
 

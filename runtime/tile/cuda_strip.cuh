@@ -24,13 +24,13 @@ struct CodeWord<8> {
 // Codes of a usage whose rows are the matrix's columns. All columns of a lane lie together, and
 // have a word more than they need: so 32 lanes that write one column each, and 32 threads that read
 // a column, meet different banks.
-template <Layout kLayout, int kRows>
+template <int kBits, bool kUsed, int kRows>
 struct StripCodes {
-  using Word = typename CodeWord<kLayout.element_bits>::Type;
+  using Word = typename CodeWord<kBits>::Type;
   static constexpr int kWordBits = 8 * sizeof(Word);
-  static constexpr int kWords = kRows * kLayout.element_bits / kWordBits;  // of a column
-  static constexpr int kPitch = kWords * kThreadColumns + 1;               // of a lane, in words
-  Word word[kLayout.transposed ? kPitch * kWarpSize : 1];
+  static constexpr int kWords = kRows * kBits / kWordBits;    // of a column
+  static constexpr int kPitch = kWords * kThreadColumns + 1;  // of a lane, in words
+  Word word[kUsed ? kPitch * kWarpSize : 1];
 
   __device__ __forceinline__ Word* column(int lane, int column) {
     return word + lane * kPitch + column * kWords;
@@ -49,13 +49,15 @@ struct StripScales {
   __device__ __forceinline__ Stored* of_row(int row) { return scale + row / kBlockRows * kPitch; }
 };
 
-// Floats that warps exchange of a usage's blocks: the maxima of each thread's columns, and the
-// multipliers of each block that several threads of a warp hold (cuda_amax.cuh).
-constexpr int exchanged_floats(const Layout& layout, int threads) {
+// What warps tell each other of a usage's blocks (cuda_amax.cuh), in floats: the maxima of each
+// thread's columns, and a multiplier of each block that they share.
+constexpr int exchanged_maxima(const Layout& layout, int warps) {
   if (layout.block_rows <= kThreadRows) return 0;  // or the tensor's
-  const int across = static_cast<int>(ceil_div(kThreadColumns, layout.block_columns));
-  const int warps = static_cast<int>(layout.block_rows) / kThreadRows;
-  return threads * across + threads * across / warps;
+  return warps * kWarpSize * static_cast<int>(ceil_div(kThreadColumns, layout.block_columns));
+}
+constexpr int exchanged_multipliers(const Layout& layout, int warps) {
+  if (layout.block_rows <= kThreadRows) return 0;
+  return exchanged_maxima(layout, warps) / (static_cast<int>(layout.block_rows) / kThreadRows);
 }
 
 template <class Format, int kTileCount>
@@ -63,19 +65,27 @@ struct alignas(16) Strip {
   using Stored = typename Format::ScaleType::Stored;
   static constexpr int kTiles = kTileCount, kTileRows = Format::kTileRows;
   static constexpr int kRows = kTiles * kTileRows, kWarps = kTileRows / kThreadRows;
-  static constexpr int kExchanged =
-      std::max(exchanged_floats(Format::kRowwise, kWarps* kWarpSize),
-               exchanged_floats(Format::kColumnwise, kWarps* kWarpSize));
+  static constexpr int kMaxima = std::max(exchanged_maxima(Format::kRowwise, kWarps),
+                                          exchanged_maxima(Format::kColumnwise, kWarps));
+  static constexpr int kMultipliers = std::max(exchanged_multipliers(Format::kRowwise, kWarps),
+                                               exchanged_multipliers(Format::kColumnwise, kWarps));
 
-  float exchange[kExchanged + 1];  // between the warps of a tile
-  StripCodes<Format::kRowwise, kRows> rowwise_codes;
-  StripCodes<Format::kColumnwise, kRows> columnwise_codes;
+  static constexpr int kElementBits = Format::kRowwise.element_bits;
+  // Whether codes of rowwise bytes are written before columnwise ones are staged, in their place:
+  // both may be more than the shared memory that every GPU gives a block.
+  static constexpr bool kTakeTurns =
+      kTiles == 1 && Format::kRowwise.transposed && Format::kColumnwise.transposed;
+
+  // Apart: maxima of one usage come while the multipliers of the other may still be read.
+  float maxima[kMaxima + 1], multipliers[kMultipliers + 1];
+  StripCodes<kElementBits, Format::kRowwise.transposed && !kTakeTurns, kRows> rowwise_codes;
+  StripCodes<kElementBits, Format::kColumnwise.transposed, kRows> columnwise_codes;
   StripScales<Format::kRowwise, Stored, kRows> rowwise_scales;
   StripScales<Format::kColumnwise, Stored, kRows> columnwise_scales;
 
   template <Usage kUsage>
   __device__ __forceinline__ auto& codes() {
-    if constexpr (kUsage == Usage::kRowwise) {
+    if constexpr (kUsage == Usage::kRowwise && !kTakeTurns) {
       return rowwise_codes;
     } else {
       return columnwise_codes;

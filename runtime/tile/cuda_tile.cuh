@@ -45,7 +45,7 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
         of_block = first ? fabsf(x[r][c]) : fmaxf(of_block, fabsf(x[r][c]));
       }
     }
-    CudaAmax<EvenShare<R, C>, Place> amax(*this, strip.exchange, largest);
+    CudaAmax<EvenShare<R, C>, Place> amax(*this, strip.maxima, strip.multipliers, largest);
     if constexpr (!kFull) amax.share();
     return amax;
   }
@@ -67,7 +67,8 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
   template <class Element, class Scales, class Rounding>
   __device__ __forceinline__ auto encode(const Scales& scales, const Rounding& rounding) const {
     const auto scaled = [&](int r, int c) { return x[r][c] * scales.multiplier_of(r, c); };
-    if constexpr (HasLines<Element> && std::is_same_v<Rounding, Nearest>) {
+    if constexpr (HasLines<Element> && Strip::kElementBits == Element::kBits &&
+                  std::is_same_v<Rounding, Nearest>) {
       return LineCodes<Element>(scaled);
     } else {
       CudaCodes codes;
@@ -87,6 +88,11 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
       store_rows<Buffer::kLayout>(*this, bytes, codes);
     } else if constexpr (kOwned != Owned::kSome) {
       stage_codes<Buffer::kLayout>(*this, strip.template codes<Buffer::kUsage>(), step, codes);
+      if constexpr (Strip::kTakeTurns && Buffer::kUsage == Usage::kRowwise) {
+        __syncthreads();
+        write_codes<Buffer::kLayout, 1>(*this, bytes, strip.template codes<Buffer::kUsage>(), step);
+        __syncthreads();
+      }
     } else {
       store_column_bytes<Buffer::kLayout>(*this, bytes, codes);
     }
@@ -112,7 +118,8 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
  private:
   template <int kTiles, class Data, class Scale>
   __device__ __forceinline__ void write_usage(const Data& data, const Scale& scale) const {
-    if constexpr (Data::kLayout.transposed && kOwned != Owned::kSome)
+    constexpr bool kIsWritten = Strip::kTakeTurns && Data::kUsage == Usage::kRowwise;
+    if constexpr (Data::kLayout.transposed && !kIsWritten && kOwned != Owned::kSome)
       write_codes<Data::kLayout, kTiles>(*this, in_global_memory(data.bytes),
                                          strip.template codes<Data::kUsage>(), step);
     if constexpr (!spans_tensor(Scale::kLayout)) {

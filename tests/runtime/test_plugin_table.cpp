@@ -100,7 +100,10 @@ TEST_CASE("zero block sizes, and other numbers that geometry would divide by or 
           {"cpu.tile_rows of its table is 0,", [](Table& t) { t.cpu.tile_rows = 0; }},
           {"cpu.tile_columns of its table is -1,", [](Table& t) { t.cpu.tile_columns = -1; }},
           {"cpu.step_rows of its table is 0,", [](Table& t) { t.cpu.step_rows = 0; }},
-          {"cpu.decode_tile_rows of its table is 0,", [](Table& t) { t.cpu.decode_tile_rows = 0; }},
+          {"cpu.decode_tile_rows[0] of its table is 0,",
+           [](Table& t) { t.cpu.decode_tile_rows[0] = 0; }},
+          {"cpu.decode_tile_rows[1] of its table is -1,",
+           [](Table& t) { t.cpu.decode_tile_rows[1] = -1; }},
           {"cpu.derive_tile_rows of its table is 0,", [](Table& t) { t.cpu.derive_tile_rows = 0; }},
       });
 }

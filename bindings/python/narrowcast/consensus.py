@@ -86,20 +86,33 @@ def check_shards(what: str, parameters: list[tuple[torch.Tensor, str]]) -> None:
         for parameter, _ in parameters
     }
     lines = lines_by_group(parameters)
-    groups = sorted(lines, key=_along_mesh)
-    errors = [disagreement(what, lines[one], one, devices[one]) for one in groups]
+    devices = {one: devices[one] for one in sorted(lines, key=_along_mesh)}
+    errors = [disagreement(what, lines[one], one, device) for one, device in devices.items()]
     error = next(filter(None, errors), None)
-    # Once along each dimension of a mesh, a flag comes to all of it.
-    for process_group in groups if len(groups) > 1 else ():
-        flag = torch.tensor([error is not None], dtype=torch.int32, device=devices[process_group])
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=process_group)
-        if flag.item() and error is None:
-            error = DisagreementError(
-                f"ranks disagree about {what}, those of another process group of the mesh, which "
-                "say in what. Every rank raises this error"
-            )
+    if len(devices) > 1 and is_on_any(error is not None, devices) and error is None:
+        error = DisagreementError(
+            f"ranks disagree about {what}, those of another process group of the mesh, which say "
+            "in what. Every rank raises this error"
+        )
     if error is not None:
         raise error
+
+
+def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool:
+    """Whether a flag is set on any rank of some process groups, each with the device on which its
+    ranks tell each other: once along each dimension of a mesh, it comes to all of it.
+    """
+    for process_group in sorted(groups, key=_along_mesh):
+        every = torch.tensor([flag], dtype=torch.int32, device=groups[process_group])
+        dist.all_reduce(every, op=dist.ReduceOp.MAX, group=process_group)
+        flag = bool(every.item())
+    return flag
+
+
+def shard_groups(parameters: Iterable[torch.Tensor]) -> dict[dist.ProcessGroup, torch.device]:
+    """The process groups over which parameters are cut, each with a device of theirs."""
+    pairs = ((dtensors.shard_group(one), one) for one in parameters)
+    return {group: dtensors.device_of(one) for group, one in pairs if group is not None}
 
 
 def _along_mesh(process_group: dist.ProcessGroup) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from narrowcast.optimizer import state as states
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
 from narrowcast.optimizer.narrow import NarrowParameters
+from narrowcast.optimizer.skipping import is_skipped
 from narrowcast.tensor import compiling
 from narrowcast.zero.updates import Updates
 
@@ -56,10 +57,11 @@ class FusedAdam(torch.optim.Optimizer):
     handler of a signal raises finds a step done or not begun. Threads take turns.
 
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
-    a skipped step changes nothing. Groups and state may be changed by hand between steps, as with
-    torch's optimizers: a parameter that is put into a group, or whose state is cleared, begins
-    anew; one that is taken out is left alone. What is written to a parameter is what the next step
-    goes on with; but a write into `parameter.data` of a bfloat16 or float16 one is not seen.
+    a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
+    and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
+    put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
+    What is written to a parameter is what the next step goes on with; but a write into
+    `parameter.data` of a bfloat16 or float16 one is not seen.
     """
 
     _step_supports_amp_scaling = True
@@ -123,8 +125,7 @@ class FusedAdam(torch.optim.Optimizer):
             self.make_state(states.has_gradient)
             self._was_asked = True
             return loss
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and found_inf.item() != 0:
+        if is_skipped(self):
             return loss
         with self._lock:
             self._tables.have_agreed = False  # before anything is caught that withdraws

@@ -127,6 +127,15 @@ class Updates:
         state = {"step": step, "exp_avg": empty, "exp_avg_sq": empty}
         return empty, "no parameter", 0, state, 0, 0
 
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """Of the ranks that steps wait for."""
+        return self._exchange.group if self._exchange.is_collective else None
+
+    @property
+    def device(self) -> torch.device:
+        return self._exchange.device
+
     def is_current(self) -> bool:
         """Whether the weights' buffers are those that the tables are of."""
         return self._exchange.is_current()

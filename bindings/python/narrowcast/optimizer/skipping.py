@@ -1,0 +1,25 @@
+"""Steps that torch.amp.GradScaler has skipped, because a gradient has overflowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowcast import consensus
+from narrowcast.optimizer import members
+
+if TYPE_CHECKING:
+    from narrowcast.optimizer import FusedAdam
+
+
+def is_skipped(optimizer: FusedAdam) -> bool:
+    """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
+    step or none does, for steps may be collective, and one process would have skipped it.
+    """
+    found_inf = getattr(optimizer, "found_inf", None)
+    if found_inf is None:
+        return False
+    every = (parameter for _, parameter, _ in members.named(optimizer.param_groups))
+    groups = consensus.shard_groups(every)
+    groups |= {one.group: one.device for one in optimizer.fused if one.group is not None}
+    # A GradScaler that has seen no gradient on this rank gives the number 0.
+    return consensus.is_on_any(float(found_inf) != 0, groups)

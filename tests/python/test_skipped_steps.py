@@ -1,0 +1,82 @@
+"""A gradient that overflows on one rank: all ranks skip the step, the first one too, and go on
+together.
+"""
+
+import pytest
+import torch
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, Model, loss_of, same, shard
+from narrowcast import zero
+
+TESTED_FORMATS = GATHERS
+
+
+def snapshot(model, optimizer):
+    shards = [p.to_local() for p in model.parameters()]
+    tensors = [p.master if isinstance(p, nc.QuantizedTensor) else p for p in shards]
+    for p in shards:
+        if isinstance(p, nc.QuantizedTensor):
+            tensors += p._store.tensors
+    tensors += [one for state in optimizer.state.values() for one in state.values()]
+    return [getattr(one, "_local_tensor", one).clone() for one in tensors]
+
+
+def trained(mesh, format, takes_step):
+    """After some steps: takes_step(optimizer, number, rank that overflows) may take one."""
+    torch.manual_seed(0)
+    model = nc.convert(Model(64), format).to(mesh.device_type)
+    shard(model, mesh, reshard_after_forward=True)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    for step, overflows in enumerate([0, None, 1, None]):
+        loss_of(model, step, mesh.device_type).backward()
+        before = snapshot(model, optimizer)
+        takes_step(optimizer, overflows)
+        after = snapshot(model, optimizer)
+        unchanged = len(before) == len(after) and all(map(same, before, after))
+        assert unchanged == (overflows is not None), step
+        optimizer.zero_grad()
+    return snapshot(model, optimizer)
+
+
+def one_rank_overflows(mesh, format):
+    def scaled(optimizer, overflows):
+        found = mesh.get_local_rank() == overflows
+        optimizer.found_inf = torch.tensor(float(found), device=mesh.device_type)
+        optimizer.step()
+
+    def left_out(optimizer, overflows):
+        if overflows is None:
+            optimizer.step()
+
+    every = zip(*(trained(mesh, format, one) for one in (scaled, left_out)), strict=True)
+    assert all(same(one, other) for one, other in every)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_all_ranks_skip(format, device, world):
+    ranks.run(world, device, one_rank_overflows, format)
+
+
+def one_owner_overflows(mesh, format):
+    """Flat shards: those of a distributed optimizer."""
+    torch.manual_seed(0)
+    weight = nc.quantize(torch.randn(64, 64), format)
+    half, rank = weight.numel() // 2 + 3, mesh.get_local_rank()
+    start, length = (0, half) if rank == 0 else (half, weight.numel() - half)
+    master = torch.nn.Parameter(torch.randn(length, device=mesh.device_type))
+    weight = weight.to(mesh.device_type)
+    optimizer = nc.FusedAdam([master])
+    zero.fuse(optimizer, [weight], [master], [start], group=mesh.get_group())
+    for overflows in (0, None, 1, None):
+        master.grad = torch.ones_like(master)
+        before = master.detach().clone()
+        found = rank == overflows
+        optimizer.found_inf = torch.tensor(float(found), device=mesh.device_type)
+        optimizer.step()
+        assert same(master.detach(), before) == (overflows is not None)
+
+
+def test_all_owners_skip(format, device):
+    ranks.run(2, device, one_owner_overflows, format)
