@@ -125,11 +125,11 @@ class FusedAdam(torch.optim.Optimizer):
             self.make_state(states.has_gradient)
             self._was_asked = True
             return loss
-        if is_skipped(self):
-            return loss
         with self._lock:
             self._tables.have_agreed = False  # before anything is caught that withdraws
             try:
+                if is_skipped(self):
+                    return loss
                 self._tables.hear()
                 self._prepare()
                 step = self._tables.begin()
