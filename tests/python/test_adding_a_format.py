@@ -28,6 +28,10 @@ PROGRAMS = {
     "narrowcast": 'exec {python} -m narrowcast "$@"',
     "torchrun": 'exec {python} -m torch.distributed.run "$@"',
 }
+# How a process may die behind its script's last line: a thread of gloo's that still lets go of
+# tensors wants an interpreter that has ended (ProcessGroupGloo::runLoop, PyEval_AcquireThread). On
+# a busy machine one in a hundred scripts that train plain weights does; such a run counts as none.
+TORCH_ENDED_BADLY = "terminate called without an active exception"
 # What `make` does in the copy of the tree: the rule of its own Makefile, with the generator that is
 # built already; of the tests, those of the generated format.
 MAKE = r"""
@@ -76,14 +80,19 @@ def reader(tmp_path, monkeypatch):
         monkeypatch.setenv("CUDAARCHS", "90a-virtual")
         monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Xcicc -O1")
 
-    def run(commands, folder):
-        answer = subprocess.run(
+    def typed(commands, folder):
+        return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", commands],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def run(commands, folder):
+        answer = typed(commands, folder)
+        if answer.returncode != 0 and TORCH_ENDED_BADLY in answer.stdout:
+            answer = typed(commands, folder)
         assert answer.returncode == 0, (
             f"{commands}\nended with {answer.returncode}:\n{answer.stdout}"
         )
