@@ -21,20 +21,18 @@ class Stopwatch:
         """
         samples = []
         with _undisturbed():
-            while len(samples) < self.samples + 3:
+            # The first calls load kernels and take memory: no device needs to be busy for so long.
+            for _ in range(3):
+                _seconds(works)
+            while len(samples) < self.samples:
                 if sample := self._sample(works):
                     samples.append(sample)
-        # The first warm up.
-        return [1e6 * statistics.median(seconds) for seconds in zip(*samples[3:], strict=True)]
+        return [1e6 * statistics.median(seconds) for seconds in zip(*samples, strict=True)]
 
     def _sample(self, works):
         """The seconds of each, or None if the device was idle before the host was through."""
         busy = self._occupy()
-        seconds, result = [], None
-        for work in works:
-            begin = time.perf_counter()
-            result = work(result)
-            seconds.append(time.perf_counter() - begin)
+        seconds = _seconds(works)
         if busy is not None and busy.query():
             if self.cycles > 2**36:
                 raise RuntimeError("the host waits for the device: its time cannot be told")
@@ -50,6 +48,15 @@ class Stopwatch:
         event = torch.cuda.Event()
         event.record()
         return event
+
+
+def _seconds(works) -> list[float]:
+    seconds, result = [], None
+    for work in works:
+        begin = time.perf_counter()
+        result = work(result)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
 
 
 @contextlib.contextmanager
