@@ -4,12 +4,14 @@
 
 #include "bindings/adam_parameter.hpp"
 #include "bindings/launch.hpp"
+#include "bindings/step_table.hpp"
 #include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
 
 // A step: prepare() of every table (reads gradients, checks everything, changes nothing); update();
-// the caller's reduction of amaxes; finish() where there are amaxes; commit().
+// the caller's reduction of amaxes; finish() where a scale spans the tensor, or ranks reduce
+// something; commit().
 class AdamTable {
  public:
   // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
@@ -60,11 +62,12 @@ class AdamTable {
     return true;
   }
 
-  // `amax`: one float a parameter, for formats with a scale that spans the tensor.
+  // `amax`: zeros, one float a parameter, where a scale spans the tensor and ranks reduce them; it
+  // is given to finish() too.
   void update(const OptionalTensor& amax) {
     if (parameters_.empty()) return;
     if (table_.size() != size()) assign();  // they change only when some are added
-    step_table_ = {steps_, table_.device()};
+    step_table_ = {steps_, spans_ && !amax, table_.device()};
     launch(machine().update != nullptr ? machine().update : machine().update_amax, "the update",
            amax);
   }
@@ -103,6 +106,8 @@ class AdamTable {
   }
 
   int64_t size() const { return std::ssize(parameters_); }
+  // Whether a scale spans the tensor.
+  bool spans() const { return spans_; }
 
  private:
   const nc_machine& machine() const { return table_.machine(); }
@@ -125,8 +130,9 @@ class AdamTable {
   void launch(nc_function function, const char* what, const OptionalTensor& amax,
               const float* stop = nullptr, const OptionalTensor& verdicts = {}) const {
     nc_launch options = make_launch(stop);
-    options.steps = step_table_.rows;
-    if (amax) options.amax = checked_floats(*amax, size(), table_.device(), "the tensor of amaxes");
+    options.steps = step_table_.rows();
+    options.amax = amax ? checked_floats(*amax, size(), table_.device(), "the tensor of amaxes")
+                        : step_table_.amaxes();
     if (verdicts)
       options.verdict = checked_floats(*verdicts, size(), table_.device(), "the verdicts");
     table_.run(function, what, options);
@@ -152,6 +158,7 @@ class AdamTable {
   }
 
   bool stochastic_;
+  bool spans_;
   std::vector<AdamParameter> parameters_;
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
@@ -160,7 +167,7 @@ class AdamTable {
   OptionalTensor exchange_, verdicts_;
   MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners
   std::vector<size_t> owner_of_end_;  // its shard
-  Table<nc_step> step_table_;
+  StepTable step_table_;
 };
 
 }  // namespace narrowcast

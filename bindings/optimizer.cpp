@@ -40,8 +40,8 @@ class SharedAmaxes {
   py::object reduce_, work_;
 };
 
-// A table's part in a step. `amax`: one float a parameter, for formats with a scale that spans the
-// tensor. `shared`: what they are reduced in, of shards, and where the caller has zeroed them.
+// A table's part in a step. `shared`: what the amaxes of shards are reduced in; `amax`: those of
+// this table, one float a parameter, which the caller has zeroed.
 struct Part {
   Part(AdamTable* its_table, OptionalTensor its_amax, SharedAmaxes* its_shared)
       : table(its_table), amax(std::move(its_amax)), shared(its_shared) {}
@@ -59,9 +59,8 @@ struct Part {
 void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& reductions,
               const py::object& cast_absent) {
   for (const Part& part : parts) {
-    if (part.amax && part.shared == nullptr) part.amax->zero_();
     part.table->update(part.amax);
-    if (part.amax && part.shared == nullptr) part.table->finish(part.amax, nullptr);
+    if (part.shared == nullptr && part.table->spans()) part.table->finish({}, nullptr);
   }
   const auto commit = [&](bool reduced) {
     for (const Part& part : parts) part.table->commit(reduced || part.shared == nullptr);
@@ -91,12 +90,14 @@ void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& 
 
 AdamTable::AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
     : stochastic_(stochastic),
+      spans_(plugin != nullptr && plugin->format().tensor_amax != 0),
       table_(machine_of(plugin, device), device),
       ends_(table_.machine(), device) {}
 
 AdamTable::AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
                      OptionalTensor verdicts)
     : stochastic_(stochastic),
+      spans_(shards->spans()),
       shards_(std::move(shards)),
       exchange_(std::move(exchange)),
       verdicts_(std::move(verdicts)),

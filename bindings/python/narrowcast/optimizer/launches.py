@@ -36,11 +36,6 @@ class Key(NamedTuple):
     group: Any = None
     stochastic: bool = False
 
-    @property
-    def spans(self) -> bool:
-        """Whether a scale spans the tensor."""
-        return self.format is not None and self.format.tensor_amax
-
 
 class Tables:
     """Made from all parameters of an optimizer. `masters`: those that the state had when the
@@ -133,17 +128,14 @@ class Tables:
         self._entries[key].append(entry)
 
     def _lay_out(self, entries: list[Entry]) -> list[_C.AdamPart]:
-        """Each table's part in a step. Where a scale spans the tensor it has one float a parameter
-        for amaxes; those of one process group lie together, in one order on all ranks: that of the
-        parameters.
+        """Each table's part in a step. Amaxes that a process group reduces lie together, in one
+        order on all ranks: that of the parameters.
         """
         amaxes: dict[Key, torch.Tensor] = {}
         shared: dict[Key, _C.SharedAmaxes] = {}
         together: dict[tuple, list[Key]] = {}
-        for key, table in self._tables.items():
-            if key.spans and key.group is None:
-                amaxes[key] = torch.zeros(len(table), dtype=torch.float32, device=key.device)
-            elif key.spans:
+        for key in self._tables:
+            if key.group is not None:
                 together.setdefault((key.device, key.group), []).append(key)
         pairs = ((entry.parameter, entry.line) for entry in entries)
         lines = consensus.lines_by_group(pairs) if together else {}

@@ -93,7 +93,7 @@ class Updates:
             reduce = casting.reducer(self._exchange.memory, self._exchange.group)
             self.shared = _C.SharedAmaxes(self._exchange.floats, reduce)
         return [
-            _C.AdamPart(table, part.amaxes, self.shared)
+            _C.AdamPart(table, part.amaxes if self.shared else None, self.shared)
             for table, part in zip(self.tables, self._exchange.parts, strict=True)
         ]
 
