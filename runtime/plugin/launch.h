@@ -1,0 +1,116 @@
+/* What the functions over matrices are called with: a part of the table (table.h). */
+#ifndef NARROWCAST_RUNTIME_PLUGIN_LAUNCH_H_
+#define NARROWCAST_RUNTIME_PLUGIN_LAUNCH_H_
+
+#include <stdint.h>
+
+#include "runtime/plugin/facts.h"
+
+typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
+
+#define NC_HISTORY_LENGTH 1024
+
+/* What delayed scaling keeps for a tensor: docs/numerics.md, "Delayed scaling". */
+typedef struct nc_history {
+  float present;                 /* the multiplier of encoding behind the present bytes */
+  float next;                    /* the one that the next update encodes with */
+  float amax[NC_HISTORY_LENGTH]; /* of the tensor's last casts, the newest first; 0 where there was
+                                    none */
+} nc_history;
+
+/* A rectangle of a usage's blocks, whose amaxes the owners of a matrix find together. */
+typedef struct nc_seam {
+  int64_t block_rows, block_columns; /* of which usage: elements of a block */
+  int64_t row, column;               /* the first block, counted in blocks */
+  int64_t rows, columns;             /* blocks */
+  int64_t slot;                      /* of nc_launch.exchange: where the amaxes begin, row by row */
+} nc_seam;
+
+/* What an owner of a flat shard shares with others, at the shard's beginning and at its end. What
+   is not there has no blocks, or no elements. */
+typedef struct nc_seams {
+  nc_seam blocks[4];                 /* that a cut divides: of two usages, at two ends */
+  int64_t begin[2], end[2], slot[2]; /* elements whose values all owners know, because they share
+                                        bytes, and where in nc_launch.exchange */
+} nc_seams;
+
+/* One matrix of a launch, or a flat shard of one: a run of its elements, row by row, anywhere cut.
+   Pointers are to the memory of the machine that runs it; a NULL buffer is not written. */
+typedef struct nc_tensor {
+  int64_t rows, columns;
+  int64_t first_tile; /* index of the tensor's first tile in the launch; see nc_machine.tile_rows */
+  int64_t before, after;      /* elements of the matrix that are other owners', ahead of the shard
+                                 and behind it; of casts, updates and their amaxes */
+  int64_t first_row, end_row; /* rows whose tiles the launch visits, the first at a multiple of
+                                 tile_rows, or where only a step is visited of step_rows; end_row
+                                 0: all */
+  const nc_seams* seams;      /* NULL where nothing is shared with other owners */
+  void* value;   /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
+                    update, the result of a decoding. Of a flat shard this, and all that has a
+                    value's shape, is where the matrix's first element would lie, had the shard
+                    all of it */
+  void* exp_avg; /* [rows, columns] of state_dtype */
+  void* exp_avg_sq;
+  void* parameter; /* [rows, columns] of value_dtype: where an unquantized parameter's rounded copy
+                      goes; NULL otherwise */
+  void* buffer[NC_BUFFER_COUNT];
+  float* amax;         /* the tensor's stored amax, or NULL */
+  nc_history* history; /* of formats whose amax is delayed; else NULL */
+  /* Stochastic rounding: what the random word of an element is a function of. */
+  uint64_t seed;
+  uint64_t step;       /* outside an update; an update has nc_step.t */
+  uint64_t first;      /* index of `value`'s first element in the whole tensor */
+  int32_t value_dtype; /* nc_dtype */
+  int32_t state_dtype; /* NC_F32 or NC_BF16 */
+} nc_tensor;
+
+/* What an update of one tensor needs anew each step: the constants of docs/numerics.md, "Adam". */
+typedef struct nc_step {
+  int64_t t;          /* the number of the update, from 1 */
+  const void* grad;   /* NULL: no gradient, so nothing of the tensor changes */
+  int32_t grad_dtype; /* nc_dtype */
+  int32_t decoupled;  /* weight decay as in AdamW (1) or as an L2 term (0) */
+  float beta1, beta2, one_minus_beta1, one_minus_beta2;
+  float rcp_bias1, rcp_bias2; /* 1 / (1 - beta^t) */
+  float learning_rate, epsilon, weight_decay;
+  float grad_multiplier; /* 1 / grad_scale; used only if `scaled` */
+  int32_t scaled;
+  int32_t reserved;
+} nc_step;
+
+/* Runs body(context, begin, end) over disjoint ranges that cover [0, count), in any order and on
+   any threads, and returns when all are done. The caller owns the threads. */
+typedef void (*nc_parallel_for)(int64_t count,
+                                void (*body)(void* context, int64_t begin, int64_t end),
+                                void* context);
+
+/* Tensors that a kernel can take among its parameters, of which every GPU passes 4 KB. */
+#define NC_PARAMETER_TENSORS 16
+
+typedef struct nc_launch {
+  const nc_tensor* tensors; /* in the machine's memory, but see host_tables */
+  const nc_step* steps;     /* likewise, one a tensor; NULL outside an update */
+  float* amax; /* in the machine's memory, one float a tensor: what reduce_amax and update_amax
+                  find, and cast uses, which stores it as the tensor's own: in another place. NULL
+                  if not nc_format.tensor_amax */
+  const float* verdict;   /* likewise, or NULL: where it is negative, cast, start_history and
+                             record_amax change nothing of the tensor */
+  const float* found_inf; /* likewise, or NULL: if not 0, nothing changes */
+  int64_t count;          /* tensors */
+  int64_t tiles;          /* of all tensors */
+  int32_t source_bf16;    /* round values to bf16 before the amax and the cast */
+  int32_t stochastic;     /* codes are rounded stochastically, not to nearest */
+  int32_t host_tables;    /* GPU only: `tensors` and `steps` are in the host's memory, are read
+                             before the function returns, and have NC_PARAMETER_TENSORS
+                             entries at most */
+  int32_t reserved;
+  float* exchange; /* in the machine's memory: what nc_seams has slots of; NULL: nothing.
+                      collect, update and update_amax write the owner's part, cast reads that
+                      of all: the maxima of the bits, as integers with a sign. Where an owner
+                      has no part there are the bits of 0 for an amax, of INT32_MIN for a
+                      value */
+  void* stream;    /* cudaStream_t */
+  nc_parallel_for parallel_for; /* CPU only; NULL: the calling thread does all */
+} nc_launch;
+
+#endif
