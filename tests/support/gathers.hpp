@@ -10,8 +10,6 @@
 
 namespace narrowcast::test {
 
-inline constexpr uint8_t kPoison = 0xcd;  // of memory that must be written
-
 struct GatherShape {
   Extent matrix;
   int64_t shard_rows, world;

@@ -15,8 +15,6 @@
 
 namespace narrowcast::test {
 
-inline constexpr uint8_t kPoison = 0xa5;
-
 // What an optimizer has of a matrix; a cast needs its value alone.
 struct State {
   std::vector<float> value, exp_avg, exp_avg_sq, grad;

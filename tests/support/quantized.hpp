@@ -12,6 +12,9 @@
 
 namespace narrowcast::test {
 
+// What memory holds that is to be written, or is not to be.
+inline constexpr uint8_t kPoison = 0xa5;
+
 inline const Layout& layout_of(const nc_format& format, int buffer) {
   return buffer < NC_COLUMNWISE_DATA ? format.rowwise : format.columnwise;
 }
