@@ -7,6 +7,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import consensus, experts, fitting, held, left_out, registry, selection, state_dicts
 from narrowcast.conversion_options import Options, partners_of
 from narrowcast.fsdp import agreement, sharding, torch_names
+from narrowcast.operators import flops
 from narrowcast.parallel import cuts, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
@@ -86,6 +87,7 @@ def convert(
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
     held.warn_of_optimizers(weights)
+    flops.register()
     _watch(model, weights, format)
     left_out.warn_of(left)
     return model

@@ -1,0 +1,63 @@
+"""What torch.utils.flop_counter.FlopCounterMode counts of products with quantized weights: two
+operations for each element that is multiplied, as of plain ones.
+"""
+
+import functools
+
+import torch
+
+from narrowcast.tensor import compiling
+
+
+def _linear(input, weight, bias, *, out_val) -> int:
+    return 2 * input.numel() * weight.shape[0]
+
+
+def _linear_input_gradient(gradient, weight, *, out_val) -> int:
+    return 2 * gradient.numel() * weight.shape[1]
+
+
+def _scaled_by_weight(operand, weight, backward, dtype, *, out_val) -> int:
+    return 2 * out_val.numel() * weight.shape[0 if backward else 1]
+
+
+def _scaled_product(a, a_format, a_usage, a_over_rows, *_, out_val) -> int:
+    summed = compiling.matrix_of(a_format, a_usage, a[0])[not a_over_rows]
+    return 2 * out_val.numel() * summed
+
+
+def _product(operand, *_, out_val) -> int:
+    return 2 * operand.numel() * out_val.shape[-1]
+
+
+def _product_with_view(name, operands, place, *rest, out_val) -> int:
+    """What torch counts of the operator of ATen."""
+    from torch.utils.flop_counter import flop_registry
+
+    *_, shape, _, _ = rest
+    operands = [
+        torch.empty(shape, device="meta") if at == place else one for at, one in enumerate(operands)
+    ]
+    formula = flop_registry.get(getattr(torch.ops.aten, name.removeprefix("aten::")))
+    return 0 if formula is None else formula(*operands, out_val=out_val)
+
+
+_FORMULAS = {
+    "linear": _linear,
+    "linear_input_gradient": _linear_input_gradient,
+    "scaled_by_weight": _scaled_by_weight,
+    "scaled_product": _scaled_product,
+    "product": _product,
+    "product_with_view": _product_with_view,
+}
+
+
+@functools.cache
+def register() -> None:
+    """Enters the formulas. Not when narrowcast is imported: torch's module about them takes a tenth
+    of a second.
+    """
+    from torch.utils.flop_counter import register_flop_formula
+
+    for name, formula in _FORMULAS.items():
+        register_flop_formula(getattr(torch.ops.narrowcast, name), get_raw=True)(formula)
