@@ -10,13 +10,14 @@ namespace {
 
 class FlatGather {
  public:
-  // `rank`: this one; none where the matrices have nothing yet, and all is brought.
+  // `rank`: this one; none where the matrices have nothing yet, and all is brought. Payloads have
+  // `least_bytes`, or more if they need them.
   FlatGather(std::vector<std::shared_ptr<Bytes>> matrices, const FlatRanges& ranges,
-             std::optional<int64_t> rank)
+             std::optional<int64_t> rank, int64_t least_bytes)
       : matrices_(checked(std::move(matrices))),
         ranks_(checked(ranges, rank)),
         entries_(flat_matrices(matrices_)),
-        payloads_(entries_, ranges),
+        payloads_(entries_, ranges, least_bytes),
         packing_(rank ? payloads_.packing(static_cast<size_t>(*rank)) : FlatTable(), device()),
         unpacking_(payloads_.unpacking(rank ? static_cast<size_t>(*rank) : ranges.size()),
                    device()) {}
@@ -133,10 +134,12 @@ void bind_flat_gather(py::module_& module) {
       module, "FlatGather",
       "What ranks own of matrices, of any formats and on one device, as one payload of each. "
       "ranges[r][i]: the elements of matrix i, row by row, that are rank r's, the first and the "
-      "one behind the last. rank: this one; None: unpacking brings what all ranks own.")
-      .def(py::init<std::vector<std::shared_ptr<Bytes>>, const FlatRanges&,
-                    std::optional<int64_t>>(),
-           py::arg("matrices"), py::arg("ranges"), py::arg("rank"))
+      "one behind the last. rank: this one; None: unpacking brings what all ranks own. "
+      "least_bytes: "
+      "of a payload, a multiple of 256.")
+      .def(py::init<std::vector<std::shared_ptr<Bytes>>, const FlatRanges&, std::optional<int64_t>,
+                    int64_t>(),
+           py::arg("matrices"), py::arg("ranges"), py::arg("rank"), py::arg("least_bytes") = 0)
       .def_property_readonly("payload_bytes", &FlatGather::payload_bytes,
                              "Of each rank: a multiple of 256.")
       .def("is_of", &FlatGather::is_of, py::arg("matrices"),

@@ -121,7 +121,9 @@ std::vector<FlatPiece> pieces_of(std::span<const FlatMatrix> matrices,
 
 }  // namespace
 
-FlatPayloads::FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRanges& ranges) {
+FlatPayloads::FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRanges& ranges,
+                           int64_t least_bytes)
+    : bytes_(least_bytes) {
   for (const auto& of_rank : ranges) {
     int64_t used = 0;
     for (FlatPiece& piece : pieces_.emplace_back(pieces_of(matrices, of_rank))) {

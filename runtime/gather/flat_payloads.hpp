@@ -33,8 +33,10 @@ struct FlatTable {
 
 class FlatPayloads {
  public:
-  // Ranges cover each matrix once, in any order of the ranks.
-  FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRanges& ranges);
+  // Ranges cover each matrix once, in any order of the ranks. `least_bytes`: of a payload, in whole
+  // steps of 256.
+  FlatPayloads(std::span<const FlatMatrix> matrices, const FlatRanges& ranges,
+               int64_t least_bytes = 0);
 
   // Of each rank, padded: an all-gather takes equal sizes.
   int64_t bytes() const { return bytes_; }
@@ -54,7 +56,7 @@ class FlatPayloads {
  private:
   std::vector<std::vector<FlatPiece>> pieces_;  // of each rank
   std::vector<int64_t> used_;
-  int64_t bytes_ = 0;
+  int64_t bytes_;
 };
 
 }  // namespace narrowcast

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
 import models
@@ -91,6 +92,16 @@ def test_checkpointing_without_recompute(format, device, where):
     kind, message = answers[0]
     assert kind == "ValueError", answers
     assert "recompute=True" in message
+
+
+def by_columns(parameter):
+    return Shard(1) if parameter.dim() == 2 else None
+
+
+def test_cut_into_columns(format, device):
+    """Gathers whose pieces are copied into the whole differ by pass, too."""
+    options = (("shard_placement_fn", by_columns),)
+    ranks.run(2, device, compare, format, "aot_eager", None, False, options)
 
 
 def test_kept_weights(format, device):

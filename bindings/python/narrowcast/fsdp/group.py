@@ -5,12 +5,14 @@ because FSDP2 fixes payloads then. One launch packs them all, and one unpacks th
 from __future__ import annotations
 
 import weakref
+from functools import partial
 
 import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import (
     agreement,
+    by_pass,
     likeness,
     piecewise,
     pipelines,
@@ -115,7 +117,7 @@ class GroupPlan:
             self._outbox.resize_(self._outbox_bytes)
             self._gathers.pack(backward)
             for one in self._piecewise:
-                one.pack()
+                one.pack(backward)
         self._backward, self._sent, self._arrived = backward, 0, 0
 
     def receive(self, index: int, backward: bool) -> None:
@@ -126,7 +128,7 @@ class GroupPlan:
         if self._unpacks:
             self._gathers.unpack(backward)
             for one in self._piecewise:
-                one.unpack()
+                one.unpack(backward)
         if self._outbox_bytes:
             self._outbox.resize_(0)
 
@@ -136,14 +138,15 @@ def _member(group, parameter, store: Store) -> Member:
     shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
     both = likeness.serves_both(group, store)
     device = torch_names.offloading_device(parameter)
+    there = device or store.bytes.device
     if store.place is not None:
-        there = device or store.bytes.device
-        return Member(store, shape, straddling.StraddlingGather(store, there))
+        make = partial(straddling.StraddlingGather, place=store.place, device=there)
+        return Member(store, shape, by_pass.gather_of(store, both, make))
     dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     if dim != 0 or device is not None:
         pieces = piecewise.pieces_of(shape, dim, world, shard_rows)
-        there = device or store.bytes.device
-        return Member(store, shape, piecewise.PiecewiseGather(store.bytes, pieces, there))
+        make = partial(piecewise.PiecewiseGather, pieces=pieces, device=there)
+        return Member(store, shape, by_pass.gather_of(store, both, make))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),

@@ -27,8 +27,8 @@ class Piece(NamedTuple):
 
 
 class PiecewiseGather:
-    """As _C.WeightGather, for every gather of which serves both passes: one payload holds all
-    buffers of a shard, [shard_rows, columns] or less.
+    """As _C.WeightGather, of gathers that all bring the same: one payload holds all buffers of a
+    shard, [shard_rows, columns] or less.
 
     pieces   of each rank; together they are the whole
     device   where that shall be
@@ -83,7 +83,7 @@ class PiecewiseGather:
         """The payloads where the gather runs."""
         return [payload.to(self._device, non_blocking=True) for payload in payloads]
 
-    def pack(self) -> None:
+    def pack(self, backward: bool) -> None:
         shard = self._shard
         if shard.rows == 0:
             return
@@ -107,7 +107,7 @@ class PiecewiseGather:
 
     arrive = whole
 
-    def unpack(self) -> None:
+    def unpack(self, backward: bool) -> None:
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
             self.arena.zero_()  # the padding
             for piece, places in self._arriving:

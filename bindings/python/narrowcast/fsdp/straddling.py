@@ -9,24 +9,23 @@ import torch
 from narrowcast import _C
 from narrowcast.fsdp.piecewise import PiecewiseGather
 from narrowcast.tensor import buffers
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.place import Place
 
 
 class StraddlingGather(PiecewiseGather):
     """Of a shard with a Place; one launch packs and one unpacks it."""
 
-    def __init__(self, store: Store, device: torch.device):
-        place = store.place
-        self._shard, self._device, self.arena = store.bytes, device, None
-        self._rows, self._columns = place.rows, store.columns
-        self._ranges = [[own] for own in place.ranges(store.columns)]
+    def __init__(self, shard: _C.Bytes, place: Place, device: torch.device):
+        self._shard, self._device, self.arena = shard, device, None
+        self._rows, self._columns = place.rows, shard.columns
+        self._ranges = [[own] for own in place.ranges(shard.columns)]
         of_whole = [(place.first, place.rows)]
-        self._packing = _C.FlatPacking([store.bytes], of_whole, self._ranges, place.rank)
+        self._packing = _C.FlatPacking([shard], of_whole, self._ranges, place.rank)
         self.outbox_bytes = self._packing.payload_bytes
         self._stored, self.arena_bytes = self._layout(self._rows, self._columns)
 
-    def pack(self) -> None:
-        self._packing.pack(self._payload)
+    def pack(self, backward: bool) -> None:
+        self._packing.pack(self._payload.narrow(0, 0, self._packing.payload_bytes))
 
     def settle(self, slots, arena: torch.Tensor) -> None:
         (self._slot,) = slots
@@ -38,9 +37,9 @@ class StraddlingGather(PiecewiseGather):
             if self._whole.buffer(number).shape
             != self._shard.format.used_shape(number, self._rows, self._columns)
         ]
-        self._flat = _C.FlatGather([self._whole], self._ranges, None)
+        self._flat = _C.FlatGather([self._whole], self._ranges, None, self.outbox_bytes)
 
-    def unpack(self) -> None:
+    def unpack(self, backward: bool) -> None:
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
             for buffer in self._padded:
                 buffer.zero_()

@@ -87,6 +87,12 @@ def part(bytes: Bytes, region: Region, usages) -> Bytes:
     return Bytes(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
+def only(bytes: Bytes, usage: str) -> Bytes:
+    """The buffers of one usage, the same ones, and what spans the tensor."""
+    every = [bytes.buffer(one) if one in buffers_of(usage) else None for one in BUFFERS]
+    return Bytes(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
+
+
 def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:
     """Copies a region of another matrix's buffers, in the usages that both have: all but the scales
     that span the tensor.

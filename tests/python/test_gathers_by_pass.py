@@ -1,0 +1,76 @@
+"""Gathers whose pieces are copied into the whole bring each pass the bytes that it reads, and no
+others, where a format's passes read different ones. That what they bring is right is tested where
+such shards are trained.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
+
+import narrowcast as nc
+import ranks
+
+TESTED_FORMATS = [name for name in nc.formats() if nc.format(name).gather == "by pass"]
+BOTH = ["rowwise", "columnwise"]
+
+
+def options_of(kind):
+    return {
+        "within blocks": {},
+        "columns": {"shard_placement_fn": lambda _: Shard(1)},
+        "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+    }[kind]
+
+
+class Probe(torch.autograd.Function):
+    """Calls a function when the backward comes by, behind FSDP2's gather."""
+
+    @staticmethod
+    def forward(ctx, y, look):
+        ctx.look = look
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.look()
+        return gradient, None
+
+
+class Layer(nn.Linear):
+    """Says what it saw in each pass."""
+
+    def forward(self, x):
+        self.seen = [usages_of(self.weight)]
+        return Probe.apply(super().forward(x), lambda: self.seen.append(usages_of(self.weight)))
+
+
+def brought(mesh, format, kind, recompute):
+    """What a layer sees in its forward and its backward, and the bytes that a rank sends."""
+    step = 2 * max(nc.format(format).row_step, nc.format(format).column_step, 32)
+    rows = step + 20 if kind == "within blocks" else step
+    model = nn.Sequential(Layer(step, rows, bias=False), nn.Linear(rows, 4, bias=False))
+    nc.convert(model, format, filter="0", recompute=recompute)
+    for module in (model[0], model):  # a root's weights are kept after its forward
+        fully_shard(module, mesh=mesh, reshard_after_forward=True, **options_of(kind))
+    x = torch.ones(3, step, requires_grad=True)
+    for _ in range(2):
+        model(x).sum().backward()
+    plan, index = model[0].weight.to_local()._store.sender
+    return model[0].seen, plan().members[index].gather.outbox_bytes
+
+
+def usages_of(weight):
+    return [one for one in BOTH if getattr(weight, f"{one}_data") is not None]
+
+
+@pytest.mark.parametrize("kind", ["within blocks", "columns", "offloaded"])
+def test_each_pass_is_brought_its_own(format, kind):
+    by_pass, both = (
+        ranks.run(2, "cpu", brought, format, kind, recompute) for recompute in (False, True)
+    )
+    for (seen, sent), (seen_both, sent_both) in zip(by_pass, both, strict=True):
+        assert seen == [["rowwise"], ["columnwise"]]
+        assert seen_both == [BOTH, BOTH]
+        assert sent <= 0.6 * sent_both
