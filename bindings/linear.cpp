@@ -79,7 +79,7 @@ struct Linear : torch::autograd::Function<Linear> {
       if (ctx->needs_input_grad(1)) result[1] = at::matmul(rows.t(), as_rows(input));
       if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) result[2] = rows.sum(0);
     }
-    return without_second_derivative(std::move(result));
+    return without_second_derivative(std::move(result), gradient);
   }
 };
 

@@ -111,7 +111,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
       if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2))
         result[2] = as_rows(gradient).sum(0);
     }
-    return without_second_derivative(std::move(result));
+    return without_second_derivative(std::move(result), gradient);
   }
 
  private:

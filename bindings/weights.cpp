@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -31,17 +32,24 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
 
 bool is_watched() { return c10::impl::TorchDispatchModeTLS::any_modes_set(); }
 
-std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients) {
+std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
+                                                  const at::Tensor& incoming) {
   if (!at::GradMode::is_enabled()) return gradients;
-  const auto error = std::make_shared<torch::autograd::DelayedError>(
+  // Of all that the gradients are functions of: who asks for one of these derivatives alone, as
+  // torch.autograd.grad() does, comes by the nodes that lead there, and by no others.
+  torch::autograd::edge_list edges = torch::autograd::collect_next_edges(incoming);
+  if (const auto node = torch::autograd::get_current_node())
+    edges.insert(edges.end(), node->next_edges().begin(), node->next_edges().end());
+  const auto error = std::make_shared<torch::autograd::Error>(
       "a product with a QuantizedTensor has no second derivative: use weight.dequantize() and a "
       "plain product",
-      static_cast<int64_t>(gradients.size()));
-  // An error is attached to what seems to need a gradient.
+      std::move(edges));
   for (at::Tensor& gradient : gradients) {
-    if (gradient.defined()) gradient = gradient.detach().set_requires_grad(true);
+    if (!gradient.defined()) continue;
+    gradient = gradient.detach();
+    torch::autograd::create_gradient_edge(gradient, error);
   }
-  return (*error)(std::move(gradients));
+  return gradients;
 }
 
 void bind_weights(py::module_& module) {

@@ -20,7 +20,8 @@ inline at::Tensor as_rows(const at::Tensor& tensor) {
   return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
 }
 
-// Gradients, refusing to be differentiated again.
-std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients);
+// What a backward makes of the gradient that it is given, refusing to be differentiated again.
+std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
+                                                  const at::Tensor& incoming);
 
 }  // namespace narrowcast

@@ -47,7 +47,8 @@ class Casts:
 
     def step(self, x=None, found_inf=False, gradient=0.0):
         if x is not None:
-            self.weight.master.copy_(torch.from_numpy(x))
+            # As an update would have moved it: a write that is seen begins a history anew.
+            self.weight.master.data.copy_(torch.from_numpy(x))
         self.weight.grad = torch.full_like(self.weight, gradient, dtype=torch.float32)
         self.optimizer.found_inf = torch.tensor(float(found_inf), device=self.weight.device)
         self.optimizer.step()

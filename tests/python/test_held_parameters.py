@@ -28,6 +28,59 @@ def test_convert_after_the_optimizer(optimizer):
     assert held.param_groups
 
 
+def test_a_module_outside_that_shares_a_weight():
+    """They are two parameters from then on, in memory of their own."""
+    embedding, head = nn.Embedding(64, 64), nn.Linear(64, 64, bias=False)
+    embedding.weight = head.weight
+    with pytest.warns(RuntimeWarning, match=r"weight, which a module outside .*\(Embedding\)"):
+        nc.convert(head, FORMAT)
+    before = embedding.weight.detach().clone()
+    head(torch.ones(2, 64)).sum().backward()
+    nc.FusedAdam(head.parameters(), lr=1e-2).step()
+    assert torch.equal(embedding.weight, before)
+    assert not torch.equal(head.weight.master, before)
+
+
+def test_a_weight_that_nobody_shares_keeps_its_memory():
+    head = nn.Linear(64, 64, bias=False)
+    place = head.weight.data_ptr()
+    assert nc.convert(head, FORMAT).weight.master.data_ptr() == place
+
+
+def test_to_plain_after_the_optimizer():
+    model = nc.convert(nn.Sequential(nn.Linear(64, 64)), FORMAT)
+    held = nc.FusedAdam(model.parameters())
+    words = r"nc\.to_plain has replaced 0\.weight, which an optimizer \(FusedAdam\)"
+    with pytest.warns(RuntimeWarning, match=words) as seen:
+        nc.to_plain(model)
+    assert seen[0].filename == __file__
+    assert held.param_groups
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hooks_and_gradients_go_along(dtype):
+    """To the quantized parameter and back; handles that remove hooks still do."""
+    layer, calls = nn.Linear(64, 64, bias=False, dtype=dtype), []
+    handle = layer.weight.register_hook(lambda gradient: gradient * 0)
+    layer.weight.register_post_accumulate_grad_hook(lambda p: calls.append(p is layer.weight))
+    x = torch.randn(4, 64, dtype=dtype)
+
+    def gradient():
+        layer.weight.grad = None
+        layer(x).sum().backward()
+        return layer.weight.grad
+
+    gradient()
+    for change in (lambda: nc.convert(layer, FORMAT), lambda: nc.to_plain(layer)):
+        layer.weight.grad = before = torch.ones_like(layer.weight.grad)
+        change()
+        assert layer.weight.grad is before
+        assert not gradient().any()
+    handle.remove()
+    assert gradient().any()
+    assert calls == [True] * 4
+
+
 def test_no_warning():
     """Of optimizers that hold nothing that was replaced, or are gone."""
     model, other = nn.Linear(64, 64), nn.Linear(64, 64)

@@ -72,6 +72,24 @@ def test_no_second_derivative(format):
         gradient.sum().backward()
 
 
+@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("of", ["input", "weight", "incoming", "earlier weight"])
+def test_no_second_derivative_of_one_thing_alone(of, products):
+    """Who asks for a derivative with respect to one tensor gets an error, and no zero."""
+    layer = nc.convert(nn.Sequential(nn.Linear(64, 64)), "mxfp8_e4m3", products=products)[0]
+    first = nn.Linear(64, 64)
+    x = torch.randn(4, 64, requires_grad=True)
+    incoming = torch.randn(4, 64, requires_grad=True)
+    y = layer(first(x))
+    gradients = torch.autograd.grad(y, (x, layer.weight), incoming, create_graph=True)
+    total = sum(one.square().sum() for one in gradients)
+    wanted = {"input": x, "weight": layer.weight, "incoming": incoming}.get(of, first.weight)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(total, wanted)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.functional.jvp(layer, torch.randn(4, 64), torch.randn(4, 64))
+
+
 def test_frozen_weights_and_inputs(format):
     layer, x = make(format), torch.randn(4, 96)
     layer(x).sum().backward()

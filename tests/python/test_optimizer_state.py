@@ -231,6 +231,46 @@ def test_moments_of_another_dtype(format):
     wide.load_state_dict(narrow.state_dict())
 
 
+def test_parameters_that_were_frozen_begin_anew(format):
+    """Of a checkpoint from before they were trained, in a new optimizer."""
+    torch.manual_seed(0)
+    model = nc.convert(nn.Sequential(nn.Linear(96, 96), nn.Linear(96, 96)), format)
+    model[0].requires_grad_(False)
+    saved = stepped(model).state_dict()
+    model[0].requires_grad_(True)
+    optimizer = nc.FusedAdam(model.parameters())
+    optimizer.load_state_dict(saved)
+    master = model[0].weight.master.clone()
+    assert not optimizer.state[model[0].weight]
+    model(torch.ones(2, 96)).sum().backward()
+    optimizer.step()
+    steps = [int(optimizer.state[layer.weight]["step"]) for layer in model]
+    assert steps == [1, 2]
+    assert not same(model[0].weight.master, master)
+
+
+def stepped(model):
+    optimizer = nc.FusedAdam(model.parameters())
+    model(torch.ones(2, 96)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
+
+
+def test_parameters_in_another_order():
+    """They have names: masters would go to each other's weights."""
+    model = nc.convert(nn.Sequential(nn.Linear(96, 96), nn.Linear(96, 96)), "nvfp4")
+    named = [*model.named_parameters()]
+    saved = nc.FusedAdam(named)
+    model(torch.ones(2, 96)).sum().backward()
+    saved.step()
+    other = nc.FusedAdam([named[2], named[1], named[0], named[3]])
+    with pytest.raises(ValueError, match=r"number 0 is '0\.weight' there and '1\.weight' here"):
+        other.load_state_dict(saved.state_dict())
+    wrapped = nc.FusedAdam([(f"module.{name}", p) for name, p in named])
+    wrapped.load_state_dict(saved.state_dict())
+
+
 def test_frozen_parameters_may_be_missing(format):
     layer = nc.convert(nn.Linear(64, 64, bias=False), format)
     layer.weight.requires_grad_(False)

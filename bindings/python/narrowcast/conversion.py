@@ -10,6 +10,7 @@ from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.operators import flops
 from narrowcast.parallel import cuts, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
+from narrowcast.replaced import parameter_like
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.label import Label
 from narrowcast.tensor.master import Master
@@ -86,7 +87,7 @@ def convert(
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
-    held.warn_of_optimizers(weights)
+    held.warn_of_holders(weights, "nc.convert")
     flops.register()
     _watch(model, weights, format)
     left_out.warn_of(left)
@@ -113,9 +114,13 @@ def _check_all(weights: list[selection.Weight], format: registry.Format, partner
 
 def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
     """Replaces weights, all of which have been checked."""
+    elsewhere = held.elsewhere(weights)
     lines = [(weight, _line(name, weight, format, options)) for name, weight, _ in weights]
     consensus.check_shards("what nc.convert converts", lines)
-    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
+    quantized = [
+        _empty_like(name, weight, format, options, id(weight) in elsewhere)
+        for name, weight, _ in weights
+    ]
     stores = [tensor._store for tensor in quantized]
     agreement.Agreements().make_bytes(
         stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
@@ -131,8 +136,7 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
             weight.requires_grad_(requires_grad)
             torch_names.replace_shard(group, managed, tensor)
             continue
-        parameter = nn.Parameter(dtensors.like(weight, tensor), requires_grad=requires_grad)
-        parameter.__dict__.update(weight.__dict__)
+        parameter = parameter_like(weight, tensor, requires_grad)
         for module, attribute in places:
             setattr(module, attribute, parameter)
             if isinstance(weight, DTensor) and isinstance(module, nn.Linear):
@@ -199,21 +203,25 @@ def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
 
 
 def _empty_like(
-    name: str, weight: nn.Parameter, format: registry.Format, options: Options
+    name: str, weight: nn.Parameter, format: registry.Format, options: Options, is_held: bool
 ) -> QuantizedTensor:
-    """A tensor with the weight's value as its master and bytes that are still to be made."""
+    """A tensor with the weight's value as its master and bytes that are still to be made.
+    `is_held`: whether somebody goes on with the weight itself.
+    """
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
     # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
     is_managed = torch_names.managed(weight)[1] is not None
     rowwise_alone = is_managed and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES
-    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
-    # go when the bytes are made need not be float32: a cast takes every logical dtype.
+    # A float32 weight's own memory, if it is contiguous and nobody else's; the optimizer goes on
+    # with it. What is let go when the bytes are made need not be float32: a cast takes every
+    # logical dtype.
     value = casting.settled(local)
     if options.keeps_master(weight):
-        value = value.to(torch.float32)
+        value = value.to(torch.float32, copy=is_held and not is_managed)
     master = Master(value.reshape(rows, columns).contiguous())
+    master.watch()  # a state dict of the plain model may have the memory, too
     place = sharding.place_of(weight, format)
     held = rows if place is None else place.held
     bytes = buffers.allocate(format, held, columns, usages, local.device)

@@ -1,5 +1,5 @@
-"""Optimizers that hold parameters which nc.convert has replaced: they would go on with the old
-ones, whose gradients never come.
+"""Who else holds parameters that nc.convert and nc.to_plain replace: optimizers and other modules
+would go on with the old ones.
 """
 
 import gc
@@ -13,38 +13,72 @@ from narrowcast.selection import Weight
 from narrowcast.tensor import dtensors
 
 
-def warn_of_optimizers(weights: list[Weight]) -> None:
-    """RuntimeWarning if an optimizer that is alive holds one of these parameters, which are no
-    longer the model's. Sharded ones are still its own. Nothing but `weights` may refer to them on
-    the caller's side.
+def elsewhere(weights: list[Weight]) -> set[int]:
+    """The ids of parameters that somebody has beside the modules which they are listed with, whose
+    memory is then not the caller's to take. Nothing but `weights` may refer to them on its side.
     """
-    if not _are_held(weights):
+    least = _least_count()
+    return {
+        id(weight) for _, weight, places in weights if sys.getrefcount(weight) > least + len(places)
+    }
+
+
+def warn_of_holders(weights: list[Weight], function: str) -> None:
+    """RuntimeWarning if an optimizer that is alive, or a module outside of the model, holds one of
+    these parameters, which the model has no longer. Sharded ones are still its own. Nothing but
+    `weights` may refer to them on the caller's side. `function`: what has replaced them.
+    """
+    least = _least_count()
+    # Holders are looked for among all objects of the process, which takes long where there are
+    # many, and mostly nobody holds what was replaced.
+    if not any(sys.getrefcount(weight) > least for _, weight, _ in weights):
         return
     old = {
         id(weight): name for name, weight, _ in weights if not isinstance(weight, dtensors.DTensor)
     }
     # Only the type of an object is asked: looking at objects may run any code of theirs.
-    optimizers = [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
-    for optimizer in optimizers:
-        groups = getattr(optimizer, "param_groups", ())  # one may just be under construction
-        every = [id(one) for group in groups for one in group["params"]]
-        names = [old[one] for one in every if one in old]
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            warnings.warn(
-                f"nc.convert has replaced {names[0]}{more}, which an optimizer "
-                f"({type(optimizer).__name__}) was made with: it holds the old parameters, and its "
-                "steps would leave the model as it is. Make the optimizer after nc.convert, and "
-                "after fully_shard",
-                RuntimeWarning,
-                stacklevel=3,  # the caller of nc.convert
-            )
+    every = [(one, type(one)) for one in gc.get_objects()]
+    for one, kind in every:
+        if issubclass(kind, torch.optim.Optimizer):
+            _warn_of_optimizer(one, old, function)
+        elif issubclass(kind, nn.Module):
+            _warn_of_module(one, old, function)
 
 
-def _are_held(weights: list[Weight]) -> bool:
-    """Whether anybody else refers to one of them. Optimizers are looked for among all objects of
-    the process, which takes long where there are many, and mostly nobody holds what was replaced.
-    """
+def _least_count() -> int:
+    """References to a parameter of which nobody knows but such a list."""
     nobodys: list[Weight] = [("", nn.Parameter(torch.empty(0)), [])]
-    least = min(sys.getrefcount(weight) for _, weight, _ in nobodys)
-    return any(sys.getrefcount(weight) > least for _, weight, _ in weights)
+    return min(sys.getrefcount(weight) for _, weight, _ in nobodys)
+
+
+def _warn_of_optimizer(optimizer, old: dict[int, str], function: str) -> None:
+    groups = getattr(optimizer, "param_groups", ())  # one may just be under construction
+    every = [id(one) for group in groups for one in group["params"]]
+    names = [old[one] for one in every if one in old]
+    if names:
+        _warn(
+            f"{function} has replaced {_listed(names)}, which an optimizer "
+            f"({type(optimizer).__name__}) was made with: it holds the old parameters, and its "
+            f"steps would leave the model as it is. Make the optimizer after {function}, and "
+            "after fully_shard"
+        )
+
+
+def _warn_of_module(module, old: dict[int, str], function: str) -> None:
+    every = module.__dict__.get("_parameters", {})  # one may just be under construction
+    names = [old[id(one)] for one in every.values() if id(one) in old]
+    if names:
+        _warn(
+            f"{function} has replaced {_listed(names)}, which a module outside of the model that "
+            f"it was given ({type(module).__name__}) shared: from now on they are two parameters, "
+            "each with a value of its own. Give it the model that has both, or leave the parameter "
+            "out by a filter"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=5)  # the caller of the function

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
+from narrowcast import held
 from narrowcast.fsdp import agreement, torch_names
+from narrowcast.replaced import parameter_like
+from narrowcast.selection import Weight
 from narrowcast.tensor import QuantizedTensor, dtensors
-
-# A parameter, and every module that holds it with its name there.
-_Found = tuple[nn.Parameter, list[tuple[nn.Module, str]]]
 
 
 def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
@@ -19,8 +19,8 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
 
     Works before and after fully_shard, on each rank's own shards; then "decoded" is collective, as
     nc.convert is. Parameters that modules share stay shared. An optimizer holds the parameters that
-    it was made with: make it anew. ValueError for other values, TypeError if the model is no
-    torch.nn.Module.
+    it was made with: make it anew. Warns of those, and of other modules that shared a parameter.
+    ValueError for other values, TypeError if the model is no torch.nn.Module.
     """
     if values not in ("master", "decoded"):
         raise ValueError(f'values is "master" or "decoded", not {values!r}')
@@ -29,22 +29,24 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "decoded":
-        stores = [dtensors.local_of(parameter)._store for parameter, _ in found]
+        stores = [dtensors.local_of(parameter)._store for _, parameter, _ in found]
         agreement.Agreements().make_bytes(
-            stores, lambda: [dtensors.shard_group(parameter) for parameter, _ in found]
+            stores, lambda: [dtensors.shard_group(parameter) for _, parameter, _ in found]
         )
-    for parameter, places in found:
+    for _, parameter, places in found:
         _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
+    held.warn_of_holders(found, "nc.to_plain")
     return model
 
 
-def _quantized(model: nn.Module) -> list[_Found]:
+def _quantized(model: nn.Module) -> list[Weight]:
     """In the order of the model's modules, the same on all ranks."""
-    found: dict[int, _Found] = {}
-    for module in model.modules():
+    found: dict[int, Weight] = {}
+    for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             if isinstance(dtensors.local_of(parameter), QuantizedTensor):
-                found.setdefault(id(parameter), (parameter, []))[1].append((module, name))
+                path = f"{prefix}.{name}".lstrip(".")
+                found.setdefault(id(parameter), (path, parameter, []))[-1].append((module, name))
     return list(found.values())
 
 
@@ -61,7 +63,6 @@ def _replace(parameter: nn.Parameter, places, value: torch.Tensor) -> None:
     if managed is not None:
         torch_names.replace_shard(group, managed, value)
         return
-    plain = nn.Parameter(dtensors.like(parameter, value), requires_grad=parameter.requires_grad)
-    plain.__dict__.update(parameter.__dict__)
+    plain = parameter_like(parameter, value, parameter.requires_grad)
     for module, name in places:
         setattr(module, name, plain)

@@ -16,9 +16,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 def matching(
     optimizer, state_dict
 ) -> tuple[list[tuple[torch.Tensor, str, dict]], list[torch.Tensor]]:
-    """Parameters with their names and their saved state, and those that are to have none: all, of a
-    state dict from before the first step; and in torch's own, who had no gradient. ValueError if
-    groups or parameters do not match, TypeError if it is no state dict.
+    """Parameters with their names and their saved state, and those that are to have none, for they
+    had no gradient or were frozen: they begin anew. ValueError if groups or parameters do not
+    match, TypeError if it is no state dict.
     """
     check_type("the state dict", state_dict, dict)
     for key, *kinds in (("state", dict), ("param_groups", list, tuple)):
@@ -37,6 +37,7 @@ def matching(
         raise ValueError(
             f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
         )
+    _check_names(optimizer.param_groups, saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     may_lack = not state_dict["state"] or torchs_adam.is_theirs(state_dict)
     pairs, without = [], []
@@ -44,11 +45,34 @@ def matching(
         saved = state_dict["state"].get(key)
         if saved is not None:
             pairs.append((parameter, name, saved))
-        elif parameter.requires_grad and not may_lack:
-            raise ValueError(f"the state dict has no state for {name}")
+        elif optimizer.state.get(parameter) and parameter.requires_grad and not may_lack:
+            raise ValueError(
+                f"the state dict has no state for {name}, and the optimizer has some: load it into "
+                "a new optimizer, where such a parameter begins anew"
+            )
         elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
             without.append(parameter)
     return pairs, without
+
+
+def _check_names(groups: list[dict], saved_groups) -> None:
+    """ValueError if both say how parameters are called, and they are the same in another order:
+    masters would go to other weights of the same shape. torch compares no names, for a wrapper
+    may have changed them.
+    """
+    for index, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
+        own, theirs = (list(one.get("param_names") or []) for one in (group, saved))
+        if own != theirs and sorted(own) == sorted(map(str, theirs)):
+            place, here, there = next(
+                (at, *pair)
+                for at, pair in enumerate(zip(own, theirs, strict=True))
+                if pair[0] != pair[1]
+            )
+            raise ValueError(
+                f"group {index} of the state dict has the optimizer's parameters in another order: "
+                f"number {place} is {there!r} there and {here!r} here. Make the optimizer from the "
+                "parameters in the order of the saved one"
+            )
 
 
 def check(state: dict, saved, name: str) -> None:

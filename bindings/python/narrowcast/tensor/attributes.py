@@ -59,8 +59,9 @@ class Attributes:
     @property
     def master(self) -> torch.Tensor | None:
         """float32, of this shape: the value that the bytes are made from, which the optimizer
-        owns. None if it is not kept.
+        owns. None if it is not kept. What is written to it, the bytes follow.
         """
+        self._view.store.watch_master()
         master = self._view.master
         return master if master is None or master.shape == self.shape else master.view(self.shape)
 

@@ -208,8 +208,13 @@ class Store:
             )
         casting.cast_masters([self])
 
+    def watch_master(self) -> None:
+        """The master is handed out."""
+        if self.master is not None:
+            self.master.watch()
+
     def notice(self) -> None:
-        """A load may have written to the master, which state dicts hold."""
+        """Somebody else may have written to the master."""
         if self.master is not None and self.master.was_written:
             self.mark_stale(self.used)
 

@@ -1,0 +1,56 @@
+"""What is written to weight.master by hand, the bytes follow: averages, clamps, loads."""
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import assert_quantized, same
+
+
+def written(weight, where):
+    """The tensor that somebody writes to."""
+    if where == "master":
+        return weight.master
+    if where == "part":
+        return weight.master[3:7]
+    return weight.detach().master.view(-1)
+
+
+@pytest.mark.parametrize("where", ["master", "part", "view"])
+def test_writes_by_hand(format, device, where):
+    layer = nc.convert(nn.Linear(96, 64, bias=False), format).to(device)
+    x = torch.randn(4, 96, device=device)
+    before = layer(x)
+    with torch.no_grad():
+        written(layer.weight, where).mul_(3)
+    assert not same(layer(x), before)
+    assert_quantized(layer.weight.detach().cpu(), layer.weight.master.cpu(), where)
+
+
+def test_averages_by_hand(format):
+    """Of a model that no optimizer steps."""
+    model, average = (nc.convert(nn.Linear(96, 64, bias=False), format) for _ in range(2))
+    with torch.no_grad():
+        for _ in range(50):
+            average.weight.master.lerp_(model.weight.master, 0.5)
+    x = torch.randn(4, 96)
+    torch.testing.assert_close(average(x), model(x), rtol=0.1, atol=0.1)
+    assert_quantized(average.weight.detach(), average.weight.master, format)
+
+
+def test_state_dicts_from_before(format):
+    """Of the plain model, whose memory the master goes on with."""
+    layer = nn.Linear(96, 64, bias=False)
+    state = layer.state_dict()
+    nc.convert(layer, format)
+    with torch.no_grad():
+        state["weight"].mul_(3)
+    x = torch.randn(4, 96)
+    assert same(layer(x), nc.convert(plain_of(state), format)(x))
+
+
+def plain_of(state):
+    layer = nn.Linear(96, 64, bias=False)
+    layer.load_state_dict(state)
+    return layer
