@@ -172,3 +172,25 @@ def test_transposed_weight():
         return F.linear(x, w.t())
 
     assert torch.equal(torch.compile(function, backend="aot_eager")(x, w), function(x, w))
+
+
+@pytest.mark.parametrize("write", ["copy_", "add_", "fill_"])
+def test_writes_break_the_graph(write):
+    """Whether bytes are stale no graph knows: a write runs outside, or is an error that says so."""
+    torch.manual_seed(0)
+    layers = [nc.convert(nn.Linear(64, 64, bias=False), "mxfp8_e4m3") for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    value = 0.3 if write == "fill_" else torch.ones(64, 64)
+
+    def run(layer, x):
+        with torch.no_grad():
+            getattr(layer.weight, write)(value)
+        return layer(x)
+
+    x = torch.randn(4, 64)
+    compiled = torch.compile(run, backend="aot_eager")
+    for _ in range(2):
+        assert same(compiled(layers[0], x), run(layers[1], x))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="a compiled function cannot write to it"):
+        torch.compile(run, backend="aot_eager", fullgraph=True)(layers[0], x)

@@ -198,9 +198,36 @@ def test_matrices_that_the_default_leaves_out_are_said():
 
 
 def test_a_layer_without_weight_is_an_error():
-    """A parametrized one keeps its values elsewhere."""
+    """A parametrized one keeps its values elsewhere. A pattern leaves it out."""
     one = nn.Sequential(nn.Linear(64, 64), nn.utils.parametrizations.weight_norm(nn.Linear(64, 64)))
     with pytest.raises(ValueError, match=r"chooses 1 .*no parameter `weight`.*filter=.\*"):
-        nc.convert(one, FORMAT)
+        nc.convert(one, FORMAT, filter=lambda name, module: isinstance(module, nn.Linear))
     nc.convert(one, FORMAT, filter="*")
     assert type(one[0].weight) is nc.QuantizedTensor
+
+
+def test_layers_whose_weight_is_computed():
+    """By weight_norm and its like: the default leaves them out, and takes the others."""
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
+    layers = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64), normed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of how much it leaves out
+        nc.convert(layers, FORMAT)
+    kinds = [isinstance(layer.weight, nc.QuantizedTensor) for layer in layers]
+    assert kinds == [True, True, False]
+
+
+def test_lazy_layers():
+    layers = nn.Sequential(nn.Linear(64, 64), nn.LazyLinear(64))
+    with pytest.raises(ValueError, match=r"1\.weight has no shape yet.*call the model once"):
+        nc.convert(layers, FORMAT)
+    layers(torch.ones(2, 64))
+    nc.convert(layers, FORMAT)
+
+
+def test_spectral_norm_of_a_quantized_weight(format):
+    """Beside which it keeps vectors."""
+    layer = nc.convert(nn.Linear(256, 128, bias=False), format)
+    normed = nn.utils.parametrizations.spectral_norm(layer)
+    largest = torch.linalg.matrix_norm(normed.weight.detach(), 2)
+    assert 0.5 < largest < 1.5

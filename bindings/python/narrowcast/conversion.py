@@ -80,6 +80,7 @@ def convert(
     options = Options.checked(recompute, products, trainable)
     partners = partners_of(format, products)
     wrappers.check_unwrapped(model)
+    _check_shapes(model)
     torch_names.reshard_all(model.modules())
     weights = selection.chosen(model, filter, parameters)
     is_default = filter is selection.default_filter and parameters is None
@@ -102,6 +103,15 @@ def convert_layer(module: nn.Module, name: str, format: str, products: str) -> N
     weights = [(name, module.weight, [(module, "weight")])]
     _check_all(weights, format, partners_of(format, products))
     _convert(weights, format, Options(False, products, True))
+
+
+def _check_shapes(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ValueError(
+                f"{name} has no shape yet, which a lazy module learns from its first input: call "
+                "the model once before nc.convert"
+            )
 
 
 def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:

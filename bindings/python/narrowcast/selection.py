@@ -83,6 +83,8 @@ def _nothing(filter: Filter, shared: dict[str, str]) -> ValueError:
 def _module_choice(filter: Filter):
     if filter is None:
         return _Called(lambda name, module: False)
+    if filter is default_filter:
+        return _Called(_is_default)
     if callable(filter):
         return _Called(_with_weights(filter))
     return _Patterns("filter", filter, _is_default, "nn.Linear or experts")

@@ -25,12 +25,17 @@ def _wanted(values) -> tuple[torch.device, torch.dtype]:
     return values["device"] or tensor.device, values["dtype"] or tensor.dtype
 
 
+def _is_vector(size: tuple[int, ...]) -> bool:
+    """As spectral norms ask for beside a weight; an empty one FSDP2 asks for, in its place."""
+    return len(size) < 2 and math.prod(size) > 0
+
+
 @implements(*table.NEW_ZEROS.operators)
 def _new_zeros(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, size = values["self"], tuple(values["size"])
     device, dtype = _wanted(values)
-    if dtype not in LOGICAL_DTYPES:
+    if dtype not in LOGICAL_DTYPES or _is_vector(size):
         return torch.zeros(size, dtype=dtype, device=device)
     return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
 
@@ -40,7 +45,7 @@ def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, (device, dtype) = values["self"], _wanted(values)
     size = tuple(values.get("size", tensor.shape))
-    if dtype not in LOGICAL_DTYPES:
+    if dtype not in LOGICAL_DTYPES or ("size" in values and _is_vector(size)):
         return torch.empty(size, dtype=dtype, device=device)
     if tensor._store.place is not None and size == tuple(tensor.shape):
         return QuantizedTensor(straddling.room_like(tensor._store, device), size, dtype)

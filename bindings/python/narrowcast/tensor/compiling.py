@@ -19,6 +19,16 @@ def leave_alone(function) -> None:
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
+def check_write(what: str) -> None:
+    """NotImplementedError in a trace of torch.compile: whether bytes are stale is no tensor."""
+    if torch._guards.TracingContext.try_get() is not None:
+        raise NotImplementedError(
+            f"{what}: a compiled function cannot write to it, because its graph would not know "
+            "that the bytes are to be made anew. Write outside of it, or in a function under "
+            "torch.compiler.disable"
+        )
+
+
 def matrix_of(format: str, usage: int, data: torch.Tensor) -> tuple[int, int]:
     """The rows and columns of a matrix from the data of a usage."""
     layout = getattr(registry.format(format), registry.USAGES[usage])

@@ -6,7 +6,7 @@ import torch
 
 from narrowcast import _C, errors
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting
+from narrowcast.tensor import buffers, casting, compiling
 from narrowcast.tensor.label import UNNAMED, Label
 from narrowcast.tensor.late import Late
 from narrowcast.tensor.master import Master
@@ -220,6 +220,8 @@ class Store:
 
     def mark_stale(self, end: int) -> None:
         """The master has changed, up to row `end`."""
+        if not self.bytes.is_plain:
+            compiling.check_write(self.describe())
         self.master.note()
         self.master.stale, self.master.saved = True, None
         if self.bytes.history is not None:
