@@ -2,9 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
 
 namespace narrowcast {
 namespace {
@@ -13,6 +18,19 @@ namespace {
 // refuse(weight, backward), which raises the error of a weight that lacks the usage of a pass.
 PyObject* operand_of = nullptr;
 PyObject* refuse = nullptr;
+
+// How nodes of graphs are held: newer versions of torch than 2.11 count references in them.
+using NodePointer = decltype(torch::autograd::get_current_node());
+
+template <class... Arguments>
+NodePointer make_error(Arguments&&... arguments) {
+  using torch::autograd::Error;
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<Error>(std::forward<Arguments>(arguments)...);
+  } else {
+    return c10::make_intrusive<Error>(std::forward<Arguments>(arguments)...);
+  }
+}
 
 }  // namespace
 
@@ -40,7 +58,7 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
   torch::autograd::edge_list edges = torch::autograd::collect_next_edges(incoming);
   if (const auto node = torch::autograd::get_current_node())
     edges.insert(edges.end(), node->next_edges().begin(), node->next_edges().end());
-  const auto error = std::make_shared<torch::autograd::Error>(
+  const NodePointer error = make_error(
       "a product with a QuantizedTensor has no second derivative: use weight.dequantize() and a "
       "plain product",
       std::move(edges));
