@@ -69,18 +69,18 @@ class AdamParameter {
   // Whether it has got a gradient and has no state: the caller makes that, and another row.
   bool awakes() const { return dormant_ && gradient_.defined(); }
 
+  // The tensors whose memory is in its row, for the table that it is a row of.
+  std::vector<PlacedTensor> hand_over_tensors() { return std::move(remembered_); }
+
   // Its local tensor, as Python holds it.
   py::object local() const { return local_of(parameter_); }
 
-  // Whether the memory of `local` (its local tensor) and of the state is what the row was made
+  // Whether `local` (its local tensor) and the state's tensors are those that the row was made
   // from.
   bool is_current(const py::object& local) const {
     if (dormant_ && (!state_.empty() || trainable_ != requires_grad())) return false;
     for (const auto& [key, value] : taken_) {
       if (PyDict_GetItemWithError(state_.ptr(), key.ptr()) != value.ptr()) return false;
-    }
-    for (const auto& [tensor, place] : remembered_) {
-      if (!place.is_of(tensor)) return false;
     }
     if (bytes_) return store_->is_of(local, bytes_);
     const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
@@ -182,7 +182,7 @@ class AdamParameter {
 
   // The entry of the state by this name, as a plain tensor. ValueError if there is none.
   at::Tensor take(const char* key) {
-    const py::str name(key);
+    const auto name = py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key));
     PyObject* value = PyDict_GetItemWithError(state_.ptr(), name.ptr());
     if (value == nullptr) value_error(name_, ": the optimizer's state has no ", key);
     taken_.emplace_back(name, py::reinterpret_borrow<py::object>(value));
@@ -202,7 +202,7 @@ class AdamParameter {
   }
 
   void remember(const OptionalTensor& tensor) {
-    if (tensor) remembered_.emplace_back(*tensor, Place(*tensor));
+    if (tensor) remembered_.emplace_back(*tensor);
   }
 
   py::object parameter_;
@@ -217,7 +217,7 @@ class AdamParameter {
   py::object bytes_;                                   // of a quantized parameter; null for others
   std::optional<Place> place_;                         // of a parameter that is not quantized
   std::vector<std::pair<py::str, py::object>> taken_;  // of the state
-  std::vector<std::pair<at::Tensor, Place>> remembered_;
+  std::vector<PlacedTensor> remembered_;
   nc_tensor entry_{};
   float* step_ = nullptr;
   at::Tensor gradient_;  // of the step being prepared

@@ -33,6 +33,7 @@ class AdamTable {
       const size_t place = parameters_.size() - 1;
       parameters_.back().own(shards_->entry(place), shards_->elements(place));
     }
+    std::ranges::move(parameters_.back().hand_over_tensors(), std::back_inserter(tensors_));
     groups_.push_back(group);
     steps_.emplace_back();
   }
@@ -40,6 +41,7 @@ class AdamTable {
   // False if the parameters' memory or state are no longer what the table was made from, or one
   // without state has got its first gradient.
   bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
+    if (!std::ranges::all_of(tensors_, &PlacedTensor::is_in_place)) return false;
     int64_t made_for_group = -1, made_for_t = -1;
     nc_step made{};
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -160,6 +162,8 @@ class AdamTable {
   bool stochastic_;
   bool spans_;
   std::vector<AdamParameter> parameters_;
+  // Of all parameters. Each costs two visits to memory a step, which can be under way together.
+  std::vector<PlacedTensor> tensors_;
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
   std::vector<int64_t> absent_;

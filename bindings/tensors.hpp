@@ -126,4 +126,13 @@ struct Place {
   }
 };
 
+// A tensor that is kept, and where it was.
+struct PlacedTensor {
+  explicit PlacedTensor(at::Tensor its_tensor) : tensor(std::move(its_tensor)), place(tensor) {}
+  bool is_in_place() const { return place.is_of(tensor); }
+
+  at::Tensor tensor;
+  Place place;
+};
+
 }  // namespace narrowcast

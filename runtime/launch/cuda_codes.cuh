@@ -150,18 +150,21 @@ const char* run_decoding(const nc_launch* launch) {
 
 template <class Sequence>
 struct Derivation {
-  static constexpr Layout kLayout = Sequence::kColumnwise;
+  // Of the bytes that pass through the stage: of those read, those written, or both alike.
+  static constexpr Layout kLayout =
+      Sequence::kColumnwise.transposed ? Sequence::kColumnwise : Sequence::kRowwise;
   static constexpr Extent kTile{code_rows<Sequence, kLayout>(), kWarpColumns};
   template <bool kInside>
   using Tile = CodeTile<kTile.rows, 8, 8, kInside>;
   static constexpr int kThreads = Tile<true>::kThreads;
   static constexpr int kBlocks = 1024 / kThreads;  // a thread needs registers for its codes
   // Codes pass through the stage, and then the scales of the tile's blocks.
+  static constexpr Layout kScales = Sequence::kColumnwise;
   static constexpr int kScaleBytes =
-      spans_tensor(kLayout)
+      spans_tensor(kScales)
           ? 1
-          : static_cast<int>(Tile<true>::kRows / kLayout.block_rows *
-                             (Tile<true>::kColumns / kLayout.block_columns) * kLayout.scale_bytes);
+          : static_cast<int>(Tile<true>::kRows / kScales.block_rows *
+                             (Tile<true>::kColumns / kScales.block_columns) * kScales.scale_bytes);
   static constexpr int kScaleStageBytes = scale_stage_bytes<Sequence::kRowwise, Tile<true>>();
   static constexpr int kStageBytes = std::max(stage_bytes<kLayout, Tile<true>>(), kScaleBytes);
 };

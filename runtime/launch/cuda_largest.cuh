@@ -3,8 +3,10 @@
 #pragma once
 
 #include "runtime/launch/cuda_entry.cuh"
+#include "runtime/launch/cuda_whole.cuh"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/find_tensor.hpp"
+#include "runtime/tile/cuda_memory.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -44,25 +46,48 @@ __device__ __forceinline__ float largest_of(const Type* run, int64_t begin, int6
   return largest;
 }
 
-// Raises a tensor's amax to the largest magnitude of all threads of a block. Magnitudes order like
-// their bits.
-__device__ __forceinline__ void raise_amax(float largest, unsigned* shared, float* amax) {
-  if (threadIdx.x == 0) *shared = 0;
-  __syncthreads();
-  const unsigned of_warp = __reduce_max_sync(~0u, bits_of(largest));
-  if (threadIdx.x % kWarpSize == 0) atomicMax(shared, of_warp);
-  __syncthreads();
+// Raises a tensor's amax to the largest magnitude of a warp's threads. Magnitudes order like their
+// bits. Warps do not meet first: their block would end later, and another begin later.
+__device__ __forceinline__ void raise_amax(const nc_launch& launch, float largest, float* amax) {
+  // Rounding keeps the order, so that the largest value stays it.
+  const float source = launch.source_bf16 ? widen(narrow<Bf16>(largest)) : largest;
+  const unsigned of_warp = __reduce_max_sync(~0u, bits_of(source));
   unsigned* target = reinterpret_cast<unsigned*>(amax);
-  if (threadIdx.x == 0 && *shared > *static_cast<volatile unsigned*>(target))
-    atomicMax(target, *shared);
+  if (threadIdx.x % kWarpSize == 0 && of_warp > *static_cast<volatile unsigned*>(target))
+    atomicMax(target, of_warp);
 }
+
+// ---- one tensor, as activations are: a block has no table to search before its first load ----
+
+template <int64_t kShare>
+__global__ void __launch_bounds__(kLargestThreads)
+    largest_of_one_kernel(const __grid_constant__ CudaWhole one) {
+  if (is_stopped(one.launch)) return;
+  const nc_tensor& tensor = one.tensor;
+  with_dtype(tensor.value_dtype, [&](auto* type) {
+    using Type = std::remove_pointer_t<decltype(type)>;
+    const auto* run = in_global_memory(static_cast<const Type*>(tensor.value));
+    const int64_t from = blockIdx.x * kShare;
+    const int64_t to = first_of(from + kShare, tensor.rows * tensor.columns);
+    raise_amax(one.launch, largest_of(run, from, to), one.launch.amax);
+  });
+}
+
+inline const char* run_largest_of_one(const nc_launch* launch) {
+  constexpr int64_t kShare = 16 << 10;  // elements that a block reads
+  const nc_tensor& tensor = launch->tensors[0];
+  const auto blocks = static_cast<unsigned>(ceil_div(tensor.rows * tensor.columns, kShare));
+  if (blocks == 0) return nullptr;
+  return launch_grid<largest_of_one_kernel<kShare>>(launch, blocks, kLargestThreads);
+}
+
+// ---- many, by tables ----
 
 // kTiles: whose share of the elements a block reads.
 template <int kTileRows, int kTileColumns, int kTiles>
 __global__ void __launch_bounds__(kLargestThreads)
     largest_kernel(const __grid_constant__ CudaLaunch parameters) {
   __shared__ CudaEntry entry;
-  __shared__ unsigned shared;
   const nc_launch& launch = parameters.launch;
   const int64_t end = first_of(int64_t{blockIdx.x + 1} * kTiles, launch.tiles);
   int64_t tile = int64_t{blockIdx.x} * kTiles;
@@ -79,10 +104,7 @@ __global__ void __launch_bounds__(kLargestThreads)
       with_dtype(tensor.value_dtype, [&](auto* type) {
         using Type = std::remove_pointer_t<decltype(type)>;
         const auto* run = in_global_memory(static_cast<const Type*>(tensor.value));
-        const float largest = largest_of(run, from, to);
-        // Rounding keeps the order, so that the largest value stays it.
-        raise_amax(launch.source_bf16 ? widen(narrow<Bf16>(largest)) : largest, &shared,
-                   launch.amax + entry.index);
+        raise_amax(launch, largest_of(run, from, to), launch.amax + entry.index);
       });
     }
     __syncthreads();  // before the entry is another's
@@ -92,6 +114,7 @@ __global__ void __launch_bounds__(kLargestThreads)
 
 template <int kTileRows, int kTileColumns, int kTiles>
 const char* run_largest(const nc_launch* launch) {
+  if (is_of_one(*launch)) return run_largest_of_one(launch);
   const int64_t blocks = ceil_div(launch->tiles, int64_t{kTiles});
   return launch_blocks<largest_kernel<kTileRows, kTileColumns, kTiles>>(launch, blocks,
                                                                         kLargestThreads);

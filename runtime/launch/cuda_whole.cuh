@@ -16,8 +16,12 @@ struct CudaWhole {
   nc_tensor tensor;
 };
 
+inline bool is_of_one(const nc_launch& launch) {
+  return launch.host_tables && launch.count == 1 && launch.steps == nullptr;
+}
+
 inline bool is_whole(const nc_launch& launch, Extent tile) {
-  if (!launch.host_tables || launch.count != 1 || launch.steps != nullptr) return false;
+  if (!is_of_one(launch)) return false;
   const nc_tensor& tensor = launch.tensors[0];
   constexpr int64_t kMostTilesDown = 65535;  // of a grid
   if (tensor.before != 0 || tensor.after != 0 || tensor.end_row != 0) return false;
@@ -35,14 +39,21 @@ __device__ __forceinline__ Extent block_origin(Extent tile) {
   return {blockIdx.y * tile.rows, blockIdx.x * tile.columns};
 }
 
+// Of one tensor.
 template <void (*kKernel)(const CudaWhole)>
-const char* launch_whole(const nc_launch* launch, Extent tile, int threads) {
+const char* launch_grid(const nc_launch* launch, dim3 grid, int threads) {
   const CudaWhole parameters{*launch, launch->tensors[0]};
-  const Extent tiles{parameters.tensor.rows / tile.rows, parameters.tensor.columns / tile.columns};
-  const dim3 grid(static_cast<unsigned>(tiles.columns), static_cast<unsigned>(tiles.rows));
   kKernel<<<grid, threads, 0, static_cast<cudaStream_t>(launch->stream)>>>(parameters);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <void (*kKernel)(const CudaWhole)>
+const char* launch_whole(const nc_launch* launch, Extent tile, int threads) {
+  const nc_tensor& tensor = launch->tensors[0];
+  const dim3 grid(static_cast<unsigned>(tensor.columns / tile.columns),
+                  static_cast<unsigned>(tensor.rows / tile.rows));
+  return launch_grid<kKernel>(launch, grid, threads);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT
