@@ -28,6 +28,7 @@ NEWEST_TESTS = torch_versions fsdp_training fsdp_errors fsdp_state_dict ranks_di
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 1
+FUZZ_FORMATS ?= 12
 
 SOAK_SECONDS ?= 600
 SOAK_SEED    ?= 1
@@ -58,7 +59,8 @@ ifdef PLUGINS_OF
 endif
 
 .PHONY: help setup setup-newest build test test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \
-        format tidy asan ubsan tsan fuzz fuzz-codegen fuzz-parts soak clean
+        format tidy asan ubsan tsan fuzz fuzz-codegen fuzz-formats fuzz-parts \
+        soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -77,6 +79,7 @@ help:
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan and make tsan (threads) likewise"
 	@echo "make fuzz        specs changed at random, under both, and then weights of checkpoints; FUZZ_SECONDS=3600 for an hour"
 	@echo "                 (and a quarter), FUZZ_SEED=2 for other inputs; fuzz-codegen and fuzz-parts are each alone"
+	@echo "make fuzz-formats  the C++ tests over formats drawn at random, on the GPU too where one is; FUZZ_FORMATS=28, FUZZ_SEED=2"
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
@@ -161,6 +164,19 @@ fuzz-codegen: $(ready)
 	cmake --preset fuzz -B build-fuzz
 	cmake --build build-fuzz --parallel $(JOBS) --target fuzz_codegen
 	cd build-fuzz && tests/fuzz/fuzz_codegen --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) $(CURDIR)/spec $(CURDIR)/tests/codegen/bad
+
+# The same folders as of shipped formats, with a build of their own. What a plugin's table may not say is told of shipped formats alone.
+fuzz-formats: drawn = $(CURDIR)/build-formats
+fuzz-formats: $(ready)
+	$(configure)
+	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast-codegen
+	rm -rf $(drawn)/spec
+	$(python) tests/fuzz/draw_formats.py $(drawn)/spec --count $(FUZZ_FORMATS) --seed $(FUZZ_SEED)
+	$(BUILD)/codegen/narrowcast-codegen --all -o $(drawn)/generated $(drawn)/spec/*.toml
+	$(configure) -B $(drawn) -DNARROWCAST_GENERATED=$(drawn)/generated -DNARROWCAST_BINDINGS=OFF -DNARROWCAST_CODEGEN=OFF
+	cmake --build $(drawn) --parallel $(JOBS)
+	ctest --test-dir $(drawn) --output-on-failure --no-tests=error --parallel $(JOBS) --exclude-regex test_runtime
+	$(drawn)/tests/runtime/test_runtime --source-file-exclude='*test_plugin_table.cpp'
 
 fuzz-parts: build
 	$(run_python) tests/fuzz/fuzz_parts.py --seconds $$(( $(FUZZ_SECONDS) / 4 )) --seed $(FUZZ_SEED)
