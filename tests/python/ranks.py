@@ -2,12 +2,15 @@
 
     results = ranks.run(2, "cpu", train, "nvfp4")     # train(mesh, "nvfp4") on each rank
 
+Where there are fewer GPUs than ranks, ranks share them (hosts.py).
+
 The function is a module-level one of a test file; arguments and results are no tensors. Processes
 stay for the next call on that device, so that torch is imported once; those of "cpu" see no GPU. An
 exception on a rank is raised here, with the rank and its traceback.
 """
 
 import datetime
+import faulthandler
 import gc
 import importlib.util
 import inspect
@@ -18,9 +21,10 @@ import tempfile
 import traceback
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
+
+import hosts
 
 SECONDS = 120
 
@@ -35,8 +39,6 @@ class RankError(AssertionError):
 
 def run(world, device, function, *arguments):
     """Calls function(mesh, *arguments) on every rank and returns the results, by rank."""
-    if device == "cuda" and torch.cuda.device_count() < world:
-        pytest.skip(f"needs {world} GPUs")
     pool = _pool(world, device)
     with tempfile.TemporaryDirectory() as folder:
         task = (inspect.getfile(function), function.__name__, arguments, device, world, folder)
@@ -79,7 +81,8 @@ class _Pool:
         self.pipes, self.processes = [], []
         for rank in range(world):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, rank, device), daemon=True)
+            facts = there, rank, world, device
+            process = context.Process(target=_serve, args=facts, daemon=True)
             process.start()
             there.close()
             self.pipes.append(here)
@@ -137,10 +140,12 @@ def _stop(world, device):
     _pools.pop((world, device)).stop()
 
 
-def _serve(pipe, rank, device):
+def _serve(pipe, rank, world, device):
     """A rank's process: runs tasks until the pipe is closed."""
+    faulthandler.enable()  # a crash says where
     if device == "cpu":
         _hide_gpus()
+    os.environ["LOCAL_RANK"] = str(rank if device == "cpu" else hosts.local_rank(rank, world))
     torch.set_num_threads(1)
     gc.freeze()  # what imports have made: collections, and nc.convert, look through the rest alone
     while True:
@@ -164,9 +169,9 @@ def _hide_gpus():
 
 
 def _run_task(rank, path, name, arguments, device, world, folder):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     if device == "cuda":
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
         "gloo" if device == "cpu" else "nccl",
         init_method=f"file://{folder}/store",

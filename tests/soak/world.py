@@ -126,11 +126,12 @@ def _begin(rank: int, size: int, setup, store: str, folder: str):
     import torch
     import torch.distributed as dist
 
+    import hosts
     import interrupts
     import trainee
 
     if setup.device == "cuda":
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(hosts.local_rank(rank, size))
     dist.init_process_group(
         "gloo" if setup.device == "cpu" else "nccl",
         init_method=f"file://{store}",
