@@ -24,7 +24,7 @@ def _broadcast(func, args, kwargs):
     store = tensor._store
     is_root = process_group.rank() == values["root_rank"]
     _prepare("a weight that is broadcast", tensor, [store], is_root, process_group)
-    work = [func([one], *args[1:], **kwargs)[1] for one in store.tensors]
+    work = [_begun(func, values | {"tensors": [one]}) for one in store.tensors]
     return [tensor], _received(store, work)
 
 
@@ -42,7 +42,8 @@ def _scatter(func, args, kwargs):
     work = []
     for index, tensor in enumerate(target.tensors):
         given = [[source.tensors[index] for source in sources]] if sources else []
-        work.append(func([tensor], given, *args[2:], **kwargs)[1])
+        parts = {"output_tensors": [tensor], "input_tensors": given}
+        work.append(_begun(func, values | parts))
     target.partial = process_group.size() > 1
     return [output], _received(target, work)
 
@@ -65,6 +66,13 @@ def _parts(store: Store) -> str:
     """What all ranks must have alike."""
     sizes = ", ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in store.tensors)
     return f"{store.rows}x{store.columns} in {store.format.identity}, of {sizes}"
+
+
+def _begun(func, values: dict) -> dist.Work:
+    """The work of one part, which can be waited for: that of a collective that is not asynchronous
+    is nothing with NCCL, and to look at it crashes.
+    """
+    return func(**values | {"async_op": True})[1]
 
 
 def _received(store: Store, work: list) -> dist.Work:
