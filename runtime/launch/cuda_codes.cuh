@@ -28,12 +28,12 @@ constexpr int stage_bytes() {
   return kLayout.transposed ? CodeStage<kLayout, Tile>::kBytes : 1;
 }
 
-// Of all scales that may meet there.
-template <Layout kLayout, class Tile>
+// Of all scales that may meet there, each of so many bytes.
+template <Layout kLayout, class Tile, int kBytes>
 constexpr int scale_stage_bytes() {
   if constexpr (scales_meet<kLayout>()) {
     using Runs = ScaleRuns<kLayout, Tile>;
-    return Runs::kRuns * Runs::kRunLength * kLayout.scale_bytes;
+    return Runs::kRuns * Runs::kRunLength * kBytes;
   } else {
     return 1;
   }
@@ -85,7 +85,7 @@ struct Decoding {
   static constexpr int kThreads = Narrowest::kThreads;
   static constexpr int kBlocks = kResident / kThreads;
   static constexpr int kStageBytes = stage_bytes<kLayout, Narrowest>();
-  static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest>();
+  static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest, sizeof(float)>();
 };
 
 // A tile's codes to values.
@@ -165,7 +165,8 @@ struct Derivation {
           ? 1
           : static_cast<int>(Tile<true>::kRows / kScales.block_rows *
                              (Tile<true>::kColumns / kScales.block_columns) * kScales.scale_bytes);
-  static constexpr int kScaleStageBytes = scale_stage_bytes<Sequence::kRowwise, Tile<true>>();
+  static constexpr int kScaleStageBytes =
+      scale_stage_bytes<Sequence::kRowwise, Tile<true>, Sequence::kRowwise.scale_bytes>();
   static constexpr int kStageBytes = std::max(stage_bytes<kLayout, Tile<true>>(), kScaleBytes);
 };
 

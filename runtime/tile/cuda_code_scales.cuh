@@ -52,7 +52,6 @@ template <Layout kLayout, class Place, int R, int C, class Stored>
 struct MeetingScales {
   using Runs = ScaleRuns<kLayout, Place>;
   using Word = ScaleWord<Stored, Runs::kWord>;
-  using Settled = PlacedScales<Place, R, C, Stored>;
   static constexpr int kWordsOfRun = Runs::kRunLength / Runs::kWord;
   static constexpr int kWords = Runs::kRuns * kWordsOfRun;
   static constexpr int kOfThread = (kWords + Place::kThreads - 1) / Place::kThreads;
@@ -71,13 +70,21 @@ struct MeetingScales {
     }
   }
 
-  __device__ __forceinline__ Settled settle(const Place& at, uint8_t* stage) const {
-    const Stored* staged = reinterpret_cast<const Stored*>(stage);
+  // What `convert` makes of them: by whoever brought a scale, once for all that want it. In the
+  // stage they lie row by row, so that a thread's are neighbours, and banks are met evenly.
+  template <class Type, class Convert>
+  __device__ __forceinline__ PlacedScales<Place, R, C, Type> settle(const Place& at, uint8_t* stage,
+                                                                    const Convert& convert) const {
+    using Settled = PlacedScales<Place, R, C, Type>;
+    Type* staged = reinterpret_cast<Type*>(stage);
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       const int index = i * Place::kThreads + thread_number();
       if (kWords % Place::kThreads != 0 && index >= kWords) break;
-      reinterpret_cast<Word*>(stage)[index] = word[i];
+      const int run = index / kWordsOfRun, first = index % kWordsOfRun * Runs::kWord;
+#pragma unroll
+      for (int e = 0; e < Runs::kWord; ++e)
+        staged[(first + e) * Runs::kRuns + run] = convert(word[i].scale[e]);
     }
     __syncthreads();
     Settled scales;
@@ -88,7 +95,7 @@ struct MeetingScales {
         const int row = at.row_group * Place::kDown + down * Settled::kRows;
         const int column = at.column_group * Place::kAcross + across * Settled::kColumns;
         scales.stored[down][across] =
-            staged[column / Runs::kPerColumns * Runs::kRunLength + row / Runs::kPerRows];
+            staged[row / Runs::kPerRows * Runs::kRuns + column / Runs::kPerColumns];
       }
     }
     return scales;

@@ -44,7 +44,8 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   template <class Buffer, class Scales>
   __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
     store_code_scales<Buffer::kLayout, Place>(*this, in_global_memory(buffer.scales),
-                                              settled(scales), stage);
+                                              settled<typename Buffer::Stored>(scales, AsStored{}),
+                                              stage);
   }
 
   template <class Buffer>
@@ -71,15 +72,8 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   template <class Element, class Scales, class Decoder>
   __device__ __forceinline__ void decode(const Codes& codes, const Scales& loaded,
                                          const Decoder& decoder) {
-    const auto scales = settled(loaded);
-    using Settled = std::remove_const_t<decltype(scales)>;
-    float multiplier[Settled::kDown][Settled::kAcross];
-#pragma unroll
-    for (int down = 0; down < Settled::kDown; ++down) {
-#pragma unroll
-      for (int across = 0; across < Settled::kAcross; ++across)
-        multiplier[down][across] = decoder(scales.stored[down][across]);
-    }
+    const auto multipliers = settled<float>(loaded, decoder);
+    using Multipliers = std::remove_const_t<decltype(multipliers)>;
 #pragma unroll
     for (int r = 0; r < kDown; ++r) {
 #pragma unroll
@@ -87,7 +81,8 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
         float of_four[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          of_four[i] = multiplier[r / Settled::kRows][(4 * four + i) / Settled::kColumns];
+          of_four[i] =
+              multipliers.stored[r / Multipliers::kRows][(4 * four + i) / Multipliers::kColumns];
         decode4<Element, Value>(codes.row[r][four], of_four, words[r] + four * sizeof(Value));
       }
     }
@@ -114,15 +109,31 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   }
 
  private:
-  template <int R, int C, class Stored>
-  __device__ __forceinline__ static PlacedScales<Place, R, C, Stored> settled(
-      const PlacedScales<Place, R, C, Stored>& scales) {
-    return scales;
+  struct AsStored {
+    template <class Stored>
+    __device__ __forceinline__ Stored operator()(Stored stored) const {
+      return stored;
+    }
+  };
+
+  // What `convert` makes of each scale.
+  template <class Type, int R, int C, class Stored, class Convert>
+  __device__ __forceinline__ static PlacedScales<Place, R, C, Type> settled(
+      const PlacedScales<Place, R, C, Stored>& scales, const Convert& convert) {
+    using Settled = PlacedScales<Place, R, C, Type>;
+    Settled result;
+#pragma unroll
+    for (int down = 0; down < Settled::kDown; ++down) {
+#pragma unroll
+      for (int across = 0; across < Settled::kAcross; ++across)
+        result.stored[down][across] = convert(scales.stored[down][across]);
+    }
+    return result;
   }
-  template <Layout kLayout, int R, int C, class Stored>
-  __device__ __forceinline__ PlacedScales<Place, R, C, Stored> settled(
-      const MeetingScales<kLayout, Place, R, C, Stored>& scales) const {
-    return scales.settle(*this, scale_stage);
+  template <class Type, Layout kLayout, int R, int C, class Stored, class Convert>
+  __device__ __forceinline__ PlacedScales<Place, R, C, Type> settled(
+      const MeetingScales<kLayout, Place, R, C, Stored>& scales, const Convert& convert) const {
+    return scales.template settle<Type>(*this, scale_stage, convert);
   }
 };
 

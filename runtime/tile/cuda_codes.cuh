@@ -7,15 +7,15 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// Four codes of kBits, from one a byte to a dense string of 4 * kBits bits, and back.
+// Four codes of kBits, from one a byte to a dense string of 4 * kBits bits, and back. Where a shift
+// can be a product it is one: shifts and logic share a pipe that casts keep busy, and products have
+// another, of twice the width.
 template <int kBits>
 __device__ __forceinline__ uint32_t pack4(uint32_t codes) {
   if constexpr (kBits == 8) return codes;
-  if constexpr (kBits == 4) return __byte_perm(codes | codes >> 4, 0, 0x4420);
-  if constexpr (kBits == 6) {
-    const uint32_t pairs = (codes & 0x003f003f) | (codes & 0x3f003f00) >> 2;
-    return (pairs & 0xfff) | (pairs >> 4 & 0xfff000);
-  }
+  constexpr uint32_t kPair = 1 | 1u << (8 + kBits);  // what the two bytes of a pair count
+  const uint32_t low = __dp4a(codes, kPair, 0u), high = __dp4a(codes, kPair << 16, 0u);
+  return low + high * (1u << 2 * kBits);
 }
 
 template <int kBits>
@@ -26,8 +26,9 @@ __device__ __forceinline__ uint32_t unpack4(uint32_t packed) {
     return (spread | spread << 4) & 0x0f0f0f0f;
   }
   if constexpr (kBits == 6) {
-    const uint32_t pairs = (packed & 0xfff) | (packed & 0xfff000) << 4;
-    return (pairs & 0x003f003f) | (pairs & 0x0fc00fc0) << 2;
+    const uint32_t string = packed & 0xffffff;
+    const uint32_t pairs = string + (string & 0xfff000) * 15;  // the upper one 4 bits further up
+    return pairs + (pairs & 0x0fc00fc0) * 3;                   // upper codes 2 bits further up
   }
 }
 

@@ -8,21 +8,14 @@
 
 #include "runtime/numeric/int8.hpp"
 #include "runtime/numeric/narrow.hpp"
-#include "runtime/numeric/small_float.hpp"
+#include "runtime/tile/cuda_wider.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <class Element>
-__device__ __forceinline__ void decode4(uint32_t codes, float (&x)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = Element::decode(codes >> 8 * i & 0xff);
-}
-
-__device__ __forceinline__ void widen_pair(__half2 pair, float& low, float& high) {
-  const float2 wide = __half22float2(pair);
-  low = wide.x;
-  high = wide.y;
-}
+// Small floats become halves first, which hold the values of all of them.
+struct FourHalves {
+  __half2 pair[2];
+};
 
 __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
   return __builtin_bit_cast(__half2_raw, bits);
@@ -31,49 +24,77 @@ __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
 // With its bits at the ends of a half's fields, a code is a half too small by a power of two,
 // subnormals, infinity and NaN included.
 template <class Element>
-__device__ __forceinline__ void decode4_as_halves(uint32_t codes, float (&x)[4]) {
+__device__ __forceinline__ FourHalves decode_to_halves(uint32_t codes) {
   constexpr int kHalfBias = 15, kHalfMantissa = 10;
   constexpr uint32_t kTwice = 0x00010001;
   constexpr int kUp = kHalfMantissa - Element::kMantissaBits;
   constexpr uint32_t kMagnitudes = kTwice * (Element::kMagnitude << kUp);
+  FourHalves halves;
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
     const uint32_t spread = __byte_perm(codes, 0, pair == 0 ? 0x4140 : 0x4342);
     const uint32_t magnitudes = spread << kUp & kMagnitudes;
     const uint32_t signs = spread << (16 - Element::kBits) & kTwice * 0x8000;
-    __half2 halves = halves_of(magnitudes | signs);
-    if constexpr (Element::kBias != kHalfBias)
-      halves = __hmul2(halves, __float2half2_rn(power_of_two(kHalfBias - Element::kBias)));
-    widen_pair(halves, x[2 * pair], x[2 * pair + 1]);
+    halves.pair[pair] = __hmul2(halves_of(magnitudes | signs),
+                                __float2half2_rn(power_of_two(kHalfBias - Element::kBias)));
   }
+  return halves;
 }
+// A half's upper byte.
 template <>
-__device__ __forceinline__ void decode4<E5M2>(uint32_t codes, float (&x)[4]) {
-  decode4_as_halves<E5M2>(codes, x);
+__device__ __forceinline__ FourHalves decode_to_halves<E5M2>(uint32_t codes) {
+  return {halves_of(__byte_perm(codes, 0, 0x1404)), halves_of(__byte_perm(codes, 0, 0x3424))};
 }
-template <>
-__device__ __forceinline__ void decode4<E2M1>(uint32_t codes, float (&x)[4]) {
-  decode4_as_halves<E2M1>(codes, x);
-}
-template <>
-__device__ __forceinline__ void decode4<E2M3>(uint32_t codes, float (&x)[4]) {
-  decode4_as_halves<E2M3>(codes, x);
-}
-template <>
-__device__ __forceinline__ void decode4<E3M2>(uint32_t codes, float (&x)[4]) {
-  decode4_as_halves<E3M2>(codes, x);
-}
-
 #if __CUDA_ARCH__ >= 890
 template <>
-__device__ __forceinline__ void decode4<E4M3>(uint32_t codes, float (&x)[4]) {
+__device__ __forceinline__ FourHalves decode_to_halves<E4M3>(uint32_t codes) {
   const auto pair = [](uint32_t two) {
     return __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3));
   };
-  widen_pair(pair(codes & 0xffff), x[0], x[1]);
-  widen_pair(pair(codes >> 16), x[2], x[3]);
+  return {pair(codes & 0xffff), pair(codes >> 16)};
 }
 #endif
+
+// Every sign moves to the top of its byte.
+template <class Element>
+__device__ __forceinline__ FourHalves decode_from_low_end(uint32_t codes) {
+  constexpr uint32_t kSigns = in_each_byte(Element::kSignBit), kUp = 1u << (8 - Element::kBits);
+  using Wide = typename WiderElement<Element>::Type;
+  FourHalves halves = decode_to_halves<Wide>(codes + (codes & kSigns) * (kUp - 1));
+  for (__half2& pair : halves.pair)
+    pair = __hmul2(pair, __float2half2_rn(1.0f / kToLowEnd<Element>));
+  return halves;
+}
+
+template <class Element>
+concept IsFloat = requires {
+  Element::kBias;
+};
+// Whether codes become halves in few instructions.
+template <class Element>
+inline constexpr bool kHasHalves = IsFloat<Element> &&
+                                   (kConvertsTo8Bits || !std::is_same_v<Element, E4M3>);
+
+template <class Element>
+__device__ __forceinline__ void decode4(uint32_t codes, float (&x)[4]) {
+  if constexpr (kHasHalves<Element>) {
+    FourHalves halves;
+    if constexpr (IsLowEnd<Element>) {
+      halves = decode_from_low_end<Element>(codes);
+    } else {
+      halves = decode_to_halves<Element>(codes);
+    }
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const float2 wide = __half22float2(halves.pair[pair]);
+      x[2 * pair] = wide.x;
+      x[2 * pair + 1] = wide.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = Element::decode(codes >> 8 * i & 0xff);
+  }
+}
 
 // A byte without its sign lies in the low bits of 2^23, whose units are 1.
 template <int kUnitsPerOne>

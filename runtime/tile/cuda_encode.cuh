@@ -16,10 +16,6 @@ __device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) 
          Element::encode(d) << 24;
 }
 
-__device__ __forceinline__ constexpr uint32_t in_each_byte(uint32_t byte) {
-  return byte * 0x01010101;
-}
-
 #if __CUDA_ARCH__ >= 890
 
 template <__nv_fp8_interpretation_t kType>
@@ -35,24 +31,6 @@ __device__ __forceinline__ uint32_t encode4<E4M3>(float a, float b, float c, flo
 template <>
 __device__ __forceinline__ uint32_t encode4<E5M2>(float a, float b, float c, float d) {
   return convert4<__NV_E5M2>(a, b, c, d);
-}
-
-// A type is the low end of one with as many mantissa bits and a wider exponent, subnormals
-// included.
-template <class Element, class Wide>
-__device__ __forceinline__ uint32_t encode4_as_low_end(float a, float b, float c, float d) {
-  static_assert(Element::kMantissaBits == Wide::kMantissaBits);
-  const auto fit = [](float x) {
-    return at_least(at_most(x, Element::kMax), -Element::kMax) *
-           power_of_two(Element::kBias - Wide::kBias);
-  };
-  const uint32_t codes = encode4<Wide>(fit(a), fit(b), fit(c), fit(d));
-  return (codes & in_each_byte(Element::kMagnitude)) |
-         (codes >> (8 - Element::kBits) & in_each_byte(Element::kSignBit));
-}
-template <>
-__device__ __forceinline__ uint32_t encode4<E3M2>(float a, float b, float c, float d) {
-  return encode4_as_low_end<E3M2, E5M2>(a, b, c, d);
 }
 
 #endif

@@ -71,6 +71,7 @@ struct alignas(16) Strip {
                                                exchanged_multipliers(Format::kColumnwise, kWarps));
 
   static constexpr int kElementBits = Format::kRowwise.element_bits;
+  static constexpr bool kPowerOfTwo = Format::ScaleType::kPowerOfTwo;  // every scale is one
   // Whether codes of rowwise bytes are written before columnwise ones are staged, in their place:
   // both may be more than the shared memory that every GPU gives a block.
   static constexpr bool kTakeTurns =

@@ -11,6 +11,7 @@
 #include "runtime/tile/cuda_data.cuh"
 #include "runtime/tile/cuda_encode.cuh"
 #include "runtime/tile/cuda_lines.cuh"
+#include "runtime/tile/cuda_low_end.cuh"
 #include "runtime/tile/cuda_memory.cuh"
 #include "runtime/tile/cuda_scale.cuh"
 #include "runtime/tile/cuda_strip.cuh"
@@ -67,8 +68,14 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
   template <class Element, class Scales, class Rounding>
   __device__ __forceinline__ auto encode(const Scales& scales, const Rounding& rounding) const {
     const auto scaled = [&](int r, int c) { return x[r][c] * scales.multiplier_of(r, c); };
-    if constexpr (HasLines<Element> && Strip::kElementBits == Element::kBits &&
-                  std::is_same_v<Rounding, Nearest>) {
+    constexpr bool kIsNearest = std::is_same_v<Rounding, Nearest>;
+    if constexpr (IsLowEnd<Element> && kIsNearest) {
+      return low_end_codes<Element>([&](int r, int c) {
+        constexpr float kFit = kToLowEnd<Element>;
+        return Strip::kPowerOfTwo ? x[r][c] * (scales.multiplier_of(r, c) * kFit)
+                                  : scaled(r, c) * kFit;
+      });
+    } else if constexpr (HasLines<Element> && Strip::kElementBits == Element::kBits && kIsNearest) {
       return LineCodes<Element>(scaled);
     } else {
       CudaCodes codes;

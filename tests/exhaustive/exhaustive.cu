@@ -4,6 +4,7 @@
 
 #include "runtime/tile/cuda_encode.cuh"
 #include "runtime/tile/cuda_lines.cuh"
+#include "runtime/tile/cuda_low_end.cuh"
 #include "tests/support/claim_list.hpp"
 #include "tests/support/cuda_memory.hpp"
 
@@ -51,7 +52,13 @@ struct Encoded4 {
 
   __device__ uint64_t operator()(float x) const {
     const float product = x * one;
-    if constexpr (HasLines<Element>) {
+    if constexpr (IsLowEnd<Element>) {
+      const CudaCodes codes =
+          low_end_codes<Element>([&](int, int) { return product * kToLowEnd<Element>; });
+      uint64_t code = same_code<Element::kBits>(pack4<Element::kBits>(codes.row[0]));
+      for (const uint32_t row : codes.row) code = same_code<8>(row) == code ? code : ~0u;
+      return code;
+    } else if constexpr (HasLines<Element>) {
       LineString<Element> string;
       for (int i = 0; i < 4; ++i) string.push(product);
       return same_code<Element::kBits>(string.packed() & ((1u << 4 * Element::kBits) - 1));
