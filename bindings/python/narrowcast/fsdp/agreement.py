@@ -5,6 +5,7 @@ by all, at moments that all come to, and without the host waiting for an answer:
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 
@@ -131,12 +132,27 @@ def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
 
 class _Forward:
     """The groups gathered since the last agreement, the module whose forward it was in, and what
-    was agreed about. The same on all ranks.
+    was agreed about: the stores of the module tree's shards. The same on all ranks.
     """
 
     def __init__(self):
         self.since, self.root = weakref.WeakSet(), lambda: None
-        self.agreements = Agreements()
+        self._agreements = Agreements()
+        self._views, self._stores = [], []
+
+    def agree(self, groups: list) -> None:
+        """Makes the bytes of the shards of some groups."""
+        views = [*itertools.chain.from_iterable(map(torch_names.views, groups))]
+        if views != self._views:
+            shards = [shard for group in groups for shard in torch_names.quantized(group)]
+            self._views, self._stores = views, [store for _, store in shards]
+        self._agreements.make_bytes(self._stores, lambda: _process_groups(groups))
+
+
+def _process_groups(groups: list) -> list:
+    """That of each shard of some groups."""
+    shards = [shard for group in groups for shard in torch_names.quantized(group)]
+    return [dtensors.shard_group(torch_names.sharded(parameter)) for parameter, _ in shards]
 
 
 _forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module tree
@@ -149,8 +165,8 @@ def before_forward(group) -> None:
     A forward has begun when its outermost module is another one, or a group is gathered again. What
     is written later in a forward takes effect with the next one.
     """
-    tree, root = torch_names.tree_of(group), torch_names.forward_root(group)
-    last = _forwards.get(tree)
+    tree = torch_names.tree_of(group)
+    root, last = torch_names.forward_root(tree), _forwards.get(tree)
     if last is None:
         last = _forwards[tree] = _Forward()
     if last.since and group not in last.since and last.root() is root and root is not None:
@@ -159,9 +175,4 @@ def before_forward(group) -> None:
     # After unshard(), the forward that it may be for is still to begin.
     last.since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
     last.root = (lambda: None) if root is None else weakref.ref(root)
-    groups = torch_names.groups_of_tree(group)
-    shards = [shard for one in groups for shard in torch_names.quantized(one)]
-    last.agreements.make_bytes(
-        [store for _, store in shards],
-        lambda: [dtensors.shard_group(torch_names.sharded(one)) for one, _ in shards],
-    )
+    last.agree(torch_names.groups_of_tree(group))

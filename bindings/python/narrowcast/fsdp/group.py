@@ -59,15 +59,17 @@ class GroupPlan:
             store = sharding.own_store(parameter)
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(_member(group, parameter, store))
+        self._views = torch_names.views(group)
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
         self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         self._outbox, self._outbox_bytes = self._make_outbox()
         self._unpacks = any(gather.arena_bytes for gather in gathers)
+        self._stores = [member.store for member in self.members]
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
         self._backward = False
-        self._spans = any(member.store.needs_others for member in self.members)
+        self._spans = any(store.needs_others for store in self._stores)
 
     def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
         """The memory of what does not travel as it is stored: there while a gather is under way."""
@@ -85,10 +87,10 @@ class GroupPlan:
         shard has been replaced since, a plan made anew does.
         """
         if self._sent >> index & 1:
-            stores = [store for _, store in torch_names.quantized(self._group())]
-            if stores != [member.store for member in self.members]:
-                return make_plan(self._group()).send(index)
-            self._begin(stores)
+            group = self._group()
+            if not self._has_shards_of(group):
+                return make_plan(group).send(index)
+            self._begin(group)
         self._sent |= 1 << index
         member = self.members[index]
         payloads = member.payloads[self._backward]
@@ -103,14 +105,23 @@ class GroupPlan:
         self._sent |= 1 << index
         return self, index, self._backward
 
-    def _begin(self, stores: list[Store]) -> None:
-        group = self._group()
+    def _has_shards_of(self, group) -> bool:
+        """Whether the shards of the group are those that the plan was made for."""
+        views = torch_names.views(group)
+        if views == self._views:
+            return True
+        if [store for _, store in torch_names.quantized(group)] != self._stores:
+            return False
+        self._views = views
+        return True
+
+    def _begin(self, group) -> None:
         backward = torch_names.is_backward(group)
         if backward:
-            pipelines.check(stores[0].describe())
+            pipelines.check(self._stores[0])
         if self._spans and not backward:
             agreement.before_forward(group)
-        stale = [store for store in stores if store.is_stale and not store.needs_others]
+        stale = [store for store in self._stores if store.is_stale and not store.needs_others]
         if stale:
             casting.cast_masters(stale)
         if self._outbox_bytes:

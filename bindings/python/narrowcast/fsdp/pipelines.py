@@ -9,20 +9,21 @@ import itertools
 import sys
 
 from narrowcast import callers
+from narrowcast.tensor.store import Store
 
 _FUNCTION = "stage_backward_input"
 _MODULE = "torch.distributed.pipelining._backward"
 
 
-def check(description: str) -> None:
+def check(store: Store) -> None:
     """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
     a pipeline's schedule takes apart.
     """
     if _MODULE in sys.modules and _is_running():
         raise NotImplementedError(
-            f"{description}: a zero-bubble schedule takes the backward apart, and torch would lose "
-            "the gradients of weights that FSDP2 gathers in its first part. Keep them after the "
-            "forward: fully_shard(..., reshard_after_forward=False) for all modules of a stage"
+            f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
+            "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "
+            "the forward: fully_shard(..., reshard_after_forward=False) for all modules of a stage"
         )
 
 

@@ -63,9 +63,16 @@ def quantized(group) -> list[tuple]:
     return [(parameter, store) for parameter, store in every if store is not None]
 
 
-def forward_root(group):
-    """The state of the outermost module of a group's tree whose forward runs; None if none does."""
-    return tree_of(group).iter_forward_root
+def views(group) -> list:
+    """What each parameter of a group looks at, None if it is plain: others once a shard has been
+    replaced. Asked before every gather, so there is no function for each parameter.
+    """
+    return [getattr(one.sharded_param._local_tensor, "_view", None) for one in group.fsdp_params]
+
+
+def forward_root(tree):
+    """The state of the outermost module of a tree (tree_of) whose forward runs, or None."""
+    return tree.iter_forward_root
 
 
 def sharded(parameter) -> torch.Tensor:

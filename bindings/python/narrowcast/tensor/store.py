@@ -70,8 +70,12 @@ class Store:
 
     @property
     def is_stale(self) -> bool:
-        self.notice()
-        return self.master is not None and self.master.stale
+        master = self.master
+        if master is None:
+            return False
+        if master.was_written:
+            self.mark_stale(self.used)
+        return master.stale
 
     @property
     def needs_others(self) -> bool:
