@@ -36,6 +36,7 @@ class AdamParameter {
       add_plain(tensor);
     }
     if (!dormant_) add_moments(tensor.sizes());
+    note_state();
     entry_.seed = seed;
     entry_.first = first;
   }
@@ -73,15 +74,13 @@ class AdamParameter {
   std::vector<PlacedTensor> hand_over_tensors() { return std::move(remembered_); }
 
   // Its local tensor, as Python holds it.
-  py::object local() const { return local_of(parameter_); }
+  py::object local() const { return sharded_ ? local_of(parameter_) : parameter_; }
 
   // Whether `local` (its local tensor) and the state's tensors are those that the row was made
   // from.
   bool is_current(const py::object& local) const {
-    if (dormant_ && (!state_.empty() || trainable_ != requires_grad())) return false;
-    for (const auto& [key, value] : taken_) {
-      if (PyDict_GetItemWithError(state_.ptr(), key.ptr()) != value.ptr()) return false;
-    }
+    if (dormant_ && trainable_ != requires_grad()) return false;
+    if (!has_taken_state()) return false;
     if (bytes_) return store_->is_of(local, bytes_);
     const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
     return is_plain(tensor) && place_->is_of(tensor);
@@ -182,13 +181,36 @@ class AdamParameter {
 
   // The entry of the state by this name, as a plain tensor. ValueError if there is none.
   at::Tensor take(const char* key) {
-    const auto name = py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key));
+    const py::str name(key);
     PyObject* value = PyDict_GetItemWithError(state_.ptr(), name.ptr());
     if (value == nullptr) value_error(name_, ": the optimizer's state has no ", key);
-    taken_.emplace_back(name, py::reinterpret_borrow<py::object>(value));
-    const py::object local = local_of(taken_.back().second);
+    taken_.push_back(py::reinterpret_borrow<py::object>(value));
+    const py::object local = local_of(taken_.back());
     if (!THPVariable_Check(local.ptr())) value_error(name_, ": state ", key, " is no tensor");
     return THPVariable_Unpack(local.ptr());
+  }
+
+  // Notes which entry of the state is where. What is not taken may change.
+  void note_state() {
+    for (const auto& [key, value] : state_) {
+      const bool is_taken = std::ranges::any_of(taken_, [&](auto& one) { return one.is(value); });
+      state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key),
+                                  is_taken ? value.ptr() : nullptr);
+    }
+  }
+
+  // Whether the state's entries are those that were taken, in their order: without a search, a
+  // step reads each dict's memory in a row.
+  bool has_taken_state() const {
+    PyObject *key = nullptr, *value = nullptr;
+    Py_ssize_t place = 0;
+    auto noted = state_entries_.begin();
+    while (PyDict_Next(state_.ptr(), &place, &key, &value) != 0) {
+      if (noted == state_entries_.end() || noted->first.ptr() != key) return false;
+      if (noted->second != nullptr && noted->second != value) return false;
+      ++noted;
+    }
+    return noted == state_entries_.end();
   }
 
   void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef shape,
@@ -210,13 +232,14 @@ class AdamParameter {
   py::dict state_;
   std::optional<StoreHandle> store_;  // of a quantized parameter
   at::Device device_;
-  bool sharded_;                                       // a DTensor
-  bool dormant_, trainable_;                           // without state; then: requires a gradient
-  int64_t elements_ = 0;                               // of it on this rank
-  std::optional<int64_t> shard_elements_;              // of the flat shard whose master it is
-  py::object bytes_;                                   // of a quantized parameter; null for others
-  std::optional<Place> place_;                         // of a parameter that is not quantized
-  std::vector<std::pair<py::str, py::object>> taken_;  // of the state
+  bool sharded_;                           // a DTensor
+  bool dormant_, trainable_;               // without state; then: requires a gradient
+  int64_t elements_ = 0;                   // of it on this rank
+  std::optional<int64_t> shard_elements_;  // of the flat shard whose master it is
+  py::object bytes_;                       // of a quantized parameter; null for others
+  std::optional<Place> place_;             // of a parameter that is not quantized
+  std::vector<py::object> taken_;          // of the state
+  std::vector<std::pair<py::object, PyObject*>> state_entries_;  // null: not taken
   std::vector<PlacedTensor> remembered_;
   nc_tensor entry_{};
   float* step_ = nullptr;
