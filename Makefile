@@ -23,8 +23,9 @@ workers = $(shell $(python) -c "import xdist" 2>/dev/null && echo "-n $(WORKERS)
 # The newest torch that narrowcast works with, and the tests of what may differ in it, which CI runs with it: FSDP2, torch.compile, state
 # dicts and bytes.
 NEWEST       = 2.15.0
-NEWEST_TESTS = torch_versions fsdp_training fsdp_errors fsdp_state_dict ranks_disagree resharded_checkpoints loaded_parts \
-               compile compile_backward compile_sharded quantize law linear optimizer
+NEWEST_TESTS = torch_versions fsdp_training fsdp_construction fsdp_errors fsdp_state_dict fsdp_state_dict_methods \
+               ranks_disagree ranks_disagree_optimizers resharded_checkpoints loaded_parts compile compile_backward compile_sharded \
+               quantize law linear optimizer optimizer_errors optimizer_memory optimizer_grad_scaler
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 1

@@ -1,4 +1,6 @@
-"""QuantizedTensors as checkpoints have them: the arguments of narrowcast.tensor.rebuild."""
+"""Models of one weight to save; and QuantizedTensors as checkpoints have them: the arguments of
+narrowcast.tensor.rebuild.
+"""
 
 import io
 
@@ -46,3 +48,14 @@ def load(facts, tensors):
     torch.save({"one.weight": Changed(facts, tensors)}, file)
     file.seek(0)
     return torch.load(file, weights_only=True)["one.weight"]
+
+
+def layer(format, dtype=torch.float32, **options):
+    """A plain model of one weight. `options`: nn.Linear's."""
+    n = unit(format)
+    return nn.Sequential(nn.Linear(n, n, bias=False, dtype=dtype, **options))
+
+
+def converted(format, dtype=torch.float32, **options):
+    """The same in the format."""
+    return nc.convert(layer(format, dtype, **options), format)

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import building
 from models import DEVICES, STORAGES
 from narrowcast.command import toolchain
 
@@ -41,3 +42,9 @@ def generator():
         return toolchain.generator()
     except toolchain.BuildError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """The path of a file that holds building.SPEC."""
+    return building.write(tmp_path, building.SPEC)

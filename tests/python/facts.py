@@ -1,5 +1,7 @@
 """The fifteen formats as the table of docs/numerics.md lists them; spec files must agree."""
 
+from reference.formats import format_from
+
 
 def _mx(element, columnwise):
     """An e8m0 format of 1x32 and 32x1 blocks."""
@@ -105,3 +107,4 @@ def spec(name):
 
 
 NAMES = tuple(_TABLE)
+FORMATS = {name: format_from(spec(name)) for name in NAMES}

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
-from narrowcast.tensor import casting
+from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.master import Master, Saved
 
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
@@ -205,3 +205,9 @@ def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
         else:
             names += ["columnwise_data", "columnwise_scale_inv"]
         assert_same(local, local_rows(w.detach(), p, mesh), names, name)
+
+
+def local_values(model):
+    """Masters, or what is its own master, of the local parts."""
+    local = (dtensors.local_of(p).detach() for p in model.parameters())
+    return [p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for p in local]

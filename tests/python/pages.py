@@ -5,9 +5,14 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import reference
+
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "generated"
 SHAPE = 300, 520  # of the matrix that pages show
+NAMES = sorted(path.stem for path in (ROOT / "spec").glob("*.toml"))
+FORMATS = {name: reference.load_format(ROOT / "spec" / f"{name}.toml") for name in NAMES}
+USAGES = ("rowwise", "columnwise")
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -1,10 +1,14 @@
-"""The definition of scaled products: those of the decoded values of cast operands, in float64."""
+"""The definition of scaled products: those of the decoded values of cast operands, in float64;
+and a layer that computes them.
+"""
 
 import torch
+from torch import nn
 
 import narrowcast as nc
 
 SCALED = [name for name in nc.formats() if nc.format(name).products]
+ACCUMULATION = 2**-10  # of a row: the error of the accumulation
 
 
 def values(x, format, usage):
@@ -51,3 +55,9 @@ def row_error(got, expected):
     norm = expected.norm(dim=1)
     error = (got - expected).norm(dim=1)
     return (error / norm.clamp_min(torch.finfo(torch.float32).tiny)).max().item()
+
+
+def layer(format, device="cpu", dtype=torch.float32, inner=96, outer=64, **options):
+    torch.manual_seed(0)
+    plain = nn.Linear(inner, outer, device=device, dtype=dtype, **options)
+    return nc.convert(plain, format, products="scaled")

@@ -6,14 +6,12 @@ import random
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import flat
 import narrowcast as nc
 import ranks
 from models import BUFFERS, STORAGES, same
 from narrowcast import zero
-from narrowcast.tensor import casting
 
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,)]
 
@@ -145,78 +143,6 @@ def test_formats_together(device):
     ranks.run(2, device, formats_together)
 
 
-# ---- what is reduced ----
-
-
-def count_reductions(mesh, name, cuts):
-    """Collectives of a call after the first one, and bytes that it reduces."""
-    value = flat.value_of((512, 64), special=False)
-    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(3)]
-    master, start = flat.shards(value.to(mesh.device_type), cuts, mesh.get_local_rank())
-    arguments = weights, [master] * 3, [start] * 3, mesh.get_group()
-    nc.quantize_master_weights(*arguments)
-    counted, reduce = [], casting.reduce_over
-
-    def counting(tensor, group):
-        counted.append(tensor.numel())
-        reduce(tensor, group)
-
-    casting.reduce_over = counting
-    everything = {
-        what: getattr(dist, what) for what in ("all_reduce", "all_gather", "all_gather_object")
-    }
-    for what in everything:
-        setattr(dist, what, None)  # whoever calls it fails
-    try:
-        nc.quantize_master_weights(*arguments)
-    finally:
-        casting.reduce_over = reduce
-        for what, function in everything.items():
-            setattr(dist, what, function)
-    assert flat.gather(weights[2], nc.quantize(value.to(mesh.device_type), name))
-    return counted
-
-
-def test_cuts_of_whole_blocks_reduce_amaxes_of_tensors_alone(format, device):
-    row = nc.format(format).row_step * 64
-    counted = ranks.run(2, device, count_reductions, format, [0, row, 512 * 64])
-    spans = nc.format(format).tensor_amax
-    assert counted == [[1 + 3] if spans else []] * 2
-
-
-def test_cuts_of_blocks_reduce_once(format, device):
-    f = nc.format(format)
-    counted = ranks.run(2, device, count_reductions, format, [0, 64 * 101 + 7, 512 * 64])
-    blocks = f.rowwise.block != "tensor" or f.rowwise.element_bits < 8
-    if not blocks and not f.tensor_amax:
-        assert counted == [[], []]
-        return
-    (most,) = counted[0]
-    assert counted == [[most]] * 2
-    assert most <= 1 + 3 * (1 + 2 * 64 + 4 * 64)  # amaxes of a row of blocks, values of four rows
-
-
-def count_launches(mesh, name):
-    """Kernels of narrowcast in a call that casts twenty shards of one format."""
-    value = flat.value_of((512, 64), special=False).to(mesh.device_type)
-    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(20)]
-    master, start = flat.shards(value, [0, 64 * 101 + 7, 512 * 64], mesh.get_local_rank())
-    arguments = weights, [master] * 20, [start] * 20, mesh.get_group()
-    nc.quantize_master_weights(*arguments)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        nc.quantize_master_weights(*arguments)
-        torch.cuda.synchronize()
-    return sum("narrowcast" in event.name for event in profile.events())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", nc.formats())
-def test_launches(name):
-    """One to collect and one to cast; more only where codes share bytes under a delayed scale."""
-    counted = ranks.run(2, "cuda", count_launches, name)
-    assert all(1 <= count <= 2 for count in counted), counted
-
-
 # ---- columnwise bytes that follow ----
 
 DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
@@ -284,124 +210,3 @@ def test_initial_values_are_taken_and_dropped(format, device):
     nc.quantize_master_weights([layer.weight], [2 * value], [0])
     if not nc.format(format).is_delayed:
         assert same(layer.weight.rowwise_data, nc.quantize(2 * value, format).rowwise_data)
-
-
-# ---- what is wrong ----
-
-N = 64 * 64
-
-
-def wrong(mesh, name, which):
-    """Calls with something wrong on the last rank, and sees that no weight has changed."""
-    rank, device = mesh.get_local_rank(), mesh.device_type
-    value = flat.value_of((64, 64), special=False).to(device)
-    weights = [nc.quantize(value, name) for _ in range(2)]
-    before = [{k: v.clone() for k, v in flat.stored(weight).items()} for weight in weights]
-    master, start = flat.shards(2 * value, [0, 2000, N], rank)
-    masters, starts, options = [master, master.clone()], [start, start], {}
-    if rank == mesh.size() - 1:
-        weights, masters, starts, options = WRONG[which](weights, masters, starts)
-    error = None
-    try:
-        nc.quantize_master_weights(weights, masters, starts, mesh.get_group(), **options)
-    except Exception as raised:
-        error = type(raised).__name__, str(raised)
-    for weight, old in zip([w for w in weights if isinstance(w, nc.QuantizedTensor)], before):  # noqa: B905
-        assert all(same(old[k], v) for k, v in flat.stored(weight).items() if k in old), which
-    return error
-
-
-WRONG = {
-    "overlap": lambda w, m, s: (w, [torch.ones(N), m[1]], [0, s[1]], {}),
-    "gap": lambda w, m, s: (w, [m[0][:-1], m[1]], s, {}),
-    "dtype": lambda w, m, s: (w, [m[0].to(torch.bfloat16), m[1]], s, {}),
-    "length": lambda w, m, s: (w, [torch.ones(N + 1), m[1]], s, {}),
-    "negative": lambda w, m, s: (w, m, [-1, s[1]], {}),
-    "offset": lambda w, m, s: (w, m, [None, s[1]], {}),
-    "device": lambda w, m, s: (w, [m[0].to("meta"), m[1]], s, {}),
-    "no format": lambda w, m, s: ([torch.ones(64, 64), w[1]], m, s, {}),
-    "twice": lambda w, m, s: ([w[0], w[0]], m, s, {}),
-    "lists": lambda w, m, s: (w, m[:1], s, {}),
-    "fewer": lambda w, m, s: (w[:1], m[:1], s[:1], {}),
-    "none": lambda w, m, s: ([], [], [], {}),
-    "view": lambda w, m, s: ([w[0].t(), w[1]], m, s, {}),
-    "source": lambda w, m, s: (w, m, s, {"source": "fp16"}),
-    "rounding": lambda w, m, s: (w, m, s, {"rounding": "up"}),
-    "seed": lambda w, m, s: (w, m, s, {"seed": -1}),
-}
-
-
-BETWEEN_RANKS = ("overlap", "gap", "fewer", "none")  # each rank's arguments make sense
-
-
-@pytest.mark.parametrize("which", WRONG)
-@pytest.mark.parametrize("name", STORAGES[:1])
-def test_one_error_on_every_rank(name, which):
-    """Nobody waits, and no weight has changed."""
-    answers = ranks.run(2, "cpu", wrong, name, which)
-    assert None not in answers, answers
-    (other, message), (own, reason) = answers
-    if which in BETWEEN_RANKS:
-        assert answers[0] == answers[1]
-        return
-    assert own in ("ValueError", "TypeError")
-    assert other == "DisagreementError"
-    assert f"failed on rank 1 of the group: {own}: {reason}" in message
-
-
-def later(mesh, name):
-    """A second call that is wrong on one rank."""
-    rank, device = mesh.get_local_rank(), mesh.device_type
-    value = flat.value_of((64, 64), special=False).to(device)
-    weight = nc.quantize(value, name)
-    master, start = flat.shards(value, [0, 2000, N], rank)
-    nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
-    before = weight.rowwise_data.clone()
-    try:
-        nc.quantize_master_weights([weight], [3 * master[rank:]], [start], mesh.get_group())
-    except (ValueError, RuntimeError) as error:
-        assert same(weight.rowwise_data, before)
-        master, start = flat.shards(3 * value, [0, 1000, N], rank)
-        nc.quantize_master_weights([weight], [master], [start], mesh.get_group())  # asks anew
-        assert flat.gather(weight, nc.quantize(3 * value, name))
-        return type(error).__name__
-    return None
-
-
-@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
-def test_other_shards_later(name):
-    assert ranks.run(2, "cpu", later, name) == ["DisagreementError", "ValueError"]
-
-
-def test_forgotten_weights_are_cut_anew(format):
-    value = flat.value_of((64, 64), special=False)
-    weight = nc.quantize(value, format)
-    nc.quantize_master_weights([weight], [value], [0])
-    with pytest.raises(ValueError, match="no rank owns elements 4095 to 4096"):
-        other = nc.quantize(value, format)
-        nc.quantize_master_weights([other], [value.view(-1)[:-1]], [0])
-    with pytest.raises(ValueError, match=r"narrowcast\.zero\.forget"):
-        nc.quantize_master_weights([weight], [value.view(-1)[:-1]], [0])
-    nc.quantize_master_weights([weight], [value], [0])
-    zero.forget([weight])
-    nc.quantize_master_weights([weight], [value], [0])
-
-
-def another_group(mesh):
-    """The weights of one process group, handed in with another of the same ranks."""
-    value = flat.value_of((64, 64), special=False)
-    weight = nc.quantize(value, "nvfp4")
-    master, start = flat.shards(value, [0, 1000, 64 * 64], mesh.get_local_rank())
-    groups = [dist.new_group([0, 1]) for _ in range(2)]
-    nc.quantize_master_weights([weight], [master], [start], groups[0])
-    try:
-        nc.quantize_master_weights([weight], [master], [start], groups[1])
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def test_mixed_process_groups():
-    first, second = ranks.run(2, "cpu", another_group)
-    for said in (first, second):
-        assert "ValueError: quantize_master_weights got another process group" in said

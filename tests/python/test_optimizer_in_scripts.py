@@ -1,31 +1,31 @@
 """FusedAdam where a library expects torch's AdamW: parameters that are swapped before the first
-step, checkpoints through torch.distributed.checkpoint, AdamW's own state.
+step, state that is asked for early, habits of training loops.
 """
 
 import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, assert_quantized, assert_same, build, build_plain, same, shard, train
-from narrowcast.tensor import dtensors
+from models import (
+    GATHERS,
+    assert_quantized,
+    assert_same,
+    build,
+    build_plain,
+    local_values,
+    same,
+    shard,
+    train,
+)
 
 TESTED_FORMATS = GATHERS
-OPTIONS = {"lr": 1e-2, "betas": (0.9, 0.99), "weight_decay": 0.02}
-
-
-def values(model):
-    """Masters, or what is its own master, of the local parts."""
-    local = (dtensors.local_of(p).detach() for p in model.parameters())
-    return [p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for p in local]
 
 
 def shard_and_swap(optimizer, model, mesh):
@@ -63,7 +63,7 @@ def swapped(mesh, format):
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # as accelerate does
             shard_and_swap(optimizer, model, mesh)
         assert len(optimizer.state) == 0
-        trained.append((train(model, optimizer, 2), values(model)))
+        trained.append((train(model, optimizer, 2), local_values(model)))
         assert len(optimizer.state) == len([*model.parameters()])
     assert trained[0][0] == trained[1][0]
     assert all(map(same, trained[0][1], trained[1][1]))
@@ -108,128 +108,13 @@ def asked_first(mesh, format):
             saved["param_groups"][0]["params"] = [name for name, _ in model.named_parameters()]
             set_optimizer_state_dict(model, other, saved)
             assert len(other.state) == len(state)
-        found.append((train(model, optimizer, 2), values(model)))
+        found.append((train(model, optimizer, 2), local_values(model)))
     assert found[0][0] == found[1][0]
     assert all(map(same, found[0][1], found[1][1]))
 
 
 def test_asked_for_state_before_the_first_step(format):
     ranks.run(2, "cpu", asked_first, format)
-
-
-# ---- torch's AdamW ----
-
-
-def of_adamw(format, kind=torch.optim.AdamW):
-    """A plain model that AdamW has trained, and a converted one of the same values."""
-    plain, model = build_plain(format), build(format)
-    theirs = kind(plain.parameters(), **OPTIONS)
-    train(plain, theirs, 2)
-    model.load_state_dict(plain.state_dict())
-    return plain, theirs, model
-
-
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam])
-def test_state_of_adamw(format, kind):
-    plain, theirs, model = of_adamw(format, kind)
-    optimizer = nc.FusedAdam(model.parameters())
-    optimizer.load_state_dict(theirs.state_dict())
-    group = optimizer.param_groups[0]
-    assert {key: group[key] for key in OPTIONS} == OPTIONS
-    assert group["adamw"] == (kind is torch.optim.AdamW)
-    assert group["rounding"] == "nearest"
-    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
-        for key, value in theirs.state[q].items():
-            assert same(optimizer.state[p][key], value), key
-        assert same(optimizer.state[p].get("master", p.detach()), q.detach())
-    train(model, optimizer, 1, first=2)
-    assert optimizer.state[model.head.weight]["step"] == 3
-    assert optimizer.state_dict()["param_groups"][0].keys() >= theirs.param_groups[0].keys()
-
-
-def sharded_adamw(mesh, format, full):
-    plain, theirs, model = of_adamw(format)
-    before = dict(plain.named_parameters())
-    moments = {name: theirs.state[p]["exp_avg"] for name, p in before.items()}
-    other = shard(build_plain(format), mesh)
-    sharded = torch.optim.AdamW(other.parameters(), **OPTIONS)
-    options = StateDictOptions(full_state_dict=True)
-    whole = get_optimizer_state_dict(plain, theirs, options=options)
-    set_optimizer_state_dict(other, sharded, copy.deepcopy(whole), options=options)
-    state = whole if full else get_optimizer_state_dict(other, sharded)
-    shard(model, mesh)
-    masters = values(model)
-    optimizer = nc.FusedAdam(model.parameters())
-    set_optimizer_state_dict(model, optimizer, state, options=options if full else None)
-    for name, p in model.named_parameters():
-        assert same(optimizer.state[p]["exp_avg"].full_tensor(), moments[name]), name
-        assert optimizer.state[p]["step"] == 2
-    assert all(map(same, masters, values(model)))
-    assert optimizer.param_groups[0]["lr"] == 1e-2
-    train(model, optimizer, 1, first=2)
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_sharded_state_of_adamw(full):
-    ranks.run(2, "cpu", sharded_adamw, GATHERS[-1], full)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"amsgrad": True}, "group 0 .* has amsgrad=True: an Adam which divides by"),
-        ({"maximize": True}, "group 0 .* has maximize=True"),
-    ],
-)
-def test_an_adam_that_fused_adam_is_not(options, words):
-    weight = nn.Parameter(torch.ones(8))
-    theirs = torch.optim.AdamW([weight], **options)
-    weight.grad = torch.ones(8)
-    theirs.step()
-    optimizer = nc.FusedAdam([weight])
-    with pytest.raises(ValueError, match=words):
-        optimizer.load_state_dict(theirs.state_dict())
-    assert len(optimizer.state) == 0
-
-
-@pytest.mark.parametrize("option", ["amsgrad", "maximize", "differentiable"])
-def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
-    """In a group, as a keyword, and between steps."""
-    weight = nn.Parameter(torch.ones(8))
-    for make in (
-        lambda: nc.FusedAdam([{"params": [weight], option: True}]),
-        lambda: nc.FusedAdam([weight], **{option: True}),
-    ):
-        with pytest.raises(ValueError, match=rf"has {option}=True: an Adam .*no such option"):
-            make()
-    optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
-    weight.grad = torch.ones(8)
-    optimizer.step()
-    optimizer.param_groups[0][option] = True
-    before = weight.detach().clone()
-    with pytest.raises(ValueError, match=f"group 0 has {option}=True"):
-        optimizer.step()
-    assert same(weight, before)
-
-
-def test_options_that_are_none():
-    weight = nn.Parameter(torch.ones(8))
-    with pytest.raises(TypeError, match="FusedAdam has no option 'momentum'"):
-        nc.FusedAdam([weight], momentum=0.9)
-    optimizer = nc.FusedAdam([weight])
-    optimizer.param_groups[0]["lr"] = "fast"
-    weight.grad = torch.ones(8)
-    with pytest.raises(ValueError, match=r"group 0: of .'lr': 'fast'.*could not convert"):
-        optimizer.step()
-
-
-def test_state_of_another_optimizer():
-    weight = nn.Parameter(torch.ones(8))
-    theirs = torch.optim.SGD([("one.weight", weight)], lr=0.1, momentum=0.9)
-    weight.grad = torch.ones(8)
-    theirs.step()
-    with pytest.raises(ValueError, match=r"has no 'step', only .'momentum_buffer'.*AdamW or Adam"):
-        nc.FusedAdam([weight]).load_state_dict(theirs.state_dict())
 
 
 # ---- libraries' habits ----

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import threading
 
 import pytest
 import torch
@@ -17,8 +16,7 @@ TESTED_FORMATS = scaled.SCALED
 STOCHASTIC = [name for name in scaled.SCALED if nc.format(name).products.stochastic_gradient]
 NEAREST = [name for name in scaled.SCALED if name not in STOCHASTIC]
 
-# Of a row: that of the accumulation, and of rounding the result to its dtype.
-ACCUMULATION = 2**-10
+# Of a row, beside the accumulation: that of rounding the result to its dtype.
 ROUNDING = {torch.float32: 0, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 # Matrix units that accumulate fast keep fewer bits (docs/decisions/0010-fast-accumulation.md).
 FAST_ACCUMULATION = 2**-8
@@ -26,15 +24,9 @@ FAST_ACCUMULATION = 2**-8
 SHAPES = [(5, 96), (2, 3, 96), (96,), (0, 96), (1, 96), (64, 96)]
 
 
-def make(format, device="cpu", dtype=torch.float32, inner=96, outer=64, **options):
-    torch.manual_seed(0)
-    layer = nn.Linear(inner, outer, device=device, dtype=dtype, **options)
-    return nc.convert(layer, format, products="scaled")
-
-
 def error_bound(device, dtype, forward=False):
     fast = forward and device == "cuda"
-    return (FAST_ACCUMULATION if fast else ACCUMULATION) + ROUNDING[dtype]
+    return (FAST_ACCUMULATION if fast else scaled.ACCUMULATION) + ROUNDING[dtype]
 
 
 def run(layer, x, gradient=None):
@@ -49,7 +41,7 @@ def run(layer, x, gradient=None):
 @pytest.mark.parametrize("dtype", [*ROUNDING], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products(format, device, dtype, shape):
-    layer = make(format, device, dtype)
+    layer = scaled.layer(format, device, dtype)
     with torch.no_grad():
         layer.bias.zero_()
     x = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
@@ -79,7 +71,7 @@ def test_shapes_of_matrix_units(device, rows, inner, outer):
     if device == "cpu" and rows > 20 and inner != 528:
         pytest.skip("the CPU has no unit, and any shape is like another")
     for format in NEAREST:
-        layer = make(format, device, torch.bfloat16, inner, outer)
+        layer = scaled.layer(format, device, torch.bfloat16, inner, outer)
         with torch.no_grad():
             layer.bias.zero_()
         x = torch.randn(rows, inner, device=device, dtype=torch.bfloat16, requires_grad=True)
@@ -100,7 +92,7 @@ def test_shapes_of_matrix_units(device, rows, inner, outer):
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_stochastic_gradients(name, device):
     """A cast of the gradient draws its seed from torch's generator of the CPU, on every machine."""
-    layer = make(name, device)
+    layer = scaled.layer(name, device)
     x = torch.randn(32, 96, device=device, requires_grad=True)
     gradient = torch.randn(32, 64, device=device)
     torch.manual_seed(7)
@@ -110,15 +102,15 @@ def test_stochastic_gradients(name, device):
     products = layer.weight.format.products
     cast = nc.quantize(gradient, products.gradient, rounding="stochastic", seed=seed)
     expected = cast.dequantize().double() @ scaled.weight_values(layer.weight, "columnwise")
-    assert scaled.row_error(of_input, expected) <= ACCUMULATION
+    assert scaled.row_error(of_input, expected) <= scaled.ACCUMULATION
     columnwise = cast.dequantize(usage="columnwise").double()
     expected = columnwise.t() @ scaled.values(x, products.input, "columnwise")
-    assert scaled.row_error(of_weight, expected) <= ACCUMULATION
+    assert scaled.row_error(of_weight, expected) <= scaled.ACCUMULATION
     assert not same(run(layer, x, gradient)[2], of_input)
 
 
 def test_a_bias(format, device):
-    layer = make(format, device)
+    layer = scaled.layer(format, device)
     x = torch.randn(5, 96, device=device)
     with_bias = layer(x)
     plain = F.linear(x, layer.weight)
@@ -127,7 +119,7 @@ def test_a_bias(format, device):
 
 def test_autocast(format, device):
     """As F.linear: the product is in autocast's dtype, the gradients in those of their tensors."""
-    layer = make(format, device)
+    layer = scaled.layer(format, device)
     x = torch.randn(4, 96, device=device, requires_grad=True)
     with torch.autocast(device, dtype=torch.bfloat16):
         out = layer(x)
@@ -137,7 +129,7 @@ def test_autocast(format, device):
 
 
 def test_what_needs_no_gradient(format, device):
-    layer = make(format, device)
+    layer = scaled.layer(format, device)
     x = torch.randn(8, 96, device=device)
     layer(x).sum().backward()  # the input needs none
     of_weight = layer.weight.grad
@@ -163,7 +155,7 @@ def test_what_needs_no_gradient(format, device):
 
 
 def test_layers_that_share_a_weight(format):
-    one, other = make(format), nn.Linear(96, 64)
+    one, other = scaled.layer(format), nn.Linear(96, 64)
     other.weight = one.weight
     x = torch.randn(8, 96)
     torch.manual_seed(1)
@@ -176,97 +168,16 @@ def test_layers_that_share_a_weight(format):
     torch.testing.assert_close(one.weight.grad, both)
 
 
-def saved_by(function):
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        function()
-    return [tensor for tensor in saved if type(tensor) is torch.Tensor]
-
-
-def test_the_input_is_saved_as_bytes(format):
-    layer, x = make(format), torch.randn(8, 96)
-    saved = saved_by(lambda: layer(x))
-    elements = nc.format(nc.format(format).products.input).rowwise.element_bits / 8
-    assert saved[0].dtype == torch.uint8
-    assert sum(tensor.nbytes for tensor in saved if tensor.dtype == torch.uint8) < 4 * 8 * 96
-    assert saved[0].nbytes == 8 * 96 * elements
-
-
-def test_one_cast_for_layers_of_one_input(format):
-    """Layers that see the same input share its bytes; an input that was written to is cast anew."""
-    layers, x = [make(format) for _ in range(3)], torch.randn(8, 96)
-    first, second = (saved_by(lambda: [layer(x) for layer in layers]) for _ in range(2))
-    addresses = {tensor.data_ptr() for tensor in first if tensor.dtype == torch.uint8}
-    assert addresses == {tensor.data_ptr() for tensor in second if tensor.dtype == torch.uint8}
-    before = layers[0](x)
-    x.mul_(2)
-    after = layers[0](x)
-    expected = scaled.forward(x, layers[0].weight)
-    assert scaled.row_error(after - layers[0].bias, expected) <= ACCUMULATION
-    assert not same(before, after)
-
-
-def test_one_cast_under_autocast(format):
-    """Each layer converts the input for itself, and all share the cast of what it becomes."""
-    layers, x = [make(format) for _ in range(3)], torch.randn(8, 96)
-
-    def codes(run):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            saved = saved_by(run)
-        return [tensor for tensor in saved if tensor.dtype == torch.uint8]
-
-    shared = codes(lambda: [layer(x) for layer in layers])
-    again = codes(lambda: layers[0](x))
-    assert {one.data_ptr() for one in shared} == {one.data_ptr() for one in again}
-    x.mul_(-1)
-    negated = codes(lambda: layers[0](x))
-    assert not all(map(same, again, negated))
-    kept = [one.clone() for one in negated]
-    unconverted = [one for one in saved_by(lambda: layers[0](x)) if one.dtype == torch.uint8]
-    assert all(map(same, kept, negated)) and unconverted[0].data_ptr() != negated[0].data_ptr()
-
-
-def test_a_cast_is_forgotten(format):
-    """Nothing is kept of an input after its backward."""
-    from narrowcast import _C
-
-    layer, x = make(format), torch.randn(8, 96)
-    out = layer(x)
-    assert _C.kept_input_bytes() > 0
-    out.sum().backward()
-    assert _C.kept_input_bytes() == 0
-
-
-def test_threads(format):
-    """Casts of shared inputs in several threads: none waits for ever, none sees another's bytes."""
-    layer, x = make(format), torch.randn(8, 96)
-    expected, wrong = layer(x), []
-
-    def work(inference):
-        for _ in range(20):
-            with torch.inference_mode(inference):
-                if not same(layer(x), expected):
-                    wrong.append(inference)
-
-    threads = [threading.Thread(target=work, args=(i % 2 == 0,), daemon=True) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not any(thread.is_alive() for thread in threads)
-    assert not wrong
-
-
 def test_the_option_stays_with_the_weight(format):
     x = torch.randn(8, 96)
     for kept in (copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)), nn.Module.cpu):
-        layer = make(format)
-        assert same(kept(layer)(x), make(format)(x))
+        layer = scaled.layer(format)
+        assert same(kept(layer)(x), scaled.layer(format)(x))
         assert kept(layer).weight._store.label.products == "scaled"
 
 
 def test_no_second_derivative(format):
-    layer, x = make(format), torch.randn(4, 96, requires_grad=True)
+    layer, x = scaled.layer(format), torch.randn(4, 96, requires_grad=True)
     (gradient,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         gradient.sum().backward()
@@ -280,6 +191,6 @@ def test_refused():
     with pytest.raises(ValueError, match=f"{without} names no formats for activations"):
         nc.convert(layer, without, products="scaled")
     assert type(layer.weight) is nn.Parameter
-    layer = make(TESTED_FORMATS[0])
+    layer = scaled.layer(TESTED_FORMATS[0])
     with pytest.raises(TypeError, match="the bias is"):
         F.linear(torch.randn(2, 96), layer.weight, torch.zeros(64, dtype=torch.float64))

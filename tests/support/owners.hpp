@@ -6,72 +6,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <memory>
-#include <span>
 #include <string>
 
 #include "runtime/launch/cuts.hpp"
-#include "tests/support/quantized.hpp"
+#include "tests/support/owned_bytes.hpp"
+#include "tests/support/shared_array.hpp"
+#include "tests/support/whole_matrix.hpp"
 
 namespace narrowcast::test {
-
-// What an optimizer has of a matrix; a cast needs its value alone.
-struct State {
-  std::vector<float> value, exp_avg, exp_avg_sq, grad;
-};
-
-// The whole matrix as its owners are to have it, after a cast, with a delayed scale that of an
-// update; or after an update by `step`, which changes `state`.
-inline Quantized whole_of(const nc_format& format, const nc_machine& machine, Extent matrix,
-                          State& state, const nc_launch& options, const nc_history& history,
-                          nc_step* step = nullptr) {
-  Quantized whole(format, matrix);
-  whole.history = history;
-  nc_tensor tensor = tensor_of(matrix);
-  tensor.value = state.value.data();
-  tensor.exp_avg = state.exp_avg.data();
-  tensor.exp_avg_sq = state.exp_avg_sq.data();
-  tensor.seed = 7, tensor.step = 3;
-  if (step != nullptr) step->grad = state.grad.data();
-  whole.connect(format, tensor);
-  float amax = 0;
-  nc_launch launch = launch_of(machine, &tensor, 1, step, &amax);
-  launch.source_bf16 = options.source_bf16;
-  launch.stochastic = options.stochastic;
-  const auto casting = present({machine.reduce_amax, machine.record_amax, machine.cast});
-  REQUIRE(run_all(step == nullptr ? casting : updating(machine), launch) == nullptr);
-  return whole;
-}
-
-struct HostMemory {
-  static void* allocate(size_t bytes) { return ::operator new(bytes); }
-  static void release(void* memory) { ::operator delete(memory); }
-  static void wait() {}
-};
-
-// A run of it.
-template <class Memory, class Type>
-class Array {
- public:
-  explicit Array(size_t count, Type fill = {})
-      : data_(static_cast<Type*>(Memory::allocate(std::max<size_t>(count, 1) * sizeof(Type)))),
-        span_(data_.get(), count) {
-    std::ranges::fill(span_, fill);
-  }
-  explicit Array(std::span<const Type> values) : Array(values.size()) {
-    std::ranges::copy(values, span_.begin());
-  }
-  std::span<Type> all() const { return span_; }
-  Type* data() const { return span_.data(); }
-  Type& operator*() const { return span_[0]; }
-
- private:
-  struct Release {
-    void operator()(Type* memory) const { Memory::release(memory); }
-  };
-  std::unique_ptr<Type, Release> data_;
-  std::span<Type> span_;
-};
 
 template <class Memory>
 class Owners {
@@ -248,40 +190,11 @@ class Owners {
     }
   }
 
-  // The bytes of a buffer that an owner writes: of its elements, and of the blocks that hold them.
+  // The bytes of a buffer that an owner writes.
   std::vector<bool> written(const Owner& owner, int buffer) const {
-    std::vector<bool> bytes(owner.buffer[buffer].all().size());
-    if (owner.entry.buffer[buffer] == nullptr) return bytes;
-    const Layout& layout = layout_of(format_, buffer);
-    const auto mark = [&](int64_t from, int64_t count) {
-      std::fill_n(bytes.begin() + from, count, true);
-    };
-    if (buffer == NC_ROWWISE_DATA || buffer == NC_COLUMNWISE_DATA) {
-      for (int64_t i = owner.begin; i < owner.end; ++i) {
-        const BitPosition at =
-            element_position(layout, matrix_, i / matrix_.columns, i % matrix_.columns);
-        mark(at.byte, at.shift + layout.element_bits > 8 ? 2 : 1);
-      }
-      return bytes;
-    }
-    if (spans_tensor(layout)) {
-      mark(0, layout.scale_bytes);
-      return bytes;
-    }
-    std::vector<bool> touched(bytes.size());  // by block, at its first element's scale
-    const auto first_of = [&](int64_t row, int64_t column) {
-      return scale_index(layout, matrix_, row / layout.block_rows * layout.block_rows,
-                         column / layout.block_columns * layout.block_columns);
-    };
-    for (int64_t i = owner.begin; i < owner.end; ++i)
-      touched[static_cast<size_t>(first_of(i / matrix_.columns, i % matrix_.columns))] = true;
-    for (int64_t row = 0; row < matrix_.rows; row += layout.scale_per_rows) {
-      for (int64_t column = 0; column < matrix_.columns; column += layout.scale_per_columns) {
-        if (touched[static_cast<size_t>(first_of(row, column))])
-          mark(scale_index(layout, matrix_, row, column) * layout.scale_bytes, layout.scale_bytes);
-      }
-    }
-    return bytes;
+    if (owner.entry.buffer[buffer] == nullptr)
+      return std::vector<bool>(owner.buffer[buffer].all().size());
+    return owned_bytes(format_, matrix_, buffer, owner.begin, owner.end);
   }
 
   std::string fault_of(const Owner& owner, const Quantized& whole) const {

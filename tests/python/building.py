@@ -1,0 +1,36 @@
+"""A spec to build, and the commands that build and load it."""
+
+import os
+import subprocess
+
+import drawn_specs
+
+NAME = "fine_fp8"
+SPEC = {
+    "format": NAME,
+    "summary": "8-bit floats in blocks of 4x8.",
+    "reference": "none",
+    "vocabulary": 1,
+    "element": {"type": "e4m3"},
+    "scale": {"type": "e8m0"},
+    "rowwise": {"block": [4, 8]},
+    "columnwise": {"block": [4, 8]},
+    "quantize": {"scale": "floor"},
+    "products": {"input": "self", "gradient": "mxfp8_e5m2"},
+}
+QUICK = ("--baseline", "--gpu", "off")
+CAST = (
+    "import sys, torch, narrowcast as nc; q = nc.quantize(torch.ones(4, 8) * 15.75, sys.argv[1]); "
+)
+SHOW = CAST + "print(q.rowwise_scale_inv.tolist(), nc.format(sys.argv[1]).path)"
+
+
+def write(folder, spec, name=None):
+    path = folder / f"{name or spec['format']}.toml"
+    path.write_text(drawn_specs.text(spec))
+    return path
+
+
+def run(*command, **environment):
+    environment = {**os.environ, **environment}
+    return subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True)

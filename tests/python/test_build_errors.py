@@ -1,0 +1,115 @@
+"""What narrowcast build and check refuse: one sentence, without a traceback, that says why."""
+
+import pytest
+
+import narrowcast as nc
+from building import NAME, QUICK, SPEC, write
+from narrowcast.command import build, toolchain
+from narrowcast.command.cli import main
+
+pytestmark = pytest.mark.usefixtures("generator")
+
+
+def error_of(capsys, *arguments):
+    """What an unsuccessful command says: one sentence, without a traceback."""
+    assert main([*map(str, arguments)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("narrowcast: ")
+    assert "Traceback" not in error
+    return error
+
+
+def test_a_name_that_is_taken(tmp_path, capsys, format):
+    spec = write(tmp_path, SPEC | {"format": format})
+    error = error_of(capsys, "build", spec, "-o", tmp_path / "out")
+    assert f"the name {format} is taken by a format that comes with narrowcast" in error
+    assert nc.format(format).path in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_name_twice(spec, tmp_path, capsys):
+    (tmp_path / "again").mkdir()
+    again = write(tmp_path / "again", SPEC)
+    error = error_of(capsys, "build", spec, again, "-o", tmp_path / "out")
+    assert f"{spec} and {again} are both named {NAME}" in error
+
+
+def test_a_folder_that_cannot_be_made(spec, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in (file, file / "below"):
+        assert f"the folder {folder} cannot be made" in error_of(
+            capsys, "build", spec, "-o", folder
+        )
+
+
+@pytest.mark.parametrize(
+    ("missing", "advice"),
+    [
+        ("generator", "libtomlplusplus-dev"),
+        ("cmake", "pip install cmake"),
+        ("compiler", "CXX=/path/to/compiler"),
+        ("make", "ninja-build"),
+        ("nvcc", "CUDACXX=/path/to/nvcc"),
+    ],
+)
+def test_what_is_missing_is_named(spec, tmp_path, capsys, monkeypatch, missing, advice):
+    find = toolchain._find
+    absent = {"cmake": ["cmake"], "compiler": ["c++", "g++", "clang++"], "make": ["ninja", "make"]}
+    gone = absent.get(missing, [])
+    monkeypatch.setattr(toolchain, "_find", lambda name: None if name in gone else find(name))
+    monkeypatch.delenv("CXX", raising=False)
+    if missing == "generator":
+        monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
+    if missing == "nvcc":
+        monkeypatch.setattr(toolchain, "cuda_compiler", lambda: None)
+    arguments = ("--gpu", "on") if missing == "nvcc" else QUICK
+    assert advice in error_of(capsys, "build", spec, "-o", tmp_path / "out", *arguments)
+
+
+def test_a_compiler_that_is_named_and_not_there(spec, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert "CXX=/nowhere/c++" in error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+
+
+def test_a_compiler_that_fails(spec, tmp_path, capsys, monkeypatch):
+    """What it printed is shown, and where all of it is."""
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    error = error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+    assert "out of order" in error
+    assert str(tmp_path / "out/build/log.txt") in error
+
+
+@pytest.mark.parametrize("command", ["check", "build"])
+def test_a_generator_that_dies(spec, tmp_path, capsys, monkeypatch, command):
+    """Its end is told, with what to do; nothing else was printed."""
+    generator = tmp_path / "generator"
+    monkeypatch.setattr(toolchain, "generator", lambda: generator)
+    arguments = [command, spec, *(("-o", tmp_path / "out") if command == "build" else ())]
+    for name, advice in (("SEGV", "please report it"), ("KILL", "memory may have run out")):
+        generator.write_text(f"#!/bin/sh\nkill -{name} $$\n")
+        generator.chmod(0o755)
+        error = error_of(capsys, *arguments)
+        assert f"the generator was ended by SIG{name} (" in error
+        assert advice in error
+    generator.write_text("not a program")
+    assert f"{generator} cannot be run" in error_of(capsys, *arguments)
+
+
+def test_a_golden_test_that_dies(spec, tmp_path, monkeypatch, capsys):
+    built = ("build", spec, "-o", tmp_path / "out", *QUICK)
+    monkeypatch.setattr(build._Project, "configure", lambda self: None)
+    program = tmp_path / f"out/build/generated/golden_{NAME}"
+
+    def compile(self, formats, kinds):
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nkill -ILL $$\n")
+        program.chmod(0o755)
+
+    monkeypatch.setattr(build._Project, "compile", compile)
+    error = error_of(capsys, *built)
+    assert f"the golden test of {NAME} was ended by SIGILL" in error
+    assert "for another processor" in error

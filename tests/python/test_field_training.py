@@ -1,0 +1,64 @@
+"""What goes wrong in the field in optimizers, over ranks and in checkpoints, and not here. Each
+test says what happens elsewhere: "TE" is Transformer Engine.
+"""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+import models
+import narrowcast as nc
+import ranks
+from models import STORAGES, assert_quantized, assert_same, same
+
+
+def test_element_types_mixed_in_one_group():
+    # TE's fused Adam takes the output type of a group from its first tensor: e5m2 weights get e4m3
+    # codes.
+    torch.manual_seed(0)
+    names = ("fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "nvfp4")
+    layers = [nc.convert(nn.Linear(64, 64, bias=False), name) for name in names]
+    optimizer = nc.FusedAdam([layer.weight for layer in layers], lr=0.1)
+    for layer in layers:
+        layer.weight.grad = torch.randn(64, 64)
+    optimizer.step()
+    for layer, name in zip(layers, names, strict=True):
+        assert layer.weight.format is nc.format(name)
+        assert_quantized(layer.weight.detach(), layer.weight.master)
+
+
+def _step_with_an_empty_shard(mesh, rows):
+    torch.manual_seed(0)
+    model = nc.convert(nn.Linear(64, rows, bias=False), "fp8_e4m3")
+    models.fully_shard(model, mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(8, 64)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    local = model.weight.to_local()
+    whole = nc.quantize(optimizer.state[model.weight]["master"].full_tensor(), "fp8_e4m3")
+    assert same(local.amax, whole.amax)
+    mine = models.local_rows(whole, model.weight, mesh)
+    assert same(local.rowwise_data, mine.rowwise_data)
+    assert len(local) == 0 or same(local.rowwise_scale_inv, mine.rowwise_scale_inv)
+    return len(local)
+
+
+def test_an_empty_shard_in_an_amax_reduction():
+    # TE: a rank whose shard is empty skips the reduction, and its peers wait for ever.
+    assert ranks.run(3, "cpu", _step_with_an_empty_shard, 4) == [2, 2, 0]
+
+
+@pytest.mark.parametrize("name", [name for name in STORAGES if nc.format(name).tensor_amax])
+def test_scales_survive_a_checkpoint_in_float32(name, tmp_path):
+    # TE under FSDP2: a distributed checkpoint stores the scale in the parameter's bfloat16.
+    x = torch.randn(64, 64) * (1 + 2**-20)
+    saved, loaded = (nc.quantize(value, name).to(torch.bfloat16) for value in (x, x * 0))
+    dcp.save({"w": saved}, checkpoint_id=tmp_path, no_dist=True)
+    dcp.load({"w": loaded}, checkpoint_id=tmp_path, no_dist=True)
+    assert loaded.dtype == torch.bfloat16
+    assert_same(loaded, saved)
+    assert loaded.amax.dtype == torch.float32
+    assert loaded.amax.bfloat16() != loaded.amax

@@ -1,0 +1,94 @@
+"""How a sharded model may come about: converted late, built on meta, built on the CPU for GPUs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import (
+    SHARDINGS,
+    assert_equal_state,
+    assert_quantized,
+    assert_same,
+    build,
+    build_plain,
+    loss_of,
+    shard,
+    train,
+)
+
+TESTED_FORMATS = SHARDINGS
+
+
+def convert_after(mesh, format, forward_first):
+    """convert after fully_shard, even after a forward, is convert before it."""
+    device = mesh.device_type
+    before, after = shard(build(format, device), mesh), shard(build_plain(format, device), mesh)
+    if forward_first:
+        loss_of(after, 0, device).backward()
+        after.zero_grad()
+    parameters = list(after.parameters())
+    assert nc.convert(after, format) is after
+    assert all(a is b for a, b in zip(after.parameters(), parameters, strict=True))
+    optimizers = [nc.FusedAdam(m.parameters(), lr=1e-2) for m in (before, after)]
+    losses = [train(m, o, 3, device) for m, o in zip((before, after), optimizers, strict=True)]
+    assert losses[0] == losses[1]
+    for p, q in zip(before.parameters(), after.parameters(), strict=True):
+        if isinstance(p.to_local(), nc.QuantizedTensor):
+            assert q.to_local()._store.label.name == p.to_local()._store.label.name
+            assert_same(q.to_local(), p.to_local())
+
+
+@pytest.mark.parametrize("forward_first", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+def test_convert_after_fully_shard(format, device, world, forward_first):
+    ranks.run(world, device, convert_after, format, forward_first)
+
+
+def from_meta(mesh, format):
+    """Built without memory, sharded, and only then given values."""
+    device = mesh.device_type
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+    fully_shard(nc.convert(model, format), mesh=mesh)
+    model.to_empty(device=device)
+    for layer in (model[0], model[2]):
+        torch.manual_seed(mesh.get_local_rank())
+        layer.reset_parameters()
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    optimizer.make_state()
+    masters = [optimizer.state[model[i].weight]["master"].full_tensor() for i in (0, 2)]
+    x = torch.randn(8, 256, device=device)
+    for _ in range(2):
+        for i, master in zip((0, 2), masters, strict=True):
+            model.unshard()
+            assert_quantized(model[i].weight.detach(), master)
+            model.reshard()
+        F.mse_loss(model(x), x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.reshard()
+        masters = [optimizer.state[model[i].weight]["master"].full_tensor() for i in (0, 2)]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_meta_initialisation(format, device, world):
+    ranks.run(world, device, from_meta, format)
+
+
+def built_elsewhere(mesh, format):
+    """A model on the CPU, sharded on GPUs: FSDP2 moves its parameters."""
+    whole = build(format).cuda()
+    model = shard(build(format), mesh)
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
+    assert train(model, optimizer, 3, "cuda") == train(whole, whole_optimizer, 3, "cuda")
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("world", [1, 2])
+def test_built_on_the_cpu_sharded_on_gpus(format, world):
+    ranks.run(world, "cuda", built_elsewhere, format)

@@ -1,0 +1,79 @@
+"""What nc.quantize_master_weights reduces over ranks, and how many kernels it launches."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import flat
+import narrowcast as nc
+import ranks
+from narrowcast.tensor import casting
+
+
+def count_reductions(mesh, name, cuts):
+    """Collectives of a call after the first one, and bytes that it reduces."""
+    value = flat.value_of((512, 64), special=False)
+    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(3)]
+    master, start = flat.shards(value.to(mesh.device_type), cuts, mesh.get_local_rank())
+    arguments = weights, [master] * 3, [start] * 3, mesh.get_group()
+    nc.quantize_master_weights(*arguments)
+    counted, reduce = [], casting.reduce_over
+
+    def counting(tensor, group):
+        counted.append(tensor.numel())
+        reduce(tensor, group)
+
+    casting.reduce_over = counting
+    everything = {
+        what: getattr(dist, what) for what in ("all_reduce", "all_gather", "all_gather_object")
+    }
+    for what in everything:
+        setattr(dist, what, None)  # whoever calls it fails
+    try:
+        nc.quantize_master_weights(*arguments)
+    finally:
+        casting.reduce_over = reduce
+        for what, function in everything.items():
+            setattr(dist, what, function)
+    assert flat.gather(weights[2], nc.quantize(value.to(mesh.device_type), name))
+    return counted
+
+
+def test_cuts_of_whole_blocks_reduce_amaxes_of_tensors_alone(format, device):
+    row = nc.format(format).row_step * 64
+    counted = ranks.run(2, device, count_reductions, format, [0, row, 512 * 64])
+    spans = nc.format(format).tensor_amax
+    assert counted == [[1 + 3] if spans else []] * 2
+
+
+def test_cuts_of_blocks_reduce_once(format, device):
+    f = nc.format(format)
+    counted = ranks.run(2, device, count_reductions, format, [0, 64 * 101 + 7, 512 * 64])
+    blocks = f.rowwise.block != "tensor" or f.rowwise.element_bits < 8
+    if not blocks and not f.tensor_amax:
+        assert counted == [[], []]
+        return
+    (most,) = counted[0]
+    assert counted == [[most]] * 2
+    assert most <= 1 + 3 * (1 + 2 * 64 + 4 * 64)  # amaxes of a row of blocks, values of four rows
+
+
+def count_launches(mesh, name):
+    """Kernels of narrowcast in a call that casts twenty shards of one format."""
+    value = flat.value_of((512, 64), special=False).to(mesh.device_type)
+    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(20)]
+    master, start = flat.shards(value, [0, 64 * 101 + 7, 512 * 64], mesh.get_local_rank())
+    arguments = weights, [master] * 20, [start] * 20, mesh.get_group()
+    nc.quantize_master_weights(*arguments)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        nc.quantize_master_weights(*arguments)
+        torch.cuda.synchronize()
+    return sum("narrowcast" in event.name for event in profile.events())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", nc.formats())
+def test_launches(name):
+    """One to collect and one to cast; more only where codes share bytes under a delayed scale."""
+    counted = ranks.run(2, "cuda", count_launches, name)
+    assert all(1 <= count <= 2 for count in counted), counted

@@ -1,0 +1,94 @@
+"""What layers with scaled products keep of their input: its cast, one for all layers and threads
+that see it.
+"""
+
+import threading
+
+import torch
+
+import narrowcast as nc
+import scaled
+from models import same
+
+TESTED_FORMATS = scaled.SCALED
+
+
+def saved_by(function):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        function()
+    return [tensor for tensor in saved if type(tensor) is torch.Tensor]
+
+
+def test_the_input_is_saved_as_bytes(format):
+    layer, x = scaled.layer(format), torch.randn(8, 96)
+    saved = saved_by(lambda: layer(x))
+    elements = nc.format(nc.format(format).products.input).rowwise.element_bits / 8
+    assert saved[0].dtype == torch.uint8
+    assert sum(tensor.nbytes for tensor in saved if tensor.dtype == torch.uint8) < 4 * 8 * 96
+    assert saved[0].nbytes == 8 * 96 * elements
+
+
+def test_one_cast_for_layers_of_one_input(format):
+    """Layers that see the same input share its bytes; an input that was written to is cast anew."""
+    layers, x = [scaled.layer(format) for _ in range(3)], torch.randn(8, 96)
+    first, second = (saved_by(lambda: [layer(x) for layer in layers]) for _ in range(2))
+    addresses = {tensor.data_ptr() for tensor in first if tensor.dtype == torch.uint8}
+    assert addresses == {tensor.data_ptr() for tensor in second if tensor.dtype == torch.uint8}
+    before = layers[0](x)
+    x.mul_(2)
+    after = layers[0](x)
+    expected = scaled.forward(x, layers[0].weight)
+    assert scaled.row_error(after - layers[0].bias, expected) <= scaled.ACCUMULATION
+    assert not same(before, after)
+
+
+def test_one_cast_under_autocast(format):
+    """Each layer converts the input for itself, and all share the cast of what it becomes."""
+    layers, x = [scaled.layer(format) for _ in range(3)], torch.randn(8, 96)
+
+    def codes(run):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            saved = saved_by(run)
+        return [tensor for tensor in saved if tensor.dtype == torch.uint8]
+
+    shared = codes(lambda: [layer(x) for layer in layers])
+    again = codes(lambda: layers[0](x))
+    assert {one.data_ptr() for one in shared} == {one.data_ptr() for one in again}
+    x.mul_(-1)
+    negated = codes(lambda: layers[0](x))
+    assert not all(map(same, again, negated))
+    kept = [one.clone() for one in negated]
+    unconverted = [one for one in saved_by(lambda: layers[0](x)) if one.dtype == torch.uint8]
+    assert all(map(same, kept, negated)) and unconverted[0].data_ptr() != negated[0].data_ptr()
+
+
+def test_a_cast_is_forgotten(format):
+    """Nothing is kept of an input after its backward."""
+    from narrowcast import _C
+
+    layer, x = scaled.layer(format), torch.randn(8, 96)
+    out = layer(x)
+    assert _C.kept_input_bytes() > 0
+    out.sum().backward()
+    assert _C.kept_input_bytes() == 0
+
+
+def test_threads(format):
+    """Casts of shared inputs in several threads: none waits for ever, none sees another's bytes."""
+    layer, x = scaled.layer(format), torch.randn(8, 96)
+    expected, wrong = layer(x), []
+
+    def work(inference):
+        for _ in range(20):
+            with torch.inference_mode(inference):
+                if not same(layer(x), expected):
+                    wrong.append(inference)
+
+    threads = [threading.Thread(target=work, args=(i % 2 == 0,), daemon=True) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong

@@ -1,0 +1,52 @@
+"""Writes to a part of a QuantizedTensor: through to its bytes and its master, or refused."""
+
+import pytest
+import torch
+
+import narrowcast as nc
+from matrices import of_units, single_level
+from models import assert_quantized, unit
+
+
+def test_a_box_writes_through(format):
+    """And nothing beside it changes."""
+    x, q = of_units(format, rows=3, columns=3)
+    u = unit(format)
+    y, other = of_units(format, rows=3, columns=3, seed=1)
+    index = slice(u, 2 * u), slice(u, 2 * u)
+    before = q.dequantize()
+    if single_level(format):
+        q[index].copy_(other[index])
+        x[index] = y[index]
+        assert_quantized(q, x)
+        q[index].copy_(x[index] * 3)
+        q[:, :u].zero_()
+        x[index] *= 3
+        x[:, :u] = 0
+        assert_quantized(q, x)
+    else:  # the other's bytes mean something else under this one's scale
+        for source in (other[index], y[index]):
+            with pytest.raises(NotImplementedError, match=r"rows .* cannot be written alone"):
+                q[index].copy_(source)
+        assert torch.equal(q.dequantize(), before)
+        q[index].copy_(q[:u, :u])
+        before[index] = before[:u, :u]
+        assert torch.equal(q.dequantize(), before)
+
+
+def test_a_box_of_a_weight_writes_through(format):
+    """The master is set, and bytes follow from it, whatever spans the tensor."""
+    u = unit(format)
+    weight = nc.convert(torch.nn.Linear(3 * u, 3 * u), format).weight.detach()
+    y, other = of_units(format, rows=1, columns=1, seed=1)
+    expected = weight.master.clone()
+    index = slice(u, 2 * u), slice(u, 2 * u)
+    for source, value in ((y * 3, y * 3), (other, other.dequantize()), (y, y)):
+        weight[index].copy_(source)
+        expected[index] = value
+        assert torch.equal(weight.master, expected)
+        if source is not other:
+            assert_quantized(weight, expected)
+    weight[:, :u].fill_(2.0)
+    expected[:, :u] = 2.0
+    assert_quantized(weight, expected)
