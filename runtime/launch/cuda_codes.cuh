@@ -28,12 +28,12 @@ constexpr int stage_bytes() {
   return kLayout.transposed ? CodeStage<kLayout, Tile>::kBytes : 1;
 }
 
-// Of all scales that may meet there, each of so many bytes.
-template <Layout kLayout, class Tile, int kBytes>
-constexpr int scale_stage_bytes() {
-  if constexpr (scales_meet<kLayout>()) {
+// Of all scales that may meet there, or their multipliers, each of so many bytes.
+template <Layout kLayout, class Tile>
+constexpr int scale_stage_bytes(int bytes) {
+  if constexpr (scales_meet<kLayout, Tile>()) {
     using Runs = ScaleRuns<kLayout, Tile>;
-    return Runs::kRuns * Runs::kRunLength * kBytes;
+    return Runs::kRuns * Runs::kRunLength * bytes;
   } else {
     return 1;
   }
@@ -85,7 +85,8 @@ struct Decoding {
   static constexpr int kThreads = Narrowest::kThreads;
   static constexpr int kBlocks = kResident / kThreads;
   static constexpr int kStageBytes = stage_bytes<kLayout, Narrowest>();
-  static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest, sizeof(float)>();
+  static constexpr int kScaleStageBytes = scale_stage_bytes<kLayout, Narrowest>(
+      kDecodesCheaply<typename Sequence::Decoder> ? kLayout.scale_bytes : sizeof(float));
 };
 
 // A tile's codes to values.
@@ -166,7 +167,7 @@ struct Derivation {
           : static_cast<int>(Tile<true>::kRows / kScales.block_rows *
                              (Tile<true>::kColumns / kScales.block_columns) * kScales.scale_bytes);
   static constexpr int kScaleStageBytes =
-      scale_stage_bytes<Sequence::kRowwise, Tile<true>, Sequence::kRowwise.scale_bytes>();
+      scale_stage_bytes<Sequence::kRowwise, Tile<true>>(Sequence::kRowwise.scale_bytes);
   static constexpr int kStageBytes = std::max(stage_bytes<kLayout, Tile<true>>(), kScaleBytes);
 };
 

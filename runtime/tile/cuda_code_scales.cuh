@@ -42,11 +42,24 @@ __device__ __forceinline__ void load_code_scales(const Place& at, const Stored* 
 
 // Where a thread's columns have a scale each in as many stored rows, a load of its own for each of
 // them would touch a line of memory for a byte. So threads bring the tile's runs of scales, which
-// wait in registers until codes have arrived too, and then meet in shared memory.
-template <Layout kLayout>
+// wait in registers until codes have arrived too, and then meet in shared memory, if they are few
+// enough for it.
+template <Layout kLayout, class Place>
 constexpr bool scales_meet() {
-  return kLayout.scale_transposed && !spans_tensor(kLayout) && kLayout.block_columns < 4;
+  if constexpr (!kLayout.scale_transposed || spans_tensor(kLayout) || kLayout.block_columns >= 4) {
+    return false;
+  } else {
+    constexpr int kMostStaged = 4096;
+    using Runs = ScaleRuns<kLayout, Place>;
+    return Runs::kRuns * Runs::kRunLength <= kMostStaged;
+  }
 }
+
+// Whether to make a multiplier of decoding again costs a thread no more than to read it.
+template <class Decoder>
+inline constexpr bool kDecodesCheaply = true;
+template <class Element>
+inline constexpr bool kDecodesCheaply<TwoLevels<Element>> = false;
 
 template <Layout kLayout, class Place, int R, int C, class Stored>
 struct MeetingScales {
@@ -70,23 +83,49 @@ struct MeetingScales {
     }
   }
 
-  // What `convert` makes of them: by whoever brought a scale, once for all that want it. In the
-  // stage they lie row by row, so that a thread's are neighbours, and banks are met evenly.
-  template <class Type, class Convert>
-  __device__ __forceinline__ PlacedScales<Place, R, C, Type> settle(const Place& at, uint8_t* stage,
-                                                                    const Convert& convert) const {
-    using Settled = PlacedScales<Place, R, C, Type>;
-    Type* staged = reinterpret_cast<Type*>(stage);
+  // As they are stored, and as they came.
+  __device__ __forceinline__ PlacedScales<Place, R, C, Stored> settle(const Place& at,
+                                                                      uint8_t* stage) const {
+    for_each_word([&](int i, int index) { reinterpret_cast<Word*>(stage)[index] = word[i]; });
+    __syncthreads();
+    return settled<Stored>(at, [&](int row, int run) {
+      return reinterpret_cast<const Stored*>(stage)[run * Runs::kRunLength + row];
+    });
+  }
+
+  // Their multipliers, made by whoever brought a scale, once for all that want it. In the stage
+  // they lie row by row, so that a thread's are neighbours, and banks are met evenly.
+  template <class Decoder>
+  __device__ __forceinline__ PlacedScales<Place, R, C, float> settle_decoded(
+      const Place& at, uint8_t* stage, const Decoder& decoder) const {
+    float* staged = reinterpret_cast<float*>(stage);
+    for_each_word([&](int i, int index) {
+      const int run = index / kWordsOfRun, first = index % kWordsOfRun * Runs::kWord;
+#pragma unroll
+      for (int e = 0; e < Runs::kWord; ++e)
+        staged[(first + e) * Runs::kRuns + run] = decoder(word[i].scale[e]);
+    });
+    __syncthreads();
+    return settled<float>(at, [&](int row, int run) { return staged[row * Runs::kRuns + run]; });
+  }
+
+ private:
+  // Calls action(i, index) for each of the thread's words: its number, and that of all threads'.
+  template <class Action>
+  __device__ __forceinline__ static void for_each_word(const Action& action) {
 #pragma unroll
     for (int i = 0; i < kOfThread; ++i) {
       const int index = i * Place::kThreads + thread_number();
       if (kWords % Place::kThreads != 0 && index >= kWords) break;
-      const int run = index / kWordsOfRun, first = index % kWordsOfRun * Runs::kWord;
-#pragma unroll
-      for (int e = 0; e < Runs::kWord; ++e)
-        staged[(first + e) * Runs::kRuns + run] = convert(word[i].scale[e]);
+      action(i, index);
     }
-    __syncthreads();
+  }
+
+  // `staged(row, run)`: what the stage holds of a block.
+  template <class Type, class Staged>
+  __device__ __forceinline__ static PlacedScales<Place, R, C, Type> settled(const Place& at,
+                                                                            const Staged& staged) {
+    using Settled = PlacedScales<Place, R, C, Type>;
     Settled scales;
 #pragma unroll
     for (int down = 0; down < Settled::kDown; ++down) {
@@ -94,8 +133,7 @@ struct MeetingScales {
       for (int across = 0; across < Settled::kAcross; ++across) {
         const int row = at.row_group * Place::kDown + down * Settled::kRows;
         const int column = at.column_group * Place::kAcross + across * Settled::kColumns;
-        scales.stored[down][across] =
-            staged[row / Runs::kPerRows * Runs::kRuns + column / Runs::kPerColumns];
+        scales.stored[down][across] = staged(row / Runs::kPerRows, column / Runs::kPerColumns);
       }
     }
     return scales;

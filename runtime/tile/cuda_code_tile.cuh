@@ -29,7 +29,7 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   template <int R, int C, class Buffer>
   __device__ __forceinline__ auto load_scale(const Buffer& buffer) const {
     using Stored = typename Buffer::Stored;
-    if constexpr (kFull && scales_meet<Buffer::kLayout>()) {
+    if constexpr (kFull && scales_meet<Buffer::kLayout, Place>()) {
       MeetingScales<Buffer::kLayout, Place, R, C, Stored> scales;
       scales.load(*this, in_global_memory(buffer.scales));
       return scales;
@@ -44,8 +44,7 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   template <class Buffer, class Scales>
   __device__ __forceinline__ void store_scale(const Buffer& buffer, const Scales& scales) const {
     store_code_scales<Buffer::kLayout, Place>(*this, in_global_memory(buffer.scales),
-                                              settled<typename Buffer::Stored>(scales, AsStored{}),
-                                              stage);
+                                              settled(scales), stage);
   }
 
   template <class Buffer>
@@ -72,7 +71,7 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   template <class Element, class Scales, class Decoder>
   __device__ __forceinline__ void decode(const Codes& codes, const Scales& loaded,
                                          const Decoder& decoder) {
-    const auto multipliers = settled<float>(loaded, decoder);
+    const auto multipliers = decoded(loaded, decoder);
     using Multipliers = std::remove_const_t<decltype(multipliers)>;
 #pragma unroll
     for (int r = 0; r < kDown; ++r) {
@@ -109,31 +108,39 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   }
 
  private:
-  struct AsStored {
-    template <class Stored>
-    __device__ __forceinline__ Stored operator()(Stored stored) const {
-      return stored;
-    }
-  };
-
-  // What `convert` makes of each scale.
-  template <class Type, int R, int C, class Stored, class Convert>
-  __device__ __forceinline__ static PlacedScales<Place, R, C, Type> settled(
-      const PlacedScales<Place, R, C, Stored>& scales, const Convert& convert) {
-    using Settled = PlacedScales<Place, R, C, Type>;
-    Settled result;
-#pragma unroll
-    for (int down = 0; down < Settled::kDown; ++down) {
-#pragma unroll
-      for (int across = 0; across < Settled::kAcross; ++across)
-        result.stored[down][across] = convert(scales.stored[down][across]);
-    }
-    return result;
+  template <int R, int C, class Stored>
+  __device__ __forceinline__ static PlacedScales<Place, R, C, Stored> settled(
+      const PlacedScales<Place, R, C, Stored>& scales) {
+    return scales;
   }
-  template <class Type, Layout kLayout, int R, int C, class Stored, class Convert>
-  __device__ __forceinline__ PlacedScales<Place, R, C, Type> settled(
-      const MeetingScales<kLayout, Place, R, C, Stored>& scales, const Convert& convert) const {
-    return scales.template settle<Type>(*this, scale_stage, convert);
+  template <Layout kLayout, int R, int C, class Stored>
+  __device__ __forceinline__ PlacedScales<Place, R, C, Stored> settled(
+      const MeetingScales<kLayout, Place, R, C, Stored>& scales) const {
+    return scales.settle(*this, scale_stage);
+  }
+
+  // The multipliers of decoding.
+  template <int R, int C, class Stored, class Decoder>
+  __device__ __forceinline__ static PlacedScales<Place, R, C, float> decoded(
+      const PlacedScales<Place, R, C, Stored>& scales, const Decoder& decoder) {
+    using Multipliers = PlacedScales<Place, R, C, float>;
+    Multipliers multipliers;
+#pragma unroll
+    for (int down = 0; down < Multipliers::kDown; ++down) {
+#pragma unroll
+      for (int across = 0; across < Multipliers::kAcross; ++across)
+        multipliers.stored[down][across] = decoder(scales.stored[down][across]);
+    }
+    return multipliers;
+  }
+  template <Layout kLayout, int R, int C, class Stored, class Decoder>
+  __device__ __forceinline__ PlacedScales<Place, R, C, float> decoded(
+      const MeetingScales<kLayout, Place, R, C, Stored>& scales, const Decoder& decoder) const {
+    if constexpr (kDecodesCheaply<Decoder>) {
+      return decoded(settled(scales), decoder);
+    } else {
+      return scales.settle_decoded(*this, scale_stage, decoder);
+    }
   }
 };
 

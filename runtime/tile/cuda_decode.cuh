@@ -55,29 +55,34 @@ __device__ __forceinline__ FourHalves decode_to_halves<E4M3>(uint32_t codes) {
 }
 #endif
 
-// Every sign moves to the top of its byte.
+// Every sign moves to the top of its byte. What else a byte holds does not count.
 template <class Element>
 __device__ __forceinline__ FourHalves decode_from_low_end(uint32_t codes) {
   constexpr uint32_t kSigns = in_each_byte(Element::kSignBit), kUp = 1u << (8 - Element::kBits);
+  constexpr uint32_t kMagnitudes = in_each_byte(Element::kMagnitude);
   using Wide = typename WiderElement<Element>::Type;
-  FourHalves halves = decode_to_halves<Wide>(codes + (codes & kSigns) * (kUp - 1));
+  FourHalves halves = decode_to_halves<Wide>((codes & kMagnitudes) + (codes & kSigns) * kUp);
   for (__half2& pair : halves.pair)
     pair = __hmul2(pair, __float2half2_rn(1.0f / kToLowEnd<Element>));
   return halves;
 }
 
+// Whether halves hold all values of an element, and codes become halves in few instructions.
 template <class Element>
-concept IsFloat = requires {
-  Element::kBias;
-};
-// Whether codes become halves in few instructions.
-template <class Element>
-inline constexpr bool kHasHalves = IsFloat<Element> &&
-                                   (kConvertsTo8Bits || !std::is_same_v<Element, E4M3>);
+constexpr bool has_halves() {
+  if constexpr (std::is_same_v<Element, E4M3>) {
+    return kConvertsTo8Bits;
+  } else if constexpr (requires { Element::kBias; }) {
+    constexpr bool kIsFinite = Element::kMaxCode == Element::kMagnitude;
+    return std::is_same_v<Element, E5M2> || (kIsFinite && Element::kBias <= E5M2::kBias);
+  } else {
+    return false;
+  }
+}
 
 template <class Element>
 __device__ __forceinline__ void decode4(uint32_t codes, float (&x)[4]) {
-  if constexpr (kHasHalves<Element>) {
+  if constexpr (has_halves<Element>()) {
     FourHalves halves;
     if constexpr (IsLowEnd<Element>) {
       halves = decode_from_low_end<Element>(codes);
