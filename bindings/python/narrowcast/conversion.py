@@ -7,6 +7,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import consensus, experts, fitting, held, left_out, registry, selection, state_dicts
 from narrowcast.conversion_options import Options, partners_of
 from narrowcast.fsdp import agreement, sharding, torch_names
+from narrowcast.fsdp import group as plans
 from narrowcast.operators import flops
 from narrowcast.parallel import cuts, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
@@ -144,7 +145,7 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
         group, managed = torch_names.managed(weight)
         if managed is not None:
             weight.requires_grad_(requires_grad)
-            torch_names.replace_shard(group, managed, tensor)
+            plans.replace_shard(group, managed, tensor)
             continue
         parameter = parameter_like(weight, tensor, requires_grad)
         for module, attribute in places:

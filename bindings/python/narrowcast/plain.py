@@ -5,6 +5,7 @@ from torch import nn
 
 from narrowcast import held
 from narrowcast.fsdp import agreement, torch_names
+from narrowcast.fsdp import group as plans
 from narrowcast.replaced import parameter_like
 from narrowcast.selection import Weight
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -61,7 +62,7 @@ def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
 def _replace(parameter: nn.Parameter, places, value: torch.Tensor) -> None:
     group, managed = torch_names.managed(parameter)
     if managed is not None:
-        torch_names.replace_shard(group, managed, value)
+        plans.replace_shard(group, managed, value)
         return
     plain = parameter_like(parameter, value, parameter.requires_grad)
     for module, name in places:

@@ -176,3 +176,8 @@ def before_forward(group) -> None:
     last.since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
     last.root = (lambda: None) if root is None else weakref.ref(root)
     last.agree(torch_names.groups_of_tree(group))
+
+
+def forget(group) -> None:
+    """What was agreed about the module tree of a group, whose shards are others now."""
+    _forwards.pop(torch_names.tree_of(group), None)

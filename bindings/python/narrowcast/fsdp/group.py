@@ -89,7 +89,8 @@ class GroupPlan:
         if self._sent >> index & 1:
             group = self._group()
             if not self._has_shards_of(group):
-                return make_plan(group).send(index)
+                asking = self._stores[index]
+                return make_plan(group).send(asking.sender[1])
             self._begin(group)
         self._sent |= 1 << index
         member = self.members[index]
@@ -174,6 +175,13 @@ def make_plan(group) -> GroupPlan:
     with torch.no_grad():
         plan = _plans[group] = GroupPlan(group)
     return plan
+
+
+def replace_shard(group, parameter, local: torch.Tensor) -> None:
+    """Puts another local tensor in the place of a shard, of which nothing is kept."""
+    torch_names.replace_shard(group, parameter, local)
+    _plans.pop(group, None)
+    agreement.forget(group)
 
 
 def plan_for(tensor) -> tuple[GroupPlan, int]:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -220,10 +219,11 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
 
 
 def reshard_all(modules) -> None:
-    """Registers the sharded parameters of all FSDP modules among these."""
-    for module in modules:
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    """Registers the sharded parameters of these modules, whichever FSDP module manages them."""
+    asked = set(modules)
+    theirs = (group for group, one in _parameters() if not asked.isdisjoint(modules_of(one)))
+    for group in list(dict.fromkeys(theirs)):
+        group.reshard()
 
 
 def is_sharding() -> bool:

@@ -1,0 +1,72 @@
+"""Some weights of a module that fully_shard gathers together are made plain, or quantized: what is
+gathered of the others stays theirs, and nothing is kept of what was replaced.
+"""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, same, unit
+
+TESTED_FORMATS = GATHERS
+
+
+def layers(format, count):
+    torch.manual_seed(0)
+    width = 2 * unit(format)
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(count)))
+
+
+def output_of(model, device):
+    with torch.no_grad():
+        return model(torch.ones(1, model[0].in_features, device=device))
+
+
+def changed(mesh, format, count, place, resharded):
+    """One layer of a group that has been gathered becomes plain, and is quantized again."""
+    device = mesh.device_type
+    model = nc.convert(layers(format, count).to(device), format)
+    whole = nc.convert(layers(format, count).to(device), format)
+    fully_shard(model, mesh=mesh)
+    assert same(output_of(model, device), output_of(whole, device))
+    for change in (nc.to_plain, lambda layer: nc.convert(layer, format)):
+        if resharded:
+            model.reshard()
+        for one in (model, whole):
+            change(one[place])
+        for _ in range(2):
+            assert same(output_of(model, device), output_of(whole, device))
+            model.reshard()
+        kinds = [type(layer.weight.to_local()) for layer in model]
+        assert kinds == [type(layer.weight.data) for layer in whole]
+
+
+@pytest.mark.parametrize("resharded", [False, True])
+def test_a_part_of_a_group_changes(format, device, resharded):
+    for count, place in ((2, 0), (3, 0), (3, 1)):
+        ranks.run(2, device, changed, format, count, place, resharded)
+
+
+def replaced(mesh, format):
+    model = nc.convert(layers(format, 2).to(mesh.device_type), format)
+    fully_shard(model, mesh=mesh)
+    output_of(model, mesh.device_type)
+    model.reshard()
+    stores = [layer.weight.to_local()._store for layer in model]
+    # A master without a dtype to change is the plain weight's memory; its bytes are nobody's.
+    bytes = [weakref.ref(store.bytes.buffers[0]) for store in stores]
+    del stores
+    nc.to_plain(model)
+    gc.collect()
+    return [one() is None for one in bytes]
+
+
+def test_nothing_is_kept_of_replaced_shards(format, device):
+    for freed in ranks.run(2, device, replaced, format):
+        assert all(freed)
