@@ -18,6 +18,9 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   using Codes = PlacedCodes<Place>;
   using Place::kAcross, Place::kColumns, Place::kDown, Place::kFull, Place::kRows;
 
+  // Codes that were stored in a byte each, which may hold other bits, too.
+  struct ByteCodes : Codes {};
+
   uint8_t* stage;        // serves one exchange between threads after the other
   uint8_t* scale_stage;  // where scales meet
   uint32_t words[kDown][kAcross * sizeof(Value) / 4];  // a row's values, as memory has them
@@ -48,8 +51,8 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   }
 
   template <class Buffer>
-  __device__ __forceinline__ Codes load_codes(const Buffer& data) const {
-    Codes codes;
+  __device__ __forceinline__ auto load_codes(const Buffer& data) const {
+    std::conditional_t<Buffer::kLayout.element_bits == 8, ByteCodes, Codes> codes;
     if constexpr (Buffer::kLayout.transposed) {
       load_code_columns<Buffer::kLayout, Place>(*this, in_global_memory(data.bytes), stage, codes);
     } else {
@@ -68,9 +71,11 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
   }
 
   // value = decode(code) * decoder(stored scale)
-  template <class Element, class Scales, class Decoder>
-  __device__ __forceinline__ void decode(const Codes& codes, const Scales& loaded,
+  template <class Element, class LoadedCodes, class Scales, class Decoder>
+  __device__ __forceinline__ void decode(const LoadedCodes& codes, const Scales& loaded,
                                          const Decoder& decoder) {
+    constexpr bool kHasOtherBits = Element::kBits < 8 && std::is_same_v<LoadedCodes, ByteCodes>;
+    constexpr uint32_t kOwn = kHasOtherBits ? in_each_byte((1u << Element::kBits) - 1) : ~0u;
     const auto multipliers = decoded(loaded, decoder);
     using Multipliers = std::remove_const_t<decltype(multipliers)>;
 #pragma unroll
@@ -82,7 +87,8 @@ struct CodeTile : CodePlace<kTileRows, kRowsOfThread, kColumnsOfThread, kInside>
         for (int i = 0; i < 4; ++i)
           of_four[i] =
               multipliers.stored[r / Multipliers::kRows][(4 * four + i) / Multipliers::kColumns];
-        decode4<Element, Value>(codes.row[r][four], of_four, words[r] + four * sizeof(Value));
+        decode4<Element, Value>(codes.row[r][four] & kOwn, of_four,
+                                words[r] + four * sizeof(Value));
       }
     }
   }

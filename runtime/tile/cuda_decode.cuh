@@ -55,13 +55,12 @@ __device__ __forceinline__ FourHalves decode_to_halves<E4M3>(uint32_t codes) {
 }
 #endif
 
-// Every sign moves to the top of its byte. What else a byte holds does not count.
+// Every sign moves to the top of its byte.
 template <class Element>
 __device__ __forceinline__ FourHalves decode_from_low_end(uint32_t codes) {
   constexpr uint32_t kSigns = in_each_byte(Element::kSignBit), kUp = 1u << (8 - Element::kBits);
-  constexpr uint32_t kMagnitudes = in_each_byte(Element::kMagnitude);
   using Wide = typename WiderElement<Element>::Type;
-  FourHalves halves = decode_to_halves<Wide>((codes & kMagnitudes) + (codes & kSigns) * kUp);
+  FourHalves halves = decode_to_halves<Wide>(codes + (codes & kSigns) * (kUp - 1));
   for (__half2& pair : halves.pair)
     pair = __hmul2(pair, __float2half2_rn(1.0f / kToLowEnd<Element>));
   return halves;
