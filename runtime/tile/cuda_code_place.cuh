@@ -47,7 +47,8 @@ struct PlacedCodes {
   uint32_t row[Place::kDown][Place::kAcross / 4];
 };
 
-// The stored scales of the R x C blocks that a thread meets.
+// What is stored of the R x C blocks that a thread meets: their scales, or, of type float, the
+// multipliers that these decode to.
 template <class Place, int R, int C, class StoredType>
 struct PlacedScales {
   using Stored = StoredType;

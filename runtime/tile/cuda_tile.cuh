@@ -70,6 +70,8 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
     const auto scaled = [&](int r, int c) { return x[r][c] * scales.multiplier_of(r, c); };
     constexpr bool kIsNearest = std::is_same_v<Rounding, Nearest>;
     if constexpr (IsLowEnd<Element> && kIsNearest) {
+      // Two powers of two may be multiplied first: no multiplier is below 2^-127, so that is exact,
+      // and what is lost of subnormal floats has the code 0 in either order.
       return low_end_codes<Element>([&](int r, int c) {
         constexpr float kFit = kToLowEnd<Element>;
         return Strip::kPowerOfTwo ? x[r][c] * (scales.multiplier_of(r, c) * kFit)

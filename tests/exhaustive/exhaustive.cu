@@ -53,18 +53,28 @@ struct Encoded4 {
   __device__ uint64_t operator()(float x) const {
     const float product = x * one;
     if constexpr (IsLowEnd<Element>) {
-      const CudaCodes codes =
-          low_end_codes<Element>([&](int, int) { return product * kToLowEnd<Element>; });
-      uint64_t code = same_code<Element::kBits>(pack4<Element::kBits>(codes.row[0]));
-      for (const uint32_t row : codes.row) code = same_code<8>(row) == code ? code : ~0u;
+      const uint64_t code = by_low_end(product);
+      // GPUs without conversions to 8 bits take the lines.
+      if constexpr (HasLines<Element>) return code == by_lines(product) ? code : ~0u;
       return code;
     } else if constexpr (HasLines<Element>) {
-      LineString<Element> string;
-      for (int i = 0; i < 4; ++i) string.push(product);
-      return same_code<Element::kBits>(string.packed() & ((1u << 4 * Element::kBits) - 1));
+      return by_lines(product);
     } else {
       return same_code<8>(encode4<Element>(product, product, product, product));
     }
+  }
+
+  __device__ static uint64_t by_low_end(float product) {
+    const CudaCodes codes =
+        low_end_codes<Element>([&](int, int) { return product * kToLowEnd<Element>; });
+    uint64_t code = same_code<Element::kBits>(pack4<Element::kBits>(codes.row[0]));
+    for (const uint32_t row : codes.row) code = same_code<8>(row) == code ? code : ~0u;
+    return code;
+  }
+  __device__ static uint64_t by_lines(float product) {
+    LineString<Element> string;
+    for (int i = 0; i < 4; ++i) string.push(product);
+    return same_code<Element::kBits>(string.packed() & ((1u << 4 * Element::kBits) - 1));
   }
 
   template <int kBits>

@@ -14,7 +14,7 @@ def local_rank(rank: int, world: int) -> int:
     Where there are fewer GPUs than ranks, it sees from now on one alone, which others may see, too.
     """
     gpus = torch.cuda.device_count()
-    if gpus >= world:
+    if gpus == 0 or gpus >= world:
         return rank
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
     os.environ["CUDA_VISIBLE_DEVICES"] = visible[rank % gpus]

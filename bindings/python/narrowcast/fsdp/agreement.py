@@ -144,15 +144,18 @@ class _Forward:
         """Makes the bytes of the shards of some groups."""
         views = [*itertools.chain.from_iterable(map(torch_names.views, groups))]
         if views != self._views:
-            shards = [shard for group in groups for shard in torch_names.quantized(group)]
-            self._views, self._stores = views, [store for _, store in shards]
+            self._views, self._stores = views, [store for _, store in _shards(groups)]
         self._agreements.make_bytes(self._stores, lambda: _process_groups(groups))
+
+
+def _shards(groups: list) -> list[tuple]:
+    """The quantized parameters of some groups, each with the store of its shard."""
+    return [shard for group in groups for shard in torch_names.quantized(group)]
 
 
 def _process_groups(groups: list) -> list:
     """That of each shard of some groups."""
-    shards = [shard for group in groups for shard in torch_names.quantized(group)]
-    return [dtensors.shard_group(torch_names.sharded(parameter)) for parameter, _ in shards]
+    return [dtensors.shard_group(torch_names.sharded(one)) for one, _ in _shards(groups)]
 
 
 _forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module tree
