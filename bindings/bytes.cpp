@@ -14,8 +14,6 @@ namespace {
 // A history's floats in a tensor: the multiplier of the present bytes, the next one, the amaxes.
 constexpr int64_t kHistoryFloats = sizeof(nc_history) / sizeof(float);
 
-const at::Tensor kAbsent;
-
 // Of Python's Format, which keeps it.
 const Plugin& plugin_of(const py::object& format) {
   return *py::cast<const Plugin*>(format.attr("plugin"));
@@ -109,20 +107,24 @@ bool Bytes::is_freed() const {
          });
 }
 
+void* Bytes::address(const at::Tensor& tensor, const char* name) const {
+  return address_of(tensor, name, " of a ", rows, "x", columns, " matrix in ", facts().name);
+}
+
+void* Bytes::address(int buffer) const {
+  static const at::Tensor kAbsent;
+  return address(buffers[buffer] ? *buffers[buffer] : kAbsent, kBufferNames[buffer]);
+}
+
 nc_tensor Bytes::entry(std::optional<int> only) const {
   nc_tensor entry{};
   entry.rows = rows;
   entry.columns = columns;
-  const auto address = [&](const at::Tensor& tensor, const char* name) {
-    return address_of(tensor, name, " of a ", rows, "x", columns, " matrix in ", facts().name);
-  };
   if (amax) entry.amax = static_cast<float*>(address(*amax, "amax"));
   if (history) entry.history = static_cast<nc_history*>(address(*history, "the history"));
   for (const int usage : {0, 1}) {
     if (only ? usage != *only : !has(usage)) continue;
-    for (const int index : buffers_of(usage))
-      entry.buffer[index] =
-          address(buffers[index] ? *buffers[index] : kAbsent, kBufferNames[index]);
+    for (const int index : buffers_of(usage)) entry.buffer[index] = address(index);
   }
   return entry;
 }

@@ -43,6 +43,9 @@ struct Bytes {
   // Whether FSDP2 has freed a buffer.
   bool is_freed() const;
 
+  // Where a buffer that is there lies now. ValueError if FSDP2 has freed it.
+  void* address(int buffer) const;
+
   // Its row in the table of a launch, of all that is there or of one usage only, with addresses as
   // they are now. ValueError if FSDP2 has freed a buffer.
   nc_tensor entry(std::optional<int> only = {}) const;
@@ -61,6 +64,9 @@ struct Bytes {
   const at::Device device;
   // Whether kernels can work on it: not on meta, and nothing that torch.compile traces with.
   const bool is_plain;
+
+ private:
+  void* address(const at::Tensor& tensor, const char* name) const;
 };
 
 // Room for the buffers of some usages: undefined bytes, and the zeros that pad scales, which no

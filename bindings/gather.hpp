@@ -40,15 +40,15 @@ class WeightGather {
   // what travels, else parts of an outbox, uint8, from `begin` on, which pack() fills.
   int64_t outbox_bytes() const { return outbox_bytes_; }
   void use_outbox(const at::Tensor& outbox, int64_t begin) {
+    outbox_ = outbox.narrow(0, begin, outbox_bytes_);
     for (Phase& phase : phases_) {
       const nc_route& route = phase.route;
       phase.sent.assign(route.payloads, at::Tensor());
       for (int i = 0; i < route.segments; ++i) {
         const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
         const int64_t at = phase.outbox_at[payload];
-        phase.sent[payload] = at == kAsStored
-                                  ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
-                                  : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
+        phase.sent[payload] = at == kAsStored ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
+                                              : outbox_.narrow(0, at, route.payload_bytes[payload]);
       }
     }
   }
@@ -84,21 +84,31 @@ class WeightGather {
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
 
-  // Its rows in the tables of pack and unpack. Addresses are those of now.
+  // Its rows in the tables of pack and unpack. Addresses are those of now, and of what is packed or
+  // unpacked alone: each is a place of memory that nobody has looked at for long.
   nc_shipment outgoing(bool backward) const {
     const Phase& phase = of(backward);
-    nc_shipment shipment = shipment_of(phase.route, *shard_);
-    for (int payload = 0; payload < phase.route.payloads; ++payload) {
-      if (phase.outbox_at[payload] != kAsStored)
-        shipment.payload[payload] = address_of(phase.sent[payload], "a payload");
+    nc_shipment shipment{
+        .route = phase.route, .own_rows = shard_->rows, .buffer = {}, .payload = {}};
+    uint8_t* const outbox = static_cast<uint8_t*>(address_of(outbox_, "the outbox"));
+    for (int i = 0; i < phase.route.segments; ++i) {
+      const nc_segment& segment = phase.route.segment[i];
+      const int64_t at = phase.outbox_at[segment.payload];
+      if (at == kAsStored) continue;
+      shipment.payload[segment.payload] = outbox + at;
+      shipment.buffer[segment.buffer] = shard_->address(segment.buffer);
     }
     return shipment;
   }
   nc_shipment incoming(bool backward) const {
     const Phase& phase = of(backward);
-    nc_shipment shipment = shipment_of(phase.route, *phase.whole);
-    for (int payload = 0; payload < phase.route.payloads; ++payload)
-      shipment.payload[payload] = address_of(slots_[payload], "a gathered payload");
+    nc_shipment shipment{.route = phase.route, .own_rows = 0, .buffer = {}, .payload = {}};
+    for (int i = 0; i < phase.route.segments; ++i) {
+      const nc_segment& segment = phase.route.segment[i];
+      if (segment.in_place) continue;
+      shipment.payload[segment.payload] = address_of(slots_[segment.payload], "a gathered payload");
+      shipment.buffer[segment.buffer] = phase.whole->address(segment.buffer);
+    }
     return shipment;
   }
 
@@ -166,19 +176,10 @@ class WeightGather {
                                    shard_->history);
   }
 
-  // A row of a transfer's table, whose payloads are still to come.
-  static nc_shipment shipment_of(const nc_route& route, const Bytes& bytes) {
-    const nc_tensor entry = bytes.entry();
-    nc_shipment shipment{};
-    shipment.route = route;
-    shipment.own_rows = bytes.rows;
-    std::copy(std::begin(entry.buffer), std::end(entry.buffer), shipment.buffer);
-    return shipment;
-  }
-
   std::shared_ptr<Bytes> shard_;
   std::vector<Phase> phases_;  // forward and backward, or the one that serves both
   int64_t outbox_bytes_ = 0, arena_bytes_ = 0;
+  at::Tensor outbox_;
   std::vector<at::Tensor> slots_;
   OptionalTensor arena_;
   at::Tensor present_;

@@ -1,6 +1,8 @@
 // Casts over lists of matrices of one format on one device, and what goes with them.
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "bindings/activation.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
@@ -9,7 +11,8 @@ namespace narrowcast {
 namespace {
 
 // Matrices of one format on one device, each with the value that its bytes come from. They may be
-// cast again and again: addresses are those of each time.
+// cast again and again: the table stays, unless a tensor's memory is elsewhere by then. To find
+// that out is a fraction of making the table, of matrices that nobody has looked at for a step.
 class CastList {
  public:
   CastList(std::vector<std::shared_ptr<Bytes>> matrices, std::vector<at::Tensor> values)
@@ -29,7 +32,7 @@ class CastList {
     options.amax = one_each(amaxes, "the tensor of amaxes");
     options.source_bf16 = source_bf16;
     if (skip) options.found_inf = checked_floats(*skip, 1, table_.device(), "the flag to skip");
-    table_.assign(entries());
+    assign();
     table_.run(table_.machine().reduce_amax, "the amax", options);
     return amaxes;
   }
@@ -41,18 +44,20 @@ class CastList {
     options.stochastic = draws.has_value();
     if (amaxes) options.amax = one_each(*amaxes, "the tensor of amaxes");
     if (verdict) options.verdict = one_each(*verdict, "the verdict");
-    std::vector<nc_tensor> matrices = entries();
-    if (draws) add_draws(matrices, *draws);
     const nc_function start_history = table_.machine().start_history;
     if (start_history != nullptr) {
-      for (const nc_tensor& matrix : matrices) {
-        if (matrix.history == nullptr) value_error("a matrix has no history");
+      for (const auto& matrix : matrices_) {
+        if (!matrix->history) value_error("a matrix has no history");
       }
     } else if (first().facts().tensor_amax && !amaxes) {
       value_error("format ", first().facts().name,
                   " has a scale that spans the tensor: its amax is needed");
     }
-    table_.assign(std::move(matrices));
+    if (draws) {
+      assign(*draws);
+    } else {
+      assign();
+    }
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
     if (start_history != nullptr && amaxes)
       table_.run(start_history, "starting a history", options);
@@ -65,7 +70,7 @@ class CastList {
     nc_launch options{};
     options.amax = one_each(amaxes, "the tensor of amaxes");
     options.verdict = one_each(verdict, "the verdict");
-    table_.assign(entries());
+    assign();
     table_.run(record_amax, "recording the amax", options);
   }
 
@@ -73,6 +78,28 @@ class CastList {
   const Bytes& first() const {
     if (matrices_.empty()) value_error("there is no matrix to cast");
     return *matrices_[0];
+  }
+
+  void assign() {
+    if (!places_.empty() && std::ranges::all_of(places_, &PlacedTensor::is_in_place)) return;
+    places_.clear();
+    table_.assign(entries());
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      const Bytes& matrix = *matrices_[i];
+      places_.emplace_back(values_[i]);
+      for (const OptionalTensor& tensor : matrix.buffers) place(tensor);
+      place(matrix.amax);
+      place(matrix.history);
+    }
+  }
+  void assign(const std::vector<RandomKey>& draws) {
+    places_.clear();
+    std::vector<nc_tensor> matrices = entries();
+    add_draws(matrices, draws);
+    table_.assign(std::move(matrices));
+  }
+  void place(const OptionalTensor& tensor) {
+    if (tensor) places_.emplace_back(*tensor);
   }
 
   std::vector<nc_tensor> entries() const {
@@ -102,6 +129,7 @@ class CastList {
   std::vector<std::shared_ptr<Bytes>> matrices_;
   std::vector<at::Tensor> values_;
   MatrixTable table_;
+  std::vector<PlacedTensor> places_;  // of the table without draws; empty: it is another one
 };
 
 // The columnwise bytes of matrices of one format on one device, which have room for them.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "bindings/bytes.hpp"
+#include "bindings/changes.hpp"
 #include "bindings/python_tensors.hpp"
 
 namespace narrowcast {
@@ -30,6 +31,7 @@ class StoreHandle {
   // The master is new, and its bytes are not yet made: Store.mark_stale() of all rows.
   void mark_stale() const {
     const py::object master = attribute(store_, kMaster);
+    note_change();
     set(master, kStale, py::bool_(true));
     set(master, kSaved, py::none());
     const auto bytes = py::cast<std::shared_ptr<Bytes>>(attribute(store_, kBytes));

@@ -73,6 +73,16 @@ class Pair {
     expect_equal_bytes();
   }
 
+  // Codes as no cast makes them: every byte, with bits in it that are no code's. Scales stay.
+  void fill_with_every_byte() {
+    for (const int b : {NC_ROWWISE_DATA, NC_COLUMNWISE_DATA}) {
+      std::vector<uint8_t>& bytes = expected_.buffer[b];
+      for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 167 + i / 256);
+      check(cudaMemcpy(device_.buffer[b].get(), bytes.data(), bytes.size(), cudaMemcpyDefault),
+            "copy");
+    }
+  }
+
   // Decoding, both usages.
   template <class Type>
   void expect_equal_values(nc_dtype dtype) {
@@ -157,6 +167,25 @@ TEST_CASE("quantize: GPU bytes are CPU bytes") {
         pair.expect_equal_columnwise();
         pair.expect_equal_values<float>(NC_F32);
       }
+    }
+  }
+}
+
+TEST_CASE("dequantize: GPU values are CPU values, of every byte") {
+  if (!has_gpu()) return;
+  for (const Extent matrix : kShapes) {
+    CAPTURE(matrix.rows);
+    CAPTURE(matrix.columns);
+    const Source<float> source(NC_F32, draw(kKinds[0], matrix.rows * matrix.columns, 1));
+    for (const nc_plugin* plugin : all_plugins()) {
+      if (!ready(*plugin) || !holds(*plugin->format, matrix)) continue;
+      CAPTURE(std::string(plugin->format->name));
+      Pair pair(*plugin, matrix);
+      pair.expect_equal_casts(source, {});
+      pair.fill_with_every_byte();
+      pair.expect_equal_values<Bf16>(NC_BF16);
+      pair.expect_equal_values<F16>(NC_F16);
+      pair.expect_equal_values<float>(NC_F32);
     }
   }
 }

@@ -6,15 +6,22 @@ by all, at moments that all come to, and without the host waiting for an answer:
 from __future__ import annotations
 
 import itertools
+import operator
 import weakref
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
+from narrowcast import _C
 from narrowcast.fsdp import shared_casts, torch_names
 from narrowcast.tensor import casting, dtensors
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.store import Store, stale_among
+
+NEVER = 0  # the number of no agreement
+_numbers = itertools.count(NEVER + 1)
+# What of a store an agreement is made from.
+_PARTS = operator.attrgetter("partial", "bytes", "master")
 
 # What a rank says of a shard; the largest decides. A cast leaves what is negative as it is.
 _SETTLED, _RESTORED, _WRITTEN = range(-2, 1)
@@ -46,19 +53,20 @@ class Agreement:
             part = slice(begin, begin + len(batch))
             self._batches.append((casting.casts_of(batch), self._amaxes[part], self._said[part]))
             begin += len(batch)
-        self._of_shared = self._said[begin : len(stores)]
+        self._of_shared, self._silent = self._said[begin : len(stores)], self._said[-1:]
 
-    def make_bytes(self) -> None:
+    def make_bytes(self, is_quiet: bool) -> None:
         """Makes the bytes of those shards that any rank has written to; collective, whoever has
         written. Those of a saved state are made again if no rank has written anything else.
+        `is_quiet`: this rank has not.
         """
         self._memory.copy_(self._silence)
-        stale = [(place, store) for place, store in enumerate(self._stores) if store.is_stale]
+        stale = [] if is_quiet else stale_among(self._stores)
         if stale:  # otherwise the host has nothing to send, which it would wait for
             self._said.copy_(_floats([*map(_level, self._stores), 0.0]))
         casting.reduce_over(self._said, self._process_group)
         for casts, amaxes, _ in self._batches:
-            casts.find_amaxes(into=amaxes, skip=self._said[-1:])
+            casts.find_amaxes(into=amaxes, skip=self._silent)
         if self._batches:
             casting.reduce_over(self._amaxes, self._process_group)
         for casts, amaxes, verdict in self._batches:
@@ -69,7 +77,8 @@ class Agreement:
             self._shared.cast(self._of_shared)
         if stale:  # only then it matters to the host what the others have said
             agreed = self._said.tolist()
-            for place, store in stale:
+            for store in stale:
+                place = self._stores.index(store)
                 if agreed[place] == _RESTORED:
                     self._cast_again(place, store)
                 store.master.settle()
@@ -95,24 +104,33 @@ class Agreements:
     """Those about a list of shards, remembered from time to time."""
 
     def __init__(self):
-        self._known, self._all = None, []
+        self._stores, self._parts, self._all = [], None, []
+        self._watch: _C.Watch | None = None
+
+    @property
+    def are_quiet(self) -> bool:
+        """Whether nothing has changed since the last time, on this rank."""
+        return self._watch is not None and self._watch.is_quiet
 
     def make_bytes(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
         """Makes the bytes of the shards that any rank has written to; of stale matrices that are
         whole tensors, or on meta, too. `process_groups`: gives that of each.
         """
-        if alone := [store for store in stores if store.is_stale and not _waits(store)]:
-            casting.cast_masters(alone)
-        known = (
-            stores,
-            [store.partial for store in stores],
-            [store.bytes for store in stores],
-            [store.master for store in stores],
-        )
-        if known != self._known:
-            self._known, self._all = known, _agreements(stores, process_groups())
+        is_quiet = self.are_quiet and stores == self._stores
+        watch = self._watch if is_quiet else _C.Watch(stores)
+        if not is_quiet:
+            self._look(stores, process_groups)
         for agreement in self._all:
-            agreement.make_bytes()
+            agreement.make_bytes(is_quiet)
+        self._watch = watch  # nothing is stale now
+
+    def _look(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
+        if alone := [store for store in stale_among(stores) if not _waits(store)]:
+            casting.cast_masters(alone)
+        parts = [*map(_PARTS, stores)]
+        if stores != self._stores or parts != self._parts:
+            self._all = _agreements(stores, process_groups())
+            self._stores, self._parts = stores, parts
 
 
 def _waits(store: Store) -> bool:
@@ -131,21 +149,23 @@ def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
 
 
 class _Forward:
-    """The groups gathered since the last agreement, the module whose forward it was in, and what
-    was agreed about: the stores of the module tree's shards. The same on all ranks.
+    """The number of the last agreement of a module tree, the module whose forward it was in, and
+    what was agreed about: the stores of the tree's shards. The same on all ranks.
     """
 
     def __init__(self):
-        self.since, self.root = weakref.WeakSet(), lambda: None
+        self.number, self.root = NEVER, lambda: None
         self._agreements = Agreements()
-        self._views, self._stores = [], []
+        self._groups: list[weakref.ref] = []
+        self._stores: list[Store] = []
 
     def agree(self, groups: list) -> None:
         """Makes the bytes of the shards of some groups."""
-        views = [*itertools.chain.from_iterable(map(torch_names.views, groups))]
-        if views != self._views:
-            self._views, self._stores = views, [store for _, store in _shards(groups)]
+        if not self._agreements.are_quiet or [known() for known in self._groups] != groups:
+            self._groups = [*map(weakref.ref, groups)]
+            self._stores = [store for _, store in _shards(groups)]
         self._agreements.make_bytes(self._stores, lambda: _process_groups(groups))
+        self.number = next(_numbers)  # after a failure the next gather agrees
 
 
 def _shards(groups: list) -> list[tuple]:
@@ -161,9 +181,10 @@ def _process_groups(groups: list) -> list:
 _forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module tree
 
 
-def before_forward(group) -> None:
+def before_forward(group, agreed: int) -> int:
     """Before a gather of a group with scales that shards share, in a forward or for unshard():
     makes the bytes of all such shards of the module tree, once a forward and at every unshard().
+    Takes the number of the agreement before the group's last gather, and returns that of this one.
 
     A forward has begun when its outermost module is another one, or a group is gathered again. What
     is written later in a forward takes effect with the next one.
@@ -172,13 +193,13 @@ def before_forward(group) -> None:
     root, last = torch_names.forward_root(tree), _forwards.get(tree)
     if last is None:
         last = _forwards[tree] = _Forward()
-    if last.since and group not in last.since and last.root() is root and root is not None:
-        last.since.add(group)
-        return
-    # After unshard(), the forward that it may be for is still to begin.
-    last.since = weakref.WeakSet(() if torch_names.is_asked_for(group) else (group,))
-    last.root = (lambda: None) if root is None else weakref.ref(root)
+    if root is not None and last.root() is root and last.number != agreed:
+        return last.number
     last.agree(torch_names.groups_of_tree(group))
+    # After unshard(), the forward that it may be for is still to begin.
+    is_forward = root is not None and not torch_names.is_asked_for(group)
+    last.root = weakref.ref(root) if is_forward else lambda: None
+    return last.number
 
 
 def forget(group) -> None:

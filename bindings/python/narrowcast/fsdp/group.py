@@ -22,7 +22,7 @@ from narrowcast.fsdp import (
     torch_parameters,
 )
 from narrowcast.tensor import casting
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.store import Store, stale_among
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -70,6 +70,8 @@ class GroupPlan:
         self._sent = self._arrived = self._all
         self._backward = False
         self._spans = any(store.needs_others for store in self._stores)
+        self.agreed = agreement.NEVER
+        self._watch: _C.Watch | None = None
 
     def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
         """The memory of what does not travel as it is stored: there while a gather is under way."""
@@ -88,7 +90,7 @@ class GroupPlan:
         """
         if self._sent >> index & 1:
             group = self._group()
-            if not self._has_shards_of(group):
+            if (self._watch is None or not self._watch.is_quiet) and not self._look(group):
                 asking = self._stores[index]
                 return make_plan(group).send(asking.sender[1])
             self._begin(group)
@@ -106,6 +108,18 @@ class GroupPlan:
         self._sent |= 1 << index
         return self, index, self._backward
 
+    def _look(self, group) -> bool:
+        """Makes stale bytes of shards that need no others. False, and nothing is done, if the group
+        has other shards than the plan.
+        """
+        watch = _C.Watch(self._stores)
+        if not self._has_shards_of(group):
+            return False
+        if stale := [store for store in stale_among(self._stores) if not store.needs_others]:
+            casting.cast_masters(stale)
+        self._watch = watch
+        return True
+
     def _has_shards_of(self, group) -> bool:
         """Whether the shards of the group are those that the plan was made for."""
         views = torch_names.views(group)
@@ -121,10 +135,7 @@ class GroupPlan:
         if backward:
             pipelines.check(self._stores[0])
         if self._spans and not backward:
-            agreement.before_forward(group)
-        stale = [store for store in self._stores if store.is_stale and not store.needs_others]
-        if stale:
-            casting.cast_masters(stale)
+            self.agreed = agreement.before_forward(group, self.agreed)
         if self._outbox_bytes:
             self._outbox.resize_(self._outbox_bytes)
             self._gathers.pack(backward)
@@ -172,8 +183,11 @@ def _member(group, parameter, store: Store) -> Member:
 def make_plan(group) -> GroupPlan:
     """The plan of a group, in the place of an older one."""
     likeness.check(group)
+    older = _plans.get(group)
     with torch.no_grad():
         plan = _plans[group] = GroupPlan(group)
+    if older is not None:
+        plan.agreed = older.agreed
     return plan
 
 

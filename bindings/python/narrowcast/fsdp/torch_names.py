@@ -9,7 +9,9 @@ Most are the same in all versions of torch that narrowcast works with. What diff
     2.12 on    _fsdp_param_groups, one a mesh       all_states, each once
 """
 
+import operator
 from collections.abc import Iterator
+from itertools import repeat
 
 import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
@@ -17,8 +19,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from narrowcast import callers, torch_version
+from narrowcast import _C, callers, torch_version
 
+_LOCAL_TENSOR = operator.attrgetter("sharded_param._local_tensor")
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 
@@ -64,9 +67,9 @@ def quantized(group) -> list[tuple]:
 
 def views(group) -> list:
     """What each parameter of a group looks at, None if it is plain: others once a shard has been
-    replaced. Asked before every gather, so there is no function for each parameter.
+    replaced. Asked before every gather, so no code of Python's runs for each parameter.
     """
-    return [getattr(one.sharded_param._local_tensor, "_view", None) for one in group.fsdp_params]
+    return [*map(getattr, map(_LOCAL_TENSOR, group.fsdp_params), repeat("_view"), repeat(None))]
 
 
 def forward_root(tree):
@@ -211,6 +214,7 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     if hasattr(parameter, "own_placement"):  # torch_parameters has adapted it to the weight before
         parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
     parameter.sharded_param._local_tensor = local
+    _C.note_change()
     parameter.reset_sharded_param()
     parameter._init_extensions()
     parameter.all_gather_outputs = []

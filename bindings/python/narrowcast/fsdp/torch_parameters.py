@@ -7,7 +7,16 @@ import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
 from torch.distributed.tensor import Shard
 
+from narrowcast import _C
 from narrowcast.fsdp import torch_names
+
+
+class Watched(FSDPParam):
+    """FSDP2 may find another shard in the place of this one."""
+
+    def reset_sharded_param(self) -> None:
+        super().reset_sharded_param()
+        _C.note_change()
 
 
 class OverSmallerMesh(FSDPParam):
@@ -78,6 +87,6 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     }
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
-        _made[kinds] = type("QuantizedFSDPParam", (*kinds, FSDPParam), {})
+        _made[kinds] = type("QuantizedFSDPParam", (*kinds, Watched), {})
     parameter.own_placement = parameter.fsdp_placement
     parameter.__class__ = _made[kinds]

@@ -184,9 +184,9 @@ def _make_shard(target: QuantizedTensor, source: View) -> None:
     else:
         shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
         shard.straddle = None
-    target._view = View(shard)
+    target.look_at(View(shard))
     if target._base is not None:
-        target._base._view = target._view
+        target._base.look_at(target._view)
 
 
 def _is_used_beside(store: Store, region: Region) -> bool:

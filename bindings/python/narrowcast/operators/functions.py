@@ -100,7 +100,7 @@ def _assign_data(func, args, kwargs):
             "IA3, safe_merge=True and others), nc.to_plain(model)"
         )
     as_torch_does(func, args, kwargs)
-    tensor._view = value._view
+    tensor.look_at(value._view)
     return None
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from narrowcast import _C
+
 
 class Draw(NamedTuple):
     """What the random words of stochastic rounding are a function of: docs/numerics.md, "Stochastic
@@ -45,6 +47,7 @@ class Master:
         self.value, self.stale = value, False
         self.saved: Saved | None = None
         self.version: int | None = None
+        _C.note_change()
 
     def watch(self) -> None:
         """From now on others hold the value, and may write to it. Torch does not count what is

@@ -14,6 +14,11 @@ from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region
 
 
+def stale_among(stores: list[Store]) -> list[Store]:
+    """Those of which is_stale is true."""
+    return [store for store in _C.unsettled(stores) if store.is_stale]
+
+
 class Store:
     """bytes    a _C.Bytes: a usage that is absent there is absent. Others may come, of the same
              format, rows and columns
@@ -190,6 +195,7 @@ class Store:
         """Makes columnwise bytes that are late. ValueError where that is left to the caller."""
         if self.late is not None:
             self.bytes, self.late = self.late.made(self), None
+            _C.note_change()
 
     def refresh(self) -> None:
         """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""
@@ -228,6 +234,7 @@ class Store:
             compiling.check_write(self.describe())
         self.master.note()
         self.master.stale, self.master.saved = True, None
+        _C.note_change()
         if self.bytes.history is not None:
             # A saved state says so too, even if no bytes are made before.
             self.bytes.history.zero_()

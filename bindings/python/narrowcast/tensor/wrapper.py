@@ -95,9 +95,14 @@ class QuantizedTensor(Attributes, torch.Tensor):
     def detach_from_whole(self) -> None:
         """Sees to it that this is a whole matrix of its own, no view."""
         if not self._view.is_whole:
-            self._view = View(self._view.own_store())
+            self.look_at(View(self._view.own_store()))
             if self._base is not None:  # autograd keeps what this was cut from
-                self._base._view = self._view
+                self._base.look_at(self._view)
+
+    def look_at(self, view: View) -> None:
+        """From now on it is another view."""
+        self._view = view
+        _C.note_change()
 
     def write(self, value: torch.Tensor) -> None:
         """Sets the value, of this shape; see narrowcast.tensor.writing."""

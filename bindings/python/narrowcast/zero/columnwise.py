@@ -29,6 +29,7 @@ def withhold(store: Store, by_hand: bool) -> None:
         store.format, store.rows, store.columns, (*rowwise, None, None), *spanning
     )
     store.late = Late(both, by_hand)
+    _C.note_change()
 
 
 def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
@@ -52,3 +53,4 @@ def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
         _C.derive_columnwise([store.late.bytes for store in stores])
         for store in stores:
             store.bytes, store.late = store.late.bytes, None
+    _C.note_change()
