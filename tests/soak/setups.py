@@ -31,18 +31,20 @@ class Setup:
 
 
 def draw(seed: int, number: int, ranks: int, most_ranks: int, device: str) -> Setup:
-    """Formats take turns. `ranks`: that begin; `most_ranks`: that load what others have saved."""
+    """Formats take turns, of those that have small weights for so many ranks. `ranks`: that begin;
+    `most_ranks`: that load what others have saved.
+    """
     rng = random.Random(f"setup {seed} {number}")
-    formats = nc.formats()
-    format = nc.format(formats[(number + seed) % len(formats)])
+    formats = [one for one in map(nc.format, nc.formats()) if _rows(one, (ranks,))]
+    if not formats:
+        raise ValueError(f"no format has a small weight that {ranks} ranks can have shards of")
+    format = formats[(number + seed) % len(formats)]
     others = range(1, most_ranks + 1)
     worlds, rows = (ranks,), []
     for extra in ((rng.choice(others), rng.choice(others)), (1,), ()):
         worlds = tuple(dict.fromkeys((ranks, *extra)))
         if rows := _rows(format, worlds):
             break
-    if not rows:
-        raise ValueError(f"{format.name} has no small weight that {ranks} ranks can have shards of")
     return Setup(
         format=format.name,
         worlds=worlds,

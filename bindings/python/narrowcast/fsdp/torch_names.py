@@ -52,8 +52,8 @@ def tree_of(group):
 
 
 def groups_of_tree(group) -> list:
-    """The groups of the module tree that a group belongs to, in one order on all ranks; before the
-    first forward, which finds the tree, those of the same module.
+    """Those of the module tree that a group belongs to, in one order on all ranks; before the first
+    forward, which finds the tree, those of the same module.
     """
     states = tree_of(group).all_states or [_state(group)]
     return list(dict.fromkeys(one for state in states for one in _groups(state)))
