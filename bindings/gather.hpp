@@ -84,8 +84,8 @@ class WeightGather {
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
 
-  // Its rows in the tables of pack and unpack. Addresses are those of now, and of what is packed or
-  // unpacked alone: each is a place of memory that nobody has looked at for long.
+  // Its rows in the tables of pack and unpack. Addresses are those of now, and of what travels
+  // alone: each is a place of memory that nobody has looked at for long.
   nc_shipment outgoing(bool backward) const {
     const Phase& phase = of(backward);
     nc_shipment shipment{
@@ -94,9 +94,8 @@ class WeightGather {
     for (int i = 0; i < phase.route.segments; ++i) {
       const nc_segment& segment = phase.route.segment[i];
       const int64_t at = phase.outbox_at[segment.payload];
-      if (at == kAsStored) continue;
-      shipment.payload[segment.payload] = outbox + at;
       shipment.buffer[segment.buffer] = shard_->address(segment.buffer);
+      if (at != kAsStored) shipment.payload[segment.payload] = outbox + at;
     }
     return shipment;
   }

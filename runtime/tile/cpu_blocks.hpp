@@ -1,6 +1,8 @@
 // One value for each R x C block of a kRows x kColumns tile of the CPU, and one scale.
 #pragma once
 
+#include <algorithm>
+
 #include "runtime/machine.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -22,8 +24,10 @@ struct CpuBlocks {
   template <class Rule>
   NC_MACHINE auto map(const Rule& rule) const {
     CpuScales<kRows, kColumns, R, C, decltype(rule(0.0f).stored)> scales;
-    for (int i = 0; i < down; ++i) {
-      for (int j = 0; j < across; ++j) {
+    // Bounds that the compiler can see: g++ warns of what it thinks might lie behind an array.
+    const int rows = std::min(down, kDown), columns = std::min(across, kAcross);
+    for (int i = 0; i < rows; ++i) {
+      for (int j = 0; j < columns; ++j) {
         const auto scale = rule(value[i][j]);
         scales.multiplier[i][j] = scale.multiplier;
         scales.stored[i][j] = scale.stored;

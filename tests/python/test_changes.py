@@ -35,8 +35,12 @@ def become_a_matrix_of_its_own(weight):
     weight.data[:32].detach_from_whole()
 
 
-def lose_and_regain_the_master(weight):
+def lose_the_master(weight):
     weight.clear_high_precision_init_val()
+
+
+def get_a_master(weight):
+    weight._store.master = None
     weight._store.keep_master()
 
 
@@ -45,7 +49,8 @@ CHANGES = [
     fill,
     assign_data,
     become_a_matrix_of_its_own,
-    lose_and_regain_the_master,
+    lose_the_master,
+    get_a_master,
 ]
 
 
@@ -106,3 +111,113 @@ def steps(mesh, format):
 
 def test_steps_look_at_nothing_again(format, device):
     ranks.run(2, device, steps, format)
+
+
+class Two(nn.Module):
+    def __init__(self, format):
+        super().__init__()
+        width = 2 * unit(format)
+        self.a, self.b = (nn.Linear(width, width, bias=False) for _ in range(2))
+
+    def forward(self, x, with_b=True):
+        return self.b(self.a(x)) if with_b else self.a(x)
+
+
+def two(mesh, format, apart=True):
+    torch.manual_seed(0)
+    model = nc.convert(Two(format), format).to(mesh.device_type)
+    for layer in (model.a, model.b) if apart else ():
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def output_of(model, *options):
+    x = torch.ones(2, model.a.in_features, device=next(model.parameters()).device)
+    with torch.no_grad():
+        y = model(x, *options)
+    for module in (model.a, model.b, model):
+        getattr(module, "reshard", lambda: None)()
+    return y
+
+
+def triple(model):
+    """All ranks write to a weight."""
+    local = model.b.weight.to_local()
+    with torch.no_grad():
+        local.copy_(3 * local.master)
+
+
+def ungathered(mesh, format):
+    """Other shards, written to before, take the place of some that no forward has used."""
+    model, other, expected = (two(mesh, format) for _ in range(3))
+    triple(other)
+    triple(expected)
+    for _ in range(2):
+        output_of(model, False)
+    model.b.load_state_dict(other.b.state_dict(keep_vars=True), assign=True)
+    for _ in range(2):
+        assert torch.equal(output_of(model), output_of(expected))
+
+
+def test_shards_that_were_never_gathered(format, device):
+    ranks.run(2, device, ungathered, format)
+
+
+def swapped(mesh, format):
+    """FSDP2 is not told; the gather fails, and the next ones have the new shard."""
+    model, other, expected = (two(mesh, format, apart=False) for _ in range(3))
+    triple(other)
+    triple(expected)
+    for one in (model, expected):
+        output_of(one)
+    torch.utils.swap_tensors(model.b.weight, other.b.weight)
+    with pytest.raises(RuntimeError, match="another tensor has taken the place of this shard"):
+        output_of(model)
+    for _ in range(2):
+        assert torch.equal(output_of(model), output_of(expected))
+
+
+def test_a_shard_that_is_swapped(format, device):
+    ranks.run(2, device, swapped, format)
+
+
+def dropped(mesh, format):
+    """All ranks drop a master, and one makes a weight of its own."""
+    model = two(mesh, format)
+    before = [output_of(model) for _ in range(2)]
+    model.b.weight.to_local().clear_high_precision_init_val()
+    if mesh.get_rank() == 0:
+        nc.convert(nn.Linear(64, 64), FORMAT)
+    assert torch.equal(output_of(model), before[1])
+
+
+def test_a_dropped_master(format, device):
+    ranks.run(2, device, dropped, format)
+
+
+def first_in_inference_mode(mesh, format):
+    model = two(mesh, format)
+    with torch.inference_mode():
+        output_of(model)
+    triple(model)
+    expected = two(mesh, format)
+    triple(expected)
+    assert torch.equal(output_of(model), output_of(expected))
+
+
+def test_a_first_forward_in_inference_mode(format, device):
+    ranks.run(2, device, first_in_inference_mode, format)
+
+
+def freed(mesh, format):
+    """Of a shard, by hand."""
+    model = two(mesh, format)
+    output_of(model)
+    model.b.weight.to_local().rowwise_scale_inv.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="has been freed"):
+        output_of(model)
+
+
+@pytest.mark.parametrize("name", ["mxfp8_2d", "nvfp4"])
+def test_a_buffer_that_is_freed(name, device):
+    ranks.run(2, device, freed, name)

@@ -140,7 +140,7 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
         for module, _ in places:
             state_dicts.attach(module)
         if not options.keeps_master(weight):
-            tensor._store.master = None
+            tensor._store.drop_master()
         requires_grad = weight.requires_grad and options.trainable is not False
         group, managed = torch_names.managed(weight)
         if managed is not None:

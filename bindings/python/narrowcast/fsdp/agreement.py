@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.fsdp import shared_casts, torch_names
+from narrowcast.fsdp import shared_casts, torch_names, torch_parameters
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store, stale_among
 
@@ -112,6 +112,10 @@ class Agreements:
         """Whether nothing has changed since the last time, on this rank."""
         return self._watch is not None and self._watch.is_quiet
 
+    def forget(self) -> None:
+        """The next time all stores are looked at."""
+        self._watch = None
+
     def make_bytes(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
         """Makes the bytes of the shards that any rank has written to; of stale matrices that are
         whole tensors, or on meta, too. `process_groups`: gives that of each.
@@ -129,7 +133,8 @@ class Agreements:
             casting.cast_masters(alone)
         parts = [*map(_PARTS, stores)]
         if stores != self._stores or parts != self._parts:
-            self._all = _agreements(stores, process_groups())
+            with torch.inference_mode(False):  # a first forward may be there
+                self._all = _agreements(stores, process_groups())
             self._stores, self._parts = stores, parts
 
 
@@ -161,10 +166,15 @@ class _Forward:
 
     def agree(self, groups: list) -> None:
         """Makes the bytes of the shards of some groups."""
+        watch = _C.Watch([])
         if not self._agreements.are_quiet or [known() for known in self._groups] != groups:
             self._groups = [*map(weakref.ref, groups)]
+            for group in groups:
+                torch_parameters.watch(group.fsdp_params)
             self._stores = [store for _, store in _shards(groups)]
         self._agreements.make_bytes(self._stores, lambda: _process_groups(groups))
+        if not watch.is_quiet:  # a change since, on another thread: it may be one of the list
+            self._agreements.forget()
         self.number = next(_numbers)  # after a failure the next gather agrees
 
 

@@ -54,6 +54,7 @@ class GroupPlan:
 
     def __init__(self, group):
         self._group = weakref.ref(group)
+        torch_parameters.watch(group.fsdp_params)
         self.members: list[Member] = []
         for parameter, _ in torch_names.quantized(group):
             store = sharding.own_store(parameter)
@@ -100,6 +101,11 @@ class GroupPlan:
         if isinstance(member.gather, piecewise.PiecewiseGather):
             payloads = member.gather.sent(payloads)
         return payloads, (self, index, self._backward)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a gather has begun, and not all members have been asked for."""
+        return self._sent != self._all
 
     def send_again(self, index: int) -> Sent:
         """What goes to the post-hook where a gather brings parts of what the last one brought."""
@@ -183,19 +189,25 @@ def _member(group, parameter, store: Store) -> Member:
 def make_plan(group) -> GroupPlan:
     """The plan of a group, in the place of an older one."""
     likeness.check(group)
-    older = _plans.get(group)
     with torch.no_grad():
-        plan = _plans[group] = GroupPlan(group)
-    if older is not None:
-        plan.agreed = older.agreed
+        plan = GroupPlan(group)
+    if group in _plans:
+        plan.agreed = _plans[group].agreed
+    _plans[group] = plan
     return plan
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
     """Puts another local tensor in the place of a shard, of which nothing is kept."""
     torch_names.replace_shard(group, parameter, local)
+    _forget(group)
+
+
+def _forget(group) -> None:
+    """The next gather looks at all shards of a group, and agrees about them."""
     _plans.pop(group, None)
     agreement.forget(group)
+    _C.note_change()
 
 
 def plan_for(tensor) -> tuple[GroupPlan, int]:
@@ -205,5 +217,12 @@ def plan_for(tensor) -> tuple[GroupPlan, int]:
         raise NotImplementedError(
             f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
             "FSDP2 gathers shards"
+        )
+    if group in _plans and _plans[group].is_sending:
+        _forget(group)
+        raise RuntimeError(
+            f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
+            "not told, as load_state_dict and module.to() do (torch.utils.swap_tensors does not). "
+            "This gather had begun with the old one; the next gathers this one"
         )
     return make_plan(group), torch_names.store_of(parameter).sender[1]

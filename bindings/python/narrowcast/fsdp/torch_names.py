@@ -19,9 +19,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from narrowcast import _C, callers, torch_version
+from narrowcast import callers, torch_version
 
-_LOCAL_TENSOR = operator.attrgetter("sharded_param._local_tensor")
+# The shard of a parameter, that the hooks are called on.
+local_tensor = operator.attrgetter("sharded_param._local_tensor")
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 
@@ -69,7 +70,7 @@ def views(group) -> list:
     """What each parameter of a group looks at, None if it is plain: others once a shard has been
     replaced. Asked before every gather, so no code of Python's runs for each parameter.
     """
-    return [*map(getattr, map(_LOCAL_TENSOR, group.fsdp_params), repeat("_view"), repeat(None))]
+    return [*map(getattr, map(local_tensor, group.fsdp_params), repeat("_view"), repeat(None))]
 
 
 def forward_root(tree):
@@ -80,11 +81,6 @@ def forward_root(tree):
 def sharded(parameter) -> torch.Tensor:
     """The DTensor of all shards."""
     return parameter.sharded_param
-
-
-def local_tensor(parameter) -> torch.Tensor:
-    """The shard that the hooks are called on."""
-    return sharded(parameter)._local_tensor
 
 
 def store_of(parameter):
@@ -214,7 +210,6 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     if hasattr(parameter, "own_placement"):  # torch_parameters has adapted it to the weight before
         parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
     parameter.sharded_param._local_tensor = local
-    _C.note_change()
     parameter.reset_sharded_param()
     parameter._init_extensions()
     parameter.all_gather_outputs = []

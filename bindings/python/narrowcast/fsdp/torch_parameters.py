@@ -3,6 +3,8 @@ which an FSDPParam that has a quantized weight becomes. Private names of FSDP2 s
 torch_names alone.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
 from torch.distributed.tensor import Shard
@@ -12,11 +14,11 @@ from narrowcast.fsdp import torch_names
 
 
 class Watched(FSDPParam):
-    """FSDP2 may find another shard in the place of this one."""
+    """FSDP2 may find another shard in the place of this one, plain or quantized."""
 
     def reset_sharded_param(self) -> None:
-        super().reset_sharded_param()
         _C.note_change()
+        super().reset_sharded_param()
 
 
 class OverSmallerMesh(FSDPParam):
@@ -73,6 +75,13 @@ class Offloaded(FSDPParam):
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
         data.all_gather_input_sizes = [payload.size() for payload in payloads]
         return payloads
+
+
+def watch(parameters: Iterable[FSDPParam]) -> None:
+    """Has those say so that find another shard."""
+    for parameter in parameters:
+        if type(parameter) is FSDPParam:
+            parameter.__class__ = Watched
 
 
 _made: dict[tuple, type] = {}  # by kinds

@@ -65,7 +65,7 @@ def _joined(func, pieces, regions: list[Region], like: torch.Tensor) -> Quantize
         refuse(pieces[0], func, "of pieces without a common usage. Quantize them with the same")
     joined = sources[0][0].room(*matrix_shape(like.shape), usages, pieces[0].device)
     if any(store.master is None for store, _ in sources):
-        joined.master = None
+        joined.drop_master()
     for index, region in enumerate(regions):
         _check_begin(joined, index, region)
         _check_scale(func, pieces[0], index, sources)

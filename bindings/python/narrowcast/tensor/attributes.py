@@ -83,4 +83,4 @@ class Attributes:
         sets them from an optimizer's shards. FusedAdam then makes a master from the bytes.
         """
         self._store.refresh()
-        self._store.master = None
+        self._store.drop_master()

@@ -218,6 +218,11 @@ class Store:
             )
         casting.cast_masters([self])
 
+    def drop_master(self) -> None:
+        """From now on there is none: the bytes alone are the value."""
+        self.master = None
+        _C.note_change()
+
     def watch_master(self) -> None:
         """The master is handed out."""
         if self.master is not None:
