@@ -14,9 +14,9 @@
 namespace narrowcast {
 namespace {
 
-// Python's part, set when the package is imported: operand_of(weight), the Bytes; and
+// Python's part, set when the package is imported: find_operand(weight), the Bytes; and
 // refuse(weight, backward), which raises the error of a weight that lacks the usage of a pass.
-PyObject* operand_of = nullptr;
+PyObject* find_operand = nullptr;
 PyObject* refuse = nullptr;
 
 // How nodes of graphs are held: newer versions of torch than 2.11 count references in them.
@@ -36,7 +36,7 @@ NodePointer make_error(Arguments&&... arguments) {
 
 std::shared_ptr<Bytes> bytes_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  return py::cast<std::shared_ptr<Bytes>>(py::handle{operand_of}(py::cast(weight)));
+  return py::cast<std::shared_ptr<Bytes>>(py::handle{find_operand}(py::cast(weight)));
 }
 
 int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward) {
@@ -72,7 +72,7 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
 
 void bind_weights(py::module_& module) {
   module.def("set_operands", [](py::object find, py::object raise) {
-    operand_of = find.release().ptr();
+    find_operand = find.release().ptr();
     refuse = raise.release().ptr();
   });
 }
