@@ -17,7 +17,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
+at::Tensor scaled_linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
   type_error("narrowcast::scaled_linear takes a QuantizedTensor as its weight");
 }
 // Both usages of a derived format have one value; a unit of the backward reads columnwise bytes.
@@ -143,8 +143,8 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   }
 };
 
-at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
-                                const OptionalTensor& bias) {
+at::Tensor scaled_linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
+                                       const OptionalTensor& bias) {
   return ScaledLinear::apply(input, weight, bias, at::GradMode::is_enabled());
 }
 
@@ -167,9 +167,9 @@ void bind_scaled_linear(py::module_& module) {
                                 __LINE__);
   library.def("scaled_linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
   static torch::Library autograd = MAKE_TORCH_LIBRARY_IMPL(narrowcast, Autograd);
-  autograd.impl("scaled_linear", &linear_with_gradient);
+  autograd.impl("scaled_linear", &scaled_linear_with_gradient);
   static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
-  plain.impl("scaled_linear", &linear_of_plain);
+  plain.impl("scaled_linear", &scaled_linear_of_plain);
 }
 
 }  // namespace narrowcast

@@ -53,9 +53,10 @@ std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::stri
                                      {rowwise, columnwise}, drawn_key()));
 }
 
-at::Tensor product(at::TensorList a, const std::string& a_format, int64_t a_usage, bool a_over_rows,
-                   at::TensorList b, const std::string& b_format, int64_t b_usage, bool b_over_rows,
-                   const OptionalTensor& present, int64_t kind, bool fast, at::ScalarType dtype) {
+at::Tensor stored_product(at::TensorList a, const std::string& a_format, int64_t a_usage,
+                          bool a_over_rows, at::TensorList b, const std::string& b_format,
+                          int64_t b_usage, bool b_over_rows, const OptionalTensor& present,
+                          int64_t kind, bool fast, at::ScalarType dtype) {
   const Operand left =
       operand_of(a.vec(), plugin_named(a_format), static_cast<int>(a_usage), a_over_rows);
   const Operand right =
@@ -92,7 +93,7 @@ void bind_scaled_product() {
   for (torch::Library* device : {&cpu, &cuda}) {
     device->impl("cast", &cast);
     device->impl("cast_stochastic", &cast_stochastic);
-    device->impl("scaled_product", &product);
+    device->impl("scaled_product", &stored_product);
   }
 }
 
