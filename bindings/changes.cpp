@@ -16,36 +16,15 @@
 namespace narrowcast {
 namespace {
 
-// The tensor behind Python's Master; None has none.
-const at::Tensor* value_of(const py::handle& master) {
+// The value of the Master of a Store of Python's; null if it keeps none.
+const at::Tensor* master_of(const py::handle& store) {
+  static PyObject* const kMaster = PyUnicode_InternFromString("master");
   static PyObject* const kValue = PyUnicode_InternFromString("value");
+  const py::object master = attribute(store, kMaster);
   if (master.is_none()) return nullptr;
   const py::object value = attribute(master, kValue);
   if (!value || !THPVariable_Check(value.ptr())) type_error("a master is no tensor");
   return &THPVariable_Unpack(value.ptr());
-}
-
-// What Master.stale and Master.was_written say.
-bool is_unsettled(const py::handle& master) {
-  static PyObject* const kStale = PyUnicode_InternFromString("stale");
-  static PyObject* const kVersion = PyUnicode_InternFromString("version");
-  if (master.is_none()) return false;
-  if (!attribute(master, kStale).is(py::bool_(false))) return true;
-  const py::object version = attribute(master, kVersion);
-  return !version.is_none() && value_of(master)->_version() != py::cast<int64_t>(version);
-}
-
-py::object master_of(const py::handle& store) {
-  static PyObject* const kMaster = PyUnicode_InternFromString("master");
-  return attribute(store, kMaster);
-}
-
-py::list unsettled(const py::list& stores) {
-  py::list found;
-  for (const py::handle store : stores) {
-    if (is_unsettled(master_of(store))) found.append(store);
-  }
-  return found;
 }
 
 // It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
@@ -53,7 +32,7 @@ class Watch {
  public:
   explicit Watch(const py::list& stores) : changes_(changes) {
     for (const py::handle store : stores) {
-      const at::Tensor* value = value_of(master_of(store));
+      const at::Tensor* value = master_of(store);
       if (value == nullptr || value->is_inference()) continue;  // torch does not count its writes
       const c10::VariableVersion& writes = value->unsafeGetTensorImpl()->version_counter();
       written_.emplace_back(writes, writes.current_version());
@@ -76,9 +55,6 @@ class Watch {
 void bind_changes(py::module_& module) {
   module.def("note_change", &note_change,
              "A tensor looks at another store, a store has other parts, or bytes are stale.");
-  module.def("unsettled", &unsettled, py::arg("stores"),
-             "Of stores, those whose master has changed since the bytes were made: as is marked, "
-             "or as torch has counted.");
   py::class_<Watch>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

@@ -53,11 +53,7 @@ class CastList {
       value_error("format ", first().facts().name,
                   " has a scale that spans the tensor: its amax is needed");
     }
-    if (draws) {
-      assign(*draws);
-    } else {
-      assign();
-    }
+    assign(draws);
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
     if (start_history != nullptr && amaxes)
       table_.run(start_history, "starting a history", options);
@@ -80,10 +76,14 @@ class CastList {
     return *matrices_[0];
   }
 
-  void assign() {
-    if (!places_.empty() && std::ranges::all_of(places_, &PlacedTensor::is_in_place)) return;
+  void assign(const std::optional<std::vector<RandomKey>>& draws = {}) {
+    if (!draws && !places_.empty() && std::ranges::all_of(places_, &PlacedTensor::is_in_place))
+      return;
     places_.clear();
-    table_.assign(entries());
+    std::vector<nc_tensor> matrices = entries();
+    if (draws) add_draws(matrices, *draws);
+    table_.assign(std::move(matrices));
+    if (draws) return;
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const Bytes& matrix = *matrices_[i];
       places_.emplace_back(values_[i]);
@@ -91,12 +91,6 @@ class CastList {
       place(matrix.amax);
       place(matrix.history);
     }
-  }
-  void assign(const std::vector<RandomKey>& draws) {
-    places_.clear();
-    std::vector<nc_tensor> matrices = entries();
-    add_draws(matrices, draws);
-    table_.assign(std::move(matrices));
   }
   void place(const OptionalTensor& tensor) {
     if (tensor) places_.emplace_back(*tensor);

@@ -79,7 +79,7 @@ def test_stale_bytes_are_named():
         write_to_the_master(written)
         fill(marked)
     stores = [one._store for one in (written, fresh, marked)]
-    assert _C.unsettled(stores) == [stores[0], stores[2]]
+    assert [store for store in stores if store.is_stale] == [stores[0], stores[2]]
 
 
 def steps(mesh, format):

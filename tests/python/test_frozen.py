@@ -7,21 +7,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import (
-    STORAGES,
-    assert_quantized,
-    assert_same,
-    one_of_each,
-    same,
-    unit,
-)
+from models import STORAGES, assert_quantized, assert_same, one_of_each, same, unit
 
 SHARDED = one_of_each(lambda f: (f.gather, f.tensor_amax))
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from narrowcast import _C
 from narrowcast.fsdp import shared_casts, torch_names, torch_parameters
 from narrowcast.tensor import casting, dtensors
-from narrowcast.tensor.store import Store, stale_among
+from narrowcast.tensor.store import Store
 
 NEVER = 0  # the number of no agreement
 _numbers = itertools.count(NEVER + 1)
@@ -61,7 +61,8 @@ class Agreement:
         `is_quiet`: this rank has not.
         """
         self._memory.copy_(self._silence)
-        stale = [] if is_quiet else stale_among(self._stores)
+        every = () if is_quiet else enumerate(self._stores)
+        stale = [(place, store) for place, store in every if store.is_stale]
         if stale:  # otherwise the host has nothing to send, which it would wait for
             self._said.copy_(_floats([*map(_level, self._stores), 0.0]))
         casting.reduce_over(self._said, self._process_group)
@@ -77,8 +78,7 @@ class Agreement:
             self._shared.cast(self._of_shared)
         if stale:  # only then it matters to the host what the others have said
             agreed = self._said.tolist()
-            for store in stale:
-                place = self._stores.index(store)
+            for place, store in stale:
                 if agreed[place] == _RESTORED:
                     self._cast_again(place, store)
                 store.master.settle()
@@ -129,7 +129,7 @@ class Agreements:
         self._watch = watch  # nothing is stale now
 
     def _look(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
-        if alone := [store for store in stale_among(stores) if not _waits(store)]:
+        if alone := [store for store in stores if store.is_stale and not _waits(store)]:
             casting.cast_masters(alone)
         parts = [*map(_PARTS, stores)]
         if stores != self._stores or parts != self._parts:

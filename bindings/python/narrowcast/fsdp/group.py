@@ -22,7 +22,7 @@ from narrowcast.fsdp import (
     torch_parameters,
 )
 from narrowcast.tensor import casting
-from narrowcast.tensor.store import Store, stale_among
+from narrowcast.tensor.store import Store
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -121,7 +121,8 @@ class GroupPlan:
         watch = _C.Watch(self._stores)
         if not self._has_shards_of(group):
             return False
-        if stale := [store for store in stale_among(self._stores) if not store.needs_others]:
+        stale = [store for store in self._stores if store.is_stale and not store.needs_others]
+        if stale:
             casting.cast_masters(stale)
         self._watch = watch
         return True

@@ -184,9 +184,7 @@ def _make_shard(target: QuantizedTensor, source: View) -> None:
     else:
         shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
         shard.straddle = None
-    target.look_at(View(shard))
-    if target._base is not None:
-        target._base.look_at(target._view)
+    target.become(shard)
 
 
 def _is_used_beside(store: Store, region: Region) -> bool:

@@ -14,11 +14,6 @@ from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region
 
 
-def stale_among(stores: list[Store]) -> list[Store]:
-    """Those of which is_stale is true."""
-    return [store for store in _C.unsettled(stores) if store.is_stale]
-
-
 class Store:
     """bytes    a _C.Bytes: a usage that is absent there is absent. Others may come, of the same
              format, rows and columns

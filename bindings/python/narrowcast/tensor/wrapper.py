@@ -95,9 +95,13 @@ class QuantizedTensor(Attributes, torch.Tensor):
     def detach_from_whole(self) -> None:
         """Sees to it that this is a whole matrix of its own, no view."""
         if not self._view.is_whole:
-            self.look_at(View(self._view.own_store()))
-            if self._base is not None:  # autograd keeps what this was cut from
-                self._base.look_at(self._view)
+            self.become(self._view.own_store())
+
+    def become(self, store: Store) -> None:
+        """From now on it is a whole matrix, and so is what it was cut from, as autograd knows."""
+        self.look_at(View(store))
+        if self._base is not None:
+            self._base.look_at(self._view)
 
     def look_at(self, view: View) -> None:
         """From now on it is another view."""
