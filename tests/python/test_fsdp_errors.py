@@ -47,7 +47,43 @@ def test_rows_between_row_steps(format, after):
     assert_refused(answers, "ValueError", *words, f"Use {4 * step} rows")
 
 
-def use_freed(mesh, format):
+def read(weight):
+    weight.dequantize()
+
+
+def copy(weight):
+    weight.clone()
+
+
+def copy_part(weight):
+    weight[:128].clone()
+
+
+def copy_in_another_dtype(weight):
+    weight.to(torch.bfloat16)
+
+
+def move(weight):
+    weight.to("meta")
+
+
+def copy_to_another(weight):
+    nc.quantize(torch.zeros(weight.shape, device=weight.device), weight.format).copy_(weight)
+
+
+def write(weight):
+    weight.detach().zero_()
+
+
+def write_part(weight):
+    part = weight.detach()[:128]
+    part.copy_(nc.quantize(torch.zeros(part.shape, device=weight.device), weight.format))
+
+
+USES = [read, copy, copy_part, copy_in_another_dtype, move, copy_to_another, write, write_part]
+
+
+def use_freed(mesh, format, use):
     """A gathered weight that is kept beyond its module's forward."""
     model = nc.convert(nn.Sequential(nn.Linear(64, 256)), format)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
@@ -55,12 +91,13 @@ def use_freed(mesh, format):
     weight = model[0].weight
     weight.dequantize()
     model.reshard()
-    weight.dequantize()
+    use(weight)
 
 
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("world", [1, 2])
-def test_reading_freed_bytes(format, device, world):
-    answers = ranks.errors(world, device, use_freed, format)
+def test_freed_bytes(format, device, world, use):
+    answers = ranks.errors(world, device, use_freed, format, use)
     assert_refused(answers, "ValueError", "0.weight", "freed", "unshard()")
 
 

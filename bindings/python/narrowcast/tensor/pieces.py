@@ -30,8 +30,11 @@ def _check_bound(store: Store, what: str, at: int, step: int, end: int) -> None:
 
 def copy_region(target: Store, region: Region, source: Store, source_region: Region) -> None:
     """Copies a region of a matrix of the same format into a region of another, byte for byte, in
-    the usages that both have, and the master, if the target has one.
+    the usages that both have, and the master, if the target has one. ValueError if FSDP2 has freed
+    the bytes of either.
     """
+    source.check_there()
+    target.check_there()
     if target.place is None:
         buffers.copy_region(target.bytes, region, source.bytes, source_region)
     else:  # of the same place

@@ -102,6 +102,7 @@ class Store:
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
+        self.check_there()
         self._complete()
         self.notice()
         master = self.master and self.master.like(function(self.master.value))
@@ -132,6 +133,15 @@ class Store:
             raise ValueError(
                 f"{self.describe()}: this shard shares blocks with those of other ranks, so it "
                 f"cannot {what}. Use its value, which dequantize() makes, or its master"
+            )
+
+    def check_there(self) -> None:
+        """ValueError if FSDP2 has freed the bytes. To copy what has been freed is a crash."""
+        if self.gather is not None and self.bytes.is_freed:
+            raise ValueError(
+                f"{self.describe()}: its bytes have been freed, because FSDP2 has resharded its "
+                "module. Use it within the module's forward or backward, or call the module's "
+                "unshard() first"
             )
 
     # ---- values ----
@@ -194,12 +204,7 @@ class Store:
 
     def refresh(self) -> None:
         """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""
-        if self.gather is not None and self.bytes.is_freed:
-            raise ValueError(
-                f"{self.describe()}: its bytes have been freed, because FSDP2 has resharded its "
-                "module. Use it within the module's forward or backward, or call the module's "
-                "unshard() first"
-            )
+        self.check_there()
         if not self.is_stale:
             return
         if self.needs_others:

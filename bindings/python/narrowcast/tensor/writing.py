@@ -11,7 +11,9 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     """Sets a region to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
     that is set and the bytes become stale; without, they are made at once. The value that a
     saved state has just brought changes nothing: its bytes may be others than a new value's.
+    ValueError if FSDP2 has freed the bytes.
     """
+    store.check_there()
     if store.master is not None:
         _write_master(store, region, value)
     elif region == store.whole and not store.needs_others:
