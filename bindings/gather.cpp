@@ -1,6 +1,7 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 #include "bindings/gather.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "bindings/launch.hpp"
@@ -31,7 +32,12 @@ class GatherGroup {
       const nc_machine& machine = first.plugin.machine(first.device);
       std::vector<nc_shipment> shipments;
       shipments.reserve(weights.size());
-      for (const auto& weight : weights) shipments.push_back((weight.get()->*shipment)(backward));
+      for (const auto& weight : weights) {
+        const nc_shipment one = (weight.get()->*shipment)(backward);
+        if (std::ranges::any_of(one.payload, [](void* payload) { return payload != nullptr; }))
+          shipments.push_back(one);
+      }
+      if (shipments.empty()) continue;
       nc_transfer transfer{};
       transfer.shipments = shipments.data();
       transfer.count = std::ssize(shipments);

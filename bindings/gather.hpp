@@ -40,15 +40,17 @@ class WeightGather {
   // what travels, else parts of an outbox, uint8, from `begin` on, which pack() fills.
   int64_t outbox_bytes() const { return outbox_bytes_; }
   void use_outbox(const at::Tensor& outbox, int64_t begin) {
-    outbox_ = outbox.narrow(0, begin, outbox_bytes_);
+    outbox_ = outbox;
+    outbox_begin_ = begin;
     for (Phase& phase : phases_) {
       const nc_route& route = phase.route;
       phase.sent.assign(route.payloads, at::Tensor());
       for (int i = 0; i < route.segments; ++i) {
         const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
         const int64_t at = phase.outbox_at[payload];
-        phase.sent[payload] = at == kAsStored ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
-                                              : outbox_.narrow(0, at, route.payload_bytes[payload]);
+        phase.sent[payload] = at == kAsStored
+                                  ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
+                                  : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
       }
     }
   }
@@ -84,8 +86,9 @@ class WeightGather {
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
 
-  // Its rows in the tables of pack and unpack. Addresses are those of now, and of what travels
-  // alone: each is a place of memory that nobody has looked at for long.
+  // Its rows in the tables of pack and unpack, with addresses as they are now. ValueError if memory
+  // has been freed: of a shard's buffers, those too that are sent as they are stored. Of what
+  // arrives only those that are unpacked are looked at, for nobody has for long.
   nc_shipment outgoing(bool backward) const {
     const Phase& phase = of(backward);
     nc_shipment shipment{
@@ -95,7 +98,7 @@ class WeightGather {
       const nc_segment& segment = phase.route.segment[i];
       const int64_t at = phase.outbox_at[segment.payload];
       shipment.buffer[segment.buffer] = shard_->address(segment.buffer);
-      if (at != kAsStored) shipment.payload[segment.payload] = outbox + at;
+      if (at != kAsStored) shipment.payload[segment.payload] = outbox + outbox_begin_ + at;
     }
     return shipment;
   }
@@ -177,8 +180,8 @@ class WeightGather {
 
   std::shared_ptr<Bytes> shard_;
   std::vector<Phase> phases_;  // forward and backward, or the one that serves both
-  int64_t outbox_bytes_ = 0, arena_bytes_ = 0;
-  at::Tensor outbox_;
+  int64_t outbox_bytes_ = 0, outbox_begin_ = 0, arena_bytes_ = 0;
+  at::Tensor outbox_;  // of the whole group
   std::vector<at::Tensor> slots_;
   OptionalTensor arena_;
   at::Tensor present_;

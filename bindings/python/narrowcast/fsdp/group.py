@@ -145,9 +145,9 @@ class GroupPlan:
             self.agreed = agreement.before_forward(group, self.agreed)
         if self._outbox_bytes:
             self._outbox.resize_(self._outbox_bytes)
-            self._gathers.pack(backward)
-            for one in self._piecewise:
-                one.pack(backward)
+        self._gathers.pack(backward)
+        for one in self._piecewise:
+            one.pack(backward)
         self._backward, self._sent, self._arrived = backward, 0, 0
 
     def receive(self, index: int, backward: bool) -> None:
