@@ -1,7 +1,7 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 #include "bindings/gather.hpp"
 
-#include <algorithm>
+#include <array>
 #include <map>
 
 #include "bindings/launch.hpp"
@@ -11,33 +11,61 @@ namespace narrowcast {
 namespace {
 
 using Weights = std::vector<std::shared_ptr<WeightGather>>;
+using ByFormat = std::map<std::string, Weights>;
+
+// A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
+// been freed. Nobody has looked at it for long; its storage alone is one place of memory.
+struct SentBuffer {
+  SentBuffer(const Bytes& its_shard, int its_buffer)
+      : shard(its_shard),
+        buffer(its_buffer),
+        storage(shard.buffers[buffer]->storage()),
+        end(shard.buffers[buffer]->numel() == 0 ? 0 : end_of(*shard.buffers[buffer])) {}
+
+  void check() const {
+    if (storage.nbytes() < end) shard.address(buffer);  // says what has been freed
+  }
+
+  const Bytes& shard;
+  int buffer;
+  c10::Storage storage;
+  size_t end;
+};
 
 class GatherGroup {
  public:
-  explicit GatherGroup(const Weights& weights) {
-    for (const auto& weight : weights) by_format_[weight->shard().facts().name].push_back(weight);
+  explicit GatherGroup(const Weights& weights) : weights_(weights) {
+    for (const auto& weight : weights) {
+      const Bytes& shard = weight->shard();
+      const std::string format = shard.facts().name;
+      if (weight->outbox_bytes() != 0) packed_[format].push_back(weight);
+      if (weight->arena_bytes() != 0) unpacked_[format].push_back(weight);
+      for (const bool backward : {false, true}) {
+        if (!shard.is_plain) continue;  // what stands for a tensor has no memory
+        for (const int buffer : weight->sent_as_stored(backward))
+          sent_[backward].emplace_back(shard, buffer);
+      }
+    }
   }
   void pack(bool backward) const {
-    transfer(&nc_machine::pack, "packing shards", &WeightGather::outgoing, backward);
+    for (const SentBuffer& sent : sent_[backward]) sent.check();
+    transfer(packed_, &nc_machine::pack, "packing shards", &WeightGather::outgoing, backward);
   }
   void unpack(bool backward) const {
-    transfer(&nc_machine::unpack, "unpacking gathered shards", &WeightGather::incoming, backward);
+    transfer(unpacked_, &nc_machine::unpack, "unpacking gathered shards", &WeightGather::incoming,
+             backward);
   }
 
  private:
-  void transfer(nc_transfer_function nc_machine::*function, const char* what,
-                nc_shipment (WeightGather::*shipment)(bool) const, bool backward) const {
-    for (const auto& [format, weights] : by_format_) {
+  static void transfer(const ByFormat& by_format, nc_transfer_function nc_machine::*function,
+                       const char* what, nc_shipment (WeightGather::*shipment)(bool) const,
+                       bool backward) {
+    for (const auto& [format, weights] : by_format) {
       const Bytes& first = weights[0]->shard();
       const nc_machine& machine = first.plugin.machine(first.device);
       std::vector<nc_shipment> shipments;
       shipments.reserve(weights.size());
-      for (const auto& weight : weights) {
-        const nc_shipment one = (weight.get()->*shipment)(backward);
-        if (std::ranges::any_of(one.payload, [](void* payload) { return payload != nullptr; }))
-          shipments.push_back(one);
-      }
-      if (shipments.empty()) continue;
+      for (const auto& weight : weights) shipments.push_back((weight.get()->*shipment)(backward));
       nc_transfer transfer{};
       transfer.shipments = shipments.data();
       transfer.count = std::ssize(shipments);
@@ -45,7 +73,9 @@ class GatherGroup {
     }
   }
 
-  std::map<std::string, Weights> by_format_;
+  Weights weights_;             // which keep their shards
+  ByFormat packed_, unpacked_;  // those of which something is
+  std::array<std::vector<SentBuffer>, 2> sent_;
 };
 
 }  // namespace

@@ -86,9 +86,19 @@ class WeightGather {
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
 
-  // Its rows in the tables of pack and unpack, with addresses as they are now. ValueError if memory
-  // has been freed: of a shard's buffers, those too that are sent as they are stored. Of what
-  // arrives only those that are unpacked are looked at, for nobody has for long.
+  // The shard's buffers that are sent themselves in the gather of a pass.
+  std::vector<int> sent_as_stored(bool backward) const {
+    const Phase& phase = of(backward);
+    std::vector<int> sent;
+    for (int i = 0; i < phase.route.segments; ++i) {
+      const nc_segment& segment = phase.route.segment[i];
+      if (phase.outbox_at[segment.payload] == kAsStored) sent.push_back(segment.buffer);
+    }
+    return sent;
+  }
+
+  // Its rows in the tables of pack and unpack. Addresses are those of now, and of what is packed or
+  // unpacked alone: each is a place of memory that nobody has looked at for long.
   nc_shipment outgoing(bool backward) const {
     const Phase& phase = of(backward);
     nc_shipment shipment{
@@ -97,8 +107,9 @@ class WeightGather {
     for (int i = 0; i < phase.route.segments; ++i) {
       const nc_segment& segment = phase.route.segment[i];
       const int64_t at = phase.outbox_at[segment.payload];
+      if (at == kAsStored) continue;
       shipment.buffer[segment.buffer] = shard_->address(segment.buffer);
-      if (at != kAsStored) shipment.payload[segment.payload] = outbox + outbox_begin_ + at;
+      shipment.payload[segment.payload] = outbox + outbox_begin_ + at;
     }
     return shipment;
   }
