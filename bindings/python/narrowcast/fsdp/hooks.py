@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import torch
 
 from narrowcast import _C
@@ -59,7 +57,5 @@ def _settle(gather: _C.WeightGather, slots, arena: torch.Tensor | None) -> None:
         gather.settle(slots, arena)
 
 
-# FSDP2 asks for it before every gather, and to find it takes longer than the hook itself.
-fsdp_pre_all_gather.__signature__ = inspect.signature(fsdp_pre_all_gather)
 QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather
 QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather

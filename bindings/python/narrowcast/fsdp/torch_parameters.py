@@ -21,6 +21,26 @@ class Watched(FSDPParam):
         super().reset_sharded_param()
 
 
+class Quantized(Watched):
+    """At every gather FSDP2 inspects the signature of the pre-hook, and views payloads as they were
+    before it flattened them, which takes longer than the hooks themselves; these have one
+    dimension. A shard that stays on the CPU it would copy to the gathers' device, master and all,
+    and ask the copy for payloads; here the shard itself is asked, and they alone travel.
+    """
+
+    @property
+    def all_gather_inputs(self) -> list[torch.Tensor]:
+        shard, data = torch_names.local_tensor(self), self._extensions_data
+        is_plain = not hasattr(shard, "fsdp_pre_all_gather")  # it may have become so
+        if is_plain or self.sharded_state != ShardedState.SHARDED:
+            return super().all_gather_inputs
+        payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
+        return payloads
+
+    def _unflatten_all_gather_outputs(self) -> list[torch.Tensor]:
+        return self.all_gather_outputs
+
+
 class OverSmallerMesh(FSDPParam):
     """After the forward it stays gathered over a smaller mesh (reshard_after_forward is a number).
     Each rank keeps of every slot the part that its place in that mesh gives it, and a gather of
@@ -43,7 +63,6 @@ class OverSmallerMesh(FSDPParam):
         parts = self._sharded_post_forward_param_data
         plan, index = torch_names.store_of(self).sender
         self._extensions_data.all_gather_metadata = plan().send_again(index)
-        self._extensions_data.all_gather_input_sizes = [part.size() for part in parts]
         return parts
 
 
@@ -62,21 +81,6 @@ class CutOtherwise(FSDPParam):
         super().init_unsharded_param()
 
 
-class Offloaded(FSDPParam):
-    """Its shard stays on the CPU. FSDP2 would copy the shard to the gathers' device, master and
-    all, and ask the copy for payloads; here the shard itself is asked, and they alone travel.
-    """
-
-    @property
-    def all_gather_inputs(self) -> list[torch.Tensor]:
-        if self.sharded_state != ShardedState.SHARDED:
-            return super().all_gather_inputs
-        shard, data = torch_names.local_tensor(self), self._extensions_data
-        payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
-        data.all_gather_input_sizes = [payload.size() for payload in payloads]
-        return payloads
-
-
 def watch(parameters: Iterable[FSDPParam]) -> None:
     """Has those say so that find another shard."""
     for parameter in parameters:
@@ -90,12 +94,11 @@ _made: dict[tuple, type] = {}  # by kinds
 def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     """At the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
     wanted = {
-        Offloaded: torch_names.offloading_device(parameter) is not None,
         CutOtherwise: torch_names.cut_dimension(parameter) != 0,
         OverSmallerMesh: over_smaller_mesh,
     }
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
-        _made[kinds] = type("QuantizedFSDPParam", (*kinds, Watched), {})
+        _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
     parameter.own_placement = parameter.fsdp_placement
     parameter.__class__ = _made[kinds]
