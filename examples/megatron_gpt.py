@@ -20,10 +20,10 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 import narrowcast as nc
+from launch import end_ranks, start_ranks
 from megatron_on_cpu import on_cpu
 from megatron_run import Training
 from text import read
-from train import start_ranks
 
 
 def options():
@@ -103,7 +103,8 @@ def main():
         results[args.format] = measured(args, args.format, texts)
     if dist.get_rank() == 0:
         report(args, results)
-    dist.destroy_process_group()
+    parallel_state.destroy_model_parallel()
+    end_ranks()
     return 0
 
 

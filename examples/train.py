@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.run import main as torchrun
 from tqdm import tqdm
 
 import narrowcast as nc
 from gpt import GPT, VOCABULARY
+from launch import end_ranks, start_ranks
 from measure import CountedAllGather, stored_bytes
 from saving import Checkpoints
 from text import read, windows
@@ -62,15 +62,6 @@ def options():
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     args.ranks = args.ranks or min(2, torch.cuda.device_count() if args.device == "cuda" else 2)
     return args
-
-
-def start_ranks(ranks):
-    """Runs this program once a rank, on this machine, as torchrun does."""
-    threads = max(1, (os.cpu_count() or 1) // ranks)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torchrun(["--standalone", f"--nproc-per-node={ranks}", *sys.argv])
-    return 0
 
 
 def build(args, mesh):
@@ -111,8 +102,9 @@ def mean_over_ranks(value):
     return value.item() / dist.get_world_size()
 
 
-def train(args, mesh):
+def train(args):
     """Runs all steps; returns what was measured."""
+    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
     rank, ranks = mesh.get_local_rank(), mesh.size()
     training, held_out = read(args.text)
     model, optimizer = build(args, mesh)
@@ -172,14 +164,13 @@ def main():
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
-    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
-    result = train(args, mesh)
-    if mesh.get_local_rank() == 0:
+    result = train(args)
+    if dist.get_rank() == 0:
         print(f"{args.name}: {result['bits_per_byte']:.4f} bits per byte of held-out text")
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps(result))
-    dist.destroy_process_group()
+    end_ranks()
     return 0
 
 

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 from transformers.trainer_utils import get_last_checkpoint
 
 import narrowcast as nc
+from launch import end_ranks
 
 MODEL = LlamaConfig(
     vocab_size=256,
@@ -66,19 +67,23 @@ def trainer_of(model, folder, fsdp=FSDP, **options):
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--format", default="mxfp8_e4m3", choices=nc.formats())
-    parser.add_argument("--folder", default="trained")
-    parser.add_argument("--steps", type=int, default=60)
-    args = parser.parse_args()
+def train(args):
     options = {"max_steps": args.steps, "save_steps": 20, "logging_steps": 10}
     trainer = trainer_of(build(args.format), args.folder, learning_rate=3e-3, **options)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(args.folder))
     trainer.save_model(f"{args.folder}/final")  # plain float32 weights: from_pretrained reads them
     if dist.get_rank() == 0:
         print(nc.summary(trainer.model))
-    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--format", default="mxfp8_e4m3", choices=nc.formats())
+    parser.add_argument("--folder", default="trained")
+    parser.add_argument("--steps", type=int, default=60)
+    args = parser.parse_args()
+    train(args)
+    end_ranks()
 
 
 if __name__ == "__main__":

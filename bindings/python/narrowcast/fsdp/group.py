@@ -21,6 +21,7 @@ from narrowcast.fsdp import (
     torch_names,
     torch_parameters,
 )
+from narrowcast.fsdp.slots import Slots
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 
@@ -38,15 +39,23 @@ Gather = _C.WeightGather | piecewise.PiecewiseGather
 
 
 class Member:
-    """A quantized weight of a group: its shard, its gathers, its whole shape, and its payloads by
-    pass (forward, backward).
+    """A quantized weight of a group: its shard, its gathers, its whole shape, its payloads by pass
+    (forward, backward), and where they arrive: None where FSDP2 makes the room.
     """
 
-    __slots__ = ("gather", "payloads", "shape", "store")
+    __slots__ = ("gather", "payloads", "room", "shape", "store")
 
     def __init__(self, store: Store, shape: torch.Size, gather: Gather):
         self.store, self.shape, self.gather = store, shape, gather
         self.payloads: tuple = ()
+        self.room: tuple[Slots, int] | None = None
+
+    def arena(self, device: torch.device) -> torch.Tensor:
+        """At the first gather."""
+        if self.room is None:
+            return torch.empty(self.gather.arena_bytes, dtype=torch.uint8, device=device)
+        slots, number = self.room
+        return slots.arena(number)
 
 
 class GroupPlan:
@@ -56,7 +65,8 @@ class GroupPlan:
         self._group = weakref.ref(group)
         torch_parameters.watch(group.fsdp_params)
         self.members: list[Member] = []
-        for parameter, _ in torch_names.quantized(group):
+        parameters = [parameter for parameter, _ in torch_names.quantized(group)]
+        for parameter in parameters:
             store = sharding.own_store(parameter)
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(_member(group, parameter, store))
@@ -65,6 +75,7 @@ class GroupPlan:
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
         self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         self._outbox, self._outbox_bytes = self._make_outbox()
+        self._make_slots(parameters)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._stores = [member.store for member in self.members]
         self._all = (1 << len(self.members)) - 1  # a bit for each member
@@ -84,6 +95,16 @@ class GroupPlan:
             member.payloads = member.gather.payloads(False), member.gather.payloads(True)
             begin += size
         return outbox.untyped_storage(), begin
+
+    def _make_slots(self, parameters: list) -> None:
+        """Of the weights that have none yet: they stay those of the first gather."""
+        weights = list(zip(parameters, self.members, strict=True))
+        new = [(one, member) for one, member in weights if torch_parameters.wants_slots(one)]
+        slots = Slots([_slot_sizes(parameter, member) for parameter, member in new])
+        for number, (parameter, _) in enumerate(new):
+            parameter.room = slots, number
+        for parameter, member in weights:
+            member.room = parameter.room
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
         """The payloads of a member. The first one asked for begins a gather, and packs all. If a
@@ -185,6 +206,13 @@ def _member(group, parameter, store: Store) -> Member:
         both=both,
     )
     return Member(store, shape, gather)
+
+
+def _slot_sizes(parameter, member: Member) -> list[int]:
+    """Bytes of what FSDP2 fills with the payloads of all ranks, and of the arena."""
+    world = torch_names.world(parameter)
+    slots = [payload.nbytes * world for payload in member.payloads[0]]
+    return [*slots, member.gather.arena_bytes]
 
 
 def make_plan(group) -> GroupPlan:

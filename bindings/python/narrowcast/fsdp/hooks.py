@@ -24,21 +24,21 @@ def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
 
 def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, *, out=None):
     """Payloads have arrived in the slots of a whole weight: `out`, from the second gather on. At
-    the first one it is made, and returned with its memory besides the slots, which FSDP2 frees and
-    allocates again with them.
+    the first one it is made, and returned with the memory that FSDP2 has to free and to allocate
+    again besides the slots.
     """
     if out is not None:
         return _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
     plan, index, backward = metadata
     member, arena = plan.members[index], None
     if member.gather.arena_bytes:
-        device = all_gather_outputs[0].device
-        arena = torch.empty(member.gather.arena_bytes, dtype=torch.uint8, device=device)
+        arena = member.arena(all_gather_outputs[0].device)
     _settle(member.gather, all_gather_outputs, arena)
     store = Store(member.gather.whole(backward), label=member.store.label)
     store.gather, store.present = member.gather, member.gather.present
     _receive(store, all_gather_outputs, metadata)
-    return QuantizedTensor(store, member.shape, param_dtype), [] if arena is None else [arena]
+    whole = QuantizedTensor(store, member.shape, param_dtype)
+    return whole, [] if arena is None or member.room is not None else [arena]
 
 
 def _receive(store: Store, slots, sent: Sent) -> None:

@@ -11,6 +11,7 @@ from torch.distributed.tensor import Shard
 
 from narrowcast import _C
 from narrowcast.fsdp import torch_names
+from narrowcast.fsdp.slots import Slots
 
 
 class Watched(FSDPParam):
@@ -22,23 +23,65 @@ class Watched(FSDPParam):
 
 
 class Quantized(Watched):
-    """At every gather FSDP2 inspects the signature of the pre-hook, and views payloads as they were
-    before it flattened them, which takes longer than the hooks themselves; these have one
-    dimension. A shard that stays on the CPU it would copy to the gathers' device, master and all,
-    and ask the copy for payloads; here the shard itself is asked, and they alone travel.
+    """At every gather FSDP2 inspects the signature of the pre-hook, views payloads as they were
+    before it flattened them, and makes and frees the memory of each payload. For small weights that
+    takes longer than the hooks themselves. Here payloads have one dimension, and a group's memory
+    is one (Slots).
+
+    A shard that stays on the CPU it would copy to the gathers' device, master and all, and ask the
+    copy for payloads; here the shard itself is asked, and they alone travel.
     """
+
+    room: tuple[Slots, int] | None = None  # and its number there; None: FSDP2 makes room
 
     @property
     def all_gather_inputs(self) -> list[torch.Tensor]:
-        shard, data = torch_names.local_tensor(self), self._extensions_data
-        is_plain = not hasattr(shard, "fsdp_pre_all_gather")  # it may have become so
-        if is_plain or self.sharded_state != ShardedState.SHARDED:
+        if self._is_other_now or self.sharded_state != ShardedState.SHARDED:
             return super().all_gather_inputs
+        shard, data = torch_names.local_tensor(self), self._extensions_data
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
         return payloads
 
+    def init_all_gather_outputs(self, numels, dtypes, world, device, force_recreate=False) -> None:
+        if self.room is None:
+            super().init_all_gather_outputs(numels, dtypes, world, device, force_recreate)
+        elif not self.all_gather_outputs:
+            slots, number = self.room
+            self.all_gather_outputs = slots.slots(number, device)
+
+    def alloc_all_gather_outputs(self) -> None:
+        if self.room is None:
+            super().alloc_all_gather_outputs()
+        else:
+            slots, number = self.room
+            slots.take(number)
+
+    def free_unsharded_param(self) -> None:
+        if self.room is None:
+            super().free_unsharded_param()
+        else:
+            slots, number = self.room
+            slots.give(number)
+
     def _unflatten_all_gather_outputs(self) -> list[torch.Tensor]:
+        if self._is_other_now:
+            return super()._unflatten_all_gather_outputs()
         return self.all_gather_outputs
+
+    def to_unsharded(self) -> None:
+        # It asks whether the weight requires a gradient, which is a function of torch's.
+        with torch._C.DisableTorchFunctionSubclass():
+            super().to_unsharded()
+
+    @property
+    def _is_other_now(self) -> bool:
+        """Whether the shard has become plain, or another library's."""
+        return torch_names.store_of(self) is None
+
+
+def wants_slots(parameter: Quantized) -> bool:
+    """Whether it has none yet. Those of a gather over one rank FSDP2 allocates each by itself."""
+    return torch_names.world(parameter) > 1 and not parameter.all_gather_outputs
 
 
 class OverSmallerMesh(FSDPParam):

@@ -35,10 +35,10 @@ def linear(func, args, kwargs):
 
 def _operands(input, weight, bias=None):
     """As input or bias, a QuantizedTensor is just a number of values."""
-    input, bias = (
-        one.dequantize(one.dtype) if isinstance(one, QuantizedTensor) else one
-        for one in (input, bias)
-    )
+    if isinstance(input, QuantizedTensor):
+        input = input.dequantize(input.dtype)
+    if isinstance(bias, QuantizedTensor):
+        bias = bias.dequantize(bias.dtype)
     return input, weight, bias
 
 
