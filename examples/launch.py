@@ -1,8 +1,8 @@
 """How the examples' processes start and end."""
 
-import gc
 import os
 import sys
+import time
 
 import torch.distributed as dist
 from torch.distributed.run import main as torchrun
@@ -18,12 +18,12 @@ def start_ranks(ranks):
 
 
 def end_ranks():
-    """Ends the process group, when no model and no mesh is held any more.
+    """Ends the process group, before the process ends.
 
-    The threads of gloo live as long as anything that knows the group, and let go of the last
-    collectives' tensors some time after the result is there. One that does so while Python ends
-    aborts the process ("terminate called without an active exception"; PyTorch's pull request
-    179291 has more).
+    The threads of gloo let go of a collective's tensors some time after its result is there. One
+    that waits for Python's lock to do so when Python shuts down aborts the process ("terminate
+    called without an active exception"; PyTorch's pull request 179291 has more). So they are given
+    the lock for a moment.
     """
     dist.destroy_process_group()
-    gc.collect()  # models and meshes are in circles
+    time.sleep(0.1)

@@ -103,7 +103,6 @@ def main():
         results[args.format] = measured(args, args.format, texts)
     if dist.get_rank() == 0:
         report(args, results)
-    parallel_state.destroy_model_parallel()
     end_ranks()
     return 0
 

@@ -102,9 +102,8 @@ def mean_over_ranks(value):
     return value.item() / dist.get_world_size()
 
 
-def train(args):
+def train(args, mesh):
     """Runs all steps; returns what was measured."""
-    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
     rank, ranks = mesh.get_local_rank(), mesh.size()
     training, held_out = read(args.text)
     model, optimizer = build(args, mesh)
@@ -164,8 +163,9 @@ def main():
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
-    result = train(args)
-    if dist.get_rank() == 0:
+    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
+    result = train(args, mesh)
+    if mesh.get_local_rank() == 0:
         print(f"{args.name}: {result['bits_per_byte']:.4f} bits per byte of held-out text")
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)

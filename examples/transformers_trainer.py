@@ -67,22 +67,18 @@ def trainer_of(model, folder, fsdp=FSDP, **options):
     )
 
 
-def train(args):
-    options = {"max_steps": args.steps, "save_steps": 20, "logging_steps": 10}
-    trainer = trainer_of(build(args.format), args.folder, learning_rate=3e-3, **options)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.folder))
-    trainer.save_model(f"{args.folder}/final")  # plain float32 weights: from_pretrained reads them
-    if dist.get_rank() == 0:
-        print(nc.summary(trainer.model))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--format", default="mxfp8_e4m3", choices=nc.formats())
     parser.add_argument("--folder", default="trained")
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()
-    train(args)
+    options = {"max_steps": args.steps, "save_steps": 20, "logging_steps": 10}
+    trainer = trainer_of(build(args.format), args.folder, learning_rate=3e-3, **options)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.folder))
+    trainer.save_model(f"{args.folder}/final")  # plain float32 weights: from_pretrained reads them
+    if dist.get_rank() == 0:
+        print(nc.summary(trainer.model))
     end_ranks()
 
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 import warnings
 
 import torch
@@ -58,6 +59,7 @@ def mesh(device: str):
         yield dist.init_device_mesh(device, (dist.get_world_size(),))
     finally:
         dist.destroy_process_group()
+        time.sleep(0.1)  # gloo's threads let go of tensors, which while Python ends aborts it
 
 
 def reduced(value: float, device: str, operation) -> float:

@@ -114,3 +114,24 @@ def test_bytes_on_the_wire(format):
     for bits in ranks.run(2, "cpu", payload_sizes, format):
         assert bits == f.wire_bits_per_element
     assert f.wire_bits_per_element <= f.bits_per_element
+
+
+def one_allocation(mesh, format):
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    fully_shard(nc.convert(model, format), mesh=mesh)
+    for _ in range(2):
+        model.unshard()
+        weights = [layer.weight for layer in model]
+        memory = [weight.rowwise_data.untyped_storage() for weight in weights]
+        values = [weight.dequantize() for weight in weights]
+        assert len({storage.data_ptr() for storage in memory}) == 1
+        assert memory[0].nbytes() >= sum(weight.rowwise_data.nbytes for weight in weights)
+        model.reshard()
+        assert {storage.nbytes() for storage in memory} == {0}
+    full = [layer.weight.full_tensor() for layer in model]
+    return all(torch.equal(a, b.dequantize()) for a, b in zip(values, full, strict=True))
+
+
+def test_a_group_is_one_allocation(format, device):
+    """Of all that its gathers bring, and freed as a whole."""
+    assert ranks.run(2, device, one_allocation, format) == [True, True]
