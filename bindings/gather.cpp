@@ -38,7 +38,7 @@ class GatherGroup {
     for (const auto& weight : weights) {
       const Bytes& shard = weight->shard();
       const std::string format = shard.facts().name;
-      if (weight->outbox_bytes() != 0) packed_[format].push_back(weight);
+      if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].push_back(weight);
       if (weight->arena_bytes() != 0) unpacked_[format].push_back(weight);
       for (const bool backward : {false, true}) {
         if (!shard.is_plain) continue;  // what stands for a tensor has no memory
@@ -83,14 +83,18 @@ class GatherGroup {
 void bind_gather(py::module_& module) {
   py::class_<WeightGather, std::shared_ptr<WeightGather>>(
       module, "WeightGather", "What all-gathers carry of one sharded weight, and where it arrives.")
-      .def(py::init<std::shared_ptr<Bytes>, int64_t, int64_t, int64_t, bool>(), py::arg("shard"),
-           py::arg("rows"), py::arg("shard_rows"), py::arg("world"), py::arg("both"))
+      .def(py::init<std::shared_ptr<Bytes>, int64_t, int64_t, int64_t, bool, bool>(),
+           py::arg("shard"), py::arg("rows"), py::arg("shard_rows"), py::arg("world"),
+           py::arg("both"), py::arg("shares") = false)
       .def_property_readonly("outbox_bytes", &WeightGather::outbox_bytes)
       .def("use_outbox", &WeightGather::use_outbox, py::arg("outbox"), py::arg("begin"))
+      .def_property_readonly("shared_bytes", &WeightGather::shared_bytes)
+      .def("share", &WeightGather::share, py::arg("begin"), py::arg("bytes"))
       .def("payloads", &WeightGather::payloads, py::arg("backward"))
       .def_property_readonly("arena_bytes", &WeightGather::arena_bytes)
       .def_property_readonly("arena", &WeightGather::arena)
-      .def("settle", &WeightGather::settle, py::arg("slots"), py::arg("arena"))
+      .def("settle", &WeightGather::settle, py::arg("slots"), py::arg("arena"),
+           py::arg("shared") = py::none())
       .def("whole", &WeightGather::whole, py::arg("backward"))
       .def("arrive", &WeightGather::arrive, py::arg("backward"))
       .def_property_readonly("present", &WeightGather::present);

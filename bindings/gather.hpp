@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "bindings/bytes.hpp"
 
@@ -14,9 +15,10 @@ namespace narrowcast {
 class WeightGather {
  public:
   // `shard`: this rank's bytes, of at most shard_rows of the weight's `rows` rows. `both`: every
-  // gather serves both passes.
+  // gather serves both passes. `shares`: what all ranks pack and unpack travels in one payload with
+  // that of other weights; FSDP2 handles each payload by itself.
   WeightGather(std::shared_ptr<Bytes> shard, int64_t rows, int64_t shard_rows, int64_t world,
-               bool both)
+               bool both, bool shares)
       : shard_(std::move(shard)) {
     std::vector<int32_t> asked{NC_FORWARD, NC_BACKWARD};
     if (shard_->facts().columnwise_derived) {
@@ -27,47 +29,57 @@ class WeightGather {
       present_ = at::zeros({}, at::TensorOptions().dtype(at::kLong));
     }
     for (const int32_t phase : asked) {
-      Phase& made = phases_.emplace_back();
       shard_->plugin.table->route(phase, asked.size() == 1, rows, shard_->columns, shard_rows,
-                                  world, &made.route);
-      lay_out(made);
+                                  world, &phases_.emplace_back().route);
     }
+    if (shares) find_shared();
+    for (Phase& phase : phases_) lay_out(phase);
   }
 
   const Bytes& shard() const { return *shard_; }
 
   // What this rank sends for a pass: uint8, one-dimensional; the shard's own buffers where they are
-  // what travels, else parts of an outbox, uint8, from `begin` on, which pack() fills.
+  // what travels, else parts of an outbox, uint8, from `begin` on, which pack() fills. What it
+  // shares is filled too, in the same outbox, but sent by another.
   int64_t outbox_bytes() const { return outbox_bytes_; }
   void use_outbox(const at::Tensor& outbox, int64_t begin) {
     outbox_ = outbox;
     outbox_begin_ = begin;
     for (Phase& phase : phases_) {
       const nc_route& route = phase.route;
-      phase.sent.assign(route.payloads, at::Tensor());
+      phase.sent.assign(own_payloads(), at::Tensor());
       for (int i = 0; i < route.segments; ++i) {
         const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
+        if (is_shared(payload)) continue;
         const int64_t at = phase.outbox_at[payload];
-        phase.sent[payload] = at == kAsStored
-                                  ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
-                                  : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
+        phase.sent[own_index(payload)] =
+            at == kAsStored ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
+                            : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
       }
     }
+  }
+  // Its part of the payload that weights share: of each rank, from `begin` on of `bytes` in all,
+  // which are the first of the outbox.
+  int64_t shared_bytes() const { return shared_bytes_; }
+  void share(int64_t begin, int64_t bytes) {
+    shared_begin_ = begin;
+    shared_rank_bytes_ = bytes;
   }
   const std::vector<at::Tensor>& payloads(bool backward) const { return of(backward).sent; }
 
   // Makes room for the whole weight over the slots that payloads arrive in, and in `arena`, uint8
-  // of arena_bytes(), for what does not arrive as it is stored.
+  // of arena_bytes(), for what does not arrive as it is stored. `shared`: the slot of the payload
+  // that weights share.
   int64_t arena_bytes() const { return arena_bytes_; }
-  void settle(const std::vector<at::Tensor>& slots, const OptionalTensor& arena) {
+  void settle(const std::vector<at::Tensor>& slots, const OptionalTensor& arena,
+              const OptionalTensor& shared) {
     slots_ = slots;
     arena_ = arena;
-    for (Phase& phase : phases_) {
-      if (std::ssize(slots) != phase.route.payloads)
-        value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
-                    phase.route.payloads, " were sent");
-      phase.whole = make_whole(phase);
-    }
+    shared_slot_ = shared;
+    if (std::ssize(slots) != own_payloads())
+      value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ", own_payloads(),
+                  " were sent");
+    for (Phase& phase : phases_) phase.whole = make_whole(phase);
   }
   const OptionalTensor& arena() const { return arena_; }
 
@@ -109,7 +121,8 @@ class WeightGather {
       const int64_t at = phase.outbox_at[segment.payload];
       if (at == kAsStored) continue;
       shipment.buffer[segment.buffer] = shard_->address(segment.buffer);
-      shipment.payload[segment.payload] = outbox + outbox_begin_ + at;
+      shipment.payload[segment.payload] =
+          outbox + (is_shared(segment.payload) ? shared_begin_ : outbox_begin_) + at;
     }
     return shipment;
   }
@@ -119,8 +132,16 @@ class WeightGather {
     for (int i = 0; i < phase.route.segments; ++i) {
       const nc_segment& segment = phase.route.segment[i];
       if (segment.in_place) continue;
-      shipment.payload[segment.payload] = address_of(slots_[segment.payload], "a gathered payload");
+      const int payload = segment.payload;
       shipment.buffer[segment.buffer] = phase.whole->address(segment.buffer);
+      if (!is_shared(payload)) {
+        shipment.payload[payload] = address_of(slots_[own_index(payload)], "a gathered payload");
+        continue;
+      }
+      shipment.payload[payload] =
+          static_cast<uint8_t*>(address_of(shared_slot_.value(), "the payload of a group")) +
+          shared_begin_ + phase.outbox_at[payload];
+      shipment.route.payload_bytes[payload] = shared_rank_bytes_;
     }
     return shipment;
   }
@@ -128,9 +149,11 @@ class WeightGather {
  private:
   // Parts of the outbox and of the arena begin where every dtype and every wide access may.
   static constexpr int64_t kAlignment = 256;
+  static constexpr int64_t kSharedAlignment = 16;  // the widest access; what lies between travels
   static constexpr int64_t kAsStored = -1;
-  // The gather of one phase, and where its parts lie in the outbox and in the arena: kAsStored
-  // where a shard's buffer is sent itself, or what arrives is the whole buffer.
+  // The gather of one phase, and where its parts lie in the outbox (or, of payloads that are
+  // shared, in their part of it) and in the arena: kAsStored where a shard's buffer is sent itself,
+  // or what arrives is the whole buffer.
   struct Phase {
     nc_route route{};
     std::array<int64_t, NC_MAX_PAYLOADS> outbox_at{};
@@ -140,11 +163,28 @@ class WeightGather {
   };
   const Phase& of(bool backward) const { return phases_[phases_.size() == 1 ? 0 : backward]; }
 
-  static int64_t claim(int64_t& end, int64_t bytes) {
+  static int64_t claim(int64_t& end, int64_t bytes, int64_t alignment = kAlignment) {
     const int64_t begin = end;
-    end += round_up(bytes, kAlignment);
+    end += round_up(bytes, alignment);
     return begin;
   }
+
+  // Payloads of which no rank sends a buffer itself, and none arrives in place, in any phase.
+  void find_shared() {
+    shared_ = (1u << phases_[0].route.payloads) - 1;
+    for (const Phase& phase : phases_) {
+      for (int i = 0; i < phase.route.segments; ++i) {
+        const nc_segment& segment = phase.route.segment[i];
+        if (segment.as_stored || segment.in_place) shared_ &= ~(1u << segment.payload);
+      }
+    }
+  }
+  bool is_shared(int payload) const { return (shared_ >> payload & 1) != 0; }
+  // Among the payloads that are sent by themselves.
+  int own_index(int payload) const {
+    return payload - std::popcount(shared_ & ((1u << payload) - 1));
+  }
+  int own_payloads() const { return own_index(phases_[0].route.payloads); }
 
   int64_t bytes_of(const nc_route& route, int buffer) const {
     return stored_elements(shard_->plugin, buffer, {route.rows, route.columns}) *
@@ -153,7 +193,7 @@ class WeightGather {
 
   void lay_out(Phase& phase) {
     const nc_route& route = phase.route;
-    int64_t outbox_end = 0, arena_end = 0;
+    int64_t outbox_end = 0, arena_end = 0, shared_end = 0;
     std::array<bool, NC_MAX_PAYLOADS> as_stored{};
     for (int i = 0; i < route.segments; ++i) {
       const nc_segment& segment = route.segment[i];
@@ -161,10 +201,14 @@ class WeightGather {
       phase.arena_at[i] =
           segment.in_place ? kAsStored : claim(arena_end, bytes_of(route, segment.buffer));
     }
-    for (int payload = 0; payload < route.payloads; ++payload)
-      phase.outbox_at[payload] =
-          as_stored[payload] ? kAsStored : claim(outbox_end, route.payload_bytes[payload]);
+    for (int payload = 0; payload < route.payloads; ++payload) {
+      const int64_t bytes = route.payload_bytes[payload];
+      phase.outbox_at[payload] = as_stored[payload]   ? kAsStored
+                                 : is_shared(payload) ? claim(shared_end, bytes, kSharedAlignment)
+                                                      : claim(outbox_end, bytes);
+    }
     outbox_bytes_ = std::max(outbox_bytes_, outbox_end);
+    shared_bytes_ = std::max(shared_bytes_, shared_end);
     arena_bytes_ = std::max(arena_bytes_, arena_end);
   }
 
@@ -175,7 +219,7 @@ class WeightGather {
     Bytes::Buffers buffers;
     for (int i = 0; i < route.segments; ++i) {
       const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
-      const at::Tensor& memory = in_place ? slots_[payload] : arena_.value();
+      const at::Tensor& memory = in_place ? slots_[own_index(payload)] : arena_.value();
       buffers[buffer] =
           memory.narrow(0, in_place ? first : phase.arena_at[i], bytes_of(route, buffer))
               .view(stored_dtype(plugin, buffer))
@@ -192,9 +236,11 @@ class WeightGather {
   std::shared_ptr<Bytes> shard_;
   std::vector<Phase> phases_;  // forward and backward, or the one that serves both
   int64_t outbox_bytes_ = 0, outbox_begin_ = 0, arena_bytes_ = 0;
+  unsigned shared_ = 0;  // a bit for each payload
+  int64_t shared_bytes_ = 0, shared_begin_ = 0, shared_rank_bytes_ = 0;
   at::Tensor outbox_;  // of the whole group
   std::vector<at::Tensor> slots_;
-  OptionalTensor arena_;
+  OptionalTensor arena_, shared_slot_;
   at::Tensor present_;
 };
 

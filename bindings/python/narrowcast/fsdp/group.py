@@ -35,6 +35,8 @@ _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 Sent = tuple["GroupPlan", int, bool]
 
 
+_ALIGNMENT = 256  # of a weight's part of the outbox
+
 Gather = _C.WeightGather | piecewise.PiecewiseGather
 
 
@@ -50,12 +52,14 @@ class Member:
         self.payloads: tuple = ()
         self.room: tuple[Slots, int] | None = None
 
-    def arena(self, device: torch.device) -> torch.Tensor:
-        """At the first gather."""
+    def arena(self, slots: list[torch.Tensor]) -> torch.Tensor | None:
+        """What slots are unpacked into; None if they are the whole."""
+        if self.gather.arena_bytes == 0:
+            return None
         if self.room is None:
-            return torch.empty(self.gather.arena_bytes, dtype=torch.uint8, device=device)
-        slots, number = self.room
-        return slots.arena(number)
+            return slots[0].new_empty(self.gather.arena_bytes)
+        memory, number = self.room
+        return memory.arena(number)
 
 
 class GroupPlan:
@@ -74,6 +78,8 @@ class GroupPlan:
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
         self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
+        self._sharing = [member for member in self.members if member.gather.shared_bytes]
+        self._shared_slot: torch.Tensor | None = None
         self._outbox, self._outbox_bytes = self._make_outbox()
         self._make_slots(parameters)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
@@ -86,25 +92,44 @@ class GroupPlan:
         self._watch: _C.Watch | None = None
 
     def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
-        """The memory of what does not travel as it is stored: there while a gather is under way."""
-        sizes = [member.gather.outbox_bytes for member in self.members]
+        """The memory of what does not travel as it is stored: there while a gather is under way.
+        It begins with the payload that weights share, which the first of them carries.
+        """
+        shared, begin = sum(member.gather.shared_bytes for member in self._sharing), 0
+        for member in self._sharing:
+            member.gather.share(begin, shared)
+            begin += member.gather.shared_bytes
+        begin = -(-shared // _ALIGNMENT) * _ALIGNMENT
+        total = begin + sum(member.gather.outbox_bytes for member in self.members)
         device = self.members[0].store.bytes.device
-        outbox, begin = torch.empty(sum(sizes), dtype=torch.uint8, device=device), 0
-        for member, size in zip(self.members, sizes, strict=True):
+        outbox = torch.empty(total, dtype=torch.uint8, device=device)
+        for member in self.members:
             member.gather.use_outbox(outbox, begin)
-            member.payloads = member.gather.payloads(False), member.gather.payloads(True)
-            begin += size
-        return outbox.untyped_storage(), begin
+            begin += member.gather.outbox_bytes
+            carried = [outbox[:shared]] if member in self._sharing[:1] else []
+            member.payloads = tuple(
+                [*member.gather.payloads(backward), *carried] for backward in (False, True)
+            )
+        return outbox.untyped_storage(), total
 
     def _make_slots(self, parameters: list) -> None:
-        """Of the weights that have none yet: they stay those of the first gather."""
-        weights = list(zip(parameters, self.members, strict=True))
-        new = [(one, member) for one, member in weights if torch_parameters.wants_slots(one)]
-        slots = Slots([_slot_sizes(parameter, member) for parameter, member in new])
-        for number, (parameter, _) in enumerate(new):
-            parameter.room = slots, number
-        for parameter, member in weights:
-            member.room = parameter.room
+        """In the place of those of an older plan."""
+        if torch_names.world(parameters[0]) == 1:
+            return  # FSDP2 allocates the only slot of each itself
+        sizes = [_slot_sizes(*both) for both in zip(parameters, self.members, strict=True)]
+        slots = Slots(sizes)
+        for number, (parameter, member) in enumerate(zip(parameters, self.members, strict=True)):
+            parameter.room = member.room = slots, number
+            parameter.all_gather_outputs = []
+
+    def settle(self, index: int, slots, arena: torch.Tensor | None) -> None:
+        """Makes room for a whole weight over its slots and its arena."""
+        member = self.members[index]
+        if member in self._sharing[:1]:
+            *slots, self._shared_slot = slots
+        shared = [self._shared_slot] if member in self._sharing else []
+        with torch.no_grad():
+            member.gather.settle(slots, arena, *shared)
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
         """The payloads of a member. The first one asked for begins a gather, and packs all. If a
@@ -204,6 +229,7 @@ def _member(group, parameter, store: Store) -> Member:
         shard_rows=shard_rows,
         world=world,
         both=both,
+        shares=world > 1,
     )
     return Member(store, shape, gather)
 

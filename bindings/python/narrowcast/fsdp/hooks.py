@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from narrowcast import _C
 from narrowcast.fsdp.group import Sent, plan_for
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
@@ -30,10 +29,9 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     if out is not None:
         return _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
     plan, index, backward = metadata
-    member, arena = plan.members[index], None
-    if member.gather.arena_bytes:
-        arena = member.arena(all_gather_outputs[0].device)
-    _settle(member.gather, all_gather_outputs, arena)
+    member = plan.members[index]
+    arena = member.arena(all_gather_outputs)
+    plan.settle(index, all_gather_outputs, arena)
     store = Store(member.gather.whole(backward), label=member.store.label)
     store.gather, store.present = member.gather, member.gather.present
     _receive(store, all_gather_outputs, metadata)
@@ -44,17 +42,14 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
 def _receive(store: Store, slots, sent: Sent) -> None:
     """The bytes of a gather have arrived in the slots of the whole weight."""
     plan, index, backward = sent
-    gather = plan.members[index].gather
+    member = plan.members[index]
+    gather = member.gather
     if store.gather is not gather:  # the shard is another one than at the last gather
-        _settle(gather, slots, store.gather.arena)
+        arena = store.gather.arena if member.room is None else member.arena(slots)
+        plan.settle(index, slots, arena)
         store.gather, store.present = gather, gather.present
     store.bytes = gather.arrive(backward)
     plan.receive(index, backward)
-
-
-def _settle(gather: _C.WeightGather, slots, arena: torch.Tensor | None) -> None:
-    with torch.no_grad():
-        gather.settle(slots, arena)
 
 
 QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather

@@ -35,6 +35,7 @@ class PiecewiseGather:
     """
 
     present = None  # no gather differs from another
+    shared_bytes = 0  # it has the one payload for itself
 
     def __init__(self, shard: _C.Bytes, pieces: list[Piece], device: torch.device):
         self._shard, self._pieces, self._device, self.arena = shard, pieces, device, None

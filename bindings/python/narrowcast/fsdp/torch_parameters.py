@@ -79,11 +79,6 @@ class Quantized(Watched):
         return torch_names.store_of(self) is None
 
 
-def wants_slots(parameter: Quantized) -> bool:
-    """Whether it has none yet. Those of a gather over one rank FSDP2 allocates each by itself."""
-    return torch_names.world(parameter) > 1 and not parameter.all_gather_outputs
-
-
 class OverSmallerMesh(FSDPParam):
     """After the forward it stays gathered over a smaller mesh (reshard_after_forward is a number).
     Each rank keeps of every slot the part that its place in that mesh gives it, and a gather of
