@@ -119,6 +119,7 @@ def test_bytes_on_the_wire(format):
 def one_allocation(mesh, format):
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    model.to(mesh.device_type)
     full = [nc.quantize(layer.weight.detach(), format).dequantize() for layer in model]
     fully_shard(nc.convert(model, format), mesh=mesh)
     for _ in range(2):

@@ -47,7 +47,7 @@ def _receive(store: Store, slots, sent: Sent) -> None:
     if store.gather is not gather:  # the shard is another one than at the last gather
         arena = store.gather.arena if member.room is None else member.arena(slots)
         plan.settle(index, slots, arena)
-        store.gather, store.present = gather, gather.present
+        store.gather, store.present, store.traced = gather, gather.present, None
     store.bytes = gather.arrive(backward)
     plan.receive(index, backward)
 

@@ -1,6 +1,7 @@
 """A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
 
 import hashlib
+from typing import NamedTuple
 
 import torch
 
@@ -60,7 +61,7 @@ def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label
 def _tensors_of(tensor) -> list[torch.Tensor | None]:
     """Those that are there, in the order of BUFFERS and SPANNING."""
     view = tensor._view
-    if view.is_whole:  # which torch.compile asks of every weight at every call
+    if view.is_whole:
         view.store.refresh()
         bytes = view.store.bytes
         return [*bytes.buffers, bytes.amax, bytes.history, tensor.master]
@@ -83,17 +84,45 @@ class Aside:
         return hash(Aside)
 
 
+class Traced(NamedTuple):
+    """Of a gathered weight, what torch.compile asks at every call, several times in each pass, and
+    what stays until the shard is another one.
+    """
+
+    flat: tuple[list[str], tuple]  # as __tensor_flatten__ returns it
+    dtype: torch.dtype
+    buffers: list[torch.Tensor | None]  # those of all passes
+
+
 def gathered_buffer(tensor, index: int) -> torch.Tensor | None:
     """What GATHERED[index] names."""
     store = tensor._view.store
+    if store.traced is not None:
+        return store.traced.buffers[index]
     if store.gather is None:  # in a trace, which has put together what it read here
         return store.bytes.buffer(index)
-    passes = (store.gather.whole(backward).buffer(index) for backward in (False, True))
-    return next((buffer for buffer in passes if buffer is not None), None)
+    return _of_passes(store)[index]
+
+
+def _of_passes(store) -> list[torch.Tensor | None]:
+    passes = [store.gather.whole(backward) for backward in (False, True)]
+    found = ((bytes.buffer(index) for bytes in passes) for index in range(len(BUFFERS)))
+    return [next((one for one in every if one is not None), None) for every in found]
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
     """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
+    view = tensor._view
+    store = view.store
+    if store.gather is None or not view.is_whole or tensor.is_flat:
+        return _flatten(tensor)
+    store.check_there()
+    if store.traced is None or store.traced.dtype != tensor.dtype:
+        store.traced = Traced(_flatten(tensor), tensor.dtype, _of_passes(store))
+    return store.traced.flat
+
+
+def _flatten(tensor) -> tuple[list[str], tuple]:
     store = tensor._view.store
     if store.present is None:
         found = dict(zip(BUFFERS + SPANNING, _tensors_of(tensor), strict=True))

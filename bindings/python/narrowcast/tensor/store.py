@@ -26,6 +26,7 @@ class Store:
     present  of a weight whose gathers differ by pass: which usages have come, for graphs of
              torch.compile, which hold the buffers of all passes
     gather   of a gathered weight: the _C.WeightGather that brought it
+    traced   of a gathered weight: what torch.compile has asked of it (narrowcast.tensor.parts)
     late     after a cast of flat shards: a Late, until the columnwise bytes are made; else None
     sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
     place    of a shard whose cuts divide blocks: a Place. `rows` are its own then, those of the
@@ -35,7 +36,7 @@ class Store:
 
     __slots__ = (
         *("bytes", "columns", "format", "gather", "is_cut", "label", "late", "master", "partial"),
-        *("place", "present", "rows", "sender", "straddle", "used", "whole"),
+        *("place", "present", "rows", "sender", "straddle", "traced", "used", "whole"),
     )
 
     def __init__(
@@ -50,7 +51,7 @@ class Store:
         self.rows = self.used = bytes.rows if place is None else place.end - place.row
         self.whole = Region(0, self.rows, 0, self.columns)
         self.partial, self.is_cut = place is not None, False
-        self.present = self.gather = self.sender = None
+        self.present = self.gather = self.sender = self.traced = None
         self.late: Late | None = None
         self.straddle: Place | None = None
 
