@@ -8,6 +8,8 @@ A mode is the kind of the blocks' linear weights: bf16, nc:FORMAT, scaled:FORMAT
 bytes), or tensorwise (torchao's float8, where torchao is). Each block is compiled; +e leaves that
 out, and is compared with eager bf16. All modes run in turn, several times over, so that a machine's
 drift falls on all of them; each makes its model, runs untimed steps, then timed ones, and drops it.
+Of small layers the host sets the pace, which drifts faster: with --alternate all modes have their
+models at once and take turns step by step, and nothing is told of memory.
 
 Peak memory is that of the timed steps. With fp32 masters in both, a format's may exceed bf16's by
 no more than what its shards store.
@@ -51,6 +53,7 @@ def options():
     add("--steps", type=int, default=8, help="timed in each round")
     add("--warmup", type=int, default=4, help="untimed, before those")
     add("--rounds", type=int, default=3, help="of all modes")
+    add("--alternate", action="store_true", help="all modes at once, their steps in turn")
     processes.add_options(parser)
     report.add_options(parser)
     chosen = parser.parse_args()
@@ -126,26 +129,35 @@ class Training:
             "host_ms": 1e3 * (handed_over - begin),
         }
 
+    def warmed_up(self, steps: int) -> "Training":
+        for _ in range(steps):
+            self.step()
+        return self
+
 
 def run(mode, args, mesh, looks: bool) -> dict:
     """One round of a mode: what was measured. `looks`: also what takes steps of its own."""
-    training = Training(mode, args, mesh)
-    for _ in range(args.warmup):
-        training.step()
+    training = Training(mode, args, mesh).warmed_up(args.warmup)
     if args.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     steps = [training.timed_step() for _ in range(args.steps)]
-    row = {key: statistics.median(step[key] for step in steps) for key in steps[0]}
-    row["fastest_ms"], row["slowest_ms"] = (f(step["ms"] for step in steps) for f in (min, max))
-    row["loss"] = processes.reduced(training.loss.item(), args.device, ReduceOp.SUM) / mesh.size()
+    row = row_of(training, steps, args, mesh)
     if args.device == "cuda":
         peak = torch.cuda.max_memory_allocated() / GIB
         row["peak_gib"] = processes.reduced(peak, args.device, ReduceOp.MAX)
-    shards = memory.shard_bytes(training.model) / GIB
-    row["shards_gib"] = processes.reduced(shards, args.device, ReduceOp.MAX)
     if looks:
         row |= look(training, mode, args.device)
+    return row
+
+
+def row_of(training, steps, args, mesh) -> dict:
+    """What timed steps have told, and what stays of a model."""
+    row = {key: statistics.median(step[key] for step in steps) for key in steps[0]}
+    row["fastest_ms"], row["slowest_ms"] = (f(step["ms"] for step in steps) for f in (min, max))
+    row["loss"] = processes.reduced(training.loss.item(), args.device, ReduceOp.SUM) / mesh.size()
+    shards = memory.shard_bytes(training.model) / GIB
+    row["shards_gib"] = processes.reduced(shards, args.device, ReduceOp.MAX)
     return row
 
 
@@ -187,6 +199,14 @@ def measure(args, mesh, rounds) -> None:
                 )
 
 
+def alternate(args, mesh, rounds) -> None:
+    """As measure(), with every step a round."""
+    trainings = {mode: Training(mode, args, mesh).warmed_up(args.warmup) for mode in args.modes}
+    for _ in range(args.rounds * args.steps):
+        for mode, training in trainings.items():
+            rounds[mode].append(row_of(training, [training.timed_step()], args, mesh))
+
+
 def drop(device, before) -> float:
     """Gives back what a mode had; MiB that are still held above what was held before it."""
     torch._dynamo.reset()
@@ -203,7 +223,7 @@ def main() -> int:
     with processes.mesh(args.device) as mesh:
         rounds, status = collections.defaultdict(list), 0
         try:
-            measure(args, mesh, rounds)
+            (alternate if args.alternate else measure)(args, mesh, rounds)
         except Exception:
             traceback.print_exc()
             status = 1  # the table of what has been measured still comes

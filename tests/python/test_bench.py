@@ -62,6 +62,16 @@ def test_train_step(tmp_path):
     assert all(row["left_mib"] < 0.1 for row in rows), "a mode's memory has not come back"
 
 
+def test_steps_that_alternate(tmp_path):
+    counts = ("--seq", 16, "--steps", 2, "--warmup", 1, "--rounds", 2, "--ranks", 1)
+    chosen = ("--modes", "nc:mxfp8_e4m3+e", "--alternate")
+    _, rows = bench("train_step.py", *SIZE, *counts, *chosen, json_file=tmp_path / "rows")
+    assert [row["mode"] for row in rows] == ["bf16+e", "nc:mxfp8_e4m3+e"]
+    for row in rows:
+        assert 0 < row["fastest_ms"] <= row["ms"] <= row["slowest_ms"]
+        assert row["of_baseline"] > 0
+
+
 def test_a_mode_that_is_none_is_refused():
     command = [sys.executable, str(BENCH / "train_step.py"), "--modes", "fp16"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import BUFFERS
+from narrowcast.fsdp import torch_names
 
 SIZE = 512
 FORMATS = [None, *nc.formats(), None, *nc.formats()]
@@ -38,8 +39,8 @@ def gathered(mesh, recompute, device):
                 value = getattr(layer.weight, name)
                 assert value is None or torch.equal(value, getattr(other.weight, name)), name
         model.reshard()
-    managed = model._get_fsdp_state()._fsdp_param_group.fsdp_params
-    return [len(one.all_gather_outputs) for one in managed]
+    managed = (torch_names.managed(layer.weight)[1] for layer in model)
+    return [len(parameter.all_gather_outputs) for parameter in managed]
 
 
 @pytest.mark.parametrize("world", [2, 4])
