@@ -42,9 +42,9 @@ class Quantized(Watched):
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
         return payloads
 
-    def init_all_gather_outputs(self, numels, dtypes, world, device, force_recreate=False) -> None:
+    def init_all_gather_outputs(self, numels, dtypes, world, device, **options) -> None:
         if self.room is None:
-            super().init_all_gather_outputs(numels, dtypes, world, device, force_recreate)
+            super().init_all_gather_outputs(numels, dtypes, world, device, **options)
         elif not self.all_gather_outputs:
             slots, number = self.room
             self.all_gather_outputs = slots.slots(number, device)
