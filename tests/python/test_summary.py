@@ -65,7 +65,7 @@ def test_the_table():
 
 
 def gathers(mesh, format):
-    """As payloads are: of every gather, from all ranks, without their padding."""
+    """As the payloads of a group are: of every gather, from all ranks, without their padding."""
     differences = []
     for reshard, recompute in ((True, False), (False, False), (True, True)):
         model = shard(build(format, recompute=recompute), mesh, reshard_after_forward=reshard)
@@ -73,10 +73,12 @@ def gathers(mesh, format):
         before = {one.name: one for one in nc.summary(model).parameters}
         name = "blocks.0.up.weight"
         store = model.blocks[0].up.weight.to_local()._store
-        plan, place = store.sender[0](), store.sender[1]
-        passes = plan.members[place].payloads[: 2 if reshard else 1]
-        sent = sum(payload.nbytes for one in passes for payload in one) * mesh.size()
-        differences.append(before[name].gathered / sent)
+        members, passes = store.sender[0]().members, 2 if reshard else 1
+        payloads = [lists for one in members for lists in one.payloads[:passes]]
+        sent = sum(payload.nbytes for of_one in payloads for payload in of_one) * mesh.size()
+        group = [one for one in before.values() if one.name.startswith("blocks.0.") and one.format]
+        assert len(group) == len(members)
+        differences.append(sum(one.gathered for one in group) / sent)
         assert before[name].stored == model.blocks[0].up.weight.to_local().nbytes
         bias = before["blocks.0.up.bias"]
         assert bias.gathered == (2 if reshard else 1) * 4 * bias.shape[0]
