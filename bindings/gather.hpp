@@ -47,7 +47,7 @@ class WeightGather {
     outbox_begin_ = begin;
     for (Phase& phase : phases_) {
       const nc_route& route = phase.route;
-      phase.sent.assign(own_payloads(), at::Tensor());
+      phase.sent.assign(own_payloads(phase), at::Tensor());
       for (int i = 0; i < route.segments; ++i) {
         const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
         if (is_shared(payload)) continue;
@@ -76,10 +76,12 @@ class WeightGather {
     slots_ = slots;
     arena_ = arena;
     shared_slot_ = shared;
-    if (std::ssize(slots) != own_payloads())
-      value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ", own_payloads(),
-                  " were sent");
-    for (Phase& phase : phases_) phase.whole = make_whole(phase);
+    for (Phase& phase : phases_) {
+      if (std::ssize(slots) != own_payloads(phase))
+        value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
+                    own_payloads(phase), " were sent");
+      phase.whole = make_whole(phase);
+    }
   }
   const OptionalTensor& arena() const { return arena_; }
 
@@ -184,7 +186,7 @@ class WeightGather {
   int own_index(int payload) const {
     return payload - std::popcount(shared_ & ((1u << payload) - 1));
   }
-  int own_payloads() const { return own_index(phases_[0].route.payloads); }
+  int own_payloads(const Phase& phase) const { return own_index(phase.route.payloads); }
 
   int64_t bytes_of(const nc_route& route, int buffer) const {
     return stored_elements(shard_->plugin, buffer, {route.rows, route.columns}) *

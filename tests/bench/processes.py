@@ -59,7 +59,7 @@ def mesh(device: str):
         yield dist.init_device_mesh(device, (dist.get_world_size(),))
     finally:
         dist.destroy_process_group()
-        time.sleep(0.1)  # gloo's threads let go of tensors, which while Python ends aborts it
+        time.sleep(0.1)  # for gloo's threads: examples/launch.py says why
 
 
 def reduced(value: float, device: str, operation) -> float:

@@ -152,7 +152,7 @@ def run(mode, args, mesh, looks: bool) -> dict:
 
 
 def row_of(training, steps, args, mesh) -> dict:
-    """What timed steps have told, and what stays of a model."""
+    """What timed steps have told, and what a rank stores."""
     row = {key: statistics.median(step[key] for step in steps) for key in steps[0]}
     row["fastest_ms"], row["slowest_ms"] = (f(step["ms"] for step in steps) for f in (min, max))
     row["loss"] = processes.reduced(training.loss.item(), args.device, ReduceOp.SUM) / mesh.size()

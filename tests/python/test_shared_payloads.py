@@ -47,6 +47,6 @@ def gathered(mesh, recompute, device):
 @pytest.mark.parametrize("recompute", [False, True])
 def test_every_format_in_one_group(device, world, recompute):
     for slots in ranks.run(world, device, gathered, recompute, device):
-        alone = slots[: len(FORMATS) // 2], slots[len(FORMATS) // 2 :]
+        first, second = slots[: len(FORMATS) // 2], slots[len(FORMATS) // 2 :]
         assert sum(slots) < 2 * len(FORMATS)
-        assert sum(alone[0]) == sum(alone[1]) + 1  # that of all
+        assert sum(first) == sum(second) + 1  # that of all

@@ -5,25 +5,22 @@ because FSDP2 fixes payloads then. One launch packs them all, and one unpacks th
 from __future__ import annotations
 
 import weakref
-from functools import partial
 
 import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import (
     agreement,
-    by_pass,
     likeness,
     piecewise,
     pipelines,
     sharding,
-    straddling,
     torch_names,
     torch_parameters,
 )
+from narrowcast.fsdp.member import Member, member_of
 from narrowcast.fsdp.slots import Slots
 from narrowcast.tensor import casting
-from narrowcast.tensor.store import Store
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -37,30 +34,6 @@ Sent = tuple["GroupPlan", int, bool]
 
 _ALIGNMENT = 256  # of a weight's part of the outbox
 
-Gather = _C.WeightGather | piecewise.PiecewiseGather
-
-
-class Member:
-    """A quantized weight of a group: its shard, its gathers, its whole shape, its payloads by pass
-    (forward, backward), and where they arrive: None where FSDP2 makes the room.
-    """
-
-    __slots__ = ("gather", "payloads", "room", "shape", "store")
-
-    def __init__(self, store: Store, shape: torch.Size, gather: Gather):
-        self.store, self.shape, self.gather = store, shape, gather
-        self.payloads: tuple = ()
-        self.room: tuple[Slots, int] | None = None
-
-    def arena(self, slots: list[torch.Tensor]) -> torch.Tensor | None:
-        """What slots are unpacked into; None if they are the whole."""
-        if self.gather.arena_bytes == 0:
-            return None
-        if self.room is None:
-            return slots[0].new_empty(self.gather.arena_bytes)
-        memory, number = self.room
-        return memory.arena(number)
-
 
 class GroupPlan:
     """The members of a group, in FSDP2's order."""
@@ -73,7 +46,7 @@ class GroupPlan:
         for parameter in parameters:
             store = sharding.own_store(parameter)
             store.sender = weakref.ref(self), len(self.members)
-            self.members.append(_member(group, parameter, store))
+            self.members.append(member_of(group, parameter, store))
         self._views = torch_names.views(group)
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
@@ -114,10 +87,10 @@ class GroupPlan:
 
     def _make_slots(self, parameters: list) -> None:
         """In the place of those of an older plan."""
-        if torch_names.world(parameters[0]) == 1:
+        world = torch_names.world(parameters[0])
+        if world == 1:
             return  # FSDP2 allocates the only slot of each itself
-        sizes = [_slot_sizes(*both) for both in zip(parameters, self.members, strict=True)]
-        slots = Slots(sizes)
+        slots = Slots([member.slot_sizes(world) for member in self.members])
         for number, (parameter, member) in enumerate(zip(parameters, self.members, strict=True)):
             parameter.room = member.room = slots, number
             parameter.all_gather_outputs = []
@@ -207,38 +180,6 @@ class GroupPlan:
                 one.unpack(backward)
         if self._outbox_bytes:
             self._outbox.resize_(0)
-
-
-def _member(group, parameter, store: Store) -> Member:
-    torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
-    shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
-    both = likeness.serves_both(group, store)
-    device = torch_names.offloading_device(parameter)
-    there = device or store.bytes.device
-    if store.place is not None:
-        make = partial(straddling.StraddlingGather, place=store.place, device=there)
-        return Member(store, shape, by_pass.gather_of(store, both, make))
-    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
-    if dim != 0 or device is not None:
-        pieces = piecewise.pieces_of(shape, dim, world, shard_rows)
-        make = partial(piecewise.PiecewiseGather, pieces=pieces, device=there)
-        return Member(store, shape, by_pass.gather_of(store, both, make))
-    gather = _C.WeightGather(
-        shard=store.bytes,
-        rows=shape[:-1].numel(),
-        shard_rows=shard_rows,
-        world=world,
-        both=both,
-        shares=world > 1,
-    )
-    return Member(store, shape, gather)
-
-
-def _slot_sizes(parameter, member: Member) -> list[int]:
-    """Bytes of what FSDP2 fills with the payloads of all ranks, and of the arena."""
-    world = torch_names.world(parameter)
-    slots = [payload.nbytes * world for payload in member.payloads[0]]
-    return [*slots, member.gather.arena_bytes]
 
 
 def make_plan(group) -> GroupPlan:

@@ -27,15 +27,15 @@ class Slots:
         self._storage: torch.UntypedStorage | None = None
         self._held = 0  # a bit for each weight
 
-    def slots(self, weight: int, device: torch.device) -> list[torch.Tensor]:
-        """uint8, one-dimensional; at the weight's first gather."""
+    def of(self, weight: int, device: torch.device) -> list[torch.Tensor]:
+        """uint8, one-dimensional: the slots of a weight, at its first gather."""
         if self._storage is None:
             self._storage = torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
         self.take(weight)  # or torch would give it memory for each of them
         return [self._tensor(weight, which) for which in range(len(self._sizes[weight]) - 1)]
 
     def arena(self, weight: int) -> torch.Tensor:
-        """uint8, one-dimensional; after slots()."""
+        """uint8, one-dimensional; after of()."""
         return self._tensor(weight, -1)
 
     def _tensor(self, weight: int, which: int) -> torch.Tensor:

@@ -47,7 +47,7 @@ class Quantized(Watched):
             super().init_all_gather_outputs(numels, dtypes, world, device, **options)
         elif not self.all_gather_outputs:
             slots, number = self.room
-            self.all_gather_outputs = slots.slots(number, device)
+            self.all_gather_outputs = slots.of(number, device)
 
     def alloc_all_gather_outputs(self) -> None:
         if self.room is None:
