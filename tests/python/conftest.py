@@ -1,11 +1,11 @@
 """What every test may ask for."""
 
-import gc
 import os
 
 import pytest
 
 import building
+import ranks
 from models import DEVICES, STORAGES
 from narrowcast.command import toolchain
 
@@ -24,10 +24,12 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_finish(session):
-    """What imports have made is no test's: collections, and nc.convert, which looks for optimizers
-    that hold a model's parameters, look through the rest alone.
-    """
-    gc.freeze()
+    ranks.forget_what_is()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is not None and nextitem.path != item.path:
+        ranks.forget_what_is()
 
 
 @pytest.fixture(params=DEVICES)

@@ -16,8 +16,10 @@ import importlib.util
 import inspect
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
@@ -79,9 +81,10 @@ class _Pool:
     def __init__(self, world, device):
         context = _context()
         self.pipes, self.processes = [], []
+        self.folder = tempfile.TemporaryDirectory()
         for rank in range(world):
             here, there = context.Pipe()
-            facts = there, rank, world, device
+            facts = there, rank, world, device, self.folder.name
             process = context.Process(target=_serve, args=facts, daemon=True)
             process.start()
             there.close()
@@ -95,7 +98,8 @@ class _Pool:
         while waiting:
             ready = multiprocessing.connection.wait(list(waiting.values()), timeout=SECONDS)
             if not ready:
-                raise RankError(sorted(waiting), "Timeout", f"no answer in {SECONDS} s", "")
+                where = "\n".join(self._where(rank) for rank in sorted(waiting))
+                raise RankError(sorted(waiting), "Timeout", f"no answer in {SECONDS} s", where)
             for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
                 results[rank] = self._result(rank)
                 del waiting[rank]
@@ -111,6 +115,12 @@ class _Pool:
         if not good:
             raise RankError(rank, *value)
         return value
+
+    def _where(self, rank):
+        """What the threads of a rank are doing."""
+        os.kill(self.processes[rank].pid, signal.SIGUSR1)
+        time.sleep(1)  # a signal handler writes it
+        return f"rank {rank}:\n{Path(self.folder.name, str(rank)).read_text()}"
 
     def stop(self):
         for process in self.processes:
@@ -140,15 +150,19 @@ def _stop(world, device):
     _pools.pop((world, device)).stop()
 
 
-def _serve(pipe, rank, world, device):
-    """A rank's process: runs tasks until the pipe is closed."""
-    faulthandler.enable()  # a crash says where
+def _serve(pipe, rank, world, device, folder):
+    """A rank's process: runs tasks until the pipe is closed. It says where it is if it crashes, and
+    where SIGUSR1 asks.
+    """
+    faulthandler.enable()
+    traces = Path(folder, str(rank)).open("w")  # noqa: SIM115 - as long as the process
+    faulthandler.register(signal.SIGUSR1, traces)
     if device == "cpu":
         _hide_gpus()
     os.environ["LOCAL_RANK"] = str(rank if device == "cpu" else hosts.local_rank(rank, world))
     torch.set_num_threads(1)
-    gc.freeze()  # what imports have made: collections, and nc.convert, look through the rest alone
     while True:
+        forget_what_is()
         try:
             task = pipe.recv()
         except EOFError:
@@ -158,6 +172,15 @@ def _serve(pipe, rank, world, device):
         except Exception as error:
             answer = False, (type(error).__name__, str(error), traceback.format_exc())
         pipe.send(answer)
+
+
+def forget_what_is():
+    """What imports and what tests before have left, torch.compile's caches most of all, is none of
+    the next test's: collections, and nc.convert where it looks for optimizers that hold a model's
+    parameters, look through the rest alone.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _hide_gpus():

@@ -29,13 +29,12 @@ def warn_of_holders(weights: list[Weight], function: str) -> None:
     `weights` may refer to them on the caller's side. `function`: what has replaced them.
     """
     least = _least_count()
+    replaced = [entry for entry in weights if not isinstance(entry[1], dtensors.DTensor)]
     # Holders are looked for among all objects of the process, which takes long where there are
     # many, and mostly nobody holds what was replaced.
-    if not any(sys.getrefcount(weight) > least for _, weight, _ in weights):
+    if not any(sys.getrefcount(weight) > least for _, weight, _ in replaced):
         return
-    old = {
-        id(weight): name for name, weight, _ in weights if not isinstance(weight, dtensors.DTensor)
-    }
+    old = {id(weight): name for name, weight, _ in replaced}
     # Only the type of an object is asked: looking at objects may run any code of theirs.
     every = [(one, type(one)) for one in gc.get_objects()]
     for one, kind in every:
