@@ -23,16 +23,13 @@ class Watched(FSDPParam):
 
 
 class Quantized(Watched):
-    """At every gather FSDP2 inspects the signature of the pre-hook, views payloads as they were
-    before it flattened them, and makes and frees the memory of each payload. For small weights that
-    takes longer than the hooks themselves. Here payloads have one dimension, and a group's memory
-    is one (Slots).
+    """At every gather FSDP2 inspects the signature of the pre-hook, and views payloads as they were
+    before it flattened them, which takes longer than the hooks themselves. Here payloads have one
+    dimension.
 
     A shard that stays on the CPU it would copy to the gathers' device, master and all, and ask the
     copy for payloads; here the shard itself is asked, and they alone travel.
     """
-
-    room: tuple[Slots, int] | None = None  # and its number there; None: FSDP2 makes room
 
     @property
     def all_gather_inputs(self) -> list[torch.Tensor]:
@@ -41,27 +38,6 @@ class Quantized(Watched):
         shard, data = torch_names.local_tensor(self), self._extensions_data
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
         return payloads
-
-    def init_all_gather_outputs(self, numels, dtypes, world, device, **options) -> None:
-        if self.room is None:
-            super().init_all_gather_outputs(numels, dtypes, world, device, **options)
-        elif not self.all_gather_outputs:
-            slots, number = self.room
-            self.all_gather_outputs = slots.of(number, device)
-
-    def alloc_all_gather_outputs(self) -> None:
-        if self.room is None:
-            super().alloc_all_gather_outputs()
-        else:
-            slots, number = self.room
-            slots.take(number)
-
-    def free_unsharded_param(self) -> None:
-        if self.room is None:
-            super().free_unsharded_param()
-        else:
-            slots, number = self.room
-            slots.give(number)
 
     def _unflatten_all_gather_outputs(self) -> list[torch.Tensor]:
         if self._is_other_now:
@@ -77,6 +53,25 @@ class Quantized(Watched):
     def _is_other_now(self) -> bool:
         """Whether the shard has become plain, or another library's."""
         return torch_names.store_of(self) is None
+
+
+class InGroupMemory(FSDPParam):
+    """FSDP2 makes and frees the memory of each payload at every gather. Here a group's is one."""
+
+    room: tuple[Slots, int]  # and its number there
+
+    def init_all_gather_outputs(self, numels, dtypes, world, device, **options) -> None:
+        if not self.all_gather_outputs:
+            slots, number = self.room
+            self.all_gather_outputs = slots.of(number, device)
+
+    def alloc_all_gather_outputs(self) -> None:
+        slots, number = self.room
+        slots.take(number)
+
+    def free_unsharded_param(self) -> None:
+        slots, number = self.room
+        slots.give(number)
 
 
 class OverSmallerMesh(FSDPParam):
@@ -134,6 +129,7 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     wanted = {
         CutOtherwise: torch_names.cut_dimension(parameter) != 0,
         OverSmallerMesh: over_smaller_mesh,
+        InGroupMemory: torch_names.world(parameter) > 1,  # of one rank, FSDP2's payload is the slot
     }
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
