@@ -42,13 +42,11 @@ class RankError(AssertionError):
 def run(world, device, function, *arguments):
     """Calls function(mesh, *arguments) on every rank and returns the results, by rank."""
     pool = _pool(world, device)
-    with tempfile.TemporaryDirectory() as folder:
-        task = (inspect.getfile(function), function.__name__, arguments, device, world, folder)
-        try:
-            return pool.run(task)
-        except RankError:
-            _stop(world, device)  # the other ranks may wait in a collective
-            raise
+    try:
+        return pool.run(inspect.getfile(function), function.__name__, arguments)
+    except RankError:
+        _stop(world, device)  # the other ranks may wait in a collective
+        raise
 
 
 def run_alone(world, device, function, *arguments):
@@ -80,8 +78,9 @@ def _caught(mesh, path, name, arguments):
 class _Pool:
     def __init__(self, world, device):
         context = _context()
-        self.pipes, self.processes = [], []
-        self.folder = tempfile.TemporaryDirectory()
+        self.pipes, self.processes, self.tasks = [], [], 0
+        # Process groups hold their stores longer than a task, and want their folder as long.
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         for rank in range(world):
             here, there = context.Pipe()
             facts = there, rank, world, device, self.folder.name
@@ -91,9 +90,10 @@ class _Pool:
             self.pipes.append(here)
             self.processes.append(process)
 
-    def run(self, task):
+    def run(self, path, name, arguments):
+        self.tasks += 1
         for pipe in self.pipes:
-            pipe.send(task)
+            pipe.send((path, name, arguments, f"{self.folder.name}/store{self.tasks}"))
         results, waiting = [None] * len(self.pipes), dict(enumerate(self.pipes))
         while waiting:
             ready = multiprocessing.connection.wait(list(waiting.values()), timeout=SECONDS)
@@ -126,6 +126,7 @@ class _Pool:
         for process in self.processes:
             process.kill()
             process.join()
+        self.folder.cleanup()
 
 
 def _context():
@@ -168,7 +169,7 @@ def _serve(pipe, rank, world, device, folder):
         except EOFError:
             return
         try:
-            answer = True, _run_task(rank, *task)
+            answer = True, _run_task(rank, world, device, *task)
         except Exception as error:
             answer = False, (type(error).__name__, str(error), traceback.format_exc())
         pipe.send(answer)
@@ -191,13 +192,13 @@ def _hide_gpus():
     torch._C._get_accelerator = lambda: torch.device("cpu")
 
 
-def _run_task(rank, path, name, arguments, device, world, folder):
+def _run_task(rank, world, device, path, name, arguments, store):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
         "gloo" if device == "cpu" else "nccl",
-        init_method=f"file://{folder}/store",
+        init_method=f"file://{store}",
         rank=rank,
         world_size=world,
         timeout=datetime.timedelta(seconds=SECONDS),

@@ -84,3 +84,42 @@ def written_and_saved(mesh, format):
 @pytest.mark.parametrize("name", [name for name in nc.formats() if nc.format(name).is_delayed])
 def test_a_write_before_the_first_step_is_saved(name, device):
     ranks.run(3, device, written_and_saved, name)
+
+
+class Two(nn.Module):
+    """A layer of one row, of which the last rank has none, beside another."""
+
+    def __init__(self):
+        super().__init__()
+        self.thin, self.wide = nn.Linear(64, 1, bias=False), nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        return self.thin(x) + self.wide(x)
+
+
+def beside_new_weights(mesh, format, converts):
+    """Only the rank without rows makes a plan anew, and meets weights that nobody has compared."""
+    device = mesh.device_type
+    torch.manual_seed(0)
+    model, x = Two().to(device), torch.ones(1, 64, device=device)
+    nc.convert(model.thin if converts else model, format)
+    for module in (model.thin, model.wide, model):
+        fully_shard(module, mesh=mesh)
+    with torch.no_grad():
+        if converts:
+            model(x)
+        else:
+            model.thin.unshard()
+            model.thin.reshard()
+        load(model)
+        if converts:
+            nc.convert(model.wide, format)
+        torch.manual_seed(0)
+        whole = nc.convert(Two().to(device), format)
+        assert same(model(x), whole(x))
+
+
+@pytest.mark.parametrize("converts", [True, False])
+@pytest.mark.parametrize("name", [n for n in nc.formats() if nc.format(n).shard_row_step == 1][:1])
+def test_weights_beside_that_are_new(name, device, converts):
+    ranks.run(2, device, beside_new_weights, name, converts)

@@ -48,6 +48,7 @@ def _receive(store: Store, slots, sent: Sent) -> None:
         arena = store.gather.arena if member.room is None else member.arena(slots)
         plan.settle(index, slots, arena)
         store.gather, store.present, store.traced = gather, gather.present, None
+        store.format, store.label = member.store.format, member.store.label
     store.bytes = gather.arrive(backward)
     plan.receive(index, backward)
 

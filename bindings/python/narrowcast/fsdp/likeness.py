@@ -27,13 +27,16 @@ _agreed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by group
 
 
 def check(group) -> None:
-    """Collective, unless all is known already. DisagreementError on every rank if ranks have other
-    weights, formats, options or ways of resharding in the groups of a group's module tree.
+    """Collective, unless all is known of the group already. DisagreementError on every rank if
+    ranks have other weights, formats, options or ways of resharding in the groups of its module
+    tree, of those that are not known.
     """
+    if _has_known(group, _weights(group)):
+        return  # this rank may be here alone, and the others compare nothing, whatever else is new
     new = {}
     for number, one in enumerate(torch_names.groups_of_tree(group)):
-        known, weights = _agreed.get(one), _weights(one)
-        if known is None or known.weights != weights:
+        weights = _weights(one)
+        if not _has_known(one, weights):
             new[one] = number, _Known(weights, torch_names.is_kept(one), None)
     if all(not known.weights for _, known in new.values()):
         return
@@ -46,6 +49,12 @@ def check(group) -> None:
     consensus.check_shards("the quantized weights of an FSDP2 model", compared)
     for one, (_, known) in new.items():
         _agreed[one] = known
+
+
+def _has_known(group, weights: list[str]) -> bool:
+    """Whether these weights of a group are known to be those of all ranks."""
+    known = _agreed.get(group)
+    return known is not None and known.weights == weights
 
 
 def serves_both(group, store) -> bool:

@@ -145,8 +145,8 @@ def whole_shape(parameter) -> torch.Size:
 
 
 def cut_dimension(parameter) -> int:
-    """The dimension along which it is cut."""
-    return parameter.fsdp_placement.dim
+    """The dimension along which it is cut, whatever it is taken for while it is gathered."""
+    return getattr(parameter, "own_placement", parameter.fsdp_placement).dim
 
 
 def offloading_device(parameter) -> torch.device | None:
@@ -211,6 +211,7 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
         parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
+    parameter._extensions_data.clear()  # of a gather that nobody has waited for
     parameter._init_extensions()
     parameter.all_gather_outputs = []
     if hasattr(parameter, "_unsharded_param"):
@@ -218,10 +219,13 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
 
 
 def reshard_all(modules) -> None:
-    """Registers the sharded parameters of these modules, whichever FSDP module manages them."""
+    """Registers the sharded parameters of these modules, whichever FSDP module manages them. A
+    gather that is under way ends first.
+    """
     asked = set(modules)
     theirs = (group for group, one in _parameters() if not asked.isdisjoint(modules_of(one)))
     for group in list(dict.fromkeys(theirs)):
+        group.wait_for_unshard()
         group.reshard()
 
 

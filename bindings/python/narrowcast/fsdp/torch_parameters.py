@@ -134,5 +134,7 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
         _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
-    parameter.own_placement = parameter.fsdp_placement
+    if not hasattr(parameter, "own_placement"):
+        parameter.own_placement = parameter.fsdp_placement
+    parameter.fsdp_placement = parameter.own_placement  # if a gather ended in an exception
     parameter.__class__ = _made[kinds]

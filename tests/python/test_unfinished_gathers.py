@@ -1,0 +1,127 @@
+"""Gathers that nobody has waited for, or that ended in an exception: weights can be replaced then
+as at any other time.
+"""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, one_of_each, same
+
+TESTED_FORMATS = GATHERS
+WIDTH = 256
+
+
+def layers(format, device, count=2):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(count)))
+    return nc.convert(model.to(device), format)
+
+
+def output_of(model, device):
+    with torch.no_grad():
+        return model(torch.ones(1, WIDTH, device=device))
+
+
+def under_way(mesh, format, change):
+    device = mesh.device_type
+    model, whole = layers(format, device), layers(format, device)
+    fully_shard(model, mesh=mesh)
+    output_of(model, device)
+    model.reshard()
+    handle = model.unshard(async_op=True)
+    for one in (model, whole):
+        nc.to_plain(one)
+        if change == "quantized again":
+            nc.convert(one, format)
+    handle.wait()
+    for _ in range(2):
+        assert same(output_of(model, device), output_of(whole, device))
+        model.reshard()
+
+
+@pytest.mark.parametrize("change", ["plain", "quantized again"])
+def test_replaced_while_a_gather_is_under_way(format, device, change):
+    ranks.run(2, device, under_way, format, change)
+
+
+class Aside(nn.Module):
+    """The loss does not depend on the second layer, which the backward gathers ahead all the same,
+    and for nothing.
+    """
+
+    def __init__(self, format, device):
+        super().__init__()
+        self.used, self.aside = layers(format, device)
+
+    def forward(self, x):
+        return self.used(x), self.aside(x.detach()).detach()
+
+
+def gathered_for_nothing(mesh, format):
+    model = Aside(format, mesh.device_type)
+    for module in (model.used, model.aside, model):
+        fully_shard(module, mesh=mesh)
+    model.used.set_modules_to_backward_prefetch([model.aside])
+    x = torch.ones(1, WIDTH, device=mesh.device_type)
+    model(x)[0].sum().backward()
+    # A master without a dtype to change is the plain weight's memory; its bytes are nobody's.
+    bytes = weakref.ref(model.aside.weight.to_local()._store.bytes.buffers[0])
+    nc.to_plain(model)
+    gc.collect()
+    return bytes() is None
+
+
+def test_nothing_is_kept_of_a_gather_for_nothing(format, device):
+    assert all(ranks.run(2, device, gathered_for_nothing, format))
+
+
+def failing(mesh, format):
+    device = mesh.device_type
+    model, whole = layers(format, device, 3), layers(format, device, 3)
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
+    assert same(output_of(model, device), output_of(whole, device))
+    model.reshard()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "split_with_sizes_copy", out_of_memory)
+        with pytest.raises(MemoryError):
+            model.unshard()
+    for one in (model, whole):
+        nc.to_plain(one[2])
+    assert same(output_of(model, device), output_of(whole, device))
+
+
+def out_of_memory(*_, **__):
+    raise MemoryError
+
+
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.columnwise_derived))
+def test_a_gather_of_columns_that_fails(name, device):
+    ranks.run(2, device, failing, name)
+
+
+def of_another_format(mesh, formats):
+    """FSDP2 keeps the gathered weight of a shard that others have taken the place of."""
+    device = mesh.device_type
+    model, other, whole = (layers(formats[i], device) for i in (0, 1, 1))
+    for one in (model, other):
+        fully_shard(one, mesh=mesh)
+    output_of(model, device)
+    model.load_state_dict(dict(other.named_parameters()), assign=True)
+    model.reshard()
+    model.unshard()
+    gathered = model[0].weight
+    assert gathered.format.name == formats[1] and formats[1] in repr(gathered)
+    assert same(output_of(model, device), output_of(whole, device))
+
+
+@pytest.mark.parametrize("formats", [("fp8_block128", "mxfp8_e4m3"), ("mxfp8_e4m3", "nvfp4")])
+def test_shards_of_another_format_come(formats, device):
+    ranks.run(2, device, of_another_format, formats)
