@@ -211,8 +211,9 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
         parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
-    parameter._extensions_data.clear()  # of a gather that nobody has waited for
     parameter._init_extensions()
+    if hasattr(parameter, "_extensions_data"):  # what a gather that nobody awaited has left
+        parameter._extensions_data.clear()
     parameter.all_gather_outputs = []
     if hasattr(parameter, "_unsharded_param"):
         del parameter._unsharded_param
