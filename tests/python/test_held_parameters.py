@@ -130,3 +130,9 @@ def convert_sharded(mesh, format):
 
 def test_converting_shards():
     ranks.run(2, "cpu", convert_sharded, FORMAT)
+
+
+def test_nothing_is_looked_for_on_the_way_back(monkeypatch):
+    model = nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), FORMAT)
+    monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("all objects were looked at"))
+    nc.to_plain(model)

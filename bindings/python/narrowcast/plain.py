@@ -34,8 +34,7 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
         agreement.Agreements().make_bytes(
             stores, lambda: [dtensors.shard_group(parameter) for _, parameter, _ in found]
         )
-    for _, parameter, places in found:
-        _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
+    _replace_all(found, values)
     held.warn_of_holders(found, "nc.to_plain")
     return model
 
@@ -57,6 +56,11 @@ def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
         return local.master.detach().to(local.dtype)
     usages = local._view.usages
     return local.detach().decode(local.dtype, "rowwise" if "rowwise" in usages else usages[0])
+
+
+def _replace_all(found: list[Weight], values: str) -> None:
+    for _, parameter, places in found:
+        _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
 
 
 def _replace(parameter: nn.Parameter, places, value: torch.Tensor) -> None:

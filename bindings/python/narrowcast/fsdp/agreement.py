@@ -154,12 +154,13 @@ def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
 
 
 class _Forward:
-    """The number of the last agreement of a module tree, the module whose forward it was in, and
-    what was agreed about: the stores of the tree's shards. The same on all ranks.
+    """The number of the last agreement of a module tree, the module whose forward it was in, which
+    of the tree's forwards that was, and what was agreed about: the stores of the tree's shards. The
+    same on all ranks.
     """
 
     def __init__(self):
-        self.number, self.root = NEVER, lambda: None
+        self.number, self.root, self.forward = NEVER, lambda: None, 0
         self._agreements = Agreements()
         self._groups: list[weakref.ref] = []
         self._stores: list[Store] = []
@@ -196,19 +197,22 @@ def before_forward(group, agreed: int) -> int:
     makes the bytes of all such shards of the module tree, once a forward and at every unshard().
     Takes the number of the agreement before the group's last gather, and returns that of this one.
 
-    A forward has begun when its outermost module is another one, or a group is gathered again. What
-    is written later in a forward takes effect with the next one.
+    FSDP2 tells when a forward begins, but not if the last one ended in an exception; then one has
+    begun when a group is gathered again. What is written later in a forward takes effect with the
+    next one.
     """
     tree = torch_names.tree_of(group)
     root, last = torch_names.forward_root(tree), _forwards.get(tree)
+    forward = torch_names.forwards_begun(tree)
     if last is None:
         last = _forwards[tree] = _Forward()
-    if root is not None and last.root() is root and last.number != agreed:
+    is_same = root is not None and last.root() is root and last.forward == forward
+    if is_same and last.number != agreed:
         return last.number
     last.agree(torch_names.groups_of_tree(group))
     # After unshard(), the forward that it may be for is still to begin.
     is_forward = root is not None and not torch_names.is_asked_for(group)
-    last.root = weakref.ref(root) if is_forward else lambda: None
+    last.root, last.forward = weakref.ref(root) if is_forward else lambda: None, forward
     return last.number
 
 

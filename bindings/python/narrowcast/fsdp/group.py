@@ -101,7 +101,7 @@ class GroupPlan:
         if member in self._sharing[:1]:
             *slots, self._shared_slot = slots
         shared = [self._shared_slot] if member in self._sharing else []
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             member.gather.settle(slots, arena, *shared)
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
@@ -185,7 +185,7 @@ class GroupPlan:
 def make_plan(group) -> GroupPlan:
     """The plan of a group, in the place of an older one."""
     likeness.check(group)
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
     if group in _plans:
         plan.agreed = _plans[group].agreed

@@ -31,7 +31,8 @@ class Member:
         if self.gather.arena_bytes == 0:
             return None
         if self.room is None:
-            return slots[0].new_empty(self.gather.arena_bytes)
+            with torch.inference_mode(False):
+                return slots[0].new_empty(self.gather.arena_bytes)
         memory, number = self.room
         return memory.arena(number)
 

@@ -41,8 +41,9 @@ class Slots:
     def _tensor(self, weight: int, which: int) -> torch.Tensor:
         """Of its own, and no view: torch counts what is written to it apart from the others."""
         begin, size = self._begins[weight][which], self._sizes[weight][which]
-        empty = torch.empty(0, dtype=torch.uint8, device=self._storage.device)
-        return empty.set_(self._storage, begin, (size,))
+        with torch.inference_mode(False):  # a first gather may be there
+            empty = torch.empty(0, dtype=torch.uint8, device=self._storage.device)
+            return empty.set_(self._storage, begin, (size,))
 
     def take(self, weight: int) -> None:
         """A weight is about to be gathered."""

@@ -37,6 +37,7 @@ def run(func, args, kwargs, dtype: torch.dtype | None, backward: bool) -> torch.
         operands[other] = one._view.read(dtype or one.dtype, backward).reshape(one.shape)
     weight, operands[place] = operands[place], None
     store = weight._store
+    store.refresh()  # outside of traces, where autograd does not decompose F.linear
     usage = store.product_usage(backward)
     data, scale = map(store.bytes.buffer, buffers_of(usage))
     return torch.ops.narrowcast.product_with_view(

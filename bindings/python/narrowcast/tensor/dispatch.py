@@ -43,4 +43,10 @@ def as_torch_does(func, args, kwargs):
 
 def run_operator(func, args, kwargs):
     """What __torch_dispatch__ does."""
-    return OPERATORS.get(func, OPERATORS[None])(func, args, kwargs)
+    handler = OPERATORS.get(func)
+    if handler is not None:
+        return handler(func, args, kwargs)
+    # In inference mode nothing before has taken apart what others are composed of.
+    if torch.is_inference_mode_enabled() and func._can_decompose():
+        return func.decompose(*args, **kwargs)
+    return OPERATORS[None](func, args, kwargs)
