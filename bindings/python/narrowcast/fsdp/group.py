@@ -194,7 +194,12 @@ def make_plan(group) -> GroupPlan:
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Puts another local tensor in the place of a shard, of which nothing is kept."""
+    """Puts another local tensor in the place of a shard, of which nothing is kept but the gradient,
+    if the parameter still requires one.
+    """
+    sharded = torch_names.sharded(parameter)
+    if not sharded.requires_grad:
+        sharded.grad = None
     torch_names.replace_shard(group, parameter, local)
     _forget(group)
 

@@ -57,9 +57,10 @@ def _reason_against(func, args, kwargs) -> str | None:
     ):
         return (
             "would change values in place, and the bytes of a block depend on all its values. The "
-            "optimizer of such weights is nc.FusedAdam, averages are weight.lerp_(other, step) or "
-            "torch's AveragedModel. Elsewhere compute with a plain tensor (weight.master, where "
-            "there is one, or dequantize()) and copy_ the result: that sets master and bytes"
+            "optimizer of such weights is nc.FusedAdam, averages are torch's AveragedModel or, of "
+            "two such weights with masters, weight.lerp_(other, step). Elsewhere compute with a "
+            "plain tensor (weight.master, where there is one, or dequantize()) and copy_ the "
+            "result: that sets master and bytes"
         )
     if func.is_view:
         return (
