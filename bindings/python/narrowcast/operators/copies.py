@@ -196,8 +196,14 @@ def _is_used_beside(store: Store, region: Region) -> bool:
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
     if value.layout != torch.strided:
         value = value.to_dense()
+    if value.is_meta and not target.is_meta:
+        raise ValueError(
+            f"{target.describe()}: copy_ of a tensor on the meta device, which has no value. Give "
+            "it one first (to_empty and an initialisation, or a load)"
+        )
+    value = value.to(target.device)
     try:
-        value = value.to(target.device).expand(target.shape)
+        value = value.expand(target.shape)
     except RuntimeError:
         raise ValueError(
             f"{target.describe()}: copy_ of a tensor of shape {tuple(value.shape)} into one of "

@@ -88,6 +88,7 @@ class FusedAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
         super().__init__(params, defaults)
+        self.register_state_dict_post_hook(states.as_saved)
 
     def add_param_group(self, param_group: dict) -> None:
         """Adds a group, whose parameters have no state yet."""
@@ -215,17 +216,14 @@ class FusedAdam(torch.optim.Optimizer):
         self._roster = None
 
     def state_dict(self):
-        """As torch's, with AdamW's options beside its own; masters are the weights' present ones,
-        and histories are copies. Once there is state, that of parameters which require a gradient
-        and have had none is made too: so all ranks have the same entries, and checkpoints of all
-        times.
+        """As torch's, with AdamW's options too; masters are the weights' present ones, histories
+        copies. Once there is state, that of parameters which require a gradient and have had none
+        is made too: so all ranks have the same entries, and checkpoints of all times.
         """
         if any(self.state.values()):
             self.make_state(states.is_trained)
         states.follow_masters(self)
-        saved = states.with_own_histories(super().state_dict(), begin=self._was_asked)
-        saved["param_groups"] = [*map(torchs_adam.with_their_options, saved["param_groups"])]
-        return saved
+        return super().state_dict()
 
     def load_state_dict(self, state_dict) -> None:
         """Copies a state dict's values into the state, which is made where there is none, without a
@@ -237,12 +235,14 @@ class FusedAdam(torch.optim.Optimizer):
         self._roster, self._was_asked = None, False
 
     def __getstate__(self):
+        states.follow_masters(self)  # the copy knows of no write before it
         return {**super().__getstate__(), "state_dtype": self.state_dtype}
 
     def __setstate__(self, state):
         super().__setstate__(state)
         self.fused = []
         self._forget()
+        self.register_state_dict_post_hook(states.as_saved)
 
 
 observation.leave_to_class(FusedAdam)

@@ -17,11 +17,11 @@ def without_gradients(function):
     """
 
     @functools.wraps(function)
-    def call(*args):
+    def call(*args, **kwargs):
         before = torch.is_grad_enabled()
         try:
             torch._C._set_grad_enabled(False)
-            return function(*args)
+            return function(*args, **kwargs)
         finally:
             torch._C._set_grad_enabled(before)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from narrowcast.optimizer import members
+from narrowcast.optimizer import members, torchs_adam
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
 
@@ -113,7 +113,20 @@ def follow_masters(optimizer) -> None:
             state["master"] = masters[parameter] = dtensors.like(parameter, local.master)
 
 
-def with_own_histories(state_dict: dict, begin: bool) -> dict:
+def as_saved(optimizer, state_dict: dict) -> dict:
+    """A state dict as torch makes it, with all that FusedAdam saves: the first of its hooks, so
+    that a user's see that.
+    """
+    is_form = optimizer._was_asked  # something is to be loaded into it
+    saved = _with_own_histories(state_dict, begin=is_form)
+    saved["param_groups"] = [*map(torchs_adam.with_their_options, saved["param_groups"])]
+    if is_form:
+        for group in saved["param_groups"]:
+            group["rounding"] = torchs_adam.UNLOADED
+    return saved
+
+
+def _with_own_histories(state_dict: dict, begin: bool) -> dict:
     """A state dict whose histories are no memory of the weights': a checkpoint is loaded into the
     state dicts of model and optimizer at once, in any order, and a weight that is written to, even
     with what the checkpoint has, forgets its history. `begin`: with histories that do, because

@@ -4,6 +4,8 @@ torch.distributed.checkpoint loads a full state dict into an optimizer that has 
 """
 
 NOT_THEIRS = ("master", "history")  # entries of the state
+# The rounding of groups that a checkpoint is to be loaded into: one of theirs leaves it there.
+UNLOADED = "unloaded"
 _WAYS = {"foreach": None, "fused": None}  # to compute the same
 _REFUSED = {
     "amsgrad": "which divides by the largest second moments",
@@ -16,7 +18,11 @@ _DECOUPLED = "decoupled_weight_decay"  # what FusedAdam calls adamw
 def is_theirs(state_dict: dict) -> bool:
     """Whether the groups have none of the options that those of FusedAdam have beside Adam's."""
     groups = state_dict["param_groups"]
-    return bool(groups) and not any("rounding" in group for group in groups)
+    return bool(groups) and all(_lacks_rounding(group) for group in groups)
+
+
+def _lacks_rounding(group: dict) -> bool:
+    return group.get("rounding", UNLOADED) == UNLOADED
 
 
 def check(group: dict, what: str) -> None:
@@ -42,6 +48,8 @@ def options_of(group: dict, index: int) -> dict:
     """The options of a saved group. ValueError for an Adam that FusedAdam is not."""
     check(group, f"group {index} of the state dict")
     dropped = {"params", "capturable", _DECOUPLED, *_WAYS, *_REFUSED}
+    if _lacks_rounding(group):
+        dropped.add("rounding")
     options = {key: value for key, value in group.items() if key not in dropped}
     if _DECOUPLED in group:
         options["adamw"] = bool(group[_DECOUPLED])
