@@ -3,8 +3,11 @@
 // instructions, finds a step done or not begun.
 #pragma once
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "bindings/bytes.hpp"
 #include "bindings/changes.hpp"
+#include "bindings/errors.hpp"
 #include "bindings/python_tensors.hpp"
 
 namespace narrowcast {
@@ -23,6 +26,7 @@ class StoreHandle {
   // The bytes are those of the master: Master.settle(). Few are stale before a step.
   void settle() const {
     const py::object master = attribute(store_, kMaster);
+    note(master);
     if (attribute(master, kStale).is(py::bool_(false))) return;
     set(master, kStale, py::bool_(false));
     set(master, kSaved, py::none());
@@ -31,6 +35,7 @@ class StoreHandle {
   // The master is new, and its bytes are not yet made: Store.mark_stale() of all rows.
   void mark_stale() const {
     const py::object master = attribute(store_, kMaster);
+    note(master);
     note_change();
     set(master, kStale, py::bool_(true));
     set(master, kSaved, py::none());
@@ -40,6 +45,13 @@ class StoreHandle {
   }
 
  private:
+  // All that has been written to the value is known: Master.note().
+  static void note(const py::object& master) {
+    if (attribute(master, kVersion).is_none()) return;
+    const py::object value = attribute(master, kValue);
+    if (!THPVariable_Check(value.ptr())) type_error("a master is no tensor");
+    set(master, kVersion, py::int_(THPVariable_Unpack(value.ptr())._version()));
+  }
   static void set(const py::handle& object, PyObject* name, const py::handle& value) {
     if (PyObject_SetAttr(object.ptr(), name, value.ptr()) != 0) throw py::error_already_set();
   }
@@ -47,6 +59,8 @@ class StoreHandle {
   inline static PyObject* const kView = PyUnicode_InternFromString("_view");
   inline static PyObject* const kStore = PyUnicode_InternFromString("store");
   inline static PyObject* const kMaster = PyUnicode_InternFromString("master");
+  inline static PyObject* const kValue = PyUnicode_InternFromString("value");
+  inline static PyObject* const kVersion = PyUnicode_InternFromString("version");
   inline static PyObject* const kStale = PyUnicode_InternFromString("stale");
   inline static PyObject* const kSaved = PyUnicode_InternFromString("saved");
   inline static PyObject* const kBytes = PyUnicode_InternFromString("bytes");

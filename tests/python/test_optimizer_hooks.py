@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from models import one_of_each
 
 
 def trained(dtype=torch.float32):
@@ -82,3 +83,19 @@ def test_values_of_meta_tensors():
     weight = nc.convert(nn.Linear(64, 64, bias=False), "nvfp4").weight
     with torch.no_grad(), pytest.raises(ValueError, match="on the meta device, which has no value"):
         weight.copy_(torch.empty(64, 64, device="meta"))
+
+
+@pytest.mark.parametrize("name", one_of_each(lambda f: (f.tensor_amax, f.is_delayed)))
+def test_a_master_that_is_written_to_before_a_step(name):
+    """The bytes are those of the step, with its rounding, though the write was seen by none."""
+    torch.manual_seed(0)
+    layer = nc.convert(nn.Linear(64, 64, bias=False), name)
+    optimizer = nc.FusedAdam(layer.parameters(), lr=1e-2, rounding="stochastic")
+    layer.weight.grad = torch.ones(64, 64)
+    optimizer.step()
+    layer.weight.master.mul_(0.5)
+    optimizer.step()
+    before = [one.clone() for one in layer.weight._store.bytes.buffers if one is not None]
+    layer(torch.ones(1, 64))
+    after = [one for one in layer.weight._store.bytes.buffers if one is not None]
+    assert all(map(torch.equal, before, after))
