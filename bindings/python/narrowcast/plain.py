@@ -59,6 +59,7 @@ def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
 
 
 def _replace_all(found: list[Weight], values: str) -> None:
+    """A function, whose variables hold no parameter when holders are counted after it."""
     for _, parameter, places in found:
         _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
 

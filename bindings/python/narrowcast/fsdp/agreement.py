@@ -203,7 +203,7 @@ def before_forward(group, agreed: int) -> int:
     """
     tree = torch_names.tree_of(group)
     root, last = torch_names.forward_root(tree), _forwards.get(tree)
-    forward = torch_names.forwards_begun(tree)
+    forward = torch_parameters.forwards_begun(tree)
     if last is None:
         last = _forwards[tree] = _Forward()
     is_same = root is not None and last.root() is root and last.forward == forward

@@ -17,7 +17,7 @@ import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState, FSDPStateContext
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from narrowcast import callers, torch_version
 
@@ -76,22 +76,6 @@ def views(group) -> list:
 def forward_root(tree):
     """The state of the outermost module of a tree (tree_of) whose forward runs, or None."""
     return tree.iter_forward_root
-
-
-def forwards_begun(tree) -> int:
-    """How many forwards of a tree's modules have begun since it was first asked."""
-    if type(tree) is FSDPStateContext:
-        tree.__class__ = _Counting
-    return tree.forwards
-
-
-class _Counting(FSDPStateContext):
-    forwards = 0
-
-    def __setattr__(self, name: str, value) -> None:
-        if name == "iter_forward_root" and value is not None:
-            self.forwards += 1
-        super().__setattr__(name, value)
 
 
 def sharded(parameter) -> torch.Tensor:
@@ -160,9 +144,14 @@ def whole_shape(parameter) -> torch.Size:
     return parameter._orig_size
 
 
+def placement(parameter):
+    """How it is cut, whatever torch_parameters has it taken for while it is gathered."""
+    return getattr(parameter, "own_placement", parameter.fsdp_placement)
+
+
 def cut_dimension(parameter) -> int:
-    """The dimension along which it is cut, whatever it is taken for while it is gathered."""
-    return getattr(parameter, "own_placement", parameter.fsdp_placement).dim
+    """The dimension along which it is cut."""
+    return placement(parameter).dim
 
 
 def offloading_device(parameter) -> torch.device | None:

@@ -1,12 +1,13 @@
 """FSDP2's own parameters where it does what suits plain ones alone: subclasses of its FSDPParam,
-which an FSDPParam that has a quantized weight becomes. Private names of FSDP2 stand here and in
-torch_names alone.
+which an FSDPParam that has a quantized weight becomes; and what a module tree shares, which counts.
+Private names of FSDP2 stand here and in torch_names alone.
 """
 
 from collections.abc import Iterable
 
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPStateContext
 from torch.distributed.tensor import Shard
 
 from narrowcast import _C
@@ -134,7 +135,24 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
         _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
-    if not hasattr(parameter, "own_placement"):
-        parameter.own_placement = parameter.fsdp_placement
-    parameter.fsdp_placement = parameter.own_placement  # if a gather ended in an exception
+    # FSDP2's may be another one since a gather that ended in an exception.
+    parameter.own_placement = parameter.fsdp_placement = torch_names.placement(parameter)
     parameter.__class__ = _made[kinds]
+
+
+class _CountsForwards(FSDPStateContext):
+    forwards = 0
+
+    def __setattr__(self, name: str, value) -> None:
+        if name == "iter_forward_root" and value is not None:
+            self.forwards += 1
+        super().__setattr__(name, value)
+
+
+def forwards_begun(tree) -> int:
+    """How many forwards of a module tree (torch_names.tree_of) have begun since this was first
+    asked.
+    """
+    if type(tree) is FSDPStateContext:
+        tree.__class__ = _CountsForwards
+    return tree.forwards
