@@ -14,6 +14,17 @@ bool writes_columnwise(const Bytes& bytes) {
   return !bytes.facts().columnwise_derived && bytes.has(1);
 }
 
+// The tensors that launches write, null where there is none.
+std::array<const at::Tensor*, NC_BUFFER_COUNT + 2> written(const Bytes& bytes) {
+  const auto pointer = [](const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; };
+  std::array<const at::Tensor*, NC_BUFFER_COUNT + 2> tensors{};
+  const int buffers = writes_columnwise(bytes) ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA;
+  for (int i = 0; i < buffers; ++i) tensors[i] = pointer(bytes.buffers[i]);
+  tensors[NC_BUFFER_COUNT] = pointer(bytes.amax);
+  tensors[NC_BUFFER_COUNT + 1] = pointer(bytes.history);
+  return tensors;
+}
+
 // What a whole matrix's owners share, by the rows and elements of those that begin at `first_row`.
 nc_seams seen_from(int64_t first_row, int64_t columns, nc_seams seams) {
   for (nc_seam& seam : seams.blocks) {
@@ -54,6 +65,10 @@ FlatShards::FlatShards(std::vector<std::shared_ptr<Bytes>> matrices, std::vector
     first_slot += cuts_.back().amaxes() + cuts_.back().values();
     ahead_.push_back(first_row * bytes.columns);
     seams_.push_back(seen_from(first_row, bytes.columns, cuts_.back().seams(begins_[i], ends_[i])));
+    std::ranges::transform(written(bytes), memory_.emplace_back().begin(),
+                           [](const at::Tensor* tensor) {
+                             return tensor ? std::optional(Place(*tensor)) : std::nullopt;
+                           });
     begins_[i] -= ahead_.back();
     ends_[i] -= ahead_.back();
     if (begins_[i] < 0 || ends_[i] < begins_[i] || ends_[i] > bytes.rows * bytes.columns)
@@ -97,18 +112,17 @@ std::vector<nc_tensor> FlatShards::ends(size_t i, const nc_tensor& entry, bool b
   });
 }
 
+bool FlatShards::is_of(const Memory& memory, const Bytes& bytes) {
+  return std::ranges::equal(memory, written(bytes),
+                            [](const std::optional<Place>& place, const at::Tensor* tensor) {
+                              if (!place || !tensor) return !place && !tensor;
+                              return is_plain(*tensor) && place->is_of(*tensor);
+                            });
+}
+
 bool FlatShards::are_of(const std::vector<std::shared_ptr<Bytes>>& now) const {
-  const auto address = [](const OptionalTensor& tensor) {
-    return tensor ? tensor->const_data_ptr() : nullptr;
-  };
-  const auto same = [&](const std::shared_ptr<Bytes>& one, const std::shared_ptr<Bytes>& other) {
-    const int used = writes_columnwise(*one) ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA;
-    return std::equal(one->buffers.begin(), one->buffers.begin() + used, other->buffers.begin(),
-                      [&](const auto& a, const auto& b) { return address(a) == address(b); }) &&
-           address(one->amax) == address(other->amax) &&
-           address(one->history) == address(other->history);
-  };
-  return std::ranges::equal(matrices_, now, same);
+  return std::ranges::equal(
+      memory_, now, [](const Memory& memory, const auto& bytes) { return is_of(memory, *bytes); });
 }
 
 void bind_flat_shards(py::module_& module) {
@@ -131,7 +145,7 @@ void bind_flat_shards(py::module_& module) {
            "Those that matrices of other rows and columns would have: shapes[i] and cuts[i] are of "
            "a whole one.")
       .def("are_of", &FlatShards::are_of, py::arg("matrices"),
-           "Whether these matrices have the buffers that the shards write.");
+           "Whether these matrices have their memory where the shards' launches write.");
 }
 
 }  // namespace narrowcast

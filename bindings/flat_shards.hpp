@@ -50,14 +50,20 @@ class FlatShards {
   // no amax, for values in divided bytes alone.
   std::vector<nc_tensor> ends(size_t i, const nc_tensor& entry, bool bytes_alone) const;
 
-  // Whether these are the matrices' buffers still: weights may have been moved.
+  // Whether these matrices have their memory where the shards' launches write: weights get other
+  // memory, and storages move and are freed in place.
   bool are_of(const std::vector<std::shared_ptr<Bytes>>& now) const;
 
  private:
+  // Of one matrix: of the buffers that launches write, amax and history.
+  using Memory = std::array<std::optional<Place>, NC_BUFFER_COUNT + 2>;
+  static bool is_of(const Memory& memory, const Bytes& bytes);
+
   std::vector<std::shared_ptr<Bytes>> matrices_;
   std::vector<int64_t> begins_, ends_;  // elements of the rows that are here
   std::vector<int64_t> ahead_;          // elements of the whole matrix ahead of them
   std::vector<Cuts> cuts_;
+  std::vector<Memory> memory_;  // as it was at first
   std::vector<nc_seams> seams_;
   at::Tensor seams_copy_;
   const nc_seams* seams_in_memory_ = nullptr;

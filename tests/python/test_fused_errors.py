@@ -73,6 +73,7 @@ WRONG = {
     "parameter": (ValueError, "is no parameter of the optimizer"),
     "twice": (ValueError, "has been fused with this optimizer already"),
     "master": (ValueError, "is fused with another weight already"),
+    "shared": (ValueError, "weight 1 has the master shard of weight 0"),
     "range": (ValueError, "are not all among the"),
 }
 
@@ -99,6 +100,10 @@ def wrong(mesh, which):
         masters = [torch.nn.Parameter(own.view(-1, 1))]
     if is_wrong and which == "parameter":
         masters = [torch.nn.Parameter(own.clone())]
+    if which == "shared":
+        weights, starts = [weight, nc.quantize(value.to(device), "nvfp4")], starts * 2
+        masters = [master, master if is_wrong else torch.nn.Parameter(own.clone())]
+        optimizer = nc.FusedAdam([*dict.fromkeys(masters)])
     if is_wrong and which == "range":
         starts = [start + 1]
     return error_of(zero.fuse, optimizer, weights, masters, starts, mesh.get_group())

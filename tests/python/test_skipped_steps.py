@@ -59,11 +59,11 @@ def test_all_ranks_skip(format, device, world):
     ranks.run(world, device, one_rank_overflows, format)
 
 
-def one_owner_overflows(mesh, format):
+def one_owner_overflows(mesh, format, beyond_half):
     """Flat shards: those of a distributed optimizer."""
     torch.manual_seed(0)
     weight = nc.quantize(torch.randn(64, 64), format)
-    half, rank = weight.numel() // 2 + 3, mesh.get_local_rank()
+    half, rank = weight.numel() // 2 + beyond_half, mesh.get_local_rank()
     start, length = (0, half) if rank == 0 else (half, weight.numel() - half)
     master = torch.nn.Parameter(torch.randn(length, device=mesh.device_type))
     weight = weight.to(mesh.device_type)
@@ -78,5 +78,7 @@ def one_owner_overflows(mesh, format):
         assert same(master.detach(), before) == (overflows is not None)
 
 
-def test_all_owners_skip(format, device):
-    ranks.run(2, device, one_owner_overflows, format)
+@pytest.mark.parametrize("beyond_half", [0, 3])
+def test_all_owners_skip(format, device, beyond_half):
+    """Also where cuts divide nothing, and steps reduce nothing."""
+    ranks.run(2, device, one_owner_overflows, format, beyond_half)

@@ -68,6 +68,23 @@ class SharedCasts:
         casts.finish(part.amaxes, floats, floats[:1], False, stochastic, verdicts)
 
 
+class OwnStores:
+    """In the place of a narrowcast.zero Weights: stores of the parameters themselves, of which an
+    AdamTable sees what becomes of them.
+    """
+
+    def __init__(self, stores: list[Store]):
+        self._stores = stores
+
+    def stores(self) -> list[Store]:
+        return self._stores
+
+    present = stores
+
+    def note_writes(self) -> None:
+        """A step does."""
+
+
 def shard_of(store: Store) -> Shard:
     """Of the flattened whole."""
     if store.rows == 0:

@@ -212,10 +212,18 @@ def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     """Of the shards on a device, rounded alike, that share blocks with those of a process group."""
     _, group, *_ = key
     stores = [entry.store for entry in entries]
-    shards = [*map(shared_casts.shard_of, stores)]
+    runs = [(one.begin, one.end) for one in map(shared_casts.shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
     ranges = shared_casts.ranges_of(stores)
-    return Updates(shards, parameters, ranges, group, by_hand=False, way_out=_WAY_OUT)
+    return Updates(
+        shared_casts.OwnStores(stores),
+        runs,
+        parameters,
+        ranges,
+        group,
+        by_hand=False,
+        way_out=_WAY_OUT,
+    )
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:

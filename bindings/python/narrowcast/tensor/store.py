@@ -37,6 +37,7 @@ class Store:
     __slots__ = (
         *("bytes", "columns", "format", "gather", "is_cut", "label", "late", "master", "partial"),
         *("place", "present", "rows", "sender", "straddle", "traced", "used", "whole"),
+        "__weakref__",
     )
 
     def __init__(

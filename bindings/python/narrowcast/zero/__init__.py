@@ -3,8 +3,15 @@ each weight, which begins and ends anywhere, casts or updates it, and gathers th
 """
 
 from narrowcast.zero.columnwise import post_all_gather_processing
-from narrowcast.zero.fusing import fuse
+from narrowcast.zero.fusing import fuse, unfuse
 from narrowcast.zero.gather import Gather
 from narrowcast.zero.master_weights import forget, quantize_master_weights
 
-__all__ = ["Gather", "forget", "fuse", "post_all_gather_processing", "quantize_master_weights"]
+__all__ = [
+    "Gather",
+    "forget",
+    "fuse",
+    "post_all_gather_processing",
+    "quantize_master_weights",
+    "unfuse",
+]

@@ -40,6 +40,8 @@ def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
     TypeError if one is no QuantizedTensor.
     """
     together: dict[tuple, list[Store]] = defaultdict(list)
+    if isinstance(weights, torch.Tensor):
+        raise TypeError("post_all_gather_processing got a tensor: it takes a list of weights")
     for place, weight in enumerate(weights):
         if not isinstance(weight, QuantizedTensor):
             raise TypeError(

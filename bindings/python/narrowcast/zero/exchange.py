@@ -13,6 +13,8 @@ from narrowcast.consensus import DisagreementError
 from narrowcast.heard import Heard
 from narrowcast.registry import Format
 from narrowcast.tensor import casting
+from narrowcast.tensor.store import Store
+from narrowcast.zero.groups import tell_failure
 from narrowcast.zero.shards import Shard
 
 Ranges = list[list[tuple[int, int]]]
@@ -30,9 +32,10 @@ class Part(NamedTuple):
 
 
 class Exchange:
-    """In its order: who has failed, 0 or his rank + 1; `extra` integers of the user's; amaxes of
-    tensors; amaxes of blocks and values of elements that cuts divide, of one format after another.
-    All of it is filled with what a rank says that has nothing to say, before others add to it.
+    """In its order: a flag; `extra` integers of the user's; amaxes of tensors; amaxes of blocks and
+    values of elements that cuts divide, of one format after another. All of it is filled with what
+    a rank says that has nothing to say, before others add to it. The flag is 0; rank + 1 of a rank
+    that has failed; as much and the number of ranks of one that makes a first call with others.
     Parts of tensor parallelism have amaxes of tensors in common, and what their cuts divide beside
     each other.
 
@@ -48,7 +51,7 @@ class Exchange:
         consequence: str,
         extra: int = 0,
     ):
-        self.shards, self.ranges = shards, ranges
+        self.ranges = ranges
         self._what, self._consequence = what, consequence
         self.group = group if group is not None and dist.get_world_size(group) > 1 else None
         self.device = shards[0].store.bytes.device
@@ -60,8 +63,10 @@ class Exchange:
         silence, flats = [torch.zeros(sum(sizes), dtype=torch.int32)], []
         ((part, parts),) = {shard.part for shard in shards}
         for some in places.values():
-            rooms = [self._room(some, None if one == part else one) for one in range(parts)]
-            flats.append(self._flat(some, sum(map(len, [*silence, *rooms[:part]]))))
+            own = [shards[place] for place in some]
+            cuts = [[of_rank[place][0] for of_rank in ranges] for place in some]
+            rooms = [_room(own, cuts, None if one == part else one) for one in range(parts)]
+            flats.append(_flat(own, cuts, sum(map(len, [*silence, *rooms[:part]]))))
             silence += rooms
         self.silence = torch.cat(silence).to(self.device)
         self.memory = self.silence.clone()
@@ -76,26 +81,10 @@ class Exchange:
         self.heard = Heard(self.header)
         self._is_unheard = False
 
-    def _flat(self, places: list[int], first_slot: int) -> _C.FlatShards:
-        own = [self.shards[place] for place in places]
-        cuts = [[of_rank[place][0] for of_rank in self.ranges] for place in places]
-        begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
-        matrices, places = zip(*((shard.store.bytes, shard.of_whole) for shard in own), strict=True)
-        return _C.FlatShards(matrices, begins, ends, cuts, first_slot, places)
-
-    def _room(self, places: list[int], part: int | None) -> torch.Tensor:
-        """The slots of what cuts divide of weights; `part`: of another part than this rank's."""
-        own = self._flat(places, 0)
-        if part is None:
-            return own.initial()
-        return own.initial_of(
-            *zip(*(self.shards[one].of_part(part) for one in places), strict=True)
-        )
-
-    def is_current(self) -> bool:
-        """Whether the weights' buffers are those that launches write."""
+    def is_current(self, stores: list[Store]) -> bool:
+        """Whether these, of the weights, have their bytes where launches write."""
         return all(
-            part.shards.are_of([self.shards[place].store.bytes for place in part.places])
+            part.shards.are_of([stores[place].bytes for place in part.places])
             for part in self.parts
         )
 
@@ -120,19 +109,58 @@ class Exchange:
         self._is_unheard = False
         header = self.heard.read()
         if header[0]:
-            raise DisagreementError(
-                f"{self._what} failed on rank {header[0] - 1} of the group, which says why; "
-                f"{self._consequence}"
-            )
+            raise self._failure(header[0])
         return header
 
-    def withdraw(self) -> None:
-        """In the place of a reduction, on a rank that cannot take part: has the others fail."""
-        if self.is_collective:
-            self.begin()
-            self.memory[0] = dist.get_rank(self.group) + 1
-            casting.reduce_over(self.memory, self.group)
-            self.heard.fetch()
-            # Others hear of it now, or before the next reduction, and so does this rank then; now
-            # its own error is the one to raise.
-            self._is_unheard = not self.heard.is_at_once
+    @property
+    def is_unheard(self) -> bool:
+        """Whether there has been a reduction of which this rank has not heard."""
+        return self._is_unheard
+
+    def _failure(self, flag: int) -> DisagreementError:
+        ranks = dist.get_world_size(self.group)
+        if flag <= ranks:
+            return DisagreementError(
+                f"{self._what} failed on rank {flag - 1} of the group, which says why; "
+                f"{self._consequence}"
+            )
+        error = DisagreementError(
+            f"rank {flag - 1 - ranks} of the group hands in weights for the first time, and this "
+            f"rank others, in {self._what}; {self._consequence}"
+        )
+        tell_failure(error, self.group, self._what)  # where that rank waits for all
+        return error
+
+    def withdraw(self) -> bool:
+        """In the place of a reduction, on a rank that cannot take part: has the others fail. True
+        if some make a first call with other weights, and wait for all to agree.
+        """
+        if not self.is_collective:
+            return False
+        try:
+            self.hear()
+        except DisagreementError:  # of an earlier failure, which the others hear of now: they do
+            return False  # not come to a reduction
+        self.begin()
+        self.memory[0] = dist.get_rank(self.group) + 1
+        casting.reduce_over(self.memory, self.group)
+        self.heard.fetch()
+        # Others hear of it now, or before the next reduction, and so does this rank then; now its
+        # own error is the one to raise.
+        is_first_call = int(self.memory[0]) > dist.get_world_size(self.group)
+        self._is_unheard = not (self.heard.is_at_once or is_first_call)
+        return is_first_call
+
+
+def _flat(own: list[Shard], cuts: list[list[int]], first_slot: int) -> _C.FlatShards:
+    begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
+    matrices, places = zip(*((shard.store.bytes, shard.of_whole) for shard in own), strict=True)
+    return _C.FlatShards(matrices, begins, ends, cuts, first_slot, places)
+
+
+def _room(own: list[Shard], cuts: list[list[int]], part: int | None) -> torch.Tensor:
+    """The slots of what cuts divide of weights; `part`: of another part than this rank's."""
+    flat = _flat(own, cuts, 0)
+    if part is None:
+        return flat.initial()
+    return flat.initial_of(*zip(*(one.of_part(part) for one in own), strict=True))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from narrowcast.zero import ranges, shards
 from narrowcast.zero.groups import group_or_all, tell_failure
 from narrowcast.zero.updates import Updates, place_in
+from narrowcast.zero.weights import Weights
 
 if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
@@ -42,6 +43,11 @@ def fuse(
     Ranks have gradients of the same weights, and their groups the same seeds; weight i of the list
     draws from seed + i.
 
+    Weights may get other bytes or another memory (Module.to, share_memory): the next step writes
+    those. As of any optimizer, where the model gets another tensor in the place of a weight
+    (load_state_dict with assign=True), nothing changes for this one: call narrowcast.zero.unfuse
+    and fuse what the model has now, on all ranks.
+
     Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
     copy of the optimizer is fused anew.
 
@@ -64,9 +70,20 @@ def fuse(
     device = own[0].store.bytes.device if own else None
     agreed = ranges.agree(own, None, group, device, "fuse")
     if own:
+        weights = Weights("those that were fused", model_weights)
+        runs = [(shard.begin, shard.end) for shard in own]
         by_hand = manual_post_all_gather_processing
-        optimizer.fused.append(Updates(own, parameters, agreed, group, by_hand))
+        optimizer.fused.append(Updates(weights, runs, parameters, agreed, group, by_hand))
         optimizer.forget_tables()
+
+
+def unfuse(optimizer: FusedAdam) -> None:
+    """Takes back every narrowcast.zero.fuse of an optimizer: its steps update masters alone. To be
+    called on all ranks.
+    """
+    _check_kind(optimizer)
+    optimizer.fused.clear()
+    optimizer.forget_tables()
 
 
 def _check_kind(optimizer) -> None:
@@ -78,7 +95,7 @@ def _check_kind(optimizer) -> None:
 
 
 def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
-    known = {id(shard.store) for fused in optimizer.fused for shard in fused.shards}
+    known = {id(store) for fused in optimizer.fused for store in fused.weights.present()}
     for place, shard in enumerate(own):
         if id(shard.store) in known:
             raise ValueError(
@@ -89,9 +106,12 @@ def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
 
 def _check_masters(optimizer: FusedAdam, masters: list[torch.Tensor | None]) -> None:
     parameters = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    seen: dict[int, int] = {}
     for place, master in enumerate(masters):
         if master is None:
             continue
+        if (first := seen.setdefault(id(master), place)) != place:
+            raise ValueError(f"weight {place} has the master shard of weight {first}: each has one")
         if master.dim() != 1 or not master.is_contiguous():
             raise ValueError(
                 f"weight {place}: its master shard has shape {tuple(master.shape)} and strides "

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from narrowcast import _C
 from narrowcast.zero import columnwise
-from narrowcast.zero.shards import store_of
+from narrowcast.zero.shards import check_list, store_of
+from narrowcast.zero.weights import Weights
 
 Ranges = Sequence[Sequence[tuple[int, int]]]
 
@@ -43,16 +44,18 @@ class Gather:
         ranges: Ranges,
         group: dist.ProcessGroup | None,
     ) -> None:
+        check_list("Gather", "weights", weights)
         self.group = group if group is not None and dist.get_world_size(group) > 1 else None
-        self._stores = [store_of(f"weight {place}", weight) for place, weight in enumerate(weights)]
+        stores = [store_of(f"weight {place}", weight) for place, weight in enumerate(weights)]
         self._world = 1 if self.group is None else dist.get_world_size(self.group)
         if len(ranges) != self._world:
             raise ValueError(f"ranges of {len(ranges)} ranks, and a group of {self._world}")
         self._flat: _C.FlatGather | None = None
-        if self.group is not None and self._stores:
-            matrices = [store.bytes for store in self._stores]
+        if self.group is not None and stores:
+            matrices = [store.bytes for store in stores]
             self._flat = _C.FlatGather(matrices, ranges, dist.get_rank(self.group))
-        self._device = self._stores[0].bytes.device if self._stores else torch.device("cpu")
+        self._device = stores[0].bytes.device if stores else torch.device("cpu")
+        self._weights = Weights("this gather", weights)
         self._is_started = False
         self._payloads: tuple[torch.Tensor, torch.Tensor] | None = None  # own, and those of all
         self._work: dist.Work | None = None
@@ -68,7 +71,9 @@ class Gather:
         """Whether the weights' buffers are those that it was made for. If not, make another: the
         ranges are still right, and the other ranks need not know.
         """
-        return self._flat is None or self._flat.is_of([store.bytes for store in self._stores])
+        return self._flat is None or self._flat.is_of(
+            [one.bytes for one in self._weights.present()]
+        )
 
     def start(self, async_op: bool = False) -> None:
         """Packs this rank's bytes and begins the all-gather, which is collective. async_op: as in
@@ -82,7 +87,7 @@ class Gather:
         if not self.is_current():
             raise ValueError(
                 "the buffers of a weight have moved or have been freed since this gather was made: "
-                "make another"
+                "make another gather"
             )
         if self.payload_bytes > 0:
             size = self.payload_bytes
@@ -111,5 +116,6 @@ class Gather:
         if every.is_cuda:  # its memory is of the stream of start()
             every.record_stream(torch.cuda.current_stream(every.device))
         self._flat.unpack(every)
-        for store in self._stores:  # somebody may have read some in the meantime
+        self._weights.note_writes()
+        for store in self._weights.present():  # somebody may have read some in the meantime
             columnwise.withhold(store, store.late is not None and store.late.by_hand)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.utils.weak import WeakIdKeyDictionary
 
 from narrowcast.consensus import DisagreementError
+from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
-from narrowcast.zero import columnwise, ranges, shards
+from narrowcast.zero import columnwise, first_calls, ranges, shards
 from narrowcast.zero.groups import group_or_all, tell_failure
 from narrowcast.zero.plan import Plan
 from narrowcast.zero.shards import Shard
+from narrowcast.zero.weights import note_writes
 
 _WHAT = "quantize_master_weights"
-_plans: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of each weight
+_plans: WeakKeyDictionary = WeakKeyDictionary()  # of each weight's store
 
 
 def quantize_master_weights(
@@ -58,10 +60,11 @@ def quantize_master_weights(
     it comes with a gather. Where a scale spans the tensor, it and amax are right on all ranks. A
     delayed scale moves on, as in an optimizer's step.
 
-    The first call with some weights is collective: ranks tell each other what they own. Later ones
-    reduce once, and not at all if no cut divides a block and no scale spans a tensor. A call that
-    fails on one rank fails on all that reduce with it, and changes nothing. To cut the same weights
-    in another way, call nc.zero.forget on all ranks first.
+    The first call with some weights is collective: ranks tell each other what they own. (Bytes that
+    Module.to has made are new; it is called on all ranks alike.) Later ones reduce once, and not at
+    all if no cut divides a block and no scale spans a tensor. A call that fails on one rank fails
+    on all that reduce with it, and changes nothing. To cut the same weights in another way, call
+    nc.zero.forget on all ranks first.
 
     TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
     the weights once; RuntimeError where another rank failed, or has other weights.
@@ -77,20 +80,26 @@ def quantize_master_weights(
     except (TypeError, ValueError) as error:
         _fail(model_weights, group, error)
         raise
-    if not own:
-        ranges.agree(own, None, group, None, _WHAT)  # others may have handed in some
-        return
     plan = _plan(model_weights, own, group)
+    if plan is None:  # there are no weights
+        return
     draws = None
     if rounding == "stochastic":
         draws = [Draw((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
-    for shard in own:
-        columnwise.withhold(shard.store, manual_post_all_gather_processing)
+    source_bf16 = source == "bf16"
     try:
-        plan.run([shard.master for shard in own], source == "bf16", draws)
+        plan.collect([shard.master for shard in own], source_bf16, draws)
+    except BaseException as error:
+        _withdraw(plan, error)
+        raise
+    try:
+        plan.finish(source_bf16, stochastic=draws is not None)
     except DisagreementError:
         _drop(plan)
         raise
+    for shard in own:
+        columnwise.withhold(shard.store, manual_post_all_gather_processing)
+    note_writes(model_weights)
     for shard, target in zip(own, targets, strict=True):
         if target is not None:
             target.copy_(_own_codes(shard))
@@ -101,20 +110,16 @@ def forget(weights: Sequence[torch.Tensor]) -> None:
     be called on all of them, with weights that were handed in together.
     """
     for weight in weights:
-        plan = _plans.get(weight)
+        plan = _known_plan(weight)
         if plan is not None:
             _drop(plan)
 
 
-def _plan(weights, own: list[Shard], group) -> Plan:
-    known = [_plans.get(weight) for weight in weights]
+def _plan(weights, own: list[Shard], group) -> Plan | None:
+    known = [_known_plan(weight) for weight in weights]
+    if not any(known):
+        return _first_plan(weights, own, group)
     plan = known[0]
-    if plan is None and not any(known):
-        agreed = ranges.agree(own, None, group, own[0].store.bytes.device, _WHAT)
-        plan = Plan(own, agreed, group)
-        for weight in weights:
-            _plans[weight] = plan
-        return plan
     other = None
     if plan is None or any(one is not plan for one in known) or not plan.is_of(own):
         other = "other weights or other shards"
@@ -132,30 +137,61 @@ def _plan(weights, own: list[Shard], group) -> Plan:
     except DisagreementError:
         _drop(plan)
         raise
-    if not plan.exchange.is_current():  # they have moved, and nobody else need know
-        plan = Plan(own, plan.ranges, group)
-        for weight in weights:
-            _plans[weight] = plan
+    if not plan.exchange.is_current([shard.store for shard in own]):
+        plan = _keep(weights, Plan(own, plan.ranges, group))  # nobody else need know
+    return plan
+
+
+def _first_plan(weights, own: list[Shard], group) -> Plan | None:
+    last = first_calls.plan_of(group)
+    device = own[0].store.bytes.device if own else None
+    try:
+        first_calls.come(group)
+        agreed = ranges.agree(own, None, group, device, _WHAT)
+    except (DisagreementError, ValueError):
+        if last is not None:  # those who met it, and those who do not come have dropped it
+            _drop(last)
+        raise
+    if not own:
+        return None
+    plan = _keep(weights, Plan(own, agreed, group))
+    first_calls.remember(plan)
+    return plan
+
+
+def _keep(weights, plan: Plan) -> Plan:
+    for weight in weights:
+        _plans[weight._store] = plan
     return plan
 
 
 def _fail(weights, group, error: Exception) -> None:
     """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
-    known = [plan for plan in map(_known_plan, weights) if plan is not None]
-    if known:
-        known[0].exchange.withdraw()
-        _drop(known[0])
+    some = weights if shards.is_list(weights) else [weights]
+    plan = next(filter(None, map(_known_plan, some)), first_calls.plan_of(group))
+    if plan is None:
+        first_calls.refuse(error, group, _WHAT)
     else:
-        tell_failure(error, group, _WHAT)
+        _withdraw(plan, error)
+
+
+def _withdraw(plan: Plan, error: BaseException) -> None:
+    """Has the others fail, and drop the plan as this rank does: at once, or, of a GPU, in the next
+    call. Ranks that reduce nothing hear nothing of it.
+    """
+    if plan.exchange.withdraw():
+        tell_failure(error, plan.group, _WHAT)
+    if plan.exchange.is_collective and not plan.exchange.is_unheard:
+        _drop(plan)
 
 
 def _known_plan(weight) -> Plan | None:
-    return _plans.get(weight) if isinstance(weight, torch.Tensor) else None
+    return _plans.get(weight._store) if isinstance(weight, QuantizedTensor) else None
 
 
 def _drop(plan: Plan) -> None:
-    for weight in [weight for weight, of in _plans.items() if of is plan]:
-        del _plans[weight]
+    for store in [store for store, of in _plans.items() if of is plan]:
+        del _plans[store]
 
 
 def _codes_of(shard: Shard) -> tuple[int, int]:
@@ -172,6 +208,7 @@ def _own_codes(shard: Shard) -> torch.Tensor:
 def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
     if given is None:
         return [None] * len(own)
+    shards.check_list(_WHAT, "fsdp_shard_model_weights", given)
     if len(given) != len(own):
         raise ValueError(f"{len(given)} fsdp_shard_model_weights for {len(own)} weights")
     for place, (shard, target) in enumerate(zip(own, given, strict=True)):
@@ -183,5 +220,10 @@ def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
             raise ValueError(
                 f"weight {place}: fsdp_shard_model_weights is to be a uint8 tensor of "
                 f"{end - begin} bytes, those of elements {shard.begin} to {shard.end}"
+            )
+        if target.device != shard.store.bytes.device:
+            raise ValueError(
+                f"weight {place} is on {shard.store.bytes.device}, and its "
+                f"fsdp_shard_model_weights on {target.device}"
             )
     return [None if shard.master is None else one for shard, one in zip(own, given, strict=True)]

@@ -10,36 +10,50 @@ from narrowcast import _C
 from narrowcast.tensor import casting
 from narrowcast.tensor.master import Draw
 from narrowcast.zero.exchange import Exchange, Ranges
-from narrowcast.zero.shards import Shard
+from narrowcast.zero.shards import Shard, kind
+
+_UNCHANGED = "no rank has changed its weights. Every rank raises this error"
+# Their codes need no amax of others, and are made in the pass that finds the amaxes.
+_DELAYED = (
+    "no rank has changed its scales, but shards with delayed scaling may have been cast with them. "
+    "Every rank raises this error"
+)
 
 
 class Plan:
-    """Of the weights that are handed in together."""
+    """Of the weights that are handed in together; it keeps neither them nor their masters."""
 
     def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
-        self.shards, self.ranges, self.group = shards, ranges, group
-        consequence = "no rank has changed its weights. Every rank raises this error"
+        self.ranges, self.group = ranges, group
+        self._shards = _facts(shards)
+        delayed = any(shard.store.format.is_delayed for shard in shards)
+        consequence = _DELAYED if delayed else _UNCHANGED
         self.exchange = Exchange(shards, ranges, group, "quantize_master_weights", consequence)
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
 
     def is_of(self, shards: list[Shard]) -> bool:
-        """Whether these are the shards that it was made for."""
-        return len(shards) == len(self.shards) and all(
-            one.store is other.store and (one.begin, one.end) == (other.begin, other.end)
-            for one, other in zip(shards, self.shards, strict=True)
-        )
+        """Whether these are the shards that it was made for, if weights may have other bytes."""
+        return _facts(shards) == self._shards
 
-    def run(self, masters: list, source_bf16: bool, draws: list[Draw] | None) -> None:
-        """Makes the bytes of all shards; collective where cuts divide what ranks then share."""
+    def collect(self, masters: list, source_bf16: bool, draws: list[Draw] | None) -> None:
+        """Finds what ranks tell each other."""
         exchange = self.exchange
         exchange.begin()
         for part, casts in zip(exchange.parts, self._casts, strict=True):
             own = [masters[place] for place in part.places]
             drawn = None if draws is None else [draws[place] for place in part.places]
             casts.collect(own, part.amaxes, exchange.floats, source_bf16, drawn)
+
+    def finish(self, source_bf16: bool, stochastic: bool) -> None:
+        """Makes the bytes of all shards; collective where cuts divide what ranks then share."""
+        exchange = self.exchange
         if exchange.is_collective:
             casting.reduce_over(exchange.memory, exchange.group)
             exchange.listen()
         for part, casts in zip(exchange.parts, self._casts, strict=True):
-            stop, stochastic = exchange.floats[:1], draws is not None
+            stop = exchange.floats[:1]
             casts.finish(part.amaxes, exchange.floats, stop, source_bf16, stochastic)
+
+
+def _facts(shards: list[Shard]) -> list[tuple[str, int, int]]:
+    return [(kind(shard.store), shard.begin, shard.end) for shard in shards]

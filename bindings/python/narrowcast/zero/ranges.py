@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.consensus import DisagreementError
-from narrowcast.zero.shards import Shard
+from narrowcast.zero.shards import Shard, line
 
 _WAY_OUT = (
     "Every rank raises this error, and nothing has changed. Hand in the same weights in the same "
@@ -28,7 +28,7 @@ def agree(
     if one has an error, or if they hand in different weights; ValueError, on all, unless each
     element is one rank's.
     """
-    own: Any = error if shards is None else [(s.line, s.begin, s.end) for s in shards]
+    own: Any = error if shards is None else [(line(s.store), s.begin, s.end) for s in shards]
     every: list[Any] = [own]
     if group is not None:
         every = [None] * dist.get_world_size(group)

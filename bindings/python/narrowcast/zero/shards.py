@@ -4,11 +4,14 @@ is checked before anything changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence, Sized
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 
+from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.store import Store
 
@@ -45,11 +48,19 @@ class Shard(NamedTuple):
         """Of the weight's first element, where it is such a part."""
         return 0 if self.store.place is None else self.store.place.origin
 
-    @property
-    def line(self) -> str:
-        """What all ranks must have alike."""
-        usages = " and ".join(self.store.bytes.usages if self.store.late is None else ("both",))
-        return f"a {self.store.describe()} ({self.store.format.identity}, {usages})"
+
+def kind(store: Store) -> str:
+    """What a weight is to the owners of its shards."""
+    usages = store.bytes.usages if store.late is None else USAGES
+    return (
+        f"a {store.rows}x{store.columns} matrix in {store.format.name} "
+        f"({store.format.identity}, {' and '.join(usages)})"
+    )
+
+
+def line(store: Store) -> str:
+    """What all ranks must have alike of a weight."""
+    return f"{store.label.name}, {kind(store)}" if store.label.name else kind(store)
 
 
 def read(
@@ -61,6 +72,8 @@ def read(
     """`what`: the call, in messages. TypeError or ValueError, with the place in the lists, if
     something is not as it must be.
     """
+    for name, given in (("weights", weights), ("master shards", masters), ("offsets", starts)):
+        check_list(what, name, given)
     if not len(weights) == len(masters) == len(starts):
         raise ValueError(
             f"{what} got {len(weights)} weights, {len(masters)} master shards and "
@@ -82,8 +95,23 @@ def read(
     return shards
 
 
+def check_list(what: str, name: str, given) -> None:
+    """TypeError unless it is a list of some kind."""
+    if not is_list(given):
+        raise TypeError(
+            f"{what} got a {type(given).__name__} as its {name}: it takes lists, with one of each "
+            "for every weight"
+        )
+
+
+def is_list(given) -> bool:
+    """Also a tuple, a ParameterList; but no tensor and no generator."""
+    is_one = isinstance(given, (torch.Tensor, str))
+    return isinstance(given, Sized) and isinstance(given, Iterable) and not is_one
+
+
 def _shard(what: str, weight, master, start) -> Shard:
-    store = _store_without_master(what, weight)
+    store = store_without_master(what, weight)
     if master is None or (isinstance(master, torch.Tensor) and master.numel() == 0):
         return Shard(store, 0, 0, None)
     if not isinstance(master, torch.Tensor) or isinstance(master, QuantizedTensor):
@@ -99,11 +127,7 @@ def _shard(what: str, weight, master, start) -> Shard:
         raise ValueError(
             f"{what} is on {store.bytes.device}, and its master shard on {master.device}"
         )
-    if not isinstance(start, int) or isinstance(start, bool):
-        raise TypeError(
-            f"{what}: its offset is {start!r}; it is the index of the master shard's "
-            "first element in the flattened weight"
-        )
+    start = _offset(what, start)
     elements = store.rows * store.columns
     if start < 0 or start + master.numel() > elements:
         raise ValueError(
@@ -111,6 +135,17 @@ def _shard(what: str, weight, master, start) -> Shard:
             f"{elements} of a {store.describe()}"
         )
     return Shard(store, start, start + master.numel(), master.detach().reshape(-1))
+
+
+def _offset(what: str, start) -> int:
+    """Of Python's integers, numpy's and tensors of one."""
+    with suppress(TypeError):
+        if not isinstance(start, bool):
+            return operator.index(start)
+    raise TypeError(
+        f"{what}: its offset is {start!r}; it is the index of the master shard's first element in "
+        "the flattened weight"
+    )
 
 
 def store_of(what: str, weight) -> Store:
@@ -130,10 +165,15 @@ def store_of(what: str, weight) -> Store:
         raise ValueError(
             f"{what}, a {store.describe()}, has columnwise bytes alone: shards have rowwise ones"
         )
+    if store.bytes.is_freed:
+        raise ValueError(
+            f"{what}, a {store.describe()}, has been freed: the storage of a buffer is empty"
+        )
     return store
 
 
-def _store_without_master(what: str, weight) -> Store:
+def store_without_master(what: str, weight) -> Store:
+    """As store_of(); ValueError, too, if the weight keeps a master of its own."""
     store = store_of(what, weight)
     if store.master is not None:
         raise ValueError(

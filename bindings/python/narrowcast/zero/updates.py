@@ -14,9 +14,11 @@ import torch.distributed as dist
 
 from narrowcast import _C, consensus
 from narrowcast.tensor import casting
+from narrowcast.tensor.store import Store
 from narrowcast.zero import columnwise
 from narrowcast.zero.exchange import Exchange, Part, Ranges
 from narrowcast.zero.shards import Shard
+from narrowcast.zero.weights import Weights
 
 if TYPE_CHECKING:
     from narrowcast.optimizer.entry import Entry
@@ -33,8 +35,8 @@ _WAY_OUT = (
 
 
 class Updates:
-    """What narrowcast.zero.fuse was told. `parameters`: the optimizer's, of each shard; None of
-    empty ones.
+    """What narrowcast.zero.fuse was told. `runs`: the elements of each weight that are this rank's;
+    `parameters`: the optimizer's, of each shard; None of empty ones.
 
     The exchange has, beside a digest of what ranks must have alike, for each weight a verdict, 0 if
     an owner had a gradient, else negative; and a 1 if one had none.
@@ -44,33 +46,35 @@ class Updates:
 
     def __init__(
         self,
-        shards: list[Shard],
+        weights: Weights,
+        runs: list[tuple[int, int]],
         parameters: list[torch.Tensor | None],
         ranges: Ranges,
         group: dist.ProcessGroup | None,
         by_hand: bool,
         way_out: str = _WAY_OUT,
     ):
-        self.shards, self.parameters, self._by_hand = shards, parameters, by_hand
-        self._way_out = way_out
+        self.weights, self.parameters, self.group = weights, parameters, group
+        self._runs, self._ranges = runs, ranges
+        self._by_hand, self._way_out = by_hand, way_out
         self.places = {id(one): i for i, one in enumerate(parameters) if one is not None}
-        stores = (shard.store for shard in shards)
-        self._derived = [store for store in stores if store.format.columnwise_derived]
         self.tables: list[_C.AdamTable] = []
         self.shared: _C.SharedAmaxes | None = None
-        self._make_exchange(ranges, group)
+        self._make_exchange(weights.stores())
 
-    def _make_exchange(self, ranges: Ranges, group: dist.ProcessGroup | None) -> None:
-        count = len(self.shards)
+    def _make_exchange(self, stores: list[Store]) -> None:
+        count = len(stores)
+        shards = [Shard(store, *run, None) for store, run in zip(stores, self._runs, strict=True)]
         exchange = Exchange(
-            *(self.shards, ranges, group, "FusedAdam's step", self._way_out, _DIGEST + 2 * count)
+            shards, self._ranges, self.group, "FusedAdam's step", self._way_out, _DIGEST + 2 * count
         )
         sizes = [1, _DIGEST, count, count]
         _, self._digest, verdicts, _ = exchange.silence[: sum(sizes)].split(sizes)
         self._order = list(chain.from_iterable(part.places for part in exchange.parts))
-        owned = [self.shards[place].master is not None for place in self._order]
-        verdicts.copy_(_int32([0 if own else _NOBODYS for own in owned]))
+        runs = [self._runs[place] for place in self._order]
+        verdicts.copy_(_int32([0 if begin < end else _NOBODYS for begin, end in runs]))
         _, _, self._verdicts, self._lacking = exchange.header.split(sizes)
+        self._origins = [shard.origin for shard in shards]
         self._exchange = exchange
 
     def build(self, entries: list[Entry], seeds: Iterable[int | None]) -> list[_C.AdamPart]:
@@ -78,8 +82,9 @@ class Updates:
         parameters; `seeds`: of its groups. ValueError if shards of one format are rounded in two
         ways.
         """
-        if not self._exchange.is_current():
-            self._make_exchange(self._exchange.ranges, self._exchange.group)
+        stores = self.weights.stores()
+        if not self._exchange.is_current(stores):
+            self._make_exchange(stores)
         digest = consensus.digest(sorted({str(seed) for seed in seeds})) % _DIGEST_VALUES
         self._digest.copy_(_int32([digest, -digest]))
         known = {id(entry.parameter): entry for entry in entries}
@@ -109,7 +114,7 @@ class Updates:
         verdicts = self._verdicts[at : at + len(own)].view(torch.float32) if shared else None
         exchange = self._exchange.floats if shared else None
         table = _C.AdamTable(part.shards, stochastic == {True}, exchange, verdicts)
-        origins = (self.shards[place].origin for place in part.places)
+        origins = (self._origins[place] for place in part.places)
         for entry, origin in zip(own, origins, strict=True):
             if entry is None:
                 table.add(*self._nothing())
@@ -128,26 +133,23 @@ class Updates:
         return empty, "no parameter", 0, state, 0, 0
 
     @property
-    def group(self) -> dist.ProcessGroup | None:
-        """Of the ranks that steps wait for."""
-        return self._exchange.group if self._exchange.is_collective else None
-
-    @property
     def device(self) -> torch.device:
         return self._exchange.device
 
     def is_current(self) -> bool:
-        """Whether the weights' buffers are those that the tables are of."""
-        return self._exchange.is_current()
+        """A step begins: whether the weights' buffers are those that the tables are of. As
+        Weights.stores() raises.
+        """
+        return self._exchange.is_current(self.weights.stores())
 
     def hear(self) -> None:
         """DisagreementError, on all ranks, if the last step was not one of all ranks alike."""
         try:
             self._judge(self._exchange.hear())
         except consensus.DisagreementError:
-            for shard in self.shards:
-                if shard.store.master is not None:
-                    shard.store.mark_stale(shard.store.rows)
+            for store in self.weights.present():
+                if store.master is not None:
+                    store.mark_stale(store.rows)
             raise
 
     def _judge(self, header: list[int]) -> None:
@@ -164,17 +166,19 @@ class Updates:
         ):
             if verdict == 0 and lacking:
                 raise consensus.DisagreementError(
-                    f"FusedAdam: of weight {place}, a {self.shards[place].store.describe()}, some "
-                    f"ranks had a gradient of their shard and some had none, and {self._way_out}"
+                    f"FusedAdam: of weight {place} of those fused together some ranks had a "
+                    f"gradient of their shard and some had none, and {self._way_out}"
                 )
 
     def begin(self) -> None:
         """Before the update: says of which shards this rank has no gradient, and takes columnwise
         bytes away that follow from rowwise ones.
         """
-        for store in self._derived:
-            if store.late is None:  # somebody has made them since the last step
+        for store in self.weights.present():
+            # Columnwise bytes may be there that somebody has made since the last step.
+            if store.late is None and store.format.columnwise_derived:
                 columnwise.withhold(store, self._by_hand)
+        self.weights.note_writes()
         self._exchange.begin()
         at = 0
         for table in self.tables:
