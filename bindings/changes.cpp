@@ -3,38 +3,27 @@
 // scattered in memory: to look at them again takes longer than all else that the host does there.
 #include "bindings/changes.hpp"
 
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "bindings/errors.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_tensors.hpp"
 
 namespace narrowcast {
 namespace {
 
-// The value of the Master of a Store of Python's; null if it keeps none.
-const at::Tensor* master_of(const py::handle& store) {
-  static PyObject* const kMaster = PyUnicode_InternFromString("master");
-  static PyObject* const kValue = PyUnicode_InternFromString("value");
-  const py::object master = attribute(store, kMaster);
-  if (master.is_none()) return nullptr;
-  const py::object value = attribute(master, kValue);
-  if (!value || !THPVariable_Check(value.ptr())) type_error("a master is no tensor");
-  return &THPVariable_Unpack(value.ptr());
-}
-
 // It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
 class Watch {
  public:
   explicit Watch(const py::list& stores) : changes_(changes) {
+    static PyObject* const kMaster = PyUnicode_InternFromString("master");
     for (const py::handle store : stores) {
-      const at::Tensor* value = master_of(store);
-      if (value == nullptr || value->is_inference()) continue;  // torch does not count its writes
-      const c10::VariableVersion& writes = value->unsafeGetTensorImpl()->version_counter();
+      const py::object master = attribute(store, kMaster);
+      if (master.is_none()) continue;
+      const at::Tensor& value = value_of(master);
+      if (value.is_inference()) continue;  // torch does not count its writes
+      const c10::VariableVersion& writes = value.unsafeGetTensorImpl()->version_counter();
       written_.emplace_back(writes, writes.current_version());
     }
   }

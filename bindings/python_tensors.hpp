@@ -2,7 +2,10 @@
 // bytes of a QuantizedTensor.
 #pragma once
 
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include "bindings/errors.hpp"
 
 namespace narrowcast {
 
@@ -39,6 +42,14 @@ inline py::object bytes_of(const py::handle& tensor) {
   if (!view) return {};
   const py::object store = attribute(view, kStore);
   return store ? attribute(store, kBytes) : py::object();
+}
+
+// The value of a Master of Python's.
+inline const at::Tensor& value_of(const py::handle& master) {
+  static PyObject* const kValue = PyUnicode_InternFromString("value");
+  const py::object value = attribute(master, kValue);
+  if (!value || !THPVariable_Check(value.ptr())) type_error("a master is no tensor");
+  return THPVariable_Unpack(value.ptr());
 }
 
 }  // namespace narrowcast

@@ -3,11 +3,8 @@
 // instructions, finds a step done or not begun.
 #pragma once
 
-#include <torch/csrc/autograd/python_variable.h>
-
 #include "bindings/bytes.hpp"
 #include "bindings/changes.hpp"
-#include "bindings/errors.hpp"
 #include "bindings/python_tensors.hpp"
 
 namespace narrowcast {
@@ -48,9 +45,7 @@ class StoreHandle {
   // All that has been written to the value is known: Master.note().
   static void note(const py::object& master) {
     if (attribute(master, kVersion).is_none()) return;
-    const py::object value = attribute(master, kValue);
-    if (!THPVariable_Check(value.ptr())) type_error("a master is no tensor");
-    set(master, kVersion, py::int_(THPVariable_Unpack(value.ptr())._version()));
+    set(master, kVersion, py::int_(value_of(master)._version()));
   }
   static void set(const py::handle& object, PyObject* name, const py::handle& value) {
     if (PyObject_SetAttr(object.ptr(), name, value.ptr()) != 0) throw py::error_already_set();
@@ -59,7 +54,6 @@ class StoreHandle {
   inline static PyObject* const kView = PyUnicode_InternFromString("_view");
   inline static PyObject* const kStore = PyUnicode_InternFromString("store");
   inline static PyObject* const kMaster = PyUnicode_InternFromString("master");
-  inline static PyObject* const kValue = PyUnicode_InternFromString("value");
   inline static PyObject* const kVersion = PyUnicode_InternFromString("version");
   inline static PyObject* const kStale = PyUnicode_InternFromString("stale");
   inline static PyObject* const kSaved = PyUnicode_InternFromString("saved");

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch import nn
+from torch.distributed._composable.contract import _get_registry
 
 from narrowcast import callers
-from narrowcast.fsdp import torch_names
 
 # Callers of what is sharded, by the beginnings of their modules' names, as messages say it.
 _CALLERS = {
@@ -50,4 +50,4 @@ def _is_checkpointed(module: nn.Module) -> bool:
     wrapper = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.CheckpointWrapper"
     if wrapper in names or getattr(module, "gradient_checkpointing", False) is True:
         return True
-    return "checkpoint" in torch_names.composables_of(module)
+    return "checkpoint" in (_get_registry(module) or ())

@@ -25,7 +25,7 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    if torch_names.is_distributing() and not torch_names.is_sharding():
+    if dtensors.is_distributing() and not torch_names.is_sharding():
         return distributing.parts(tensor, chunks, dim)
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():

@@ -122,13 +122,6 @@ def modules_of(parameter) -> list:
     return [info.module, *info.shared_modules]
 
 
-def composables_of(module) -> tuple[str, ...]:
-    """The names of torch's composable functions that a module was given to."""
-    from torch.distributed._composable.contract import _get_registry
-
-    return tuple(_get_registry(module) or ())
-
-
 def all_managed() -> dict:
     """Every sharded parameter, with the group that has it and its FSDPParam."""
     return {sharded(parameter): (group, parameter) for group, parameter in _parameters()}
@@ -251,8 +244,3 @@ def being_sharded() -> torch.Tensor:
 def is_measuring() -> bool:
     """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
     return callers.argument_of("_init_sharded_post_forward_param_metadata") is not None
-
-
-def is_distributing() -> bool:
-    """Whether distribute_tensor is calling, which cuts a weight in the same way."""
-    return any(frame.f_code.co_name == "_split_tensor" for frame in callers.frames())

@@ -102,6 +102,9 @@ class Tables:
         copied the shard, or the user has put another tensor into the state, whose value it then is.
         """
         state, value = entry.state, local._store.master.value
+        if "master" not in state and entry.parameter not in self._masters:
+            # It was of float32, and its own master, until nc.convert made a weight of it.
+            state["master"] = dtensors.like(entry.parameter, local.master)
         if value.numel() != local.numel():
             raise ValueError(
                 f"{entry.name}: state master has shape {tuple(value.shape)}, the parameter "

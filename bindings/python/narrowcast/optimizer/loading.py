@@ -25,8 +25,12 @@ def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     made = states.missing(optimizer, {parameter for parameter, _, _ in pairs}.__contains__)
     for parameter, name, saved in pairs:
         state = made.get(parameter) or optimizer.state[parameter]
+        saved_state.check_type(f"{name}: its state in the state dict", saved, dict)
         not_saved = torchs_adam.NOT_THEIRS if theirs else _absent(saved)
-        saved_state.check({k: v for k, v in state.items() if k not in not_saved}, saved, name)
+        taken = {k: v for k, v in state.items() if k not in not_saved}
+        if _is_own_master(parameter, saved):
+            taken["master"] = parameter.detach()
+        saved_state.check(taken, saved, name)
     pairs_of_groups = _options(optimizer, state_dict, check_group)
     for group, options in pairs_of_groups:
         group.update(options)
@@ -54,6 +58,12 @@ def _absent(saved: dict) -> set[str]:
     return {"history"} - set(saved)
 
 
+def _is_own_master(parameter: torch.Tensor, saved: dict) -> bool:
+    """Whether a plain float32 parameter gets a master, which another of a narrower dtype had."""
+    is_plain = not isinstance(dtensors.local_of(parameter), QuantizedTensor)
+    return is_plain and parameter.dtype == torch.float32 and "master" in saved
+
+
 def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], theirs: bool) -> None:
     """Values into the state. Of torch's Adam they say nothing about weights."""
     seeds = {entry.parameter: entry.seed for entry in members.entries(optimizer)}
@@ -67,6 +77,8 @@ def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], theirs: bool) 
                 known = saved.get(key, 0)  # of no history, as after a write
                 fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
                 fill(known)
+            if _is_own_master(parameter, saved):
+                parameter.copy_(saved["master"])
             if not theirs:
                 _settle(parameter, state, seeds[parameter])
             optimizer.narrow.know(parameter, state)

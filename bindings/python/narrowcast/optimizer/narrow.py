@@ -22,6 +22,8 @@ class NarrowParameters:
 
     def lay_out(self, entries: list[Entry]) -> None:
         """`entries`: of all the optimizer's parameters, whose memory may be another one since."""
+        for entry in entries:
+            self._hand_over(entry.parameter, entry.state)
         self._entries = [one for one in entries if _is_narrow(one.parameter, one.state)]
         self._follow()
 
@@ -48,6 +50,18 @@ class NarrowParameters:
             differs = master.to(value.dtype) != value
             master.copy_(torch.where(differs, value.to(master.dtype), master))
         self.know(parameter, state)
+
+    def _hand_over(self, parameter: torch.Tensor, state: dict) -> None:
+        """nc.convert makes a weight of a shard, whose master is the shard's value. Where that is
+        what the state's was rounded to, the state's is the better one.
+        """
+        local = dtensors.local_of(parameter)
+        if not isinstance(local, QuantizedTensor) or self._masters.pop(parameter, None) is None:
+            return
+        value, master = local.master, dtensors.local_of(state["master"])
+        if value is not None and value.shape == master.shape:
+            is_rounded = master.to(parameter.dtype) == value.to(parameter.dtype)
+            local.write(torch.where(is_rounded, master, value))
 
     def _follow(self) -> None:
         for entry in self._entries:

@@ -11,6 +11,11 @@ from narrowcast.tensor import QuantizedTensor, dtensors, memory
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_ORIGIN = "It must come from FusedAdam, torch.optim.AdamW or Adam"
+_NO_MASTER = (
+    "FusedAdam saves none of a float32 parameter, which is its own: load such a checkpoint into a "
+    "model of float32, fully_shard it, and call nc.convert after that, which goes on with the state"
+)
 
 
 def matching(
@@ -75,14 +80,13 @@ def _check_names(groups: list[dict], saved_groups) -> None:
             )
 
 
-def check(state: dict, saved, name: str) -> None:
+def check(state: dict, saved: dict, name: str) -> None:
     """ValueError or TypeError unless a parameter's state can be that which was saved."""
-    check_type(f"{name}: its state in the state dict", saved, dict)
     for key, value in state.items():
         if key not in saved:
             raise ValueError(
-                f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
-                "come from FusedAdam, torch.optim.AdamW or Adam"
+                f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. "
+                + (_NO_MASTER if key == "master" else _ORIGIN)
             )
         if key == "step":
             _check_step(saved[key], name)

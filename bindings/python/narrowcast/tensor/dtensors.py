@@ -9,6 +9,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from narrowcast import callers
+
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """The local tensor of a DTensor; any other tensor itself."""
@@ -145,3 +147,8 @@ def _lives(group: dist.ProcessGroup | None) -> bool:
         return group is not None and bool(dist.get_process_group_ranks(group))
     except (KeyError, ValueError):
         return False
+
+
+def is_distributing() -> bool:
+    """Whether distribute_tensor is calling, which cuts a weight as fully_shard does."""
+    return any(frame.f_code.co_name == "_split_tensor" for frame in callers.frames())
