@@ -182,6 +182,11 @@ def test_what_is_no_offset_and_no_target(device):
         with pytest.raises(TypeError, match="its offset is"):
             nc.quantize_master_weights([weight], [value], [start])
     nc.quantize_master_weights([weight], [value], [torch.tensor(0)])
+    one, exchanged = torch.ones(1, device=device), value.t().contiguous()
+    for odd in (one.expand(N), torch._neg_view(value), exchanged.t()):
+        nc.quantize_master_weights([weight], [odd], [0])
+        expected = nc.quantize(odd.clone().view(SHAPE), "mxfp8_e4m3")
+        assert same(weight.dequantize(), expected.dequantize())
     target = torch.zeros(N, dtype=torch.uint8, device="meta")
     with pytest.raises(ValueError, match="fsdp_shard_model_weights on meta"):
         nc.quantize_master_weights([weight], [value], [0], None, [target])

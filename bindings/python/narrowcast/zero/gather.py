@@ -45,6 +45,7 @@ class Gather:
         group: dist.ProcessGroup | None,
     ) -> None:
         check_list("Gather", "weights", weights)
+        check_list("Gather", "ranges", ranges)
         self.group = group if group is not None and dist.get_world_size(group) > 1 else None
         stores = [store_of(f"weight {place}", weight) for place, weight in enumerate(weights)]
         self._world = 1 if self.group is None else dist.get_world_size(self.group)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from narrowcast.registry import USAGES
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, casting
 from narrowcast.tensor.store import Store
 
 
@@ -134,7 +134,8 @@ def _shard(what: str, weight, master, start) -> Shard:
             f"{what}: elements {start} to {start + master.numel()} are not all among the "
             f"{elements} of a {store.describe()}"
         )
-    return Shard(store, start, start + master.numel(), master.detach().reshape(-1))
+    run = casting.settled(master.detach()).reshape(-1).contiguous()
+    return Shard(store, start, start + master.numel(), run)
 
 
 def _offset(what: str, start) -> int:
