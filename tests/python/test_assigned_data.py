@@ -1,12 +1,14 @@
 """Assignments to `.data` of a QuantizedTensor: of one like it, or refused."""
 
 import copy
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 import narrowcast as nc
+import ranks
 from models import GATHERS, assert_same, same
 
 
@@ -51,3 +53,70 @@ def test_assigning_other_data_is_refused(value, format):
     with pytest.raises(NotImplementedError, match=r"\.data .*copy_"):
         q.data = value(format)
     assert torch.equal(q.dequantize(), before)
+
+
+# ---- module.to(), which gives what it has converted to the parameter by .data ----
+
+CONVERSIONS = {
+    "device": lambda module, device: module.to(device),
+    "dtype": lambda module, device: module.to(torch.bfloat16),
+    "same dtype": lambda module, device: module.to(torch.float32),
+    "shared memory": lambda module, device: module.share_memory(),
+    "empty": lambda module, device: module.to_empty(device=device),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_a_converted_parameter_is_the_same_one(format, device, name):
+    """With what others know it by: hooks, attributes, weak references."""
+    layer = nc.convert(torch.nn.Linear(64, 64, bias=False), format).to(device)
+    weight = layer.weight
+    known, weight.mark, calls = weakref.ref(weight), "mine", []
+    accumulator = weight.expand_as(weight).grad_fn.next_functions[0][0]  # as DDP has it
+    accumulator.register_hook(lambda *gradients: calls.append(gradients))
+    weight.register_post_accumulate_grad_hook(calls.append)
+    CONVERSIONS[name](layer, device)
+    assert layer.weight is weight and known() is weight and weight.mark == "mine"
+    assert type(weight) is nc.QuantizedTensor and isinstance(weight, torch.nn.Parameter)
+    layer(torch.ones(2, 64, dtype=weight.dtype, device=device)).sum().backward()
+    torch_forgets = name == "dtype"  # of plain parameters, too
+    assert len(calls) == (1 if torch_forgets else 2)  # the accumulator's hook
+    assert weight.grad.dtype == weight.dtype
+    if name != "empty":
+        assert same(weight.master, layer.weight.master)
+
+
+def test_other_ways_of_torch_to_convert(format):
+    layer = nc.convert(torch.nn.Linear(64, 64, bias=False), format)
+    before = layer.weight.dequantize()
+    for switch in (
+        torch.__future__.set_swap_module_params_on_conversion,
+        torch.__future__.set_overwrite_module_params_on_conversion,
+    ):
+        switch(True)
+        try:
+            layer.to(torch.bfloat16).to(torch.float32)
+        finally:
+            switch(False)
+        assert type(layer.weight) is nc.QuantizedTensor
+        assert isinstance(layer.weight, torch.nn.Parameter)
+        assert same(layer.weight.dequantize(), before)
+
+
+def in_ddp(mesh, name):
+    torch.manual_seed(0)
+    model = nc.convert(torch.nn.Linear(64, 64), name).to(mesh.device_type)
+    model = torch.nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group())
+    model.to(mesh.device_type).to(torch.float32)
+    optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        x = torch.full((4, 64), 1.0 + mesh.get_local_rank(), device=mesh.device_type)
+        model(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.module.weight.master.cpu()
+
+
+def test_torchs_ddp_reduces_gradients_of_converted_weights(format, device):
+    one, other = ranks.run(2, device, in_ddp, format)
+    assert same(one, other)

@@ -7,9 +7,13 @@ import itertools
 from unittest import mock
 
 import torch
+from megatron.core.dist_checkpointing import ShardedObject
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 
 from narrowcast.megatron import borrowed
+from narrowcast.zero.groups import together
+
+_LAYOUT = "narrowcast_layout"  # in a saved optimizer's state, beside Megatron's entries
 
 
 class Checkpoints:
@@ -34,16 +38,55 @@ class Checkpoints:
 
     def load_state_dict(self, state_dict):
         """Megatron's. Where it brings masters, the weights' bytes are made from them, which is
-        collective.
+        collective; what fails on one rank fails on all.
+
+        ValueError if the parameters lay in other buffers and buckets when a 'dp_reshardable' or
+        'dp_zero_gather_scatter' state was saved, which knows them by their places alone.
         """
-        with borrowed.for_optimizer():
+        if self.is_stub_optimizer:
+            with borrowed.for_optimizer():
+                super().load_state_dict(state_dict)
+            return
+        with together(self.data_parallel_group, "load_state_dict"), borrowed.for_optimizer():
+            self._check_layout(state_dict.get("optimizer"))
             super().load_state_dict(state_dict)
-        if not self.is_stub_optimizer:  # Megatron has put one tensor into the state of all
-            for state in self.optimizer.state.values():
+            for state in self.optimizer.state.values():  # Megatron gives one tensor to all
                 state["step"] = state["step"].clone()
         # Of this type Megatron loads by load_parameter_state_from_dp_zero.
         if state_dict.get("param_state_sharding_type") not in (None, "dp_zero_gather_scatter"):
             self._remake_model()
+
+    def _check_layout(self, saved) -> None:
+        layout = saved.get(_LAYOUT) if isinstance(saved, dict) else None
+        if layout is None:
+            return
+        pairs = itertools.zip_longest(_flat(layout), _flat(self._layout()))
+        for place, (theirs, own) in enumerate(pairs):
+            if theirs != own:
+                raise ValueError(
+                    f"parameter {place} of the optimizer's buffers was {theirs or 'none'} when "
+                    f"this state was saved, and is {own or 'none'}: it was saved by the places of "
+                    "parameters in their buffers, and which buffer one lies in depends on whether "
+                    "it is quantized. Load it into a model that quantizes the same layers, or save "
+                    'with distrib_optim_sharding_type="fully_reshardable"'
+                )
+
+    def _layout(self) -> list:
+        """By buffer and bucket the parameters, each with its name and shape."""
+        return [
+            [
+                [(self._name_of(one), tuple(one.shape)) for one in bucket.params_list]
+                for bucket in buffer.buckets
+            ]
+            for buffer in self.buffers
+        ]
+
+    def _name_of(self, parameter) -> str:
+        """Without the wrappers that a model is in."""
+        name = self._param_name(parameter)
+        while name.startswith("module."):
+            name = name.removeprefix("module.")
+        return name
 
     def load_parameter_state_from_dp_zero(self, state_dict, **options):
         with borrowed.for_optimizer():
@@ -67,7 +110,11 @@ class Checkpoints:
         'dp_zero_gather_scatter'; Megatron 0.16 itself lacks 'fully_sharded_model_space'.
         """
         named = _by_parameter(model_sharded_state_dict or {})
-        return super().sharded_state_dict(named, is_loading, sharding_type, metadata)
+        sharded = super().sharded_state_dict(named, is_loading, sharding_type, metadata)
+        inner = sharded.get("optimizer")
+        if isinstance(inner, ShardedObject) and not self.is_stub_optimizer:
+            inner.data = {**inner.data, _LAYOUT: self._layout()}
+        return sharded
 
     def sharded_param_state_fully_reshardable(self, *args, **kwargs):
         """Megatron's, with the places of parameters in what it gathers: that has no padding between
@@ -81,6 +128,16 @@ class Checkpoints:
         finally:
             for buffer, places in zip(self.buffers, maps, strict=True):
                 buffer.param_index_map = places
+
+
+def _flat(layout: list) -> list[str]:
+    """A line for each parameter."""
+    return [
+        f"{name} {'x'.join(map(str, shape))} in buffer {at}, bucket {number}"
+        for at, buffer in enumerate(layout)
+        for number, bucket in enumerate(buffer)
+        for name, shape in bucket
+    ]
 
 
 def _without_padding_of_buckets(buffer) -> dict:

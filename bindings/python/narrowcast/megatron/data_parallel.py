@@ -22,6 +22,8 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
 
     def __init__(self, config, ddp_config, module, *args, **kwargs):
         _refuse(ddp_config)
+        _refuse_dtypes(ddp_config, module)
+        _name_weights(module)
         with borrowed.for_data_parallelism(buckets.Buffer, buckets.BucketGroup):
             super().__init__(config, ddp_config, module, *args, **kwargs)
 
@@ -49,6 +51,26 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         """
         groups = self.bucket_groups + self.expert_parallel_bucket_groups
         return sum(group.packed_bytes for group in groups)
+
+
+def _name_weights(module: torch.nn.Module) -> None:
+    """For messages. Megatron tells a layer its path with a recipe alone."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, QuantizedTensor):
+            store = parameter._store
+            store.label = store.label._replace(name=name)
+
+
+def _refuse_dtypes(ddp_config, module: torch.nn.Module) -> None:
+    """ValueError where Megatron would have gradients of several dtypes in one buffer."""
+    trained = (one for one in module.parameters() if one.requires_grad)
+    dtypes = {one.dtype for one in trained if isinstance(one, QuantizedTensor)}
+    if len(dtypes) > 1 and not ddp_config.grad_reduce_in_fp32:
+        raise ValueError(
+            f"the quantized weights are of {' and '.join(sorted(map(str, dtypes)))}, and gradients "
+            "are reduced in the weights' dtype: set grad_reduce_in_fp32=True in "
+            "DistributedDataParallelConfig, or make all of one dtype"
+        )
 
 
 def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:

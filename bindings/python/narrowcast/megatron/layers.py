@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from megatron.core.tensor_parallel import layers
 
 from narrowcast import conversion
 from narrowcast.megatron.linear import linear
 from narrowcast.megatron.options import Options, chosen
 from narrowcast.tensor import QuantizedTensor
+
+# An attribute of frozen parameters that keep their masters, where an optimizer has taken others'.
+ALONE = "narrowcast_keeps_master"
 
 
 class _QuantizedWeight:
@@ -98,14 +102,18 @@ class _QuantizedWeight:
         cut elsewhere: the master, float32, itself and no copy; or, where an optimizer has taken the
         masters, the decoded value in the weight's dtype. Whoever loads into it calls
         load_state_dict afterwards, as Megatron's checkpoints do.
+
+        Megatron has layers alike under one key, which takes one dtype. So it is the weight's where
+        other layers may have plain weights (a recipe), or some are frozen and keep their masters.
         """
         sharded = super().sharded_state_dict(prefix, sharded_offsets, metadata)
+        has_recipe = getattr(self.config, "quant_recipe", None) is not None
         for entry in sharded.values():
             weight = entry.data
             if isinstance(weight, QuantizedTensor):
                 value = weight.detach().master
-                if value is None:
-                    value = weight.detach().dequantize(weight.dtype)
+                if value is None or has_recipe or getattr(weight, ALONE, False):
+                    value = _in_own_dtype(weight.detach(), value)
                     value.quantized_weight = weight  # for the optimizer, which asks by parameters
                 entry.data, entry.dtype = value, value.dtype
         return sharded
@@ -117,6 +125,11 @@ class ColumnParallelLinear(_QuantizedWeight, layers.ColumnParallelLinear):
 
 class RowParallelLinear(_QuantizedWeight, layers.RowParallelLinear):
     """Megatron's layer, whose weight is cut along its columns, with a weight in a format."""
+
+
+def _in_own_dtype(weight: QuantizedTensor, master) -> torch.Tensor:
+    """The value, as a tensor of its own."""
+    return weight.dequantize(weight.dtype) if master is None else master.to(weight.dtype, copy=True)
 
 
 def _name(layer, quantization_config=None) -> str:

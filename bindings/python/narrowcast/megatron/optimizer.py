@@ -6,7 +6,7 @@ import torch
 from megatron.core.optimizer import distrib_optimizer
 
 from narrowcast import zero
-from narrowcast.megatron import borrowed, checkpoints, data_parallel, masters
+from narrowcast.megatron import borrowed, checkpoints, data_parallel, layers, masters
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -39,11 +39,15 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
                 self._weights, self._masters, self._offsets = every
         for weight in self._weights:  # all of them on every rank: the shards are the masters now
             weight.clear_high_precision_init_val()
-        if self._weights:
+        for chunk in model_chunks:
+            for parameter in chunk.parameters():
+                if isinstance(parameter, QuantizedTensor) and not parameter.requires_grad:
+                    setattr(parameter, layers.ALONE, True)
+        if not self.is_stub_optimizer:
+            # Collective, also without weights: another rank's recipe may have quantized some.
             shards = self._weights, self._masters, self._offsets
             zero.fuse(self.optimizer, *shards, self.data_parallel_group)
-        if not self.is_stub_optimizer:  # Megatron saves and loads state before the first step, too
-            self.optimizer.make_state()
+            self.optimizer.make_state()  # which Megatron saves and loads before the first step, too
 
     @classmethod
     def _build_model_and_main_param_groups(
@@ -91,9 +95,8 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         """Collective: all parameters, on all ranks, from masters that no step has made."""
         for chunk in self.model_chunks:
             chunk.finish_gathers()
-        if self._weights:
-            shards = self._weights, self._masters, self._offsets
-            zero.quantize_master_weights(*shards, self.data_parallel_group)
+        shards = self._weights, self._masters, self._offsets
+        zero.quantize_master_weights(*shards, self.data_parallel_group)
         self._copy_main_params_to_model_params()
         for chunk in self.model_chunks:
             chunk.start_param_sync(force_sync=True)

@@ -83,7 +83,33 @@ def _replace(func, args, kwargs):
             "plain tensor in the place of a quantized weight. Use module.to(dtype), which changes "
             "the weight's logical dtype and keeps its bytes"
         )
+    if _goes_by_data(tensor, converted):
+        converted.__class__ = _ByData
+        return True
     return as_torch_does(func, args, kwargs)
+
+
+class _ByData(QuantizedTensor):
+    """What nn.Module gives to a parameter as it does with plain ones: by `.data`, with which the
+    parameter keeps its hooks (DistributedDataParallel's, Megatron's) and may have weak references.
+    Tensors that can be taken apart it swaps instead, so for that moment this one cannot.
+    """
+
+    __slots__ = ()
+
+    @property
+    def __tensor_flatten__(self):
+        raise AttributeError
+
+
+def _goes_by_data(tensor: torch.Tensor, converted: torch.Tensor) -> bool:
+    others = torch.__future__  # ways to put a converted tensor in a parameter's place
+    if others.get_swap_module_params_on_conversion():
+        return False
+    if others.get_overwrite_module_params_on_conversion():
+        return False
+    both = isinstance(tensor, QuantizedTensor) and isinstance(converted, QuantizedTensor)
+    return both and tensor.device.type != "meta" and _are_interchangeable(tensor, converted)
 
 
 @handles(torch.Tensor.data.__set__)
@@ -99,8 +125,11 @@ def _assign_data(func, args, kwargs):
             "which sets the bytes and the master; before a merge of peft's that does so (DoRA, "
             "IA3, safe_merge=True and others), nc.to_plain(model)"
         )
-    as_torch_does(func, args, kwargs)
-    tensor.look_at(value._view)
+    if isinstance(value, _ByData):
+        value.__class__ = QuantizedTensor
+    if tensor is not value:
+        as_torch_does(func, args, kwargs)
+        tensor.look_at(value._view)
     return None
 
 

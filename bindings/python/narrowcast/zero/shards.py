@@ -60,7 +60,8 @@ def kind(store: Store) -> str:
 
 def line(store: Store) -> str:
     """What all ranks must have alike of a weight."""
-    return f"{store.label.name}, {kind(store)}" if store.label.name else kind(store)
+    facts = f"{kind(store)}, {store.label.products} products"
+    return f"{store.label.name}, {facts}" if store.label.name else facts
 
 
 def read(
