@@ -30,19 +30,26 @@ struct Operand {
   bool has_pad(int64_t rows, int64_t columns) const {
     return layout.scale_pad_rows == rows && layout.scale_pad_columns == columns;
   }
+  bool has_scale_per(int64_t rows, int64_t columns) const {
+    return layout.scale_per_rows == rows && layout.scale_per_columns == columns;
+  }
   // Scales of 1 x 128 stored as [groups, rows], where rows that are a multiple of 4 have no
-  // padding; and of 128 x 128 as [blocks, groups], padded to 4 groups.
+  // padding; and of 128 x 128 as [blocks, groups], padded to 4 groups. Each is stored once.
   bool is_in_groups() const {
-    return has_block(1, 128) && layout.scale_transposed && (has_pad(1, 4) || has_pad(1, 1));
+    return has_block(1, 128) && has_scale_per(1, 128) && layout.scale_transposed &&
+           (has_pad(1, 4) || has_pad(1, 1));
   }
   bool is_in_squares() const {
-    return has_block(128, 128) && !layout.scale_transposed && has_pad(1, 4);
+    return has_block(128, 128) && has_scale_per(128, 128) && !layout.scale_transposed &&
+           has_pad(1, 4);
   }
   // Scales are stored for each 1 x columns, in the padding that units of sm_100 read.
-  bool has_scale_per(int64_t columns) const {
-    return layout.scale_per_rows == 1 && layout.scale_per_columns == columns &&
+  bool has_scales_for_sm100(int64_t columns) const {
+    return has_scale_per(1, columns) &&
            (layout.scale_transposed ? has_pad(4, 128) : has_pad(128, 4));
   }
+  // Two codes a byte.
+  bool is_packed_e2m1() const { return is(Element::kE2M1) && layout.element_bits == 4; }
   bool is_8_bit_float() const { return is(Element::kE4M3) || is(Element::kE5M2); }
 
   std::string text() const {
@@ -78,12 +85,12 @@ nc_product_kind kind_of(const Operand& a, const Operand& b) {
     }
   }
   // Those of sm_100 read their operands in either order.
-  if (both_have(a, b, ScaleType::kE8M0) && a.has_scale_per(32) && b.has_scale_per(32) &&
+  if (both_have(a, b, ScaleType::kE8M0) && a.has_scales_for_sm100(32) && b.has_scales_for_sm100(32) &&
       are_8_bit_floats(a, b))
     return NC_1X32_E8M0;
   const bool two_levels = a.plan->two_levels && b.plan->two_levels;
-  if (two_levels && both_have(a, b, ScaleType::kE4M3Scale) && a.has_scale_per(16) &&
-      b.has_scale_per(16) && a.is(Element::kE2M1) && b.is(Element::kE2M1) && in_order)
+  if (two_levels && both_have(a, b, ScaleType::kE4M3Scale) && a.has_scales_for_sm100(16) &&
+      b.has_scales_for_sm100(16) && a.is_packed_e2m1() && b.is_packed_e2m1() && in_order)
     return NC_1X16_E4M3;
   return NC_DECODED;
 }

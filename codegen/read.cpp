@@ -56,7 +56,8 @@ Format read_root(TableReader root) {
   quantize.finish();
 
   format.has_products = root.has("products");
-  if (format.has_products) format.products = read_products(root.table("products"));
+  TableReader products = root.table("products");
+  if (format.has_products) format.products = read_products(products);
 
   root.finish();
   return format;

@@ -7,10 +7,11 @@
 
 namespace narrowcast::codegen {
 
+std::string Source::file() const { return path.substr(path.find_last_of('/') + 1); }
+
 std::string Source::stem() const {
-  const size_t slash = path.find_last_of('/');
-  const std::string file = slash == std::string::npos ? path : path.substr(slash + 1);
-  return file.substr(0, file.find_last_of('.'));
+  const std::string name = file();
+  return name.substr(0, name.find_last_of('.'));
 }
 
 bool Source::in_tree() const {

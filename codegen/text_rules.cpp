@@ -16,9 +16,19 @@ bool is_snake_case(std::string_view name) {
                      [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
+// Text that is shown as it is, in lists and in pictures: no control characters, those of two bytes
+// among them, and none of the two that XML has not; and something to be seen.
 bool one_line(std::string_view text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::any_of(text.begin(), text.end(), is_control)) return false;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    const bool is_of_two_bytes = text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (is_of_two_bytes) return false;
+  }
+  for (const std::string_view outside_xml : {"\xef\xbf\xbe", "\xef\xbf\xbf"}) {
+    if (text.find(outside_xml) != std::string_view::npos) return false;
+  }
+  return text.find_first_not_of(' ') != std::string_view::npos;
 }
 
 // A full stop behind a word of three letters and more, and a capital after it: "such as e.g.
@@ -70,25 +80,25 @@ void name_is_short(const Format& format, Diagnostics& diagnostics) {
 }
 
 void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
-  const std::string stem = diagnostics.source().stem();
-  if (!known(format.name) || format.name.value == stem) return;
+  const std::string file = diagnostics.source().file();
+  if (!known(format.name) || format.name.value + ".toml" == file) return;
   diagnostics.add(format.name.at,
                   "format " + in_quotes(format.name.value) + " stands in a file named " +
-                      quote_of(stem) + ".toml",
+                      quote_of(file),
                   "rename one of them: a format is looked up by the name of its file");
 }
 
 void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {
   if (!known(format.summary)) return;
   const std::string& summary = format.summary.value;
-  if (one_line(summary) && !summary.empty() && !two_sentences(summary)) return;
+  if (one_line(summary) && !two_sentences(summary)) return;
   diagnostics.add(format.summary.at, "summary is not one sentence on one line",
                   "lists show it beside the name; more belongs in a comment");
 }
 
 void reference_is_one_line(const Format& format, Diagnostics& diagnostics) {
   if (!known(format.reference)) return;
-  if (one_line(format.reference.value) && !format.reference.value.empty()) return;
+  if (one_line(format.reference.value)) return;
   diagnostics.add(format.reference.at, "reference is not a text on one line",
                   "it names the paper or standard that says what the bytes mean");
 }

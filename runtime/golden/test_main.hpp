@@ -35,7 +35,7 @@ inline int check(const nc_plugin& plugin, std::initializer_list<Bytes> cases) {
   return faults;
 }
 
-// The one argument is the plugin's file.
+// The one argument is the plugin's file. 1: other bytes; 3: the file cannot be loaded.
 inline int test_main(int argc, char** argv, std::initializer_list<Bytes> cases) {
   if (argc != 2) {
     std::fprintf(stderr, "usage: %s PLUGIN\n", argv[0]);
@@ -43,6 +43,9 @@ inline int test_main(int argc, char** argv, std::initializer_list<Bytes> cases) 
   }
   try {
     return check(load_plugin(argv[1]), cases) == 0 ? 0 : 1;
+  } catch (const PluginError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 3;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

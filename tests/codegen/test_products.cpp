@@ -99,6 +99,24 @@ TEST_CASE("scales in another padding than a unit reads") {
   }
 }
 
+// The forward's kind, of a spec of this tree with some of its text replaced.
+nc_product_kind forward_of(const std::string& name, const std::string& old,
+                           const std::string& text) {
+  std::string spec = text_of(kSource / "spec" / (name + ".toml"));
+  const size_t at = spec.find(old);
+  REQUIRE(at != std::string::npos);
+  spec.replace(at, old.size(), text);
+  return plan_of(Source{name + ".toml", spec}).products.product[NC_PRODUCT_FORWARD].kind;
+}
+
+TEST_CASE("scales that are stored more than once, and codes that are not packed") {
+  // As written they have a unit.
+  CHECK(forward_of("fp8_block128", "[rowwise]", "[rowwise]") == NC_1X128_BY_128X128);
+  CHECK(forward_of("nvfp4", "\n[rowwise]", "\n[rowwise]") == NC_1X16_E4M3);
+  CHECK(forward_of("fp8_block128", "[rowwise]", "[rowwise]\nscale_per = [1, 128]") == NC_DECODED);
+  CHECK(forward_of("nvfp4", "\n[rowwise]", "\nelement.packing = \"byte\"\n[rowwise]") == NC_DECODED);
+}
+
 TEST_CASE("decoded values in significant bits") {
   const std::pair<const char*, int> rows[] = {
       {"fp8_e4m3", 4}, {"fp8_e5m2", 3}, {"fp8_block128", 4}, {"mxfp8_e4m3", 4},   {"mxfp6_e2m3", 4},

@@ -113,3 +113,99 @@ def test_a_golden_test_that_dies(spec, tmp_path, monkeypatch, capsys):
     error = error_of(capsys, *built)
     assert f"the golden test of {NAME} was ended by SIGILL" in error
     assert "for another processor" in error
+
+
+# ---- what was there before ----
+
+
+def test_a_damaged_plugin_is_made_anew(spec, tmp_path, capsys):
+    """It looks newer than all that it is made from."""
+    out = tmp_path / "out"
+    assert main(["build", *QUICK, str(spec), "-o", str(out)]) == 0
+    plugin = out / f"{NAME}.so"
+    whole = plugin.read_bytes()
+    plugin.write_bytes(whole[:-1000])
+    capsys.readouterr()
+    assert main(["build", *QUICK, str(spec), "-o", str(out)]) == 0
+    assert f"{plugin} cannot be loaded, and is made anew" in capsys.readouterr().out
+    assert plugin.read_bytes() == whole
+
+
+def test_the_build_folder_of_another_project(spec, tmp_path, capsys):
+    (tmp_path / "build").mkdir()
+    cache = tmp_path / "build" / "CMakeCache.txt"
+    cache.write_text("MY_OPTION:STRING=42\n")
+    error = error_of(capsys, "build", *QUICK, spec, "-o", tmp_path)
+    assert "was made by another CMake project" in error
+    assert cache.read_text() == "MY_OPTION:STRING=42\n"
+    assert sorted(tmp_path.glob("build/*")) == [cache]
+
+
+def test_a_folder_that_links_to_itself(spec, tmp_path, capsys):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert "name another with -o" in error_of(capsys, "build", *QUICK, spec, "-o", loop)
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["build", "x.toml", "-o", ""], "it is empty: name a folder"),
+        (["show", "nvfp4", "--shape", "99999999999999999999x1"], "more elements than any memory"),
+        (["show", "nvfp4", "--shape", "9223372036854775806x9223372036854775806"], "any memory"),
+    ],
+)
+def test_arguments_that_make_no_sense(capsys, arguments, words):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_a_spec_that_is_given_twice(spec, capsys):
+    assert main(["check", str(spec), str(spec)]) == 0
+    assert capsys.readouterr().out == f"{spec}: no errors\n"
+
+
+def test_a_spec_whose_name_begins_with_a_dash(spec, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-x").mkdir()
+    (tmp_path / "-x" / spec.name).write_text(spec.read_text())
+    assert main(["check", "--", f"-x/{spec.name}"]) == 0
+
+
+def test_check_says_that_a_name_is_taken(tmp_path, capsys, format):
+    spec = write(tmp_path, SPEC | {"format": format})
+    assert main(["check", str(spec)]) == 0
+    assert "comes with narrowcast, so build refuses it" in capsys.readouterr().out
+    assert main(["check", str(toolchain.specs() / f"{format}.toml")]) == 0
+    assert "refuses" not in capsys.readouterr().out
+
+
+def test_ctrl_c(spec, capsys, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "_generate", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(spec)])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "narrowcast: interrupted\n"
+
+
+def test_compilers_as_environments_name_them(monkeypatch, tmp_path):
+    compiler = toolchain.cxx_compiler()
+    spaced = tmp_path / "a b" / "g++"
+    spaced.parent.mkdir()
+    spaced.symlink_to(compiler)
+    for wanted, expected in (
+        (str(spaced), str(spaced)),
+        (f"{compiler} -DX=1", f"{compiler};-DX=1"),
+    ):
+        monkeypatch.setenv("CXX", wanted)
+        assert toolchain.cxx_compiler() == expected
+    monkeypatch.setenv("CUDACXX", str(tmp_path / "nvcc"))
+    with pytest.raises(toolchain.BuildError, match=r"there is no such program\. Set it to nvcc"):
+        toolchain.cuda_compiler()

@@ -18,7 +18,7 @@ def found(path: Path) -> list[Path]:
     RuntimeWarning if the folder of a file lets everybody put another in its place.
     """
     try:
-        files = sorted(path.glob("*.so")) if path.is_dir() else None
+        files = _plugins_in(path) if path.is_dir() else None
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise PluginError(f"plugin '{path}': {error.strerror}") from None
     if files is None:
@@ -35,6 +35,12 @@ def found(path: Path) -> list[Path]:
     for file in files:
         _check_file(file)
     return files
+
+
+def _plugins_in(folder: Path) -> list[Path]:
+    """OSError for a folder that may not be looked into, which Path.glob takes for an empty one."""
+    with os.scandir(folder) as entries:
+        return sorted(folder / entry.name for entry in entries if entry.name.endswith(".so"))
 
 
 def _check_file(path: Path) -> None:

@@ -20,14 +20,21 @@ from narrowcast.command.toolchain import BuildError
 _COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)-kernels-(\w+)\.dir/")
 _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
+_OPTIONS = ("--check-specs", "-o")  # of the generator
+_CANNOT_LOAD = 3  # the exit status of a golden test: runtime/golden/test_main.hpp
 
 
 def check(specs: Sequence[str]) -> bool:
     """Reads specs; prints every error on standard error, and what is right. True if all are."""
+    specs = _once(specs)
     if not _generate("--check-specs", *specs):
         return False
+    shipped = {path.stem for path in registry.shipped_plugins()}
     for spec in specs:
+        own = toolchain.specs() / Path(spec).name
         print(f"{spec}: no errors")
+        if Path(spec).stem in shipped and not os.path.samefile(spec, own):
+            print(f"{spec}: a format of this name comes with narrowcast, so build refuses it")
     return True
 
 
@@ -41,6 +48,7 @@ def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test:
     no_test    the golden test of each is neither compiled nor run
     """
     start = time.monotonic()
+    specs = _once(specs)
     formats = _formats_of(specs)
     if not _generate("--check-specs", *specs):
         return False
@@ -65,6 +73,8 @@ def _compile(formats: Sequence[str], output: Path, gpu: str, baseline: bool, no_
         print(f"{name}: generated {output / 'generated' / name}")
     project = _Project(output.resolve(), gpu, baseline)
     project.configure()
+    for name in formats:
+        project.drop_damaged(name)
     project.compile(formats, ("format",) if no_test else ("format", "golden"))
     for name in formats:
         print(f"{name}: built {output / name}.so")
@@ -74,6 +84,16 @@ def _compile(formats: Sequence[str], output: Path, gpu: str, baseline: bool, no_
             f"{', '.join(faulty)}: other bytes than the spec means. The fault is not in the spec, "
             "but in narrowcast or in the compiler: please report it, with both versions"
         )
+
+
+def _without_plugins() -> dict[str, str]:
+    """An environment in which the package loads its own formats alone."""
+    return {key: value for key, value in os.environ.items() if key != "NARROWCAST_PLUGINS"}
+
+
+def _once(specs: Sequence[str]) -> list[str]:
+    """Each file once, however often it is named."""
+    return list({os.path.realpath(spec): spec for spec in specs}.values())
 
 
 def _formats_of(specs: Sequence[str]) -> list[str]:
@@ -98,7 +118,12 @@ def _generate(*arguments: str | Path) -> bool:
     """Runs the generator, whose errors are made for users. Its list of written files is not. Specs
     may name the formats that come with narrowcast.
     """
-    answer = processes.run(toolchain.generator(), "--known", toolchain.specs(), *arguments)
+    # What begins with a dash is an option to the generator, unless it is a path.
+    words = [*arguments]
+    for place, word in enumerate(words):
+        if str(word).startswith("-") and word not in _OPTIONS:
+            words[place] = os.path.join(os.curdir, word)
+    answer = processes.run(toolchain.generator(), "--known", toolchain.specs(), *words)
     print(answer.stderr, end="", file=sys.stderr, flush=True)
     if died := processes.death(answer.returncode):
         raise BuildError(f"the generator {died}")
@@ -118,8 +143,8 @@ class _Project:
         command = [self.cmake, "-S", str(toolchain.sources()), "-B", str(self.build), "-G", tool]
         command += [f"-D{key}={value}" for key, value in settings.items()]
         # CMake remembers compilers and sources: where they are others now, it starts afresh.
-        stamp, made_with = self.build / "made_with.json", json.dumps(command)
-        if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_with:
+        stamp, made_with = self.build / folder.STAMP, json.dumps(command)
+        if not stamp.exists() or stamp.read_bytes() != made_with.encode():
             command.append("--fresh")
         answer = processes.run(*command)
         if answer.returncode != 0:
@@ -127,6 +152,18 @@ class _Project:
         stamp.write_text(made_with, encoding="utf-8")
         machines = " and ".join(f"the {m[1]} ({m[2]})" for m in _MACHINES.finditer(answer.stdout))
         print(f"compiling for {machines}{self._why_no_gpu(machines)}", flush=True)
+
+    def drop_damaged(self, name: str) -> None:
+        """Removes a plugin that cannot be loaded: whatever has damaged it, it looks new."""
+        plugin = self.folder / f"{name}.so"
+        if not plugin.exists() and not plugin.is_symlink():
+            return
+        # In another process: a plugin stays loaded, and this one is to be made anew.
+        load = "import sys, narrowcast._C as c; c.load_plugin(sys.argv[1])"
+        answer = processes.run(sys.executable, "-c", load, str(plugin), env=_without_plugins())
+        if answer.returncode != 0:
+            print(f"{name}: {plugin} cannot be loaded, and is made anew")
+            plugin.unlink()
 
     def compile(self, formats: Sequence[str], kinds: Sequence[str]) -> None:
         """Prints a line for each kernel file, with the seconds since the start."""
@@ -152,6 +189,10 @@ class _Project:
         print(answer.stderr, end="", file=sys.stderr)
         if died := processes.death(answer.returncode):
             raise BuildError(f"the golden test of {name} {died}")
+        if answer.returncode == _CANNOT_LOAD:
+            raise BuildError(
+                f"{name}: the plugin was damaged while it was tested. Build it once more"
+            )
         return answer.returncode == 0
 
     def _settings(self) -> dict[str, str]:

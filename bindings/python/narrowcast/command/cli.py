@@ -13,6 +13,9 @@ import narrowcast
 from narrowcast.command import build, reports
 from narrowcast.errors import PluginError
 
+_INTERRUPTED = 130  # the exit status that shells give to a program that Ctrl-C has ended
+_MOST_DIGITS, _MOST_ELEMENTS = 17, 2**56  # of a shape
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. Returns the exit status: 0, or 1 after an error."""
@@ -29,6 +32,9 @@ def _run(command, options: dict) -> bool:
         return command(**options) in (None, True)
     except (ValueError, PluginError, build.BuildError) as error:
         print(f"narrowcast: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("narrowcast: interrupted", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
     except BrokenPipeError:  # whoever reads has read enough
         pass
     except OSError as error:
@@ -88,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
-    folder = {"required": True, "type": Path, "metavar": "DIR"}
+    folder = {"required": True, "type": _folder, "metavar": "DIR"}
     parser.add_argument("-o", "--output", **folder, help="made if it is not there")
     gpu = {"choices": ("auto", "on", "off"), "default": "auto"}
     parser.add_argument("--gpu", **gpu, help="GPU kernels: auto (the default) where nvcc is")
@@ -98,8 +104,16 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-test", action="store_true", help=untested)
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: name a folder, or . for this one")
+    return Path(text)
+
+
 def _shape(text: str) -> tuple[int, int]:
     rows, _, columns = text.lower().partition("x")
     if not (rows.isdecimal() and columns.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not ROWSxCOLUMNS, such as 300x520")
+    if max(len(rows), len(columns)) > _MOST_DIGITS or int(rows) * int(columns) > _MOST_ELEMENTS:
+        raise argparse.ArgumentTypeError(f"{text!r} has more elements than any memory (2^56)")
     return int(rows), int(columns)

@@ -12,6 +12,7 @@ from narrowcast.command.toolchain import BuildError
 # What CMake and ninja take for something else in a path; and make, besides.
 _REFUSED, _REFUSED_BY_MAKE = ';"\\$*?[]|', "#%:"
 _TELL_EVERY = 10  # seconds
+STAMP = "made_with.json"  # in build/
 
 
 def make(folder: Path, tool: str) -> None:
@@ -19,6 +20,11 @@ def make(folder: Path, tool: str) -> None:
     CMake's name `tool`) cannot read.
     """
     _check_name(folder, tool)
+    if _is_foreign(folder):
+        raise BuildError(
+            f"{folder / 'build'} was made by another CMake project, whose settings would be lost: "
+            "name another folder with -o"
+        )
     try:
         # Whatever the umask, others may not write: nc.load refuses a folder where they may.
         folder.mkdir(mode=0o775, parents=True, exist_ok=True)
@@ -32,8 +38,17 @@ def make(folder: Path, tool: str) -> None:
         raise BuildError(f"the folder {folder} cannot be written to: name another with -o")
 
 
+def _is_foreign(folder: Path) -> bool:
+    """Whether somebody else configures a project there."""
+    build = folder / "build"
+    return (build / "CMakeCache.txt").exists() and not (build / STAMP).exists()
+
+
 def _check_name(folder: Path, tool: str) -> None:
-    path = folder.resolve()
+    try:
+        path = folder.resolve()
+    except (OSError, RuntimeError):  # links that go round in a circle
+        raise BuildError(f"the folder {folder} cannot be found: name another with -o") from None
     refused = _REFUSED + (_REFUSED_BY_MAKE if tool == "Unix Makefiles" else "")
     wrong = next((c for c in str(path) if c in refused or not _is_plain(c)), None)
     if wrong is not None:

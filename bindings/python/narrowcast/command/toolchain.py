@@ -53,9 +53,12 @@ def build_tool() -> str:
 def cxx_compiler() -> str:
     """The C++ compiler: $CXX, or the system's."""
     if wanted := os.environ.get("CXX"):
-        if not _find(wanted.split()[0]):
+        if whole := _find(wanted):
+            return os.path.abspath(whole)
+        program, *options = wanted.split() or [""]
+        if not (found := _find(program)):
             raise BuildError(f"CXX={wanted}: there is no such program. Set it to a C++ compiler")
-        return wanted
+        return ";".join([os.path.abspath(found), *options])  # a list of CMake's
     for name in ("c++", "g++", "clang++"):
         if found := _find(name):
             return found
@@ -67,8 +70,12 @@ def cxx_compiler() -> str:
 
 def cuda_compiler() -> str | None:
     """nvcc: $CUDACXX, or the one on the path or where CUDA is usually installed."""
+    if wanted := os.environ.get("CUDACXX"):
+        if not (found := _find(wanted)):
+            raise BuildError(f"CUDACXX={wanted}: there is no such program. Set it to nvcc")
+        return os.path.abspath(found)
     usual = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
-    return _find(os.environ.get("CUDACXX") or "nvcc") or _find(str(usual))
+    return _find("nvcc") or _find(str(usual))
 
 
 def _find(name: str) -> str | None:
