@@ -6,6 +6,7 @@
 #include "bindings/module.hpp"
 #include "bindings/plugin.hpp"
 #include "runtime/plugin/registry.hpp"
+#include "runtime/products/kind_of.hpp"
 #include "runtime/products/kinds.hpp"
 
 namespace narrowcast {
@@ -105,6 +106,18 @@ py::dict format_facts(const Plugin& plugin) {
       "products"_a = products_facts(format.products), "cuda"_a = plugin.table->cuda != nullptr);
 }
 
+// Of the formats as they are loaded: see NC_PRODUCT_FORWARD and the others.
+py::tuple product_kinds(const Plugin& weight, const Plugin& input, const Plugin& gradient) {
+  const auto operand = [](const Plugin& plugin, bool transposed) {
+    const nc_format& format = plugin.format();
+    return ProductOperand{format.element, format.scale, format.tensor_scale != nullptr,
+                          transposed ? mirror(format.columnwise) : format.rowwise};
+  };
+  return py::make_tuple(static_cast<int>(kind_of(operand(input, false), operand(weight, false))),
+                        static_cast<int>(kind_of(operand(gradient, false), operand(weight, true))),
+                        static_cast<int>(kind_of(operand(gradient, true), operand(input, true))));
+}
+
 void check_buffer(int buffer) {
   if (buffer < 0 || buffer >= NC_BUFFER_COUNT)
     value_error("there is no buffer ", buffer, ": 0 to 3");
@@ -144,6 +157,8 @@ void bind_facts(py::module_& module) {
            [](const Plugin& plugin, const std::string& usage, int64_t rows, int64_t columns) {
              check_holds(plugin, usage_of(usage), rows, columns);
            });
+  module.def("product_kinds", &product_kinds, py::arg("weight"), py::arg("input"),
+             py::arg("gradient"), "The numbers of the kinds of a linear layer's products.");
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });

@@ -32,7 +32,7 @@ at::ScalarType dtype_of_codes(std::string_view element) {
 }
 
 // Of the kinds for sm_100 a scale is stored for each group of each row, whatever the block, and in
-// the padding of swizzled ones (codegen/products.cpp): nothing is repeated here.
+// the padding of swizzled ones (runtime/products/kind_of.hpp): nothing is repeated here.
 at::Tensor scales_for(const Operand& operand, const nc_layout& layout, int32_t kind) {
   if (kind == NC_TENSOR_BY_TENSOR) return operand.scale;
   const at::Tensor scales = layout.scale_transposed ? operand.scale.t() : operand.scale;

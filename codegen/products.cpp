@@ -1,102 +1,39 @@
 #include "codegen/products.hpp"
 
 #include "codegen/reasons.hpp"
-#include "runtime/geometry/geometry.hpp"
+#include "runtime/products/kind_of.hpp"
 #include "runtime/products/kinds.hpp"
 
 namespace narrowcast::codegen {
 namespace {
 
-// A matrix as a product takes it: its rows are those of the result, or its columns, and it is
-// summed over its columns.
+// With what messages call it.
 struct Operand {
   const char* what;
   const Plan* plan;
   bool columnwise;
-  nc_layout layout;
 
-  static Operand rowwise(const char* what, const Plan& plan) {
-    return {what, &plan, false, plan.rowwise};
-  }
-  static Operand transposed(const char* what, const Plan& plan) {
-    return {what, &plan, true, mirror(plan.columnwise)};
-  }
+  static Operand rowwise(const char* what, const Plan& plan) { return {what, &plan, false}; }
+  static Operand transposed(const char* what, const Plan& plan) { return {what, &plan, true}; }
 
-  bool is(Element element) const { return plan->element == element; }
-  bool has(ScaleType scale) const { return plan->scale == scale; }
-  bool has_block(int64_t rows, int64_t columns) const {
-    return layout.block_rows == rows && layout.block_columns == columns;
+  ProductOperand in_product() const {
+    return {word_of(plan->element), word_of(plan->scale), plan->two_levels,
+            columnwise ? mirror(plan->columnwise) : plan->rowwise};
   }
-  bool has_pad(int64_t rows, int64_t columns) const {
-    return layout.scale_pad_rows == rows && layout.scale_pad_columns == columns;
-  }
-  bool has_scale_per(int64_t rows, int64_t columns) const {
-    return layout.scale_per_rows == rows && layout.scale_per_columns == columns;
-  }
-  // Scales of 1 x 128 stored as [groups, rows], where rows that are a multiple of 4 have no
-  // padding; and of 128 x 128 as [blocks, groups], padded to 4 groups. Each is stored once.
-  bool is_in_groups() const {
-    return has_block(1, 128) && has_scale_per(1, 128) && layout.scale_transposed &&
-           (has_pad(1, 4) || has_pad(1, 1));
-  }
-  bool is_in_squares() const {
-    return has_block(128, 128) && has_scale_per(128, 128) && !layout.scale_transposed &&
-           has_pad(1, 4);
-  }
-  // Scales are stored for each 1 x columns, in the padding that units of sm_100 read.
-  bool has_scales_for_sm100(int64_t columns) const {
-    return has_scale_per(1, columns) &&
-           (layout.scale_transposed ? has_pad(4, 128) : has_pad(128, 4));
-  }
-  // Two codes a byte.
-  bool is_packed_e2m1() const { return is(Element::kE2M1) && layout.element_bits == 4; }
-  bool is_8_bit_float() const { return is(Element::kE4M3) || is(Element::kE5M2); }
-
   std::string text() const {
     const std::string usage = columnwise ? "columnwise" : "rowwise";
     return std::string(what) + " " + usage + " (" + std::string(word_of(plan->element)) + ", " +
            scales() + ")";
   }
   std::string scales() const {
-    if (spans_tensor(layout)) return "one scale";
+    if (spans_tensor(plan->rowwise)) return "one scale";
     return block_text(columnwise ? plan->columnwise : plan->rowwise) + " " +
            std::string(word_of(plan->scale));
   }
 };
 
-// A unit multiplies e4m3 by e4m3, or one of them by e5m2.
-bool are_8_bit_floats(const Operand& a, const Operand& b) {
-  return a.is_8_bit_float() && b.is_8_bit_float() && (a.is(Element::kE4M3) || b.is(Element::kE4M3));
-}
-
-bool both_have(const Operand& a, const Operand& b, ScaleType scale) {
-  return a.has(scale) && b.has(scale);
-}
-
-// The kind of a @ b.T, or NC_DECODED.
-nc_product_kind kind_of(const Operand& a, const Operand& b) {
-  const bool in_order = !a.layout.transposed && !b.layout.transposed;
-  if (both_have(a, b, ScaleType::kF32) && in_order) {
-    if (spans_tensor(a.layout) && spans_tensor(b.layout) && are_8_bit_floats(a, b))
-      return NC_TENSOR_BY_TENSOR;
-    if (a.is(Element::kE4M3) && b.is(Element::kE4M3) && a.is_in_groups()) {
-      if (b.is_in_squares()) return NC_1X128_BY_128X128;
-      if (b.is_in_groups()) return NC_1X128_BY_1X128;
-    }
-  }
-  // Those of sm_100 read their operands in either order.
-  if (both_have(a, b, ScaleType::kE8M0) && a.has_scales_for_sm100(32) && b.has_scales_for_sm100(32) &&
-      are_8_bit_floats(a, b))
-    return NC_1X32_E8M0;
-  const bool two_levels = a.plan->two_levels && b.plan->two_levels;
-  if (two_levels && both_have(a, b, ScaleType::kE4M3Scale) && a.has_scales_for_sm100(16) &&
-      b.has_scales_for_sm100(16) && a.is_packed_e2m1() && b.is_packed_e2m1() && in_order)
-    return NC_1X16_E4M3;
-  return NC_DECODED;
-}
-
 Product product_of(const Operand& a, const Operand& b) {
-  const nc_product_kind kind = kind_of(a, b);
+  const nc_product_kind kind = kind_of(a.in_product(), b.in_product());
   const std::string operands = a.text() + " by " + b.text();
   if (kind == NC_DECODED) return {kind, operands + ": no matrix unit multiplies these."};
   return {kind, operands + ": " + kProductKinds[kind].name + "."};

@@ -22,7 +22,8 @@ bool one_line(std::string_view text) {
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (std::any_of(text.begin(), text.end(), is_control)) return false;
   for (size_t i = 0; i + 1 < text.size(); ++i) {
-    const bool is_of_two_bytes = text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    const bool is_of_two_bytes =
+        text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0;
     if (is_of_two_bytes) return false;
   }
   for (const std::string_view outside_xml : {"\xef\xbf\xbe", "\xef\xbf\xbf"}) {
@@ -82,10 +83,10 @@ void name_is_short(const Format& format, Diagnostics& diagnostics) {
 void name_is_the_file_name(const Format& format, Diagnostics& diagnostics) {
   const std::string file = diagnostics.source().file();
   if (!known(format.name) || format.name.value + ".toml" == file) return;
-  diagnostics.add(format.name.at,
-                  "format " + in_quotes(format.name.value) + " stands in a file named " +
-                      quote_of(file),
-                  "rename one of them: a format is looked up by the name of its file");
+  diagnostics.add(
+      format.name.at,
+      "format " + in_quotes(format.name.value) + " stands in a file named " + quote_of(file),
+      "rename one of them: a format is looked up by the name of its file");
 }
 
 void summary_is_one_sentence(const Format& format, Diagnostics& diagnostics) {

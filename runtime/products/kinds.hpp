@@ -1,5 +1,5 @@
 // The kinds of products that matrix units know: what an operand of each looks like is decided in
-// codegen/products.cpp, what runs them in bindings/units.cpp.
+// kind_of.hpp, what runs them in bindings/units.cpp.
 #pragma once
 
 #include "runtime/plugin/table.h"

@@ -114,7 +114,8 @@ TEST_CASE("scales that are stored more than once, and codes that are not packed"
   CHECK(forward_of("fp8_block128", "[rowwise]", "[rowwise]") == NC_1X128_BY_128X128);
   CHECK(forward_of("nvfp4", "\n[rowwise]", "\n[rowwise]") == NC_1X16_E4M3);
   CHECK(forward_of("fp8_block128", "[rowwise]", "[rowwise]\nscale_per = [1, 128]") == NC_DECODED);
-  CHECK(forward_of("nvfp4", "\n[rowwise]", "\nelement.packing = \"byte\"\n[rowwise]") == NC_DECODED);
+  CHECK(forward_of("nvfp4", "\n[rowwise]", "\nelement.packing = \"byte\"\n[rowwise]") ==
+        NC_DECODED);
 }
 
 TEST_CASE("decoded values in significant bits") {

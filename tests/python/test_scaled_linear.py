@@ -194,3 +194,20 @@ def test_refused():
     layer = scaled.layer(TESTED_FORMATS[0])
     with pytest.raises(TypeError, match="the bias is"):
         F.linear(torch.randn(2, 96), layer.weight, torch.zeros(64, dtype=torch.float64))
+
+
+def test_partners_that_are_others_now(monkeypatch):
+    """A format's products were decided for the formats that it names, when it was built."""
+    able = [name for name in nc.formats() if nc.format(name).products]
+    units = [name for name in able if nc.format(name).products.forward.number]
+    for name in units:
+        partner = nc.format(name).products.input
+        if partner == name:
+            continue
+        monkeypatch.setitem(nc.registry._formats, partner, nc.format("int8_block32"))
+        with pytest.raises(ValueError, match=f"{name} was built when .*: build it again"):
+            nc.convert(torch.nn.Linear(128, 128), name, products="scaled")
+        nc.convert(torch.nn.Linear(128, 128), name)
+        monkeypatch.undo()
+    for name in able:
+        nc.convert(torch.nn.Linear(128, 128), name, products="scaled")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from narrowcast import registry
+from narrowcast import _C, registry
 
 
 class Options(NamedTuple):
@@ -44,7 +44,23 @@ def partners_of(format: registry.Format, products: str) -> tuple[registry.Format
             f'products="scaled": {format.name} names no formats for activations and gradients. '
             f"Use one that does ({', '.join(able)}), or add [products] to its spec"
         )
-    return tuple(map(registry.format, (format.products.input, format.products.gradient)))
+    partners = tuple(map(registry.format, (format.products.input, format.products.gradient)))
+    _check_kinds(format, partners)
+    return partners
+
+
+def _check_kinds(format: registry.Format, partners: tuple[registry.Format, ...]) -> None:
+    """ValueError if matrix units would multiply what the format's partners no longer are."""
+    products = format.products
+    built = products.forward, products.input_gradient, products.weight_gradient
+    present = _C.product_kinds(format.plugin, *(one.plugin for one in partners))
+    if present != tuple(one.number for one in built):
+        names = " and ".join(dict.fromkeys(one.name for one in partners))
+        raise ValueError(
+            f'products="scaled": {format.name} was built when {names}, which its products name, '
+            "had other facts than what is loaded: build it again, together with them "
+            f"({format.path})"
+        )
 
 
 def check_options(format: str, products: str) -> None:
