@@ -65,6 +65,8 @@ using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
 // The last cast, and what it was made of.
 struct LastInput {
   Weak input;
+  const void* memory;
+  std::vector<int64_t> strides;
   uint32_t version;
   at::ScalarType dtype;
   c10::StreamId stream;
@@ -74,6 +76,7 @@ struct LastInput {
               c10::StreamId now) const {
     // An input that has died may have another at its address: a weak pointer keeps the address.
     return input.use_count() != 0 && input._unsafe_get_target() == other.unsafeGetTensorImpl() &&
+           memory == other.const_data_ptr() && other.strides() == strides &&
            version == other._version() && dtype == value.scalar_type() && stream == now &&
            activation.plugin == &plugin && activation.rows == value.size(0) &&
            activation.columns == value.size(1) && (!usages.rowwise || activation.has(0)) &&
@@ -100,13 +103,14 @@ Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const P
                       Usages usages) {
   const at::Tensor& input = converted == nullptr ? layers : *converted;
   // An inference tensor counts no versions, so nobody could tell that it was written to.
-  if (input.is_inference()) return cast_activation(value, plugin, usages);
+  if (input.is_inference() || !is_plain(input)) return cast_activation(value, plugin, usages);
   const c10::StreamId stream = stream_id(value.device());
   const std::scoped_lock lock(last_mutex);
   if (last && last->serves(input, value, plugin, usages, stream)) return last->activation;
   last.reset();  // before more memory is taken
   Activation made = cast_activation(value, plugin, usages);
-  last.emplace(LastInput{Weak(input.getIntrusivePtr()), static_cast<uint32_t>(input._version()),
+  last.emplace(LastInput{Weak(input.getIntrusivePtr()), input.const_data_ptr(),
+                         input.strides().vec(), static_cast<uint32_t>(input._version()),
                          value.scalar_type(), stream, made});
   return made;
 }

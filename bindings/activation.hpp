@@ -47,7 +47,10 @@ class ConvertedInput {
 };
 
 // The same of an input that may be that of several layers one after the other: the last cast is
-// kept until another input comes, or a backward. `value`: the input as rows.
+// kept until another input comes, or a backward. Only where a backward is to come, for an input may
+// be written to in ways that torch does not count (a collective receives into it, numpy shares its
+// memory): where nothing else is between two forwards, the second would have the first one's cast.
+// `value`: the input as rows.
 Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,
                       Usages usages);
 void forget_input();

@@ -61,7 +61,7 @@ struct Linear : torch::autograd::Function<Linear> {
                             const OptionalTensor& bias) {
     // What no gradient needs is not kept.
     ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
-    ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
+    save_bias(ctx, bias);
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
     if (value.defined()) return at::linear(input, value, bias);
@@ -77,7 +77,7 @@ struct Linear : torch::autograd::Function<Linear> {
       const at::Tensor rows = as_rows(gradient);
       if (ctx->needs_input_grad(0)) result[0] = input_gradient(gradient, weight);
       if (ctx->needs_input_grad(1)) result[1] = at::matmul(rows.t(), as_rows(input));
-      if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) result[2] = rows.sum(0);
+      result[2] = bias_gradient(ctx, gradient);
     }
     return without_second_derivative(std::move(result), gradient);
   }
@@ -86,6 +86,11 @@ struct Linear : torch::autograd::Function<Linear> {
 at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
                                 const OptionalTensor& bias) {
   return Linear::apply(input, weight, bias);
+}
+
+// It leaves integers, complex numbers and float64 as they are.
+at::Tensor as_autocast_does(const at::Tensor& tensor, at::ScalarType dtype) {
+  return dtype_number(tensor.scalar_type()) < 0 ? tensor : tensor.to(dtype);
 }
 
 // F.linear's arguments as it takes them: autocast, shapes and dtypes. None if the product is not
@@ -98,8 +103,8 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   // Of meta, which has no autocast, torch does not let itself be asked.
   if (device != at::kMeta && at::autocast::is_autocast_enabled(device)) {
     const at::ScalarType dtype = at::autocast::get_autocast_dtype(device);
-    operand = input.to(dtype);
-    if (bias) addend = bias->to(dtype);
+    operand = as_autocast_does(input, dtype);
+    if (bias) addend = as_autocast_does(*bias, dtype);
   }
   if (weight.dim() != 2 || dtype_number(operand.scalar_type()) < 0) return py::none();
   if (operand.dim() == 0 || operand.sym_size(-1) != weight.size(1)) return py::none();

@@ -1,6 +1,7 @@
 // F.linear with a quantized weight where activations and gradients are cast, too, as the weight's
 // format says: docs/products.md.
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -55,8 +56,9 @@ at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like) {
 
 // The layer's output, and the input's columnwise bytes if they are asked for.
 struct Output {
+  // `shares`: other layers may take the input's cast.
   Output(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-         bool columnwise) {
+         bool columnwise, bool shares) {
     if (bias && bias->scalar_type() != input.scalar_type())
       type_error("the bias is ", c10::toString(bias->scalar_type()), " and the input ",
                  c10::toString(input.scalar_type()));
@@ -66,17 +68,21 @@ struct Output {
     const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
     const at::ScalarType dtype = input.scalar_type();
     at::Tensor product;
-    if (is_watched() || !bytes->is_plain) {
+    const bool traced = is_watched() || !bytes->is_plain;
+    if (traced) {
       CastTensors cast = cast_in_trace(rows, recipe.input, usages, false);
       product = by_weight_in_trace(cast.rowwise, weight, false, dtype);
       saved = std::move(cast.columnwise);
     } else {
-      const Activation cast = cast_input(input, rows, recipe.input, usages);
+      if (!shares) forget_input();
+      const Activation cast = shares ? cast_input(input, rows, recipe.input, usages)
+                                     : cast_activation(rows, recipe.input, usages);
       product = by_weight(cast.operand(0), weight, *bytes, recipe, false, dtype);
       if (columnwise) saved = stored_tensors(cast.operand(1));
     }
     value = unpadded(product, input);
-    if (bias) value.add_(*bias);
+    // Whoever looks at operators may keep the product, as selective checkpointing does.
+    if (bias) value = traced ? at::add(value, *bias) : value.add_(*bias);
   }
 
   at::Tensor value;
@@ -89,11 +95,13 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const OptionalTensor& bias, bool with_gradients) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const Output output(input, weight, bias, with_gradients && weight.requires_grad());
+    const bool columnwise = with_gradients && weight.requires_grad();
+    const bool shares = columnwise || (with_gradients && input.requires_grad());
+    const Output output(input, weight, bias, columnwise, shares);
     variable_list saved{weight};
     saved.insert(saved.end(), output.saved.begin(), output.saved.end());
     ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
+    save_bias(ctx, bias);
     return output.value;
   }
 
@@ -108,8 +116,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
       const Usages usages{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
       if (usages.rowwise || usages.columnwise)
         multiply(weight, gradient, {saved.begin() + 1, saved.end()}, usages, result);
-      if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2))
-        result[2] = as_rows(gradient).sum(0);
+      result[2] = bias_gradient(ctx, gradient);
     }
     return without_second_derivative(std::move(result), gradient);
   }
@@ -158,7 +165,7 @@ void bind_scaled_linear(py::module_& module) {
   module.def(
       "scaled_linear_without_autograd",
       [](const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
-        return Output(input, weight, bias, false).value;
+        return Output(input, weight, bias, /*columnwise=*/false, /*shares=*/false).value;
       },
       kWithoutLock, "The operator narrowcast::scaled_linear in inference mode.");
   module.def("kept_input_bytes", &kept_input_bytes, kWithoutLock,

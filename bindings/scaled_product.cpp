@@ -2,6 +2,7 @@
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include "bindings/activation.hpp"
@@ -71,6 +72,8 @@ at::Tensor scaled_product(const Operand& a, const Operand& b, int32_t kind, bool
                           at::ScalarType dtype) {
   if (a.summed() != b.summed())
     value_error("a product sums over ", a.summed(), " and ", b.summed(), " elements");
+  // Operands are what they were cast to, whatever autocast does to others.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (a.kept() == 0 || b.kept() == 0 || a.summed() == 0)
     return at::zeros({a.kept(), b.kept()}, a.data.options().dtype(dtype));
   const at::Tensor by_unit = unit_product(a, b, kind, fast, dtype);

@@ -1,5 +1,6 @@
 #include "bindings/weights.hpp"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/intrusive_ptr.h>
@@ -46,6 +47,17 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
     py::handle{refuse}(py::cast(weight), backward);
   }
   return usage;
+}
+
+void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias) {
+  if (bias && bias->requires_grad()) ctx->saved_data["bias"] = bias->sizes().vec();
+}
+
+at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor& gradient) {
+  const auto saved = ctx->saved_data.find("bias");
+  if (saved == ctx->saved_data.end() || !ctx->needs_input_grad(2)) return {};
+  const std::vector<int64_t> sizes = saved->second.toIntVector();
+  return sizes.size() == 1 ? as_rows(gradient).sum(0) : at::sum_to(gradient, sizes);
 }
 
 bool is_watched() { return c10::impl::TorchDispatchModeTLS::any_modes_set(); }

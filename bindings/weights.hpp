@@ -1,6 +1,8 @@
 // What products ask Python of a quantized weight, and what their operators share.
 #pragma once
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "bindings/bytes.hpp"
 #include "bindings/module.hpp"
 
@@ -17,8 +19,17 @@ bool is_watched();
 
 // A tensor of at least one dimension as a matrix of its last one.
 inline at::Tensor as_rows(const at::Tensor& tensor) {
-  return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
+  if (tensor.dim() == 1) return tensor.unsqueeze(0);
+  const c10::SymIntArrayRef sizes = tensor.sym_sizes();
+  c10::SymInt rows = 1;
+  for (const c10::SymInt& size : sizes.slice(0, sizes.size() - 1)) rows *= size;
+  return tensor.dim() == 2 ? tensor : tensor.reshape_symint({rows, sizes.back()});
 }
+
+// What a layer's backward needs of its bias, the third input, and its gradient; undefined if it
+// needs none. Most have one dimension, which broadcasts over rows.
+void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias);
+at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor& gradient);
 
 // What a backward makes of the gradient that it is given, refusing to be differentiated again.
 std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,

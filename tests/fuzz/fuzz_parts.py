@@ -134,7 +134,7 @@ def run(options) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--inputs", type=int, default=2**63)
     parser.add_argument("--seed", type=int, default=1)

@@ -64,7 +64,8 @@ def fits(
             the same filter and parameters
     ranks   a number, or the DeviceMesh that fully_shard gets
 
-    Returns a Fit: true or false, with the reasons and the nearest numbers of ranks that do.
+    Returns a Fit: true or false, with the reasons, the weights whose shards share blocks
+    (`shared`), and the nearest numbers of ranks that do.
     ValueError for a number below 1, an empty shape, or a choice that nc.convert refuses.
     """
     format = registry.format(format)

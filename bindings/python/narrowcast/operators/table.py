@@ -164,7 +164,8 @@ DATA = _exact(
     "w.data = q of w's format and shape", "w has q's bytes, master and logical dtype from then on"
 )
 ARITHMETIC = _error(
-    "add_, mul_, lerp_, clamp_, ... and torch._foreach_add_, _mul_, _lerp_, ...",
+    "other arithmetic in place: add_ of a number, with alpha or of another shape, mul_, clamp_, "
+    "lerp_ without masters, ..., torch._foreach_add_, _mul_, ...",
     "in place: the bytes of a block depend on all its values; optimizers: nc.FusedAdam",
 )
 SET = _error(

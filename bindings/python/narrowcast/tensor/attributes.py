@@ -73,8 +73,9 @@ class Attributes:
         return self._view.nbytes
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
-        """float32, of this shape, on the CPU: the value that nc.convert was given, for an optimizer
-        that keeps masters itself; None if it is not kept. Transformer Engine's name for it.
+        """float32, of this shape, on the CPU: a copy of the master (before the first step, what
+        nc.convert was given), for an optimizer that keeps masters itself; None if it is not kept.
+        Transformer Engine's name for it.
         """
         return None if self.master is None else self.master.detach().to("cpu", copy=True)
 

@@ -62,11 +62,28 @@ def _product(operand, data, scale, amax, present, bias, format, usage, backward)
     return operand.new_empty((*operand.shape[:-1], columns if backward else rows))
 
 
+def buffer_shape(facts: registry.Format, buffer: int, rows, columns) -> tuple:
+    """facts.buffer_shape, also of sizes that a trace has not decided upon."""
+    if isinstance(rows, int) and isinstance(columns, int):
+        return facts.buffer_shape(buffer, rows, columns)
+    layout = facts.columnwise if buffer in registry.buffers_of("columnwise") else facts.rowwise
+    if buffer not in registry.SCALES:
+        outer, inner = (columns, rows) if layout.transposed else (rows, columns)
+        return outer, inner * layout.element_bits // 8
+    if layout.block == "tensor":
+        return (1,)
+    (per_rows, per_columns), pads = layout.scale_per, layout.scale_pad
+    scales = -(-rows // per_rows), -(-columns // per_columns)
+    if layout.scale_transposed:
+        scales = scales[::-1]
+    return tuple(-(-size // pad) * pad for size, pad in zip(scales, pads, strict=True))
+
+
 def _cast(value, format, rowwise, columnwise):
     facts = registry.format(format)
     usages = itertools.compress(registry.USAGES, (rowwise, columnwise))
     made = [
-        value.new_empty(facts.buffer_shape(buffer, *value.shape), dtype=facts.buffer_dtype(buffer))
+        value.new_empty(buffer_shape(facts, buffer, *value.shape), dtype=facts.buffer_dtype(buffer))
         for usage in usages
         for buffer in registry.buffers_of(usage)
     ]

@@ -23,8 +23,8 @@ class QuantizedTensor(Attributes, torch.Tensor):
 
     It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
     made from. Shape and copy operations act on its bytes exactly or raise an error; arithmetic
-    that makes a plain tensor decodes; arithmetic in place raises. A slice of rows is a view: it
-    writes through.
+    that makes a plain tensor decodes; arithmetic in place raises, but for `w += x`, `w -= x` and
+    averages, which act on the master. A slice of rows is a view: it writes through.
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.

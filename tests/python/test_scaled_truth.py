@@ -1,0 +1,193 @@
+"""Scaled products where something stands between the input and the cast, or between the product and
+its reader: writes that torch does not count, autocast, selective checkpointing, dynamic shapes.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+import narrowcast as nc
+from models import same
+from narrowcast.registry import BUFFERS
+from narrowcast.tensor import compiling
+from scaled import SCALED
+
+ROWS, IN, OUT = 8, 96, 64
+
+
+def layer_of(name, device="cpu", dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    layer = nn.Linear(IN, OUT, dtype=dtype, **options).to(device)
+    return nc.convert(layer, name, products="scaled")
+
+
+def inputs(device="cpu", count=1):
+    generator = torch.Generator().manual_seed(1)
+    every = [torch.randn(ROWS, IN, generator=generator).to(device) for _ in range(count)]
+    return every if count > 1 else every[0]
+
+
+# ---- writes to an input that torch does not count ----
+
+
+def assign_data(x, y):
+    x.data = y.clone()
+
+
+WRITES = {
+    "data": lambda x, y: x.data.copy_(y),
+    "another memory": assign_data,
+    "storage": lambda x, y: x.untyped_storage().copy_(y.clone().untyped_storage()),
+    "numpy": lambda x, y: x.numpy().__setitem__(slice(None), y.numpy()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", SCALED)
+def test_an_input_that_was_written_to(name, write, device):
+    """As a pipeline's stage receives into one buffer."""
+    if write == "numpy" and device == "cuda":
+        pytest.skip("numpy has memory of the CPU")
+    layer = layer_of(name, device)
+    x, y = inputs(device, 2)
+    with torch.no_grad():
+        layer(x)
+        WRITES[write](x, y)
+        assert same(layer(x), layer(y.clone()))
+    assert nc._C.kept_input_bytes() == 0
+
+
+def test_layers_of_one_input_share_its_cast(device):
+    """Where a backward is to come, which ends it."""
+    layers = [layer_of("mxfp8_e4m3", device) for _ in range(2)]
+    x = inputs(device)
+    outputs = [layers[0](x)]
+    kept = nc._C.kept_input_bytes()
+    outputs.append(layers[1](x))
+    assert nc._C.kept_input_bytes() == kept > 0
+    assert same(*(one.detach() for one in outputs))
+    sum(outputs).sum().backward()
+    assert nc._C.kept_input_bytes() == 0
+
+
+# ---- autocast ----
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SCALED)
+def test_autocast_rounds_no_operand(name, dtype, device):
+    """Values and gradients are those of an input of the dtype, with the backward within it too."""
+    x = inputs(device).to(dtype)
+    found = []
+    for inside in (False, True):
+        layer = layer_of(name, device, bias=False)
+        leaf = x.clone().requires_grad_()
+        torch.manual_seed(3)  # of gradients that are rounded stochastically
+        with torch.autocast(device, dtype=dtype, enabled=inside):
+            output = layer(leaf)
+            assert output.dtype == dtype
+            output.float().square().sum().backward()
+        found.append([output.detach(), leaf.grad, layer.weight.grad])
+    assert all(same(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_autocast_of_large_inputs(name, device):
+    """float16's largest number, which casts may round up."""
+    layer = layer_of(name, device, bias=False)
+    with torch.no_grad(), torch.autocast(device, dtype=torch.float16):
+        nn.init.constant_(layer.weight, 2.0**-8)
+        x = torch.zeros(ROWS, IN, device=device)
+        x[:, 0] = 65504.0
+        assert layer(x).isfinite().all()
+
+
+@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float64, torch.complex64])
+def test_autocast_converts_what_torchs_does(dtype, products, device):
+    layer = nc.convert(nn.Linear(IN, OUT).to(device), "mxfp8_e4m3", products=products)
+    x = torch.ones(ROWS, IN, device=device).to(dtype)
+    with torch.autocast(device, dtype=torch.bfloat16), pytest.raises(RuntimeError):
+        layer(x)
+
+
+# ---- who keeps products ----
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_selective_checkpointing_of_products(name, device):
+    kept = [torch.ops.narrowcast.scaled_by_weight.default]
+    contexts = partial(create_selective_checkpoint_contexts, kept)
+
+    def run(call):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(IN, OUT), nn.GELU(), nn.Linear(OUT, IN)).to(device)
+        nc.convert(model, name, products="scaled")
+        nn.init.constant_(model[0].bias, 3.0)
+        x = inputs(device).requires_grad_()
+        torch.manual_seed(2)
+        output = call(model, x)
+        before = output.detach().clone()
+        output.square().sum().backward()
+        assert same(output.detach(), before)
+        return [before, x.grad, *(one.grad for one in model.parameters())]
+
+    plain = run(lambda model, x: checkpoint(model, x, use_reentrant=False))
+    selective = run(lambda model, x: checkpoint(model, x, use_reentrant=False, context_fn=contexts))
+    assert all(same(one, other) for one, other in zip(plain, selective, strict=True))
+
+
+@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("shape", [(OUT,), (1, OUT), (ROWS, OUT), (1,), ()])
+def test_a_bias_of_any_shape_that_fits(shape, products, device):
+    layer = nc.convert(nn.Linear(IN, OUT, bias=False).to(device), "mxfp8_e4m3", products=products)
+    bias = torch.zeros(shape, device=device, requires_grad=True)
+    F.linear(inputs(device), layer.weight, bias).sum().backward()
+    assert bias.grad.shape == bias.shape
+    assert bias.grad.sum() == ROWS * OUT
+
+
+# ---- dynamic shapes ----
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_one_graph_for_batches_of_any_size(name):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    layer = layer_of(name)
+    compiled = torch.compile(layer, backend="aot_eager", dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for rows in range(8, 60, 4):
+            x = torch.randn(rows, IN)
+            assert same(compiled(x), layer(x))
+    # Another where rows are padded to whole blocks.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+class Size:
+    """A size that is no int, as those of traces."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __neg__(self):
+        return Size(-self.value)
+
+    def __mul__(self, other):
+        return Size(self.value * other)
+
+    def __floordiv__(self, other):
+        return Size(self.value // other)
+
+
+def test_shapes_of_sizes_that_are_not_known(format):
+    facts = nc.format(format)
+    for rows, columns in [(1, 32), (36, 52), (128, 128), (300, 520), (4096, 4)]:
+        for buffer in BUFFERS:
+            found = compiling.buffer_shape(facts, buffer, Size(rows), Size(columns))
+            sizes = tuple(getattr(one, "value", one) for one in found)
+            assert sizes == tuple(facts.buffer_shape(buffer, rows, columns)), (rows, columns)
