@@ -14,7 +14,7 @@ import ranks
 from models import same
 from narrowcast.tensor import dtensors
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 def trained(dtype, mesh=None, steps=3):

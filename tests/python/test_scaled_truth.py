@@ -154,14 +154,14 @@ def test_a_bias_of_any_shape_that_fits(shape, products, device):
 # ---- dynamic shapes ----
 
 
-@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("name", ["nvfp4", "int8_block32"])  # two scales, and padded rows
 def test_one_graph_for_batches_of_any_size(name):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     layer = layer_of(name)
     compiled = torch.compile(layer, backend="aot_eager", dynamic=True, fullgraph=True)
     with torch.no_grad():
-        for rows in range(8, 60, 4):
+        for rows in range(8, 72, 8):
             x = torch.randn(rows, IN)
             assert same(compiled(x), layer(x))
     # Another where rows are padded to whole blocks.
