@@ -48,8 +48,7 @@ at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like) {
   c10::SymIntArrayRef sizes = like.sym_sizes();
   std::vector<c10::SymInt> shape(sizes.begin(), sizes.end());
   shape.back() = product.sym_size(1);
-  c10::SymInt rows = 1;
-  for (const c10::SymInt& size : sizes.slice(0, sizes.size() - 1)) rows *= size;
+  const c10::SymInt rows = rows_of(like);
   const at::Tensor used = product.sym_size(0) == rows ? product : product.narrow_symint(0, 0, rows);
   return shape.size() == 2 ? used : used.reshape_symint(shape);
 }

@@ -17,13 +17,14 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
 // Whether a mode or a trace looks at operators, so that they go through the dispatcher.
 bool is_watched();
 
-// A tensor of at least one dimension as a matrix of its last one.
-inline at::Tensor as_rows(const at::Tensor& tensor) {
-  if (tensor.dim() == 1) return tensor.unsqueeze(0);
-  const c10::SymIntArrayRef sizes = tensor.sym_sizes();
+// A tensor of at least one dimension as a matrix of its last one, and how many rows that has.
+inline c10::SymInt rows_of(const at::Tensor& tensor) {
   c10::SymInt rows = 1;
-  for (const c10::SymInt& size : sizes.slice(0, sizes.size() - 1)) rows *= size;
-  return tensor.dim() == 2 ? tensor : tensor.reshape_symint({rows, sizes.back()});
+  for (const c10::SymInt& size : tensor.sym_sizes().slice(0, tensor.dim() - 1)) rows *= size;
+  return rows;
+}
+inline at::Tensor as_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 2 ? tensor : tensor.reshape_symint({rows_of(tensor), tensor.sym_size(-1)});
 }
 
 // What a layer's backward needs of its bias, the third input, and its gradient; undefined if it

@@ -218,15 +218,8 @@ def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     runs = [(one.begin, one.end) for one in map(shared_casts.shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
     ranges = shared_casts.ranges_of(stores)
-    return Updates(
-        shared_casts.OwnStores(stores),
-        runs,
-        parameters,
-        ranges,
-        group,
-        by_hand=False,
-        way_out=_WAY_OUT,
-    )
+    own = shared_casts.OwnStores(stores)
+    return Updates(own, runs, parameters, ranges, group, by_hand=False, way_out=_WAY_OUT)
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:

@@ -4,13 +4,15 @@ own, run at every step.
 
 from __future__ import annotations
 
+import weakref
+
 import torch.distributed as dist
 
 from narrowcast import _C
 from narrowcast.tensor import casting
 from narrowcast.tensor.master import Draw
 from narrowcast.zero.exchange import Exchange, Ranges
-from narrowcast.zero.shards import Shard, kind
+from narrowcast.zero.shards import Shard
 
 _UNCHANGED = "no rank has changed its weights. Every rank raises this error"
 # Their codes need no amax of others, and are made in the pass that finds the amaxes.
@@ -25,15 +27,18 @@ class Plan:
 
     def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
         self.ranges, self.group = ranges, group
-        self._shards = _facts(shards)
+        self._shards = [(weakref.ref(one.store), one.begin, one.end) for one in shards]
         delayed = any(shard.store.format.is_delayed for shard in shards)
         consequence = _DELAYED if delayed else _UNCHANGED
         self.exchange = Exchange(shards, ranges, group, "quantize_master_weights", consequence)
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
 
     def is_of(self, shards: list[Shard]) -> bool:
-        """Whether these are the shards that it was made for, if weights may have other bytes."""
-        return _facts(shards) == self._shards
+        """Whether these are the shards that it was made for."""
+        return len(shards) == len(self._shards) and all(
+            one.store is store() and (one.begin, one.end) == (begin, end)
+            for one, (store, begin, end) in zip(shards, self._shards, strict=True)
+        )
 
     def collect(self, masters: list, source_bf16: bool, draws: list[Draw] | None) -> None:
         """Finds what ranks tell each other."""
@@ -53,7 +58,3 @@ class Plan:
         for part, casts in zip(exchange.parts, self._casts, strict=True):
             stop = exchange.floats[:1]
             casts.finish(part.amaxes, exchange.floats, stop, source_bf16, stochastic)
-
-
-def _facts(shards: list[Shard]) -> list[tuple[str, int, int]]:
-    return [(kind(shard.store), shard.begin, shard.end) for shard in shards]
