@@ -141,6 +141,16 @@ def test_the_build_folder_of_another_project(spec, tmp_path, capsys):
     assert sorted(tmp_path.glob("build/*")) == [cache]
 
 
+def test_a_build_that_could_not_be_set_up_is_tried_again(spec, tmp_path, capsys, monkeypatch):
+    """CMake leaves its cache there, as in the folder of another project."""
+    out = tmp_path / "out"
+    monkeypatch.setenv("CXX", "false")
+    error_of(capsys, "build", *QUICK, spec, "-o", out)
+    assert (out / "build" / "CMakeCache.txt").exists()
+    monkeypatch.delenv("CXX")
+    assert main(["build", *QUICK, str(spec), "-o", str(out)]) == 0
+
+
 def test_a_folder_that_links_to_itself(spec, tmp_path, capsys):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

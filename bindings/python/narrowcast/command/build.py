@@ -143,7 +143,7 @@ class _Project:
         command = [self.cmake, "-S", str(toolchain.sources()), "-B", str(self.build), "-G", tool]
         command += [f"-D{key}={value}" for key, value in settings.items()]
         # CMake remembers compilers and sources: where they are others now, it starts afresh.
-        stamp, made_with = self.build / folder.STAMP, json.dumps(command)
+        stamp, made_with = self.build / "made_with.json", json.dumps(command)
         if not stamp.exists() or stamp.read_bytes() != made_with.encode():
             command.append("--fresh")
         answer = processes.run(*command)

@@ -12,7 +12,7 @@ from narrowcast.command.toolchain import BuildError
 # What CMake and ninja take for something else in a path; and make, besides.
 _REFUSED, _REFUSED_BY_MAKE = ';"\\$*?[]|', "#%:"
 _TELL_EVERY = 10  # seconds
-STAMP = "made_with.json"  # in build/
+_LOCK = "lock"  # in build/, from the first build on, however that ends
 
 
 def make(folder: Path, tool: str) -> None:
@@ -41,7 +41,7 @@ def make(folder: Path, tool: str) -> None:
 def _is_foreign(folder: Path) -> bool:
     """Whether somebody else configures a project there."""
     build = folder / "build"
-    return (build / "CMakeCache.txt").exists() and not (build / STAMP).exists()
+    return (build / "CMakeCache.txt").exists() and not (build / _LOCK).exists()
 
 
 def _check_name(folder: Path, tool: str) -> None:
@@ -83,7 +83,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Waits until no other build works in the folder, and keeps others waiting. The system takes
     the lock back when this process ends, however it ends.
     """
-    with open(folder / "build" / "lock", "a+", encoding="utf-8") as lock:
+    with open(folder / "build" / _LOCK, "a+", encoding="utf-8") as lock:
         _wait_for(lock, folder)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
