@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import models
 import narrowcast as nc
@@ -117,6 +118,22 @@ def test_caches_know_what_a_graph_rests_on(format):
     ]
     found = {tensor._stable_hash_for_caching() for tensor in others}
     assert len(found - {known}) == len(others)
+
+
+def test_caches_know_weights_whose_gathers_differ_by_pass(format):
+    """By what torch 2.11 pickles of a graph's inputs."""
+    weight = nc.quantize(torch.randn(128, 128), format)
+    names, context = weight.__tensor_flatten__()
+    keys = []
+    with FakeTensorMode() as mode:
+        inner = {name: mode.from_tensor(getattr(weight, name)) for name in names}
+        for more in ({}, {"_inner_present": torch.zeros((), dtype=torch.int64)}):
+            fake = nc.QuantizedTensor.__tensor_unflatten__(
+                inner | more, context, weight.shape, weight.stride()
+            )
+            _, (*_, key) = fake.__reduce_ex__(2)
+            keys.append(key)
+    assert keys[0] != keys[1]
 
 
 FUNCTIONS = {

@@ -1,24 +1,22 @@
 """A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
 
 import hashlib
-from typing import NamedTuple
 
 import torch
+from torch._subclasses import FakeTensor
 
-from narrowcast import registry
-from narrowcast._C import Bytes
+from narrowcast import _C, registry
 from narrowcast.tensor.label import Label
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store
 
-# The tensors, as attributes of a QuantizedTensor.
+# The tensors of a QuantizedTensor, by their attributes' names.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 SPANNING = ("amax", "history", "master")
-# What a graph of torch.compile reads of a weight whose gathers differ by pass: the buffers of all
-# passes, and which of them have come.
-GATHERED = tuple(f"_gathered_{name}" for name in BUFFERS)
-PRESENT = "_present"
+# As torch.compile knows them; and which usages have come, of a weight whose gathers differ by pass:
+# its buffers are those of all passes, for a graph is one for all.
+INNER = tuple(f"_inner_{name}" for name in (*BUFFERS, *SPANNING, "present"))
 
 
 def parts_of(tensor) -> tuple:
@@ -51,7 +49,7 @@ def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label
     """The store of a tensor's parts."""
     *tensors, master = tensors
     rows, columns = flattened or matrix_shape(shape)
-    bytes = Bytes(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
+    bytes = _C.Bytes(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
     kept = None if master is None else Master(master.reshape(rows, columns).contiguous())
     store = Store(bytes, kept, label)
     store.partial = partial
@@ -84,54 +82,75 @@ class Aside:
         return hash(Aside)
 
 
-class Traced(NamedTuple):
-    """Of a gathered weight, what torch.compile asks at every call, several times in each pass, and
-    what stays until the shard is another one.
+class Traced:
+    """The tensors of a store that torch.compile asks for at every call, several times in each pass:
+    those that INNER names, None where absent. Until a change is noted, of whichever store.
     """
 
-    flat: tuple[list[str], tuple]  # as __tensor_flatten__ returns it
-    dtype: torch.dtype
-    buffers: list[torch.Tensor | None]  # those of all passes
+    __slots__ = ("_known", "inner", "key")
 
+    def __init__(self, store: Store, inner: list[torch.Tensor | None]):
+        self.inner, self._known = inner, (_C.changes(), store.label, store.partial)
+        self.key = object()  # by which a tensor knows it, and does not keep what it holds
 
-def gathered_buffer(tensor, index: int) -> torch.Tensor | None:
-    """What GATHERED[index] names."""
-    store = tensor._view.store
-    if store.traced is not None:
-        return store.traced.buffers[index]
-    if store.gather is None:  # in a trace, which has put together what it read here
-        return store.bytes.buffer(index)
-    return _of_passes(store)[index]
-
-
-def _of_passes(store) -> list[torch.Tensor | None]:
-    passes = [store.gather.whole(backward) for backward in (False, True)]
-    found = ((bytes.buffer(index) for bytes in passes) for index in range(len(BUFFERS)))
-    return [next((one for one in every if one is not None), None) for every in found]
+    def holds(self, store: Store) -> bool:
+        """Whether they still are the store's."""
+        return self._known == (_C.changes(), store.label, store.partial)
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
     """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
-    view = tensor._view
+    view, (key, flat) = tensor._view, tensor._flattened
     store = view.store
-    if store.gather is None or not view.is_whole or tensor.is_flat:
-        return _flatten(tensor)
-    store.check_there()
-    if store.traced is None or store.traced.dtype != tensor.dtype:
-        store.traced = Traced(_flatten(tensor), tensor.dtype, _of_passes(store))
-    return store.traced.flat
+    store.refresh()
+    traced = store.traced
+    if traced is not None and traced.key is key and traced.holds(store):
+        return flat
+    inner = tensor.inner_tensors()
+    there = [name for name, one in zip(INNER, inner, strict=True) if one is not None]
+    partial = store.partial or not view.is_whole
+    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.products
+    flat = there, (*facts, Aside(store.label))
+    if view.is_whole and not tensor.is_flat:
+        if traced is None or not traced.holds(store):
+            traced = store.traced = Traced(store, inner)
+        tensor._flattened = traced.key, flat
+    return flat
 
 
-def _flatten(tensor) -> tuple[list[str], tuple]:
+def inner_tensor(tensor, index: int) -> torch.Tensor | None:
+    """What INNER[index] names."""
+    traced = tensor._view.store.traced
+    if traced is not None and traced.key is tensor._flattened[0]:
+        return traced.inner[index]
+    return tensor.inner_tensors()[index]
+
+
+def inner_tensors(tensor) -> list[torch.Tensor | None]:
+    """Those that INNER names."""
     store = tensor._view.store
     if store.present is None:
-        found = dict(zip(BUFFERS + SPANNING, _tensors_of(tensor), strict=True))
-    else:
-        found = {name: getattr(tensor, name) for name in (*GATHERED, PRESENT, "amax", "history")}
-    there = [name for name, one in found.items() if one is not None]
-    partial = store.partial or not tensor._view.is_whole
-    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.products
-    return there, (*facts, Aside(store.label))
+        return [*_tensors_of(tensor), None]
+    return inner_of_passes(store)
+
+
+def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
+    """Those of a weight whose gathers differ by pass."""
+    buffers = store.bytes.buffers
+    if store.gather is not None:  # elsewhere, in a trace, they have been put together
+        forward, backward = (store.gather.whole(one).buffers for one in (False, True))
+        pairs = zip(forward, backward, strict=True)
+        buffers = [other if one is None else one for one, other in pairs]
+    return [*buffers, store.bytes.amax, store.bytes.history, None, store.present]
+
+
+def key_of_graphs(tensor) -> tuple:
+    """What a graph rests on besides the tensor's parts. Torch 2.11 has its caches, which outlive
+    processes, know graphs by pickled examples; later ones ask for stable_hash().
+    """
+    if not isinstance(tensor._store.tensors[0], FakeTensor):
+        return ()
+    return (tuple(flatten(tensor)[0]),)
 
 
 def stable_hash(tensor) -> str:
@@ -148,9 +167,7 @@ def stable_hash(tensor) -> str:
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:
     """The store and the logical dtype of what flatten() made, over other tensors."""
     format, dtype, partial, flattened, _, aside = context
-    pairs = zip(BUFFERS, GATHERED, strict=True)
-    tensors = [inner[one] if one in inner else inner.get(other) for one, other in pairs]
-    tensors += [inner.get(name) for name in SPANNING]
+    *tensors, present = map(inner.get, INNER)
     store = store_of(format, shape, tensors, partial, flattened, aside.label)
-    store.present = inner.get(PRESENT)
+    store.present = present
     return store, dtype

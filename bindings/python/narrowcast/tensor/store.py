@@ -26,7 +26,7 @@ class Store:
     present  of a weight whose gathers differ by pass: which usages have come, for graphs of
              torch.compile, which hold the buffers of all passes
     gather   of a gathered weight: the _C.WeightGather that brought it
-    traced   of a gathered weight: what torch.compile has asked of it (narrowcast.tensor.parts)
+    traced   what torch.compile has asked of it (narrowcast.tensor.parts)
     late     after a cast of flat shards: a Late, until the columnwise bytes are made; else None
     sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
     place    of a shard whose cuts divide blocks: a Place. `rows` are its own then, those of the
@@ -222,7 +222,7 @@ class Store:
 
     def drop_master(self) -> None:
         """From now on there is none: the bytes alone are the value."""
-        self.master = None
+        self.master = self.traced = None
         _C.note_change()
 
     def watch_master(self) -> None:

@@ -25,9 +25,12 @@ class Transposed(QuantizedTensor):
 
     is_flat = False
 
+    def inner_tensors(self) -> list[torch.Tensor | None]:
+        return parts.inner_of_passes(self._store)
+
     def __tensor_flatten__(self):
-        store, names = self._store, (*parts.GATHERED, parts.PRESENT, "amax", "history")
-        there = [name for name in names if getattr(self, name) is not None]
+        store, inner = self._store, zip(parts.INNER, self.inner_tensors(), strict=True)
+        there = [name for name, one in inner if one is not None]
         matrix = store.format.name, (store.rows, store.columns), store.partial
         return there, (
             *matrix,
@@ -40,9 +43,9 @@ class Transposed(QuantizedTensor):
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
         format, matrix, partial, aside, *place = context
-        tensors = [inner.get(name) for name in (*parts.GATHERED, "amax", "history", "master")]
+        *tensors, present = map(inner.get, parts.INNER)
         store = parts.store_of(format, matrix, tensors, partial, None, aside.label)
-        store.present = inner.get(parts.PRESENT)
+        store.present = present
         return Transposed(store, tuple(map(int, outer_size)), *place)
 
 

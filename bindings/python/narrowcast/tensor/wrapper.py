@@ -28,7 +28,8 @@ class QuantizedTensor(Attributes, torch.Tensor):
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
-    __slots__ = ("_view",)
+    # _flattened: see narrowcast.tensor.parts.
+    __slots__ = ("_flattened", "_view")
 
     @staticmethod
     def __new__(
@@ -128,9 +129,8 @@ class QuantizedTensor(Attributes, torch.Tensor):
         """
         return memory.number_of(self._store.tensors[0]) if isinstance(self, nn.Parameter) else 0
 
-    def __tensor_flatten__(self):
-        return parts.flatten(self)
-
+    __tensor_flatten__ = parts.flatten
+    inner_tensors = parts.inner_tensors
     _stable_hash_for_caching = parts.stable_hash  # what torch asks from 2.12 on
 
     @staticmethod
@@ -140,7 +140,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return QuantizedTensor(store, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        return rebuild, parts.parts_of(self)
+        return rebuild, (*parts.parts_of(self), *parts.key_of_graphs(self))
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
@@ -158,9 +158,8 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return dispatch.run_operator(func, args, kwargs or {})
 
 
-for _index, _name in enumerate(parts.GATHERED):
-    setattr(QuantizedTensor, _name, property(partial(parts.gathered_buffer, index=_index)))
-setattr(QuantizedTensor, parts.PRESENT, property(lambda tensor: tensor._view.store.present))
+for _index, _name in enumerate(parts.INNER):
+    setattr(QuantizedTensor, _name, property(partial(parts.inner_tensor, index=_index)))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
 
@@ -174,7 +173,7 @@ def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor
             cls, shape, **place, dtype=dtype, device=view.store.bytes.device
         )
     _C.withhold_memory(tensor)
-    tensor._view = view
+    tensor._view, tensor._flattened = view, (None, None)
     return tensor
 
 
@@ -190,9 +189,11 @@ def rebuild(
     requires_grad: bool = False,
     is_parameter: bool = False,
     products: str = "decoded",
+    graphs: tuple = (),
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
     weight's name and the part, for any that it does not make: a checkpoint may say anything.
+    `graphs`: for torch.compile's caches, and not read.
     """
     options = name, recompute, partial, flattened, requires_grad, is_parameter, products
     tensors = checks.check_parts(format, shape, dtype, tensors, *options)
