@@ -107,7 +107,8 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
     if (bias) addend = as_autocast_does(*bias, dtype);
   }
   if (weight.dim() != 2 || dtype_number(operand.scalar_type()) < 0) return py::none();
-  if (operand.dim() == 0 || operand.sym_size(-1) != weight.size(1)) return py::none();
+  if (operand.is_nested() || operand.dim() == 0 || operand.sym_size(-1) != weight.size(1))
+    return py::none();
   at::Tensor result;
   {
     const py::gil_scoped_release release;
@@ -123,7 +124,7 @@ void bind_linear(py::module_& module) {
   module.def("linear", &linear,
              "F.linear with a QuantizedTensor as its weight, of activations as they are or scaled "
              "ones; None where the operands are no matrix product of float32, bfloat16 or "
-             "float16.");
+             "float16, or the input is nested.");
   // Not by the macro that does so when the file is mapped: it would end the process if that
   // happened twice.
   static torch::Library all = MAKE_TORCH_LIBRARY(narrowcast);

@@ -64,10 +64,11 @@ struct Output {
     const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
     const Recipe recipe(bytes->facts());
     const Usages usages{true, columnwise};
-    const at::Tensor rows = padded(as_rows(input), recipe.row_multiple()).contiguous();
+    const bool traced = is_watched() || !bytes->is_plain;
+    const at::Tensor operand = traced ? input : in_memory(input, weight);
+    const at::Tensor rows = padded(as_rows(operand), recipe.row_multiple()).contiguous();
     const at::ScalarType dtype = input.scalar_type();
     at::Tensor product;
-    const bool traced = is_watched() || !bytes->is_plain;
     if (traced) {
       CastTensors cast = cast_in_trace(rows, recipe.input, usages, false);
       product = by_weight_in_trace(cast.rowwise, weight, false, dtype);
@@ -106,18 +107,20 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     variable_list saved = ctx->get_saved_variables();
-    const at::Tensor weight = saved[0], &gradient = gradients[0];
+    const at::Tensor weight = saved[0], &incoming = gradients[0];
     variable_list result(4);
     {
       const at::NoGradGuard once;
       forget_input();
+      const at::Tensor gradient =
+          incoming.layout() == at::kStrided ? incoming : incoming.to_dense();
       // Those gradients alone that this backward is for, as in linear.cpp.
       const Usages usages{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
       if (usages.rowwise || usages.columnwise)
         multiply(weight, gradient, {saved.begin() + 1, saved.end()}, usages, result);
       result[2] = bias_gradient(ctx, gradient);
     }
-    return without_second_derivative(std::move(result), gradient);
+    return without_second_derivative(std::move(result), incoming);
   }
 
  private:
@@ -127,7 +130,8 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     const Recipe recipe(bytes->facts());
     const bool stochastic = recipe.facts.stochastic_gradient != 0;
     const bool traced = is_watched() || !bytes->is_plain;
-    const at::Tensor rows = padded(as_rows(gradient), recipe.row_multiple()).contiguous();
+    const at::Tensor operand = traced ? gradient : in_memory(gradient, weight);
+    const at::Tensor rows = padded(as_rows(operand), recipe.row_multiple()).contiguous();
     const at::ScalarType dtype = gradient.scalar_type(), of_weight = weight.scalar_type();
     if (traced) {
       const CastTensors cast = cast_in_trace(rows, recipe.gradient, usages, stochastic);

@@ -15,10 +15,12 @@
 namespace narrowcast {
 namespace {
 
-// Python's part, set when the package is imported: find_operand(weight), the Bytes; and
-// refuse(weight, backward), which raises the error of a weight that lacks the usage of a pass.
+// Python's part, set when the package is imported: find_operand(weight), the Bytes;
+// refuse(weight, backward), which raises the error of a weight that lacks the usage of a pass; and
+// find_plain(activation, weight), the plain tensor of an activation that is none.
 PyObject* find_operand = nullptr;
 PyObject* refuse = nullptr;
+PyObject* find_plain = nullptr;
 
 // How nodes of graphs are held: newer versions of torch than 2.11 count references in them.
 using NodePointer = decltype(torch::autograd::get_current_node());
@@ -47,6 +49,12 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
     py::handle{refuse}(py::cast(weight), backward);
   }
   return usage;
+}
+
+at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
+  if (is_plain(activation)) return settled(activation);
+  const py::gil_scoped_acquire python;
+  return settled(py::cast<at::Tensor>(py::handle{find_plain}(activation, weight)));
 }
 
 void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias) {
@@ -83,9 +91,10 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
 }
 
 void bind_weights(py::module_& module) {
-  module.def("set_operands", [](py::object find, py::object raise) {
+  module.def("set_operands", [](py::object find, py::object raise, py::object plain) {
     find_operand = find.release().ptr();
     refuse = raise.release().ptr();
+    find_plain = plain.release().ptr();
   });
 }
 

@@ -14,6 +14,11 @@ std::shared_ptr<Bytes> bytes_of_weight(const at::Tensor& weight);
 // absent.
 int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward);
 
+// The input or gradient of a product with a weight as kernels read it, whatever torch has put off:
+// a collective to wait for, a change of sign, zeros. TypeError, naming the weight, if it has no
+// memory of its own.
+at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight);
+
 // Whether a mode or a trace looks at operators, so that they go through the dispatcher.
 bool is_watched();
 

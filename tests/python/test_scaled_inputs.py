@@ -1,10 +1,13 @@
 """What layers with scaled products keep of their input: its cast, one for all layers and threads
-that see it.
+that see it. And inputs and gradients whose memory is not their values.
 """
 
 import threading
 
+import pytest
 import torch
+import torch.nn.functional as F
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import narrowcast as nc
 import scaled
@@ -92,3 +95,78 @@ def test_threads(format):
         thread.join(timeout=120)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
+
+
+# ---- values that are not in a tensor's memory as they are ----
+
+PUT_OFF = {
+    "a collective": AsyncCollectiveTensor,
+    "a sign": lambda x: torch._neg_view(-x),
+    "zeros": torch.Tensor.to_sparse,
+}
+
+
+class Same(torch.autograd.Function):
+    """A value, whose gradient comes as a function makes it."""
+
+    @staticmethod
+    def forward(ctx, value, function):
+        ctx.function = function
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.function(gradient), None
+
+
+def run(layer, x, gradient, of_input, of_gradient):
+    """The output and the gradients of a layer; functions say how input and gradient come."""
+    torch.manual_seed(0)  # of gradients that are rounded stochastically
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    out = layer(of_input(x))
+    Same.apply(out, of_gradient).backward(gradient)
+    return out.detach(), x.grad, layer.weight.grad, layer.bias.grad
+
+
+@pytest.mark.parametrize("put_off", PUT_OFF)
+@pytest.mark.filterwarnings("ignore:.*wait_tensor")
+def test_what_torch_has_put_off(put_off, format):
+    layer, later = scaled.layer(format), PUT_OFF[put_off]
+    torch.manual_seed(1)
+    x, gradient = torch.randn(2, 8, 96).relu(), torch.randn(2, 8, 64)
+
+    def as_it_is(value):
+        return value
+
+    expected = run(layer, x, gradient, as_it_is, as_it_is)
+    of_input = as_it_is if put_off == "a collective" else later  # that has no derivative
+    for got in (
+        run(layer, x, gradient, of_input, as_it_is),
+        run(layer, x, gradient, as_it_is, later),
+    ):
+        assert all(map(same, got, expected))
+    for without in (torch.no_grad(), torch.inference_mode()):
+        with without:
+            assert same(layer(later(x)), expected[0])
+
+
+def test_nested_inputs(format):
+    """The weight is decoded, with the strided layout as with the jagged one."""
+    layer, x = scaled.layer(format), torch.randn(8, 96)
+    outputs = []
+    for layout in (torch.strided, torch.jagged):
+        layer.zero_grad()
+        nested = torch.nested.nested_tensor([x[:3], x[3:]], layout=layout)
+        out = torch.nested.to_padded_tensor(layer(nested), 0.0)
+        out.sum().backward()
+        outputs.append((out, layer.weight.grad))
+    expected = F.linear(x, layer.weight.dequantize(torch.float32), layer.bias)
+    for out, gradient in outputs:
+        assert same(torch.cat([out[0, :3], out[1]]), expected)
+        torch.testing.assert_close(gradient, x.sum(0).expand(64, -1))
+
+
+def test_an_input_without_memory(format):
+    with pytest.raises(TypeError, match=r"64x96 matrix in .*Tensor of shape \(8, 96\) on meta"):
+        scaled.layer(format)(torch.empty(8, 96, device="meta"))

@@ -4,6 +4,7 @@ are defined in C++ (bindings/linear.cpp).
 
 import torch
 import torch.nn.functional as F
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from narrowcast import _C, errors
 from narrowcast.operators import traced_products
@@ -55,8 +56,8 @@ def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
 
 
 def _other_product(input, weight: QuantizedTensor, bias):
-    """A product that is no matrix product of float32, bfloat16 or float16."""
-    if weight.dim() == 2 and input.shape[-1:] != weight.shape[1:]:
+    """A product that is no matrix product of float32, bfloat16 or float16, or of a nest of such."""
+    if not input.is_nested and weight.dim() == 2 and input.shape[-1:] != weight.shape[1:]:
         raise ValueError(
             f"{weight.describe()}: the last dimension of an input of shape {tuple(input.shape)} is "
             f"not {weight.shape[1]}"
@@ -75,8 +76,22 @@ def _refuse(weight: QuantizedTensor, backward: bool):
     raise errors.usage_absent(weight._store, USAGES[backward])
 
 
-_C.set_operands(_operand_of, _refuse)
-for _function in (_operand_of, _refuse):
+def _plain_of(activation: torch.Tensor, weight: QuantizedTensor) -> torch.Tensor:
+    """The values of an input or gradient whose memory a cast cannot read as it is."""
+    if isinstance(activation, AsyncCollectiveTensor):
+        return activation.wait()
+    if activation.layout is not torch.strided:
+        return activation.to_dense()
+    raise TypeError(
+        f"{weight.describe()}: scaled products cast the memory of an input or gradient, and a "
+        f"{type(activation).__name__} of shape {tuple(activation.shape)} on {activation.device} "
+        "has none that they know. Give the layer a plain tensor on the weight's device, or convert "
+        'with products="decoded"'
+    )
+
+
+_C.set_operands(_operand_of, _refuse, _plain_of)
+for _function in (_operand_of, _refuse, _plain_of):
     compiling.leave_alone(_function)
 
 
