@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 import narrowcast as nc
+import parallel_models
 import ranks
 from disagreements import assert_named, odd
 from models import GATHERS, build, build_plain, loss_of, shard
@@ -102,6 +103,22 @@ def converted_later(mesh, format, other, after):
 def test_shards_converted(mine, other, after, device):
     answers = ranks.errors(2, device, converted_later, mine, other, after)
     assert_named(answers, "what nc.convert converts", f"up.weight in {mine}", f"in {other}")
+
+
+def other_products(mesh, format, converted_first):
+    """Of parts of tensor parallelism: compared where they are converted, or at the first step."""
+    products = "scaled" if odd(mesh) else "decoded"
+    options = {"converted_first": converted_first, "products": products}
+    model = parallel_models.build(mesh, format, **options)
+    model(parallel_models.batch(format, 0)).sum().backward()
+    nc.FusedAdam(model.parameters()).step()
+
+
+@pytest.mark.parametrize("converted_first", [False, True])
+def test_other_products(converted_first, device):
+    answers = ranks.errors(2, device, other_products, "mxfp8_e4m3", converted_first)
+    what = "parameters of FusedAdam" if converted_first else "what nc.convert converts"
+    assert_named(answers, what, "up.weight", "for decoded products", "for scaled products")
 
 
 def group_that_changes(mesh, format):

@@ -169,7 +169,7 @@ def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.F
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
     """What all ranks must have alike of a weight."""
     kept = "" if options.keeps_master(weight) else ", without a master"
-    return f"{name} in {format.identity}{kept}"
+    return f"{name} in {format.identity} for {options.products} products{kept}"
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) -> None:

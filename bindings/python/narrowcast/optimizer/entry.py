@@ -40,7 +40,9 @@ class Entry(NamedTuple):
     def line(self) -> str:
         """What the optimizers of all ranks must have alike of it."""
         store = self.store
-        stored = "as a plain tensor" if store is None else f"in {store.format.identity}"
+        stored = "as a plain tensor"
+        if store is not None:
+            stored = f"in {store.format.identity} for {store.label.products} products"
         rounding = "nearest" if self.seed is None else f"stochastic from seed {self.seed}"
         shape = "x".join(map(str, self.parameter.shape))
         kind = str(self.parameter.dtype).removeprefix("torch.")
