@@ -102,11 +102,38 @@ def loads_on_one_rank(mesh, kind, path):
         return error_of(other.optimizer.load_state_dict, loaded["optimizer"])
 
 
-@pytest.mark.parametrize("kind", ["fully_reshardable", "dp_reshardable"])
+@pytest.mark.parametrize("kind", ["fully_reshardable", *BY_PLACE])
 def test_a_state_that_one_rank_cannot_load(kind, tmp_path):
     other, own = ranks.run(2, "cpu", loads_on_one_rank, kind, str(tmp_path / "checkpoint"))
     assert own.startswith("KeyError")
     assert other.startswith("DisagreementError: load_state_dict failed on rank 1"), other
+
+
+def scattered(mesh, path):
+    """What the first rank reads is wrong, of which the others know nothing."""
+    with mt.megatron_on_cpu():
+        run, said = mt.Run(FORMAT), []
+        run.feed(0)
+        (part,) = run.parts
+        state, size = part.get_parameter_state_dp_zero(), part.buffers[0].numel_unpadded
+        (kind,) = part.gbuf_ranges[0]
+        load = part.load_parameter_state_from_dp_zero
+        for wrong in (None, torch.zeros(size - 1), torch.zeros(size, dtype=torch.float64)):
+            damaged = state and {**state, 0: {kind: {**state[0][kind], "exp_avg": wrong}}}
+            said.append(error_of(load, damaged))
+        said.append(error_of(part.load_parameter_state, f"{path}/none"))
+        return said, error_of(load, state)
+
+
+def test_a_state_that_the_first_rank_cannot_scatter(tmp_path):
+    (own, no_error), (others, nor_here) = ranks.run(2, "cpu", scattered, str(tmp_path))
+    for one, other, what in zip(
+        own, others, ["missing", "torch.float32", "64", "none"], strict=True
+    ):
+        assert what in one and other.startswith("DisagreementError: load_parameter_state"), other
+        assert "failed on rank 0" in other and one in other
+    assert own[0].startswith("ValueError: param, exp_avg, exp_avg_sq of buffer 0 are ")
+    assert no_error is nor_here is None
 
 
 def two_dtypes(mesh):

@@ -14,6 +14,8 @@ from narrowcast.megatron import borrowed
 from narrowcast.zero.groups import together
 
 _LAYOUT = "narrowcast_layout"  # in a saved optimizer's state, beside Megatron's entries
+_SCATTERED = "dp_zero_gather_scatter"  # the sharding type that the first rank alone loads
+_PARTS = "param", "exp_avg", "exp_avg_sq"  # of such a state, for each buffer
 
 
 class Checkpoints:
@@ -47,13 +49,17 @@ class Checkpoints:
             with borrowed.for_optimizer():
                 super().load_state_dict(state_dict)
             return
+        kind, own = state_dict.get("param_state_sharding_type"), dict(state_dict)
         with together(self.data_parallel_group, "load_state_dict"), borrowed.for_optimizer():
             self._check_layout(state_dict.get("optimizer"))
-            super().load_state_dict(state_dict)
+            # The scatter is begun when it is known that all ranks come to it.
+            scattered = own.pop("param_state") if kind == _SCATTERED else None
+            super().load_state_dict(own)
             for state in self.optimizer.state.values():  # Megatron gives one tensor to all
                 state["step"] = state["step"].clone()
-        # Of this type Megatron loads by load_parameter_state_from_dp_zero.
-        if state_dict.get("param_state_sharding_type") not in (None, "dp_zero_gather_scatter"):
+        if kind == _SCATTERED:
+            self.load_parameter_state_from_dp_zero(scattered)
+        elif kind is not None:
             self._remake_model()
 
     def _check_layout(self, saved) -> None:
@@ -88,10 +94,43 @@ class Checkpoints:
             name = name.removeprefix("module.")
         return name
 
-    def load_parameter_state_from_dp_zero(self, state_dict, **options):
+    def load_parameter_state(self, filename, **options):
+        """Megatron's. What fails on the first rank, which reads the file, fails on all."""
+        if self.is_stub_optimizer:
+            return
+        is_first, state = self.data_parallel_group.rank() == 0, None
+        with together(self.data_parallel_group, "load_parameter_state"):
+            state = torch.load(filename) if is_first else None
+        self.load_parameter_state_from_dp_zero(state, **options)
+
+    def load_parameter_state_from_dp_zero(self, state_dict, *, update_legacy_format=False):
+        """The same of the state that the first rank scatters. One in Megatron's format of before
+        2024 is not looked at before.
+        """
+        is_checked = self.data_parallel_group.rank() == 0 and not update_legacy_format
         with borrowed.for_optimizer():
-            super().load_parameter_state_from_dp_zero(state_dict, **options)
+            with together(self.data_parallel_group, "load_parameter_state_from_dp_zero"):
+                if is_checked:
+                    self._check_scattered(state_dict)
+            super().load_parameter_state_from_dp_zero(
+                state_dict, update_legacy_format=update_legacy_format
+            )
         self._remake_model()
+
+    def _check_scattered(self, state_dict) -> None:
+        """ValueError unless the state has all that the scatters of this model send."""
+        self.split_state_dict_if_needed(state_dict)
+        for at, (buffer, ranges) in enumerate(zip(self.buffers, self.gbuf_ranges, strict=True)):
+            for kind in ranges:
+                saved, size = state_dict.get(at, {}).get(kind, {}), buffer.numel_unpadded
+                found = [_kind_of(saved.get(key)) for key in _PARTS]
+                wanted = [_kind_of(torch.empty(size, device="cpu"))] * len(_PARTS)
+                if found != wanted or saved.get("numel_unpadded") != size:
+                    raise ValueError(
+                        f"{', '.join(_PARTS)} of buffer {at} are {', '.join(found)} in this "
+                        f"state, and the model needs {wanted[0]} for each: load it into a model "
+                        "of the same layers and tensor-parallel size that quantizes the same ones"
+                    )
 
     def _get_main_param_and_optimizer_states(self, model_param):
         """Without the step, which Megatron keeps with the groups."""
@@ -128,6 +167,13 @@ class Checkpoints:
         finally:
             for buffer, places in zip(self.buffers, maps, strict=True):
                 buffer.param_index_map = places
+
+
+def _kind_of(value) -> str:
+    """What a scatter must know of a tensor that it sends."""
+    if not isinstance(value, torch.Tensor):
+        return "missing" if value is None else f"a {type(value).__name__}"
+    return f"{value.numel()} {value.dtype} on {value.device}"
 
 
 def _flat(layout: list) -> list[str]:
