@@ -199,3 +199,24 @@ def broadcast(mesh, format):
 
 def test_broadcast_params():
     assert ranks.run(2, "cpu", broadcast, FORMATS[1]) == [[True] * 8] * 2
+
+
+def reloaded(mesh, format, with_state):
+    """The masters after loading a model's values alone."""
+    with mt.megatron_on_cpu():
+        trained, run = mt.Run(format), mt.Run(format, seed=1)
+        trained.feed(0)
+        values = {name: whole[0] for name, whole in trained.masters().items()}
+        run.model.load_state_dict(values, strict=False)
+        run.optimizer.reload_model_params({"model": values} if with_state else None)
+        masters = {name: whole[0] for name, whole in run.masters().items()}
+        for name, p in run.model.named_parameters():
+            decoded = p.detach().dequantize() if mt.quantized(p) else p.detach().float()
+            assert torch.equal(masters[name], values[name] if with_state else decoded), name
+        mt.assert_bytes_are_casts(run.model, values)
+        run.feed(1)
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_masters_of_a_model_that_was_loaded_alone(with_state):
+    ranks.run(2, "cpu", reloaded, FORMATS[0], with_state)
