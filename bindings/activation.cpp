@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "bindings/launch.hpp"
@@ -71,16 +72,18 @@ struct LastInput {
   at::ScalarType dtype;
   c10::StreamId stream;
   Activation activation;
+  std::vector<const c10::TensorImpl*> weights;  // of the layers that have taken it
 
-  bool serves(const at::Tensor& other, const at::Tensor& value, const Plugin& plugin, Usages usages,
-              c10::StreamId now) const {
+  bool serves(const at::Tensor& other, const at::Tensor& value, const at::Tensor& weight,
+              const Plugin& plugin, Usages usages, c10::StreamId now) const {
     // An input that has died may have another at its address: a weak pointer keeps the address.
     return input.use_count() != 0 && input._unsafe_get_target() == other.unsafeGetTensorImpl() &&
            memory == other.const_data_ptr() && other.strides() == strides &&
            version == other._version() && dtype == value.scalar_type() && stream == now &&
            activation.plugin == &plugin && activation.rows == value.size(0) &&
            activation.columns == value.size(1) && (!usages.rowwise || activation.has(0)) &&
-           (!usages.columnwise || activation.has(1));
+           (!usages.columnwise || activation.has(1)) &&
+           std::ranges::find(weights, weight.unsafeGetTensorImpl()) == weights.end();
   }
 };
 
@@ -99,19 +102,27 @@ c10::StreamId stream_id(at::Device device) {
 ConvertedInput::ConvertedInput(const at::Tensor& input) : before_(converted) { converted = &input; }
 ConvertedInput::~ConvertedInput() { converted = before_; }
 
-Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const Plugin& plugin,
-                      Usages usages) {
+Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const at::Tensor& weight,
+                      const Plugin& plugin, Usages usages) {
   const at::Tensor& input = converted == nullptr ? layers : *converted;
   // An inference tensor counts no versions, so nobody could tell that it was written to.
   if (input.is_inference() || !is_plain(input)) return cast_activation(value, plugin, usages);
   const c10::StreamId stream = stream_id(value.device());
   const std::scoped_lock lock(last_mutex);
-  if (last && last->serves(input, value, plugin, usages, stream)) return last->activation;
+  if (last && last->serves(input, value, weight, plugin, usages, stream)) {
+    last->weights.push_back(weight.unsafeGetTensorImpl());
+    return last->activation;
+  }
   last.reset();  // before more memory is taken
   Activation made = cast_activation(value, plugin, usages);
-  last.emplace(LastInput{Weak(input.getIntrusivePtr()), input.const_data_ptr(),
-                         input.strides().vec(), static_cast<uint32_t>(input._version()),
-                         value.scalar_type(), stream, made});
+  last.emplace(LastInput{Weak(input.getIntrusivePtr()),
+                         input.const_data_ptr(),
+                         input.strides().vec(),
+                         static_cast<uint32_t>(input._version()),
+                         value.scalar_type(),
+                         stream,
+                         made,
+                         {weight.unsafeGetTensorImpl()}});
   return made;
 }
 

@@ -46,13 +46,13 @@ class ConvertedInput {
   const at::Tensor* before_;
 };
 
-// The same of an input that may be that of several layers one after the other: the last cast is
-// kept until another input comes, or a backward. Only where a backward is to come, for an input may
-// be written to in ways that torch does not count (a collective receives into it, numpy shares its
-// memory): where nothing else is between two forwards, the second would have the first one's cast.
-// `value`: the input as rows.
-Activation cast_input(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin,
-                      Usages usages);
+// The same of an input that may be that of several layers one after the other, each with a weight
+// of its own: the last cast is kept until another input comes, a backward, or a weight that has
+// taken it, which begins another forward. An input may have been written to by then in ways that
+// torch does not count: a collective receives into it, numpy shares its memory. So it is kept only
+// where a backward is to come, too. `value`: the input as rows.
+Activation cast_input(const at::Tensor& input, const at::Tensor& value, const at::Tensor& weight,
+                      const Plugin& plugin, Usages usages);
 void forget_input();
 int64_t kept_input_bytes();
 

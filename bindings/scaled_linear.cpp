@@ -75,7 +75,7 @@ struct Output {
       saved = std::move(cast.columnwise);
     } else {
       if (!shares) forget_input();
-      const Activation cast = shares ? cast_input(input, rows, recipe.input, usages)
+      const Activation cast = shares ? cast_input(input, rows, weight, recipe.input, usages)
                                      : cast_activation(rows, recipe.input, usages);
       product = by_weight(cast.operand(0), weight, *bytes, recipe, false, dtype);
       if (columnwise) saved = stored_tensors(cast.operand(1));

@@ -2,6 +2,7 @@
 same stages one after the other in one process.
 """
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -167,19 +168,20 @@ def test_pipelines_of_shards(device):
     assert_whole(4, device, [(BY_PASS, schedule, 2, keep) for schedule, keep in cases])
 
 
-def take_apart(mesh, format):
+def take_apart(mesh, format, reshard):
     """The first part of a backward, with weights that are resharded after the forward."""
     (stage,) = parts(format, mesh.device_type, 1)
-    fully_shard(stage[0], mesh=mesh, reshard_after_forward=True)
+    fully_shard(stage[0], mesh=mesh, reshard_after_forward=reshard)
     fully_shard(stage, mesh=mesh)
     x, _ = batch(0, stage[0].up.weight.shape[1], mesh.device_type)
     y = stage(x.requires_grad_())
     stage_backward_input([y], [torch.ones_like(y)], [x], stage.parameters())
 
 
-def test_weights_that_a_zero_bubble_would_lose(device):
+@pytest.mark.parametrize(("world", "reshard"), [(2, True), (4, 2)])
+def test_weights_that_a_zero_bubble_would_lose(world, reshard, device):
     """torch finds no gradients of weights that are gathered after it has looked for them."""
-    for kind, message in ranks.errors(2, device, take_apart, BY_PASS):
+    for kind, message in ranks.errors(world, device, take_apart, BY_PASS, reshard):
         assert kind == "NotImplementedError"
         assert "0.up.weight" in message
         assert "reshard_after_forward=False" in message

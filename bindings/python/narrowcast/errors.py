@@ -14,10 +14,10 @@ def usage_absent(store, usage: str) -> ValueError:
         there = " and ".join(store.bytes.usages)
         return ValueError(
             f"{store.describe()}: a matrix product needs the {usage} bytes, and this all-gather "
-            f"carried {there} only. With activation checkpointing, an explicit unshard(), "
-            "set_reshard_after_backward(False) or a change of resharding at run time, FSDP2 does "
-            "not say what a gather is for. Use nc.convert(..., recompute=True), which has every "
-            "gather carry both usages"
+            f"carried {there} only. With activation checkpointing, a pipeline's schedule after the "
+            "first gather, an explicit unshard(), set_reshard_after_backward(False) or a change of "
+            "resharding at run time, FSDP2 does not say what a gather is for. Use nc.convert(..., "
+            "recompute=True), which has every gather carry both usages"
         )
     return ValueError(
         f"{store.describe()} has no {usage} bytes: ask for them where it is made "

@@ -129,6 +129,8 @@ class GroupPlan:
     def send_again(self, index: int) -> Sent:
         """What goes to the post-hook where a gather brings parts of what the last one brought."""
         if self._sent >> index & 1:
+            if torch_names.is_backward(self._group()):
+                pipelines.check(self._stores[index])
             self._sent = self._arrived = 0
         self._sent |= 1 << index
         return self, index, self._backward
