@@ -116,12 +116,6 @@ int32_t significant_bits(const Plan& plan) {
   return element + (is_float ? 23 : E4M3::kMantissaBits) + 1;
 }
 
-std::string origin_of(const Format& format) {
-  const std::string& name = format.name.value;
-  return format.in_tree ? made_from_tree(name) + " edit that and run `make regenerate`."
-                        : made_outside(name) + " edit that and run `narrowcast build`.";
-}
-
 // A name that nothing else has, whatever the format is called: a function of the library, a keyword
 // of C++, a macro of a system's headers. cmake/Format.cmake gives it to the sources of a plugin.
 std::string namespace_of(const std::string& name) { return "format_" + name; }
@@ -134,7 +128,7 @@ Plan derive(const Format& format) {
   plan.name_space = namespace_of(plan.name);
   plan.summary = format.summary.value;
   plan.reference = format.reference.value;
-  plan.origin = origin_of(format);
+  plan.origin = origin_outside(plan.name);
   plan.element = format.element.value;
   plan.packing = format.packing.value;
   plan.scale = format.scale.value;

@@ -72,8 +72,7 @@ struct Format {
   Field<Amax> amax;
   Field<ScaleRule> rule;
   bool has_products = false;
-  Products products;     // if it has_products
-  bool in_tree = false;  // the file lies where the source tree has its specs
+  Products products;  // if it has_products
 };
 
 template <class... Fields>

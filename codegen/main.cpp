@@ -8,6 +8,7 @@
 #include "codegen/emit/emit.hpp"
 #include "codegen/golden_file.hpp"
 #include "codegen/load.hpp"
+#include "codegen/origin.hpp"
 #include "codegen/output.hpp"
 
 namespace narrowcast::codegen {
@@ -21,9 +22,9 @@ constexpr const char* kUsage =
     "\n"
     "  -o DIR         write DIR/<format>/ for each spec: only what changed; what is stale there is "
     "removed\n"
-    "  --all          the specs are all formats of DIR: also write DIR/README.md, which compares "
-    "them, and\n"
-    "                 remove what was made in DIR of specs that are gone\n"
+    "  --all          the specs are all formats of DIR, as in the source tree: also write "
+    "DIR/README.md, which\n"
+    "                 compares them, and remove what was made in DIR of specs that are gone\n"
     "  --check        write nothing; fail if DIR is not what the specs make\n"
     "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
     "ever after\n"
@@ -70,15 +71,15 @@ void print(const std::string& what, const fs::path& root, const std::vector<std:
 }
 
 int run(const Arguments& arguments) {
-  const std::optional<std::vector<Plan>> plans =
-      load_plans(arguments.specs, arguments.known, std::cerr);
+  std::optional<std::vector<Plan>> plans = load_plans(arguments.specs, arguments.known, std::cerr);
   if (!plans) return 1;
   if (arguments.check_specs) return 0;
 
   Output output(arguments.all ? Scope::kAllFormats : Scope::kOwnFolders);
   if (arguments.all) output.add("README.md", emit_index(*plans));
   bool golden = true;
-  for (const Plan& plan : *plans) {
+  for (Plan& plan : *plans) {
+    if (arguments.all) plan.origin = origin_in_tree(plan.name);
     for (const Emitter& emitter : emitters())
       output.add(plan.name + "/" + std::string(emitter.file), emitter.emit(plan));
     if (arguments.golden.empty()) continue;

@@ -15,4 +15,13 @@ inline std::string made_outside(const std::string& format) {
   return "Made from " + format + ".toml;";
 }
 
+// The whole. A folder's name does not tell which of the two a spec is: a user's may be called spec
+// as well. The source tree alone is generated with all of its formats at once.
+inline std::string origin_in_tree(const std::string& format) {
+  return made_from_tree(format) + " edit that and run `make regenerate`.";
+}
+inline std::string origin_outside(const std::string& format) {
+  return made_outside(format) + " edit that and run `narrowcast build`.";
+}
+
 }  // namespace narrowcast::codegen

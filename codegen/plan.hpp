@@ -107,7 +107,7 @@ struct Plan {
   // As the spec says it.
   std::string name, summary, reference;
   std::string name_space;  // of the generated C++, within `narrowcast`
-  std::string origin;      // where generated text comes from, and how to change it
+  std::string origin;      // where generated text comes from, and how to change it: origin.hpp
   Element element;
   Packing packing;
   ScaleType scale;

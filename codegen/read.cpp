@@ -68,11 +68,7 @@ Format read_root(TableReader root) {
 Format read(const Source& source, Diagnostics& diagnostics) {
   if (!is_within_limits(source, diagnostics)) return read_root({Span{}, diagnostics});
   const toml::parse_result parsed = toml::parse(std::string_view(source.text));
-  if (parsed) {
-    Format format = read_root({parsed.table(), "", Span{}, diagnostics});
-    format.in_tree = source.in_tree();
-    return format;
-  }
+  if (parsed) return read_root({parsed.table(), "", Span{}, diagnostics});
 
   std::string_view reason = parsed.error().description();
   constexpr std::string_view kOpening = "Error while parsing ";

@@ -1,7 +1,5 @@
 #include "codegen/source.hpp"
 
-#include <filesystem>
-
 #include "codegen/files.hpp"
 #include "codegen/limits.hpp"
 
@@ -12,10 +10,6 @@ std::string Source::file() const { return path.substr(path.find_last_of('/') + 1
 std::string Source::stem() const {
   const std::string name = file();
   return name.substr(0, name.find_last_of('.'));
-}
-
-bool Source::in_tree() const {
-  return std::filesystem::path(path).parent_path().filename() == "spec";
 }
 
 std::string_view Source::line(int number) const {

@@ -13,7 +13,6 @@ struct Source {
 
   std::string file() const;                 // the file's name without folder
   std::string stem() const;                 // the file's name without folder and extension
-  bool in_tree() const;                     // in a folder named spec, as those of the source tree
   std::string_view line(int number) const;  // without its line break; empty beyond the end
 };
 

@@ -58,6 +58,12 @@ mkdir spec
 cp "${specs[@]}" spec
 expect 0 "wrote tree/README.md" "$codegen" --all -o tree spec/*.toml
 expect 0 "" "$codegen" --all --check -o tree spec/*.toml
+
+# Files say how they were made, and not where their spec happens to lie.
+expect 0 "Made from spec/$name.toml; edit that and run \`make regenerate\`." cat "tree/$name/cast.hpp"
+expect 0 "wrote own/$name/cast.hpp" "$codegen" --known spec -o own "spec/$name.toml"
+expect 0 "Made from $name.toml; edit that and run \`narrowcast build\`." cat "own/$name/cast.hpp"
+
 mkdir tree/by_hand
 touch tree/by_hand/notes.txt
 rm "spec/$name.toml"

@@ -87,7 +87,7 @@ TEST_CASE("output is deterministic, and ends with one line break") {
       CHECK(text.ends_with("\n"));
       CHECK(!text.ends_with("\n\n"));
       CHECK(!holds(text, " \n"));
-      CHECK(holds(text, "run `make regenerate`"));
+      CHECK(holds(text, "run `narrowcast build`"));
     }
   }
 }

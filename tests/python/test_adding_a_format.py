@@ -39,8 +39,8 @@ make() {{
   if [ "$1" = regenerate ]; then
     command make regenerate VENV=none PYTHON={python} BUILD={build} configure=true
   else
-    "{build}/codegen/narrowcast-codegen" --check -o generated --golden tests/codegen/golden \
-      spec/*.toml
+    "{build}/codegen/narrowcast-codegen" --all --check -o generated \
+      --golden tests/codegen/golden spec/*.toml
     find generated -mindepth 1 -maxdepth 1 -type d -not -name "$FORMAT" -exec rm -r {{}} +
     cmake -S . -B build -DNARROWCAST_CODEGEN=OFF -DNARROWCAST_BINDINGS=OFF \
       -DNARROWCAST_CUDA=OFF -DNARROWCAST_AVX=OFF >/dev/null
