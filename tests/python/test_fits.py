@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -47,6 +48,17 @@ def test_as_fully_shard_decides(step):
             assert fit.nearest == (*below[-1:], *above[:1])
             assert f"{rows}x64: a shard would have" in str(fit)
             assert f"multiples of {step} rows" in fit.reasons[f"{rows}x64"]
+
+
+def test_a_vector():
+    """It has one row, of which no other number of rows makes more."""
+    format = next(name for name in nc.formats() if nc.format(name).group == 1)
+    fit = nc.fits(format, (512,), 2)
+    assert str(fit).startswith("cannot be cut over 2 ranks: 512: a vector is one row of a matrix")
+    assert "rows (" not in str(fit)
+    assert fit.nearest == (1,)
+    with pytest.raises(ValueError, match=r"512 .*cannot be cut into 2 shards: a vector is one row"):
+        nc.quantize(torch.ones(512), format).chunk(2)
 
 
 def layers():

@@ -109,6 +109,11 @@ def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) 
     """The reason, with what would do."""
     if can_cut(format, rows, shape, shards, alone):
         return None
+    if len(shape) < 2:
+        return (
+            "a vector is one row of a matrix, and shards are whole rows. Use one rank, or a "
+            "parameter of two dimensions"
+        )
     step = format.shard_row_step
     multiple = step * shards
     enough = -(-rows // multiple) * multiple
@@ -122,7 +127,7 @@ def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) 
 
 def _shard_rows(rows: int, shape, shards: int) -> int:
     """Of the first shard, as a matrix."""
-    return -(-shape[0] // shards) * (rows // shape[0]) if len(shape) >= 2 else 1
+    return -(-shape[0] // shards) * (rows // shape[0])
 
 
 def place_of(weight, format: Format) -> Place | None:
