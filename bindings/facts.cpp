@@ -5,6 +5,7 @@
 #include "bindings/errors.hpp"
 #include "bindings/module.hpp"
 #include "bindings/plugin.hpp"
+#include "runtime/plugin/file_checks.hpp"
 #include "runtime/plugin/registry.hpp"
 #include "runtime/products/kind_of.hpp"
 #include "runtime/products/kinds.hpp"
@@ -162,6 +163,8 @@ void bind_facts(py::module_& module) {
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });
+  module.def("plugin_fault", &plugin_fault,
+             "Why a file would be refused before anything of it runs; empty if it would not be.");
 }
 
 }  // namespace narrowcast

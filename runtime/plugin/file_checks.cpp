@@ -13,4 +13,10 @@ std::string file_fault(std::span<const char> file) {
   return text_fault(file, note);
 }
 
+std::string plugin_fault(const std::string& path) {
+  std::vector<char> file;
+  if (std::string fault = read_file(path, file); !fault.empty()) return fault;
+  return file_fault(file);
+}
+
 }  // namespace narrowcast

@@ -10,4 +10,7 @@ namespace narrowcast {
 // that says what is wrong with it, and what to do.
 std::string file_fault(std::span<const char> file);
 
+// The same of the file that a path names, which need not be one.
+std::string plugin_fault(const std::string& path);
+
 }  // namespace narrowcast

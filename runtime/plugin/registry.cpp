@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "runtime/plugin/build_text.hpp"
-#include "runtime/plugin/elf.hpp"
 #include "runtime/plugin/file_checks.hpp"
 #include "runtime/plugin/table_checks.hpp"
 
@@ -34,13 +33,6 @@ const LoadedPlugin* find(const Registry& all, std::string_view format) {
   throw PluginError("plugin '" + path + "' " + reason);
 }
 
-// Reads the file, and runs nothing of it.
-void check_file(const std::string& path) {
-  std::vector<char> file;
-  if (const std::string fault = read_file(path, file); !fault.empty()) refuse(path, fault);
-  if (const std::string fault = file_fault(file); !fault.empty()) refuse(path, fault);
-}
-
 // What a table must say of itself before a field behind its digest is read, and then what it holds.
 const nc_plugin& checked(const std::string& path, const nc_plugin* table) {
   if (table == nullptr || table->magic != NC_PLUGIN_MAGIC)
@@ -65,7 +57,7 @@ const nc_plugin& load_plugin(std::string_view file) {
   for (const LoadedPlugin& plugin : all.plugins) {
     if (plugin.path == canonical) return *plugin.table;
   }
-  check_file(path);
+  if (const std::string fault = plugin_fault(path); !fault.empty()) refuse(path, fault);
   void* library = dlopen(canonical.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) refuse(path, std::string("cannot be loaded: ") + dlerror());
   try {

@@ -1,5 +1,7 @@
 """What narrowcast build and check refuse: one sentence, without a traceback, that says why."""
 
+from pathlib import Path
+
 import pytest
 
 import narrowcast as nc
@@ -129,6 +131,22 @@ def test_a_damaged_plugin_is_made_anew(spec, tmp_path, capsys):
     assert main(["build", *QUICK, str(spec), "-o", str(out)]) == 0
     assert f"{plugin} cannot be loaded, and is made anew" in capsys.readouterr().out
     assert plugin.read_bytes() == whole
+
+
+def test_plugins_are_looked_at_without_a_process(tmp_path, monkeypatch, capsys):
+    """Python alone takes seconds to start with torch, and there may be many plugins."""
+    monkeypatch.setattr(build.processes, "run", None)
+    whole = Path(nc.format(nc.formats()[0]).path).read_bytes()
+    turned = whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]
+    files = {"whole": whole, "cut": whole[:-1000], "turned": turned, "empty": b""}
+    for name, text in files.items():
+        (tmp_path / f"{name}.so").write_bytes(text)
+    (tmp_path / "dangling.so").symlink_to(tmp_path / "nothing")
+    project = build._Project(tmp_path, "off", baseline=True)
+    for name in (*files, "dangling", "absent"):
+        project.drop_damaged(name)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.so"]
+    assert capsys.readouterr().out.count("cannot be loaded, and is made anew") == 4
 
 
 def test_the_build_folder_of_another_project(spec, tmp_path, capsys):

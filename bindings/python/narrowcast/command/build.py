@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from narrowcast import registry
+from narrowcast import _C, registry
 from narrowcast.command import folder, processes, toolchain
 from narrowcast.command.toolchain import BuildError
 
@@ -86,11 +86,6 @@ def _compile(formats: Sequence[str], output: Path, gpu: str, baseline: bool, no_
         )
 
 
-def _without_plugins() -> dict[str, str]:
-    """An environment in which the package loads its own formats alone."""
-    return {key: value for key, value in os.environ.items() if key != "NARROWCAST_PLUGINS"}
-
-
 def _once(specs: Sequence[str]) -> list[str]:
     """Each file once, however often it is named."""
     return list({os.path.realpath(spec): spec for spec in specs}.values())
@@ -154,14 +149,13 @@ class _Project:
         print(f"compiling for {machines}{self._why_no_gpu(machines)}", flush=True)
 
     def drop_damaged(self, name: str) -> None:
-        """Removes a plugin that cannot be loaded: whatever has damaged it, it looks new."""
+        """Removes a plugin that nc.load would refuse: whatever has damaged it, it looks new. It is
+        read and not loaded, for a plugin stays loaded, and this one is to be made anew.
+        """
         plugin = self.folder / f"{name}.so"
         if not plugin.exists() and not plugin.is_symlink():
             return
-        # In another process: a plugin stays loaded, and this one is to be made anew.
-        load = "import sys, narrowcast._C as c; c.load_plugin(sys.argv[1])"
-        answer = processes.run(sys.executable, "-c", load, str(plugin), env=_without_plugins())
-        if answer.returncode != 0:
+        if _C.plugin_fault(os.fsencode(plugin)):
             print(f"{name}: {plugin} cannot be loaded, and is made anew")
             plugin.unlink()
 

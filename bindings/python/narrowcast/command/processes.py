@@ -23,12 +23,10 @@ _FAULT = "the fault is not yours: please report it, with what it was given"
 TEXT = {"encoding": "utf-8", "errors": "replace"}
 
 
-def run(*command: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
-    """Runs a program to its end, and returns what it printed. `env`: its environment, if that is
-    not this one. BuildError if it cannot be run.
-    """
+def run(*command: str | Path) -> subprocess.CompletedProcess:
+    """Runs a program to its end, and returns what it printed. BuildError if it cannot be run."""
     try:
-        return subprocess.run(command, capture_output=True, env=env, **TEXT)
+        return subprocess.run(command, capture_output=True, **TEXT)
     except OSError as error:
         raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from None
 
