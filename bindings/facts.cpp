@@ -7,6 +7,7 @@
 #include "bindings/plugin.hpp"
 #include "runtime/plugin/file_checks.hpp"
 #include "runtime/plugin/registry.hpp"
+#include "runtime/products/factors.hpp"
 #include "runtime/products/kind_of.hpp"
 #include "runtime/products/kinds.hpp"
 
@@ -107,16 +108,18 @@ py::dict format_facts(const Plugin& plugin) {
       "products"_a = products_facts(format.products), "cuda"_a = plugin.table->cuda != nullptr);
 }
 
-// Of the formats as they are loaded: see NC_PRODUCT_FORWARD and the others.
+// Of the formats as they are loaded, in the order of nc_product_of.
 py::tuple product_kinds(const Plugin& weight, const Plugin& input, const Plugin& gradient) {
-  const auto operand = [](const Plugin& plugin, bool transposed) {
-    const nc_format& format = plugin.format();
+  const Plugin* plugins[Factor::kCount] = {&weight, &input, &gradient};
+  const auto operand = [&](const Factor& factor) {
+    const nc_format& format = plugins[factor.of]->format();
     return ProductOperand{format.element, format.scale, format.tensor_scale != nullptr,
-                          transposed ? mirror(format.columnwise) : format.rowwise};
+                          factor.columnwise ? mirror(format.columnwise) : format.rowwise};
   };
-  return py::make_tuple(static_cast<int>(kind_of(operand(input, false), operand(weight, false))),
-                        static_cast<int>(kind_of(operand(gradient, false), operand(weight, true))),
-                        static_cast<int>(kind_of(operand(gradient, true), operand(input, true))));
+  py::tuple kinds(size_t{NC_PRODUCT_COUNT});
+  for (size_t i = 0; i < kinds.size(); ++i)
+    kinds[i] = static_cast<int>(kind_of(operand(kFactors[i][0]), operand(kFactors[i][1])));
+  return kinds;
 }
 
 void check_buffer(int buffer) {

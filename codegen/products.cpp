@@ -1,6 +1,7 @@
 #include "codegen/products.hpp"
 
 #include "codegen/reasons.hpp"
+#include "runtime/products/factors.hpp"
 #include "runtime/products/kind_of.hpp"
 #include "runtime/products/kinds.hpp"
 
@@ -12,9 +13,6 @@ struct Operand {
   const char* what;
   const Plan* plan;
   bool columnwise;
-
-  static Operand rowwise(const char* what, const Plan& plan) { return {what, &plan, false}; }
-  static Operand transposed(const char* what, const Plan& plan) { return {what, &plan, true}; }
 
   ProductOperand in_product() const {
     return {word_of(plan->element), word_of(plan->scale), plan->two_levels,
@@ -80,12 +78,13 @@ ProductPlan products_of(const Format& format, const Plan& plan, const Plans& kno
   products.input = input->name;
   products.gradient = gradient->name;
   products.stochastic_gradient = said.gradient_rounding.value == Rounding::kStochastic;
-  products.product[NC_PRODUCT_FORWARD] =
-      product_of(Operand::rowwise("input", *input), Operand::rowwise("weight", plan));
-  products.product[NC_PRODUCT_INPUT_GRADIENT] =
-      product_of(Operand::rowwise("gradient", *gradient), Operand::transposed("weight", plan));
-  products.product[NC_PRODUCT_WEIGHT_GRADIENT] =
-      product_of(Operand::transposed("gradient", *gradient), Operand::transposed("input", *input));
+  const auto operand = [&](const Factor& factor) -> Operand {
+    constexpr const char* kWords[Factor::kCount] = {"weight", "input", "gradient"};
+    const Plan* plans[Factor::kCount] = {&plan, input, gradient};
+    return {kWords[factor.of], plans[factor.of], factor.columnwise};
+  };
+  for (size_t i = 0; i < NC_PRODUCT_COUNT; ++i)
+    products.product[i] = product_of(operand(kFactors[i][0]), operand(kFactors[i][1]));
   return products;
 }
 
