@@ -66,7 +66,8 @@ def fits(
 
     Returns a Fit: true or false, with the reasons, the weights whose shards share blocks
     (`shared`), and the nearest numbers of ranks that do.
-    ValueError for a number below 1, an empty shape, or a choice that nc.convert refuses.
+    ValueError for a format that is not loaded, a number below 1, an empty shape, or a choice that
+    nc.convert refuses; TypeError for ranks that are neither a number nor a mesh.
     """
     format = registry.format(format)
     if isinstance(what, nn.Module):

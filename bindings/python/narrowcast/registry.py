@@ -91,6 +91,7 @@ class Format:
         return tuple(math.lcm(*along) for along in zip((1, 1), *steps, strict=True))
 
     def buffer_dtype(self, buffer: int) -> torch.dtype:
+        """Of a buffer's entries: data is bytes."""
         return getattr(torch, self.scale_dtype) if buffer in SCALES else torch.uint8
 
     def is_spanning(self, buffer: int) -> bool:
@@ -141,8 +142,8 @@ def formats() -> list[str]:
 
 
 def format(name: str | Format) -> Format:
-    """The facts of a loaded format. ValueError, with the nearest names, if there is none of this
-    name.
+    """The facts of a loaded format, by its name; of a Format itself. ValueError, with the nearest
+    names, if there is none of this name; TypeError for what is no name.
     """
     if isinstance(name, Format):
         return name

@@ -120,11 +120,13 @@ class _QuantizedWeight:
 
 
 class ColumnParallelLinear(_QuantizedWeight, layers.ColumnParallelLinear):
-    """Megatron's layer, whose weight is cut along its rows, with a weight in a format."""
+    """Megatron's layer, whose weight [out, in] is cut along its rows, with a weight in a format
+    from finish_init() on. NotImplementedError for fused or deferred weight gradients.
+    """
 
 
 class RowParallelLinear(_QuantizedWeight, layers.RowParallelLinear):
-    """Megatron's layer, whose weight is cut along its columns, with a weight in a format."""
+    """The same of the layer whose weight is cut along its columns."""
 
 
 def _in_own_dtype(weight: QuantizedTensor, master) -> torch.Tensor:

@@ -33,9 +33,9 @@ class FusedAdam(torch.optim.Optimizer):
                   step is the number of the update, the seed is `seed` (0 to 2^64 - 1) plus the
                   parameter's position among all parameters, groups one after another. They may
                   differ by group and change between steps
-    capturable    steps counted on the device, for CUDA graphs: not there yet
+    capturable    steps counted on the device, for CUDA graphs: not there yet (NotImplementedError)
     of_adamw      AdamW's `foreach` and `fused` mean nothing here; `amsgrad`, `maximize` and
-                  `differentiable` are refused, here and in groups
+                  `differentiable` are refused, here and in groups (ValueError)
 
     Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
     weight, and the value of a bfloat16 or float16 one, are made from them. The master of a
@@ -91,7 +91,7 @@ class FusedAdam(torch.optim.Optimizer):
         self.register_state_dict_post_hook(states.as_saved)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Adds a group, whose parameters have no state yet."""
+        """Adds a group without state. ValueError or TypeError, and none is added, if it is bad."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
@@ -112,7 +112,7 @@ class FusedAdam(torch.optim.Optimizer):
         states.add(self, states.missing(self, is_wanted))
 
     def step(self, closure=None):
-        """Updates every parameter that has a gradient. Returns what a closure returns."""
+        """Updates what has a gradient, after closure(), if given; returns what that returns."""
         step = self._observed_step if observation.is_on(self) else self._step
         return step(closure)
 

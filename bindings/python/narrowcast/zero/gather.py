@@ -63,8 +63,8 @@ class Gather:
 
     @property
     def payload_bytes(self) -> int:
-        """What each rank sends: that of the one that has most, to a multiple of 256. 0 where
-        nothing moves.
+        """The bytes that each rank sends: those of the one that has most, to a multiple of 256. 0
+        where nothing moves.
         """
         return 0 if self._flat is None else self._flat.payload_bytes
 

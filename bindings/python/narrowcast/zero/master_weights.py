@@ -46,8 +46,9 @@ def quantize_master_weights(
     group           the ranks whose shards make up the weights; None: all, or this process alone
                     where torch.distributed is not initialised
     fsdp_shard_model_weights
-                    uint8 tensors, None where nothing is owned: where the rowwise codes of this
-                    rank's elements go as well, from the byte that holds the first one
+                    uint8 [bytes], None where nothing is owned: where the rowwise codes of this
+                    rank's elements go as well, from the byte that holds the first one to that which
+                    holds the last; on the weight's device
     manual_post_all_gather_processing
                     columnwise bytes that follow from rowwise ones are absent after the call.
                     False: until somebody reads them; True: until nc.post_all_gather_processing
