@@ -30,8 +30,9 @@ struct Activation {
 Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages usages,
                            const std::optional<RandomKey>& key = {});
 
-// A key drawn from torch's default generator of the CPU.
-RandomKey drawn_key();
+// A key drawn from torch's default generator of the CPU, for a cast on a device. RuntimeError while
+// a CUDA graph is captured there, whose replays would all have the same random words.
+RandomKey drawn_key(at::Device device);
 
 // While there is one, the calling thread's layer takes a conversion of `input`, as under autocast:
 // layers of one input then share its cast, though each has converted it for itself.

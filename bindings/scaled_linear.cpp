@@ -141,7 +141,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
         result[1] = weight_gradient_in_trace(cast.columnwise, input, recipe, of_weight);
       return;
     }
-    const auto key = stochastic ? std::optional(drawn_key()) : std::nullopt;
+    const auto key = stochastic ? std::optional(drawn_key(rows.device())) : std::nullopt;
     const Activation cast = cast_activation(rows, recipe.gradient, usages, key);
     if (usages.rowwise)
       result[0] =

@@ -51,7 +51,7 @@ std::vector<at::Tensor> cast(const at::Tensor& value, const std::string& format,
 std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::string& format,
                                         bool rowwise, bool columnwise) {
   return all_tensors(cast_activation(value.contiguous(), plugin_named(format),
-                                     {rowwise, columnwise}, drawn_key()));
+                                     {rowwise, columnwise}, drawn_key(value.device())));
 }
 
 at::Tensor stored_product(at::TensorList a, const std::string& a_format, int64_t a_usage,
@@ -86,7 +86,7 @@ void bind_scaled_product() {
   library.def("cast(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]");
   library.def(
       "cast_stochastic(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]",
-      {at::Tag::nondeterministic_seeded});
+      {at::Tag::nondeterministic_seeded, at::Tag::cudagraph_unsafe});
   library.def(
       "scaled_product(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
       "str b_format, int b_usage, bool b_over_rows, Tensor? present, int kind, bool fast, "
