@@ -70,7 +70,7 @@ struct Output {
     const at::ScalarType dtype = input.scalar_type();
     at::Tensor product;
     if (traced) {
-      CastTensors cast = cast_in_trace(rows, recipe.input, usages, false);
+      CastTensors cast = cast_in_trace(rows, recipe.input, usages);
       product = by_weight_in_trace(cast.rowwise, weight, false, dtype);
       saved = std::move(cast.columnwise);
     } else {
@@ -134,11 +134,9 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     const at::Tensor rows = padded(as_rows(operand), recipe.row_multiple()).contiguous();
     const at::ScalarType dtype = gradient.scalar_type(), of_weight = weight.scalar_type();
     if (traced) {
-      const CastTensors cast = cast_in_trace(rows, recipe.gradient, usages, stochastic);
-      if (usages.rowwise)
-        result[0] = unpadded(by_weight_in_trace(cast.rowwise, weight, true, dtype), gradient);
-      if (usages.columnwise)
-        result[1] = weight_gradient_in_trace(cast.columnwise, input, recipe, of_weight);
+      const std::vector<at::Tensor> made = gradients_in_trace(rows, weight, input, usages);
+      if (usages.rowwise) result[0] = unpadded(made.front(), gradient);
+      if (usages.columnwise) result[1] = made.back();
       return;
     }
     const auto key = stochastic ? std::optional(drawn_key(rows.device())) : std::nullopt;

@@ -7,6 +7,7 @@
 
 #include "bindings/activation.hpp"
 #include "bindings/module.hpp"
+#include "bindings/recipe.hpp"
 #include "bindings/units.hpp"
 
 namespace narrowcast {
@@ -54,6 +55,44 @@ std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::stri
                                      {rowwise, columnwise}, drawn_key(value.device())));
 }
 
+// The gradients of a layer's input and of its weight, as `usages` asks for.
+std::vector<at::Tensor> gradients(const at::Tensor& gradient, at::TensorList weight,
+                                  const Plugin& plugin, int64_t usage,
+                                  const OptionalTensor& present, at::TensorList input,
+                                  Usages usages, at::ScalarType weight_dtype,
+                                  const std::optional<RandomKey>& key = {}) {
+  const Recipe recipe(plugin.format());
+  const Activation cast = cast_activation(gradient.contiguous(), recipe.gradient, usages, key);
+  std::vector<at::Tensor> made;
+  if (usages.rowwise) {
+    const Operand whole = operand_of(weight.vec(), plugin, static_cast<int>(usage), true);
+    check_present(present, whole);
+    made.push_back(scaled_product(cast.operand(0), whole, recipe.kind(NC_PRODUCT_INPUT_GRADIENT),
+                                  /*fast=*/false, gradient.scalar_type()));
+  }
+  if (usages.columnwise)
+    made.push_back(scaled_product(cast.operand(1), operand_of(input.vec(), recipe.input, 1, true),
+                                  recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), /*fast=*/false,
+                                  weight_dtype));
+  return made;
+}
+
+std::vector<at::Tensor> stored_gradients(const at::Tensor& gradient, at::TensorList weight,
+                                         const std::string& format, int64_t usage,
+                                         const OptionalTensor& present, at::TensorList input,
+                                         bool of_input, bool of_weight, at::ScalarType dtype) {
+  return gradients(gradient, weight, plugin_named(format), usage, present, input,
+                   {of_input, of_weight}, dtype);
+}
+
+std::vector<at::Tensor> stochastic_gradients(const at::Tensor& gradient, at::TensorList weight,
+                                             const std::string& format, int64_t usage,
+                                             const OptionalTensor& present, at::TensorList input,
+                                             bool of_input, bool of_weight, at::ScalarType dtype) {
+  return gradients(gradient, weight, plugin_named(format), usage, present, input,
+                   {of_input, of_weight}, dtype, drawn_key(gradient.device()));
+}
+
 at::Tensor stored_product(at::TensorList a, const std::string& a_format, int64_t a_usage,
                           bool a_over_rows, at::TensorList b, const std::string& b_format,
                           int64_t b_usage, bool b_over_rows, const OptionalTensor& present,
@@ -91,12 +130,20 @@ void bind_scaled_product() {
       "scaled_product(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
       "str b_format, int b_usage, bool b_over_rows, Tensor? present, int kind, bool fast, "
       "ScalarType dtype) -> Tensor");
+  const std::string of_layer =
+      "(Tensor gradient, Tensor[] weight, str format, int usage, Tensor? present, Tensor[] input, "
+      "bool of_input, bool of_weight, ScalarType weight_dtype) -> Tensor[]";
+  library.def(("scaled_gradients" + of_layer).c_str());
+  library.def(("scaled_gradients_stochastic" + of_layer).c_str(),
+              {at::Tag::nondeterministic_seeded, at::Tag::cudagraph_unsafe});
   static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
   static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
   for (torch::Library* device : {&cpu, &cuda}) {
     device->impl("cast", &cast);
     device->impl("cast_stochastic", &cast_stochastic);
     device->impl("scaled_product", &stored_product);
+    device->impl("scaled_gradients", &stored_gradients);
+    device->impl("scaled_gradients_stochastic", &stochastic_gradients);
   }
 }
 

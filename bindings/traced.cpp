@@ -13,6 +13,11 @@ at::Tensor by_weight_of_plain(at::TensorList, const at::Tensor&, bool, at::Scala
   type_error("narrowcast::scaled_by_weight takes a QuantizedTensor as its weight");
 }
 
+std::vector<at::Tensor> gradients_of_plain(const at::Tensor&, const at::Tensor&, at::TensorList,
+                                           bool, bool) {
+  type_error("narrowcast::scaled_gradients_by_weight takes a QuantizedTensor as its weight");
+}
+
 // From the tensors of all usages, one behind the other, and one amax.
 CastTensors split(std::vector<at::Tensor> all, Usages usages, bool has_amax) {
   CastTensors made;
@@ -29,15 +34,12 @@ CastTensors split(std::vector<at::Tensor> all, Usages usages, bool has_amax) {
 
 }  // namespace
 
-CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages,
-                          bool stochastic) {
+CastTensors cast_in_trace(const at::Tensor& rows, const Plugin& plugin, Usages usages) {
   using Cast = std::vector<at::Tensor>(const at::Tensor&, const std::string&, bool, bool);
-  static const auto kNearest = typed_operator<Cast>("narrowcast::cast");
-  static const auto kStochastic = typed_operator<Cast>("narrowcast::cast_stochastic");
+  static const auto kCast = typed_operator<Cast>("narrowcast::cast");
   const nc_format& facts = plugin.format();
-  return split((stochastic ? kStochastic : kNearest)
-                   .call(rows, facts.name, usages.rowwise, usages.columnwise),
-               usages, facts.tensor_amax != 0);
+  return split(kCast.call(rows, facts.name, usages.rowwise, usages.columnwise), usages,
+               facts.tensor_amax != 0);
 }
 
 at::Tensor by_weight_in_trace(const std::vector<at::Tensor>& rowwise, const at::Tensor& weight,
@@ -47,15 +49,11 @@ at::Tensor by_weight_in_trace(const std::vector<at::Tensor>& rowwise, const at::
   return kOperator.call(rowwise, weight, backward, dtype);
 }
 
-at::Tensor weight_gradient_in_trace(const std::vector<at::Tensor>& gradient,
-                                    const std::vector<at::Tensor>& input, const Recipe& recipe,
-                                    at::ScalarType dtype) {
-  using Product = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
-                             const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
-                             bool, at::ScalarType);
-  static const auto kProduct = typed_operator<Product>("narrowcast::scaled_product");
-  return kProduct.call(gradient, recipe.facts.gradient, 1, true, input, recipe.facts.input, 1, true,
-                       std::nullopt, recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), false, dtype);
+std::vector<at::Tensor> gradients_in_trace(const at::Tensor& rows, const at::Tensor& weight,
+                                           const std::vector<at::Tensor>& input, Usages usages) {
+  static const auto kOperator =
+      typed_operator<decltype(gradients_of_plain)>("narrowcast::scaled_gradients_by_weight");
+  return kOperator.call(rows, weight, input, usages.rowwise, usages.columnwise);
 }
 
 void bind_traced() {
@@ -64,8 +62,12 @@ void bind_traced() {
   library.def(
       "scaled_by_weight(Tensor[] operand, Tensor weight, bool backward, ScalarType dtype) -> "
       "Tensor");
+  library.def(
+      "scaled_gradients_by_weight(Tensor gradient, Tensor weight, Tensor[] input, bool of_input, "
+      "bool of_weight) -> Tensor[]");
   static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
   plain.impl("scaled_by_weight", &by_weight_of_plain);
+  plain.impl("scaled_gradients_by_weight", &gradients_of_plain);
 }
 
 }  // namespace narrowcast

@@ -26,6 +26,14 @@ def _scaled_product(a, a_format, a_usage, a_over_rows, *_, out_val) -> int:
     return 2 * out_val.numel() * summed
 
 
+def _scaled_gradients_by_weight(gradient, weight, input, of_input, of_weight, *, out_val) -> int:
+    return 2 * gradient.numel() * weight.shape[1] * (of_input + of_weight)
+
+
+def _scaled_gradients(gradient, *_, out_val) -> int:
+    return 2 * gradient.numel() * out_val[0].shape[1] * len(out_val)
+
+
 def _product(operand, *_, out_val) -> int:
     return 2 * operand.numel() * out_val.shape[-1]
 
@@ -47,6 +55,9 @@ _FORMULAS = {
     "linear_input_gradient": _linear_input_gradient,
     "scaled_by_weight": _scaled_by_weight,
     "scaled_product": _scaled_product,
+    "scaled_gradients_by_weight": _scaled_gradients_by_weight,
+    "scaled_gradients": _scaled_gradients,
+    "scaled_gradients_stochastic": _scaled_gradients,
     "product": _product,
     "product_with_view": _product_with_view,
 }

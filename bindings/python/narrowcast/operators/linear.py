@@ -137,15 +137,35 @@ def _scaled_linear(func, args, kwargs):
 @implements(ops.scaled_by_weight.default)
 def _traced_scaled_by_weight(func, args, kwargs):
     operand, weight, backward, dtype = args
-    bytes, usage = _read(weight, backward)
-    products = bytes.format.products
+    products = weight.format.products
     cast_to = products.gradient if backward else products.input
     product = products.input_gradient if backward else products.forward
+    stored, usage = _stored(weight, backward, product)
+    return ops.scaled_product(
+        *(operand, cast_to, 0, False, stored, weight.format.name, usage, backward),
+        *(weight._store.present, product.number, not backward, dtype),
+    )
+
+
+@implements(ops.scaled_gradients_by_weight.default)
+def _traced_scaled_gradients(func, args, kwargs):
+    gradient, weight, input, of_input, of_weight = args
+    products = weight.format.products
+    # The weight's own gradient needs none of its bytes.
+    stored, usage = _stored(weight, True, products.input_gradient) if of_input else ([], 0)
+    run = ops.scaled_gradients
+    if products.stochastic_gradient:
+        run = ops.scaled_gradients_stochastic
+    return run(
+        *(gradient, stored, weight.format.name, usage, weight._store.present),
+        *(input, of_input, of_weight, weight.dtype),
+    )
+
+
+def _stored(weight: QuantizedTensor, backward: bool, product) -> tuple[list[torch.Tensor], int]:
+    """The tensors of a weight as a scaled product reads them, and the number of their usage."""
+    bytes, usage = _read(weight, backward)
     if _C.prefers_columnwise(bytes, backward, product.number):
         usage = 1
     stored = [*map(bytes.buffer, buffers_of(USAGES[usage]))]
-    stored += [bytes.amax] * bytes.format.tensor_amax
-    return ops.scaled_product(
-        *(operand, cast_to, 0, False, stored, bytes.format.name, usage, backward),
-        *(weight._store.present, product.number, not backward, dtype),
-    )
+    return stored + [bytes.amax] * bytes.format.tensor_amax, usage

@@ -160,7 +160,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so "
                 "each replay would take the same step. Capture forward and backward alone"
