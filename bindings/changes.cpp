@@ -44,7 +44,8 @@ class Watch {
 void bind_changes(py::module_& module) {
   module.def("note_change", &note_change,
              "A tensor looks at another store, a store has other parts, or bytes are stale.");
-  module.def("changes", [] { return changes; }, "How many have been noted.");
+  module.def(
+      "changes", [] { return changes; }, "How many have been noted.");
   py::class_<Watch>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

@@ -40,7 +40,7 @@ def options():
     add("--modes", default=default, help="default: %(default)s")
     add("--ways", default=",".join(WAYS), help="default: %(default)s")
     add("--layers", type=int, default=12)
-    add("--width", type=int, default=768)
+    add("--width", type=int, default=1024)
     add("--vocabulary", type=int, default=32000)
     add("--seq", type=int, default=1024, help="tokens in a sequence")
     add("--batch", type=int, default=8, help="sequences in a step")
