@@ -35,10 +35,10 @@ class Experts(nn.Module):
         return self.few(torch.cat([F.linear(x, self.w[0]), F.linear(x, self.w[1])]))
 
 
-def made(format, device):
+def made(format, device, **options):
     torch.manual_seed(0)
     model = Experts(format).to(device)
-    return nc.convert(model, format, parameters="w")
+    return nc.convert(model, format, parameters="w", **options)
 
 
 def train(model, optimizer, device):
@@ -81,3 +81,15 @@ def train_both(mesh, format, rounding):
 def test_fewer_rows_than_ranks(format, device):
     rounding = "stochastic" if nc.format(format).tensor_amax else "nearest"
     ranks.run(WORLD, device, train_both, format, rounding)
+
+
+def read_frozen(mesh, format):
+    """Without a master a rank without rows has the whole weight's scales all the same."""
+    whole, model = (made(format, mesh.device_type, trainable=False) for _ in range(2))
+    fully_shard(model, mesh=mesh)
+    x = torch.randn(4, unit(format), device=mesh.device_type)
+    assert torch.equal(model(x), whole(x))
+
+
+def test_frozen(format, device):
+    ranks.run(WORLD, device, read_frozen, format)

@@ -92,6 +92,7 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()
+    if zeros.master is not None or store.is_cut:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros
