@@ -6,14 +6,26 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
+import ranks
 from building import NAME, QUICK, SHOW, SPEC, run, write
+from models import assert_same, train
 from narrowcast.command.cli import main
 
 pytestmark = pytest.mark.usefixtures("generator")
 
 ROOT = Path(__file__).parents[2]
+# Whole, two rows share bytes in the columnwise usage; a shard does not keep that.
+ROWS = {"block": [1, 8]}
+FINE_SHARDS = {
+    "element": {"type": "e2m1"},
+    "rowwise": ROWS,
+    "columnwise": ROWS | {"transposed": True},
+}
 TRAIN = """
 import sys, torch, narrowcast as nc
 layer = nc.convert(torch.nn.Linear(32, 16), sys.argv[1], products="scaled")
@@ -79,16 +91,48 @@ def test_shipped_specs_have_no_errors():
 
 def test_any_name(tmp_path, capsys):
     """A keyword of C++; and a name that a build target could have, beside its format. The
-    generator's own tests go through many more.
+    generator's own tests go through many more. The second format is one whose shards are cut where
+    whole weights are not.
     """
-    names = ("int", "int_options")
-    specs = [str(write(tmp_path, SPEC | {"format": name})) for name in names]
+    scales = {"int": [[122]], "int_options": [[128]] * 4}
+    every = (SPEC | {"format": "int"}, SPEC | FINE_SHARDS | {"format": "int_options"})
+    specs = [str(write(tmp_path, spec)) for spec in every]
     assert main(["build", *specs, "-o", str(tmp_path / "out"), *QUICK]) == 0
     printed = capsys.readouterr().out
-    for name in names:
+    for name, scale in scales.items():
         assert f"{name}: golden bytes as defined" in printed
         loaded = run(sys.executable, "-c", SHOW, name, NARROWCAST_PLUGINS=str(tmp_path / "out"))
-        assert loaded.stdout == f"[[122]] {tmp_path}/out/{name}.so\n", loaded.stderr
+        assert loaded.stdout == f"{scale} {tmp_path}/out/{name}.so\n", loaded.stderr
+    ranks.run_alone(2, "cpu", shards_are_cut_finely, str(tmp_path / "out"), "int_options")
+
+
+def shards_are_cut_finely(mesh, plugins, name):
+    """Each has three rows, which share bytes columnwise with the others' in the whole alone."""
+    nc.load(plugins)
+    f = nc.format(name)
+    assert (f.gather, f.row_step, f.shard_row_step) == ("rowwise", 2, 1)
+
+    def model(device="cpu"):
+        torch.manual_seed(0)
+        layers = nn.Linear(8, 6), nn.Linear(6, 6, bias=False).requires_grad_(False)
+        return nc.convert(nn.Sequential(*layers).to(device), name)
+
+    meta = fully_shard(model("meta"), mesh=mesh)
+    assert [one.to_local().shape[0] for one in meta.parameters()] == [3, 3, 3]
+    whole, cut = model(), model()
+    weight = cut[0].weight
+    fully_shard(cut, mesh=mesh)
+    with pytest.raises(ValueError, match="row 3: only at multiples of 2"):
+        weight[:3]
+    optimizers = [nc.FusedAdam(one[0].parameters(), lr=1e-2) for one in (cut, whole)]
+    trained = [
+        train(one, optimizer, 2, loss_of=lambda one, *_: one(torch.ones(4, 8)).square().mean())
+        for one, optimizer in zip((cut, whole), optimizers, strict=True)
+    ]
+    assert trained[0] == trained[1]
+    cut.unshard()
+    for layer, expected in zip(cut, whole, strict=True):
+        assert_same(layer.weight, expected.weight)
 
 
 def test_diff(capsys):

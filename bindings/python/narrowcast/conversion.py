@@ -221,7 +221,7 @@ def _empty_like(
     """
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
-    # FSDP2's own shards have no derived columnwise: see pieces.zeros_like.
+    # FSDP2's own shards have no derived columnwise: see buffers.kept_usages.
     is_managed = torch_names.managed(weight)[1] is not None
     rowwise_alone = is_managed and format.columnwise_derived
     usages = ["rowwise"] if rowwise_alone else registry.USAGES

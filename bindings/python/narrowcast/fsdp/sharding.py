@@ -7,7 +7,7 @@ import torch
 from narrowcast.fsdp import torch_names
 from narrowcast.parallel import distributing
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region, matrix_shape
@@ -43,11 +43,25 @@ def chunk(tensor, chunks: int, dim: int = 0):
         parts = dtensors.parts_of(torch_names.being_sharded())
         if _divides_any(store, tensor.shape, parts, chunks):
             return _straddling(tensor, chunks, parts)
+        tensor = _without_derived(tensor)
     elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
         store.refresh()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
+
+
+def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
+    """The same value in the usages that its shards keep, over the same memory: bytes that no shard
+    has limit no cut.
+    """
+    store, view = tensor._store, tensor._view
+    usages = buffers.kept_usages(store.bytes)
+    if view.exchanged or usages == store.bytes.usages:
+        return tensor
+    kept = Store(buffers.only(store.bytes, *usages), store.master, store.label)
+    kept.partial, kept.used = store.partial, store.used
+    return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
 
 
 def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> bool:

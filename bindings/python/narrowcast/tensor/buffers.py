@@ -93,6 +93,14 @@ def only(bytes: Bytes, usage: str) -> Bytes:
     return Bytes(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
 
 
+def kept_usages(bytes: Bytes) -> list[str]:
+    """Those that a shard keeps. A derived columnwise is left out: that of a shard is never
+    gathered.
+    """
+    derived = bytes.format.columnwise_derived and bytes.has("rowwise")
+    return ["rowwise"] if derived else bytes.usages
+
+
 def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:
     """Copies a region of another matrix's buffers, in the usages that both have: all but the scales
     that span the tensor.

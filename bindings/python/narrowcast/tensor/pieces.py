@@ -80,15 +80,13 @@ def part_of(store: Store, region: Region) -> Store:
 def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """A matrix of zeros of another size, in the same format, usages and options.
 
-    FSDP2 begins a shard with it, and leaves an empty one so. Therefore a derived columnwise is left
-    out, because that of a shard is never gathered; and what spans the tensor is that of the weight,
-    for zeros are zeros under any scale.
+    FSDP2 begins a shard with it, and leaves an empty one so. Therefore it has the usages that a
+    shard keeps; and what spans the tensor is that of the weight, for zeros are zeros under any
+    scale.
     """
     if store.straddle is not None or store.place is not None:
         return straddling.blank(store, rows, device)
-    derived = store.format.columnwise_derived and store.bytes.has("rowwise")
-    usages = ["rowwise"] if derived else store.bytes.usages
-    zeros = store.room(rows, columns, usages, device)
+    zeros = store.room(rows, columns, buffers.kept_usages(store.bytes), device)
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()

@@ -63,9 +63,8 @@ def _zeros(store: Store, place: Place, device: torch.device | None = None) -> St
 
 
 def _room(store: Store, place: Place, device: torch.device) -> Store:
-    """Undefined bytes, without a derived columnwise, which no gather carries."""
-    derived = store.format.columnwise_derived and store.bytes.has("rowwise")
-    usages = ["rowwise"] if derived else store.bytes.usages
+    """Undefined bytes, in the usages that a shard keeps."""
+    usages = buffers.kept_usages(store.bytes)
     bytes = buffers.allocate(store.format, place.held, store.columns, usages, device)
     master = None
     if store.master is not None:
