@@ -62,6 +62,30 @@ def test_show_bytes(capsys):
         assert words in shown
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "drawn"),
+    [
+        (
+            *("nvfp4", "4x2"),
+            "| 0,1 0,0 | / | 1,1 1,0 | / | 2,1 2,0 | / . / | 0,0-1 | / | 1,0-1 | / | 2,0-1 | / ."
+            " / | 1,0 0,0 | 3,0 2,0 | / | 1,1 0,1 | 3,1 2,1 | / | 0-3,0 | / | 0-3,1 |",
+        ),
+        (
+            *("fp8_block128", "2x129"),
+            "| 0,0 | 0,1 | 0,2 | 0,3 | .. / | 1,0 | 1,1 | 1,2 | 1,3 | .. / "
+            "| 0-1,0-127 | 0-1,128   | / | 0,0 | 1,0 | / | 0,1 | 1,1 | / | 0,2 | 1,2 | / . / "
+            "| 0-1,0-127 | / | 0-1,128   |",
+        ),
+        ("fp8_e4m3", "0x8", "| all | / | all |"),
+    ],
+)
+def test_show_draws_what_is_there(capsys, name, shape, drawn):
+    """No element beyond the matrix, no scale of padding, and dots only where more follows."""
+    assert main(["show", name, "--shape", shape]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert " / ".join(line for line in lines if line.startswith(("|", "."))) == drawn
+
+
 def test_shape_that_cannot_be_held(capsys):
     assert main(["show", "nvfp4", "--shape", "33x64"]) == 0
     assert "cannot hold a 33x64 matrix columnwise" in capsys.readouterr().out

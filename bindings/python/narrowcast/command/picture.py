@@ -29,7 +29,7 @@ def usage(f: registry.Format, name: str, rows: int, columns: int) -> list[str]:
     for what, buffer in zip(("data", "scales"), registry.buffers_of(name), strict=True):
         lines.append(f"  {what:<7} {size(f, buffer, rows, columns)}")
         cell = _data_cell if what == "data" else _scale_cell
-        lines += _corner(layout, cell)
+        lines += _corner(layout, cell, f.used_shape(buffer, rows, columns), (rows, columns))
     return lines
 
 
@@ -50,27 +50,46 @@ def _times(shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _corner(layout: registry.UsageLayout, cell) -> list[str]:
-    """The first cells of the first stored rows."""
+def _corner(layout: registry.UsageLayout, cell, used, shape) -> list[str]:
+    """The first cells of the first stored rows, without padding. `used`: a buffer's entries of a
+    matrix of this shape.
+    """
     if cell is _scale_cell and layout.block == "tensor":
         return ["    | all |"]
-    cells = [[cell(layout, row, column) for column in range(_CELLS)] for row in range(_LINES)]
+    count, length = used[0], used[1] // (_group(layout)[1] if cell is _data_cell else 1)
+    cells = [
+        [cell(layout, row, column, shape) for column in range(min(_CELLS, length))]
+        for row in range(min(_LINES, count))
+    ]
+    if not any(cells):
+        return []
     width = max(len(text) for line in cells for text in line)
-    lines = ["    | " + " | ".join(text.ljust(width) for text in line) + " | .." for line in cells]
-    return [*lines, "    ."]
+    more = " | .." if length > _CELLS else " |"
+    lines = ["    | " + " | ".join(text.ljust(width) for text in line) + more for line in cells]
+    return [*lines, "    ."] if count > _LINES else lines
 
 
-def _data_cell(layout: registry.UsageLayout, row: int, group: int) -> str:
+def _group(layout: registry.UsageLayout) -> tuple[int, int]:
+    """The least elements that fill whole bytes, and how many bytes those are."""
+    bits = math.lcm(8, layout.element_bits)
+    return bits // layout.element_bits, bits // 8
+
+
+def _data_cell(layout: registry.UsageLayout, row: int, group: int, _shape) -> str:
     """The elements of whole bytes, from the high bits to the low."""
-    count = math.lcm(8, layout.element_bits) // layout.element_bits
+    count, _ = _group(layout)
     places = ((row, group * count + index) for index in reversed(range(count)))
     return " ".join(f"{j},{i}" if layout.transposed else f"{i},{j}" for i, j in places)
 
 
-def _scale_cell(layout: registry.UsageLayout, row: int, column: int) -> str:
+def _scale_cell(layout: registry.UsageLayout, row: int, column: int, shape) -> str:
     """The elements that a stored scale belongs to."""
     place = (column, row) if layout.scale_transposed else (row, column)
     return ",".join(
-        str(at * side) if side == 1 else f"{at * side}-{at * side + side - 1}"
-        for at, side in zip(place, layout.scale_per, strict=True)
+        _run(at * side, min(at * side + side, end) - 1)
+        for at, side, end in zip(place, layout.scale_per, shape, strict=True)
     )
+
+
+def _run(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
