@@ -92,10 +92,10 @@ def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
     """Refused unless pieces have one tensor-wide scale, as one tensor has."""
     one, other = (sources[at][0].bytes for at in (0, index))
     if not buffers.have_one_scale(one, other):
+        earlier = ", and a delayed scale follows from earlier ones" if one.format.is_delayed else ""
         refuse(
             first,
             func,
-            "needs pieces with one tensor-wide scale: that of piece 0 comes from "
-            f"{buffers.scale_of(one).item():g}, that of piece {index} from "
-            f"{buffers.scale_of(other).item():g}. {_WAY}",
+            f"needs pieces with one tensor-wide scale: the amax of piece 0 is {one.amax.item():g}, "
+            f"that of piece {index} is {other.amax.item():g}{earlier}. {_WAY}",
         )
