@@ -31,15 +31,13 @@ def chunk(tensor, chunks: int, dim: int = 0):
         if torch_names.is_sharding():
             store = tensor._store
             check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
-            store.refresh()
-            store.is_cut = True
+            _begin_cut(store, chunks)
             if dim % tensor.dim() < tensor.dim() - 1:
                 return distributing.rows_of_each(tensor, chunks)
     elif torch_names.is_sharding():
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
-        store.refresh()  # all shards begin with bytes of one amax
-        store.is_cut = True
+        _begin_cut(store, chunks)
         parts = dtensors.parts_of(torch_names.being_sharded())
         if _divides_any(store, tensor.shape, parts, chunks):
             return _straddling(tensor, chunks, parts)
@@ -60,8 +58,17 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     if view.exchanged or usages == store.bytes.usages:
         return tensor
     kept = Store(buffers.only(store.bytes, *usages), store.master, store.label)
-    kept.partial, kept.used = store.partial, store.used
+    kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
     return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
+
+
+def _begin_cut(store: Store, shards: int) -> None:
+    """Shards are copied from the store, and learn from it that they are parts: one may have all of
+    its rows, and others none.
+    """
+    store.refresh()  # all shards begin with bytes of one amax
+    store.is_cut = True
+    store.partial = store.partial or shards > 1
 
 
 def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> bool:
