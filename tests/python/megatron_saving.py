@@ -16,7 +16,11 @@ def save(run, path, kind):
     if dist.get_rank() == 0:
         Path(path).mkdir(parents=True)
     dist.barrier()
-    sharded = _sharded(run, kind, False)
+    write(_sharded(run, kind, False), path)
+
+
+def write(sharded, path):
+    """A sharded state dict into a folder that is there."""
     with _may_have_children():
         dist_checkpointing.save(sharded, path)
 

@@ -11,10 +11,13 @@ import ranks
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
-from megatron.core import parallel_state
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.distributed import DistributedDataParallelConfig
 
+import megatron_models as mm
 import megatron_saving as saving
 import megatron_training as mt
+from narrowcast import megatron
 
 KINDS = ["fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter"]
 # Buckets whose ends are padded, so that there are gaps in the places of parameters.
@@ -167,6 +170,51 @@ def go_on_with_experts(mesh, format, path, kind):
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_experts(kind, tmp_path):
     ranks.run(2, "cpu", go_on_with_experts, "mxfp8_e4m3", str(tmp_path), kind)
+
+
+class Chunks:
+    """Two chunks of a model on a rank, as virtual pipeline stages are, with parameters of the same
+    names, and their optimizer.
+    """
+
+    def __init__(self, format, seed):
+        seeds, spec = (seed, seed + 1), megatron.get_gpt_layer_spec(format)
+        self.models = [mm.gpt(spec, one, num_layers=1, **mt.MODEL) for one in seeds]
+        ddp = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True}
+        chunks = [
+            megatron.DistributedDataParallel(one.config, DistributedDataParallelConfig(**ddp), one)
+            for one in self.models
+        ]
+        self.optimizer = megatron.get_megatron_optimizer(mt.adam_config(), chunks)
+
+    def sharded(self, is_loading, kind):
+        models = {f"model{at}": one.sharded_state_dict() for at, one in enumerate(self.models)}
+        metadata = {"distrib_optim_sharding_type": kind}
+        return self.optimizer.sharded_state_dict(models, is_loading, metadata=metadata)
+
+    def masters(self):
+        (part,) = self.optimizer.chained_optimizers
+        return [p.detach() for group in part.optimizer.param_groups for p in group["params"]]
+
+
+def save_and_load_chunks(mesh, format, path, kind):
+    with mt.megatron_on_cpu():
+        saved, loaded = Chunks(format, 0), Chunks(format, 2)
+        for parameter in (p for one in saved.models for p in one.parameters()):
+            parameter.main_grad.fill_(1.0)
+        saved.optimizer.step()
+        saving.write({"optimizer": saved.sharded(False, kind)}, path)
+        state = dist_checkpointing.load({"optimizer": loaded.sharded(True, kind)}, path)
+        loaded.optimizer.load_state_dict(state["optimizer"])
+        assert all(map(torch.equal, saved.masters(), loaded.masters()))
+        for one, other in zip(saved.models, loaded.models, strict=True):
+            expected, found = mt.all_bytes(one), mt.all_bytes(other)
+            assert all(mt.same_bytes(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_virtual_pipeline_stages(kind, tmp_path):
+    ranks.run(1, "cpu", save_and_load_chunks, "mxfp8_e4m3", str(tmp_path), kind)
 
 
 def test_with_fewer_ranks(tmp_path):

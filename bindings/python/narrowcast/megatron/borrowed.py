@@ -19,7 +19,7 @@ DistributedOptimizer
     _copy_model_params_to_main_params, _get_main_param_and_optimizer_states,
     _set_main_param_and_optimizer_states, _get_fp8_params_and_shard_fp32_from_fp8,
     sharded_param_state_fully_reshardable, load_parameter_state, split_state_dict_if_needed,
-    load_parameter_state_from_dp_zero, gbuf_ranges, buffers, shard_float16_groups,
+    load_parameter_state_from_dp_zero, gbuf_ranges, buffers, model_chunks, shard_float16_groups,
     shard_fp32_from_float16_groups, is_stub_optimizer
 """
 

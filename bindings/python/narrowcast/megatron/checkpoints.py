@@ -79,20 +79,25 @@ class Checkpoints:
 
     def _layout(self) -> list:
         """By buffer and bucket the parameters, each with its name and shape."""
+        names = self._names()
         return [
             [
-                [(self._name_of(one), tuple(one.shape)) for one in bucket.params_list]
+                [(names[one], tuple(one.shape)) for one in bucket.params_list]
                 for bucket in buffer.buckets
             ]
             for buffer in self.buffers
         ]
 
-    def _name_of(self, parameter) -> str:
-        """Without the wrappers that a model is in."""
-        name = self._param_name(parameter)
-        while name.startswith("module."):
-            name = name.removeprefix("module.")
-        return name
+    def _names(self) -> dict:
+        """Of each parameter, without the wrappers that a model is in. Virtual pipeline stages are
+        chunks of a model that name parameters alike, so there a name begins with the chunk's.
+        """
+        chunks = self.model_chunks
+        return {
+            parameter: (f"model chunk {at}: " if len(chunks) > 1 else "") + _unwrapped(name)
+            for at, chunk in enumerate(chunks)
+            for name, parameter in chunk.named_parameters()
+        }
 
     def load_parameter_state(self, filename, **options):
         """Megatron's. What fails on the first rank, which reads the file, fails on all."""
@@ -167,6 +172,12 @@ class Checkpoints:
         finally:
             for buffer, places in zip(self.buffers, maps, strict=True):
                 buffer.param_index_map = places
+
+
+def _unwrapped(name: str) -> str:
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
 
 
 def _kind_of(value) -> str:
