@@ -63,10 +63,11 @@ def convert(
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
     fully_shard; then it is collective. Weights that modules share stay shared; by default one that
-    is an nn.Linear's and another module's too (a tied head) is left out. Warns of optimizers that
-    hold replaced parameters, and of weights that cannot be cut over all ranks of a default process
-    group, and if a tenth of the elements or more is left out in parameters of three dimensions, or
-    by the default in matrices of modules that are no nn.Linear. nc.summary says what was done.
+    is an nn.Linear's and another module's too (a tied head) is left out, and what the format cannot
+    hold, with a warning. Warns of optimizers that hold replaced parameters, and of weights that
+    cannot be cut over all ranks of a default process group, and if a tenth of the elements or more
+    is left out in parameters of three dimensions, or by the default in matrices of modules that are
+    no nn.Linear. nc.summary says what was done.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
@@ -83,9 +84,10 @@ def convert(
     wrappers.check_unwrapped(model)
     _check_shapes(model)
     torch_names.reshard_all(model.modules())
-    weights = selection.chosen(model, filter, parameters)
+    chosen, by_default = selection.chosen(model, filter, parameters)
+    weights, others = fitting.storable(chosen, by_default, format)
     is_default = filter is selection.default_filter and parameters is None
-    left = left_out.of(model, {id(weight) for _, weight, _ in weights}, is_default)
+    left = left_out.of(model, {id(weight) for _, weight, _ in chosen}, is_default)
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
@@ -93,6 +95,7 @@ def convert(
     flops.register()
     _watch(model, weights, format)
     left_out.warn_of(left)
+    fitting.warn_of_others(others, format)
     return model
 
 

@@ -71,14 +71,41 @@ def fits(
     """
     format = registry.format(format)
     if isinstance(what, nn.Module):
-        chosen = selection.chosen(what, filter, parameters)
-        shapes = {name: tuple(parameter.shape) for name, parameter, _ in chosen}
+        weights, _ = storable(*selection.chosen(what, filter, parameters), format)
+        shapes = {name: tuple(parameter.shape) for name, parameter, _ in weights}
     else:
         shape = tuple(map(int, what))
         if not shape or min(shape) < 1:
             raise ValueError(f"a weight's shape is of positive numbers, not {shape}")
         shapes = {"x".join(map(str, shape)): shape}
     return _fit(format, shapes, _shards(ranks))
+
+
+def storable(
+    weights: list[selection.Weight], by_default: set[str], format: registry.Format
+) -> tuple[list[selection.Weight], dict[str, str]]:
+    """Without those that the default chooses and a format cannot hold, such as gates of one row,
+    and of these the reasons, by name. All of them if nothing would be left.
+    """
+    why = {name: _holds(format, weight.shape) for name, weight, _ in weights if name in by_default}
+    reasons = {name: reason for name, reason in why.items() if reason}
+    if len(reasons) == len(weights):
+        return weights, {}
+    return [one for one in weights if one[0] not in reasons], reasons
+
+
+def warn_of_others(reasons: dict[str, str], format: registry.Format) -> None:
+    """A UserWarning of what storable() leaves out."""
+    if not reasons:
+        return
+    why = next(iter(reasons.values())).partition(". ")[0]
+    warnings.warn(
+        f"nc.convert leaves {len(reasons)} weights as they are, which {format.name} cannot hold: "
+        f"{_some([*reasons])}. Of the first: {why}. Choose what is converted yourself, "
+        "nc.convert(..., filter=...), to leave them out without a warning; a second nc.convert can "
+        "put them into another format",
+        stacklevel=3,
+    )
 
 
 def foresee(weights: list[selection.Weight], format: registry.Format, mesh) -> None:

@@ -22,10 +22,12 @@ def default_filter(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or experts.are_experts(name, module)
 
 
-def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> list[Weight]:
-    """The weights that the two choose. ValueError if there is none, if a pattern chooses none, if a
-    chosen module has no weight, and if a choice that is not the default divides a shared parameter;
-    TypeError for what is no choice.
+def chosen(
+    model: nn.Module, filter: Filter, parameters: Parameters = None
+) -> tuple[list[Weight], set[str]]:
+    """The weights that the two choose, and the names of those that the default alone does.
+    ValueError if there is none, if a pattern chooses none, if a chosen module has no weight, and if
+    a choice that is not the default divides a shared parameter; TypeError for what is no choice.
     """
     by_module, by_name = _module_choice(filter), _parameter_choice(parameters)
     found: dict[int, Weight] = {}
@@ -53,7 +55,7 @@ def chosen(model: nn.Module, filter: Filter, parameters: Parameters = None) -> l
     by_name.check()
     if not found:
         raise _nothing(filter, shared)
-    return [*found.values()]
+    return [*found.values()], {one[0] for key, one in found.items() if key not in explicit}
 
 
 def _divided(name: str, other: str) -> ValueError:
