@@ -9,80 +9,12 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import (
-    Model,
-    assert_quantized,
-    batch,
-    local_rows,
-    loss_of,
-    one_of_each,
-    same,
-    shard,
-    uneven_rows,
-)
+from lone_writes import assert_whole, expected_forward, forward, model_for, weights, write
+from models import Model, assert_quantized, batch, loss_of, one_of_each, same, uneven_rows
 
 TESTED_FORMATS = one_of_each(lambda f: (f.tensor_amax, f.amax, f.gather, f.rowwise.block))
 TESTED_FORMATS = [name for name in TESTED_FORMATS if nc.format(name).tensor_amax]
 WORLDS = pytest.mark.parametrize("world", [2, 3])
-
-
-def model_for(mesh, format):
-    """Two blocks and a head, sharded; on three ranks the last one has fewer rows."""
-    torch.manual_seed(0)
-    width = 32 if mesh.size() == 2 else max(uneven_rows(format), 32)
-    width += -width % 16  # packed rows stay whole
-    model = nc.convert(Model(width), format).to(mesh.device_type)
-    return shard(model, mesh, reshard_after_forward=True)
-
-
-def weights(model):
-    """The quantized parameters, by name."""
-    named = model.named_parameters()
-    return {n: p for n, p in named if isinstance(p.to_local(), nc.QuantizedTensor)}
-
-
-def write(mesh, weight, factor, writer=0):
-    """On one rank alone. The largest value of the tensor becomes another."""
-    if mesh.get_local_rank() == writer:
-        with torch.no_grad():
-            local = weight.to_local()
-            local.copy_(factor * local.master)
-
-
-def whole_master(weight):
-    """Of all shards; a full tensor of a shard that keeps its master is that."""
-    return weight.full_tensor().float()
-
-
-def assert_whole(mesh, model):
-    """Every weight has the bytes of its whole master, on every rank. With delayed scaling they
-    follow from earlier amaxes too: there the newest one is that of the whole.
-    """
-    for name, weight in weights(model).items():
-        local, whole = weight.to_local(), whole_master(weight).cpu()
-        assert not local._store.is_stale, name
-        value = nc.quantize(whole, local.format)
-        if local.history is None:
-            assert same(local.amax, value.amax), name
-            assert same(local.dequantize(), local_rows(value.dequantize(), weight, mesh)), name
-        else:
-            assert same(local.history[2:3], value.amax), name
-
-
-def forward(model, mesh):
-    with torch.no_grad():
-        return loss_of(model, 0, mesh.device_type)
-
-
-def expected_forward(mesh, model):
-    """The loss of a whole model, converted from the sharded one's masters."""
-    whole = Model(model.width)
-    values = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
-    whole.load_state_dict(values)
-    (format,) = {p.to_local().format for p in weights(model).values()}
-    nc.convert(whole, format)
-    with torch.no_grad():
-        return loss_of(whole.to(mesh.device_type), 0, mesh.device_type)
 
 
 def next_forward(mesh, format, names):

@@ -4,10 +4,10 @@ the same answer.
 
 import torch
 
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import cutting, torch_names
 from narrowcast.parallel import distributing
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region, matrix_shape
@@ -31,44 +31,22 @@ def chunk(tensor, chunks: int, dim: int = 0):
         if torch_names.is_sharding():
             store = tensor._store
             check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
-            _begin_cut(store, chunks)
+            cutting.begin(store, chunks)
             if dim % tensor.dim() < tensor.dim() - 1:
                 return distributing.rows_of_each(tensor, chunks)
     elif torch_names.is_sharding():
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
-        _begin_cut(store, chunks)
+        cutting.begin(store, chunks)
         parts = dtensors.parts_of(torch_names.being_sharded())
         if _divides_any(store, tensor.shape, parts, chunks):
             return _straddling(tensor, chunks, parts)
-        tensor = _without_derived(tensor)
+        tensor = cutting.without_derived(tensor)
     elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
         store.refresh()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
-
-
-def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
-    """The same value in the usages that its shards keep, over the same memory: bytes that no shard
-    has limit no cut.
-    """
-    store, view = tensor._store, tensor._view
-    usages = buffers.kept_usages(store.bytes)
-    if view.exchanged or usages == store.bytes.usages:
-        return tensor
-    kept = Store(buffers.only(store.bytes, *usages), store.master, store.label)
-    kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
-    return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
-
-
-def _begin_cut(store: Store, shards: int) -> None:
-    """Shards are copied from the store, and learn from it that they are parts: one may have all of
-    its rows, and others none.
-    """
-    store.refresh()  # all shards begin with bytes of one amax
-    store.is_cut = True
-    store.partial = store.partial or shards > 1
 
 
 def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> bool:

@@ -160,14 +160,9 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so "
-                "each replay would take the same step. Capture forward and backward alone"
-            )
-        constants = [
-            options.constants(group, index) for index, group in enumerate(self.param_groups)
-        ]
+        options.check_not_captured()
+        groups = enumerate(self.param_groups)
+        constants = [options.constants(group, index) for index, group in groups]
         seeds = members.seeds(self.param_groups)
         if seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds

@@ -49,3 +49,12 @@ def constants(group: dict, index: int) -> _C.AdamOptions:
             f"betas {beta1}, {beta2} from 0 up to 1"
         )
     return _C.AdamOptions(lr, beta1, beta2, eps, decay, bool(group["adamw"]))
+
+
+def check_not_captured() -> None:
+    """RuntimeError while a CUDA graph is captured."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so each "
+            "replay would take the same step. Capture forward and backward alone"
+        )
