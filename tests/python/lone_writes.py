@@ -3,7 +3,7 @@
 import torch
 
 import narrowcast as nc
-from models import Model, loss_of, same, shard, uneven_rows
+from models import Model, local_rows, loss_of, same, shard, uneven_rows
 
 
 def model_for(mesh, format):
