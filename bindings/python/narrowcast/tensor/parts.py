@@ -144,13 +144,13 @@ def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
     return [*buffers, store.bytes.amax, store.bytes.history, None, store.present]
 
 
-def key_of_graphs(tensor) -> tuple:
-    """What a graph rests on besides the tensor's parts. Torch 2.11 has its caches, which outlive
-    processes, know graphs by pickled examples; later ones ask for stable_hash().
+def names_in_graphs(tensor) -> tuple[str, ...]:
+    """Of a fake tensor, what a graph rests on besides the parts; of others nothing. Torch 2.11 has
+    its caches, which outlive processes, know graphs by pickled examples; later versions ask for
+    stable_hash().
     """
-    if not isinstance(tensor._store.tensors[0], FakeTensor):
-        return ()
-    return (tuple(flatten(tensor)[0]),)
+    is_fake = isinstance(tensor._store.tensors[0], FakeTensor)
+    return tuple(flatten(tensor)[0]) if is_fake else ()
 
 
 def stable_hash(tensor) -> str:

@@ -140,7 +140,9 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return QuantizedTensor(store, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        return rebuild, (*parts.parts_of(self), *parts.key_of_graphs(self))
+        if names := parts.names_in_graphs(self):
+            return rebuild_traced, (names, *parts.parts_of(self))
+        return rebuild, parts.parts_of(self)
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
@@ -189,11 +191,9 @@ def rebuild(
     requires_grad: bool = False,
     is_parameter: bool = False,
     products: str = "decoded",
-    graphs: tuple = (),
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
     weight's name and the part, for any that it does not make: a checkpoint may say anything.
-    `graphs`: for torch.compile's caches, and not read.
     """
     options = name, recompute, partial, flattened, requires_grad, is_parameter, products
     tensors = checks.check_parts(format, shape, dtype, tensors, *options)
@@ -205,6 +205,12 @@ def rebuild(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-rebuild.__module__ = "narrowcast.tensor"  # as saved tensors name it
+def rebuild_traced(names: tuple[str, ...], *args) -> QuantizedTensor:
+    """rebuild() of a fake tensor's parts, with which torch 2.11 pickles what a graph rests on."""
+    return rebuild(*args)
+
+
+for _function in (rebuild, rebuild_traced):
+    _function.__module__ = "narrowcast.tensor"  # as saved tensors name it
 # torch.load(weights_only=True) calls nothing that is not listed.
-torch.serialization.add_safe_globals([rebuild])
+torch.serialization.add_safe_globals([rebuild, rebuild_traced])
