@@ -66,10 +66,9 @@ RandomKey drawn_key(at::Device device) {
   if (device.is_cuda() && is_capturing())
     throw std::runtime_error(
         "a CUDA graph is being captured, and a gradient is rounded stochastically in it: the seed "
-        "is "
-        "drawn on the host, so each replay would have the same random words. Capture the forward "
-        "alone, or use torch.compile(mode=\"reduce-overhead\"), which leaves such casts out of its "
-        "graphs");
+        "is drawn on the host, so each replay would have the same random words. Capture the "
+        "forward alone, or use torch.compile(mode=\"reduce-overhead\"), which leaves such casts "
+        "out of its graphs");
   const at::Generator& generator = at::detail::getDefaultCPUGenerator();
   auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
   const std::scoped_lock lock(cpu->mutex_);

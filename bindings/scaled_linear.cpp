@@ -26,13 +26,12 @@ bool prefers_columnwise(const Bytes& bytes, bool backward, int32_t kind) {
   return backward && bytes.has(1) && has_unit(bytes.device, kind);
 }
 
-// The product of a cast, rowwise, with a weight.
-at::Tensor by_weight(const Operand& cast, const at::Tensor& weight, const Bytes& bytes,
-                     const Recipe& recipe, bool backward, at::ScalarType dtype) {
-  const int32_t kind = recipe.kind(backward ? NC_PRODUCT_INPUT_GRADIENT : NC_PRODUCT_FORWARD);
-  const bool unit_order = prefers_columnwise(bytes, backward, kind);
-  const int usage = unit_order ? 1 : usage_of_weight(weight, bytes, backward);
-  return scaled_product(cast, operand_of(bytes, usage, backward), kind, /*fast=*/!backward, dtype);
+// A weight as the product of a pass reads it.
+Operand operand_of_weight(const at::Tensor& weight, const Bytes& bytes, const Recipe& recipe,
+                          bool backward) {
+  const bool unit_order =
+      prefers_columnwise(bytes, backward, recipe.kind(NC_PRODUCT_INPUT_GRADIENT));
+  return operand_of(bytes, unit_order ? 1 : usage_of_weight(weight, bytes, backward), backward);
 }
 
 // A matrix with zeros for the rows that are missing to a multiple.
@@ -77,7 +76,8 @@ struct Output {
       if (!shares) forget_input();
       const Activation cast = shares ? cast_input(input, rows, weight, recipe.input, usages)
                                      : cast_activation(rows, recipe.input, usages);
-      product = by_weight(cast.operand(0), weight, *bytes, recipe, false, dtype);
+      product = scaled_product(cast.operand(0), operand_of_weight(weight, *bytes, recipe, false),
+                               recipe.kind(NC_PRODUCT_FORWARD), /*fast=*/true, dtype);
       if (columnwise) saved = stored_tensors(cast.operand(1));
     }
     value = unpadded(product, input);
@@ -128,26 +128,19 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
                        const std::vector<at::Tensor>& input, Usages usages, variable_list& result) {
     const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
     const Recipe recipe(bytes->facts());
-    const bool stochastic = recipe.facts.stochastic_gradient != 0;
     const bool traced = is_watched() || !bytes->is_plain;
     const at::Tensor operand = traced ? gradient : in_memory(gradient, weight);
     const at::Tensor rows = padded(as_rows(operand), recipe.row_multiple()).contiguous();
-    const at::ScalarType dtype = gradient.scalar_type(), of_weight = weight.scalar_type();
+    std::vector<at::Tensor> made;
     if (traced) {
-      const std::vector<at::Tensor> made = gradients_in_trace(rows, weight, input, usages);
-      if (usages.rowwise) result[0] = unpadded(made.front(), gradient);
-      if (usages.columnwise) result[1] = made.back();
-      return;
+      made = gradients_in_trace(rows, weight, input, usages);
+    } else {
+      std::optional<Operand> whole;
+      if (usages.rowwise) whole = operand_of_weight(weight, *bytes, recipe, true);
+      made = scaled_gradients(rows, recipe, whole, input, usages.columnwise, weight.scalar_type());
     }
-    const auto key = stochastic ? std::optional(drawn_key(rows.device())) : std::nullopt;
-    const Activation cast = cast_activation(rows, recipe.gradient, usages, key);
-    if (usages.rowwise)
-      result[0] =
-          unpadded(by_weight(cast.operand(0), weight, *bytes, recipe, true, dtype), gradient);
-    if (usages.columnwise)
-      result[1] =
-          scaled_product(cast.operand(1), operand_of(input, recipe.input, 1, true),
-                         recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), /*fast=*/false, of_weight);
+    if (usages.rowwise) result[0] = unpadded(made.front(), gradient);
+    if (usages.columnwise) result[1] = made.back();
   }
 };
 

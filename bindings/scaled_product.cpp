@@ -7,7 +7,6 @@
 
 #include "bindings/activation.hpp"
 #include "bindings/module.hpp"
-#include "bindings/recipe.hpp"
 #include "bindings/units.hpp"
 
 namespace narrowcast {
@@ -55,42 +54,18 @@ std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::stri
                                      {rowwise, columnwise}, drawn_key(value.device())));
 }
 
-// The gradients of a layer's input and of its weight, as `usages` asks for.
-std::vector<at::Tensor> gradients(const at::Tensor& gradient, at::TensorList weight,
-                                  const Plugin& plugin, int64_t usage,
-                                  const OptionalTensor& present, at::TensorList input,
-                                  Usages usages, at::ScalarType weight_dtype,
-                                  const std::optional<RandomKey>& key = {}) {
-  const Recipe recipe(plugin.format());
-  const Activation cast = cast_activation(gradient.contiguous(), recipe.gradient, usages, key);
-  std::vector<at::Tensor> made;
-  if (usages.rowwise) {
-    const Operand whole = operand_of(weight.vec(), plugin, static_cast<int>(usage), true);
-    check_present(present, whole);
-    made.push_back(scaled_product(cast.operand(0), whole, recipe.kind(NC_PRODUCT_INPUT_GRADIENT),
-                                  /*fast=*/false, gradient.scalar_type()));
-  }
-  if (usages.columnwise)
-    made.push_back(scaled_product(cast.operand(1), operand_of(input.vec(), recipe.input, 1, true),
-                                  recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), /*fast=*/false,
-                                  weight_dtype));
-  return made;
-}
-
 std::vector<at::Tensor> stored_gradients(const at::Tensor& gradient, at::TensorList weight,
                                          const std::string& format, int64_t usage,
                                          const OptionalTensor& present, at::TensorList input,
                                          bool of_input, bool of_weight, at::ScalarType dtype) {
-  return gradients(gradient, weight, plugin_named(format), usage, present, input,
-                   {of_input, of_weight}, dtype);
-}
-
-std::vector<at::Tensor> stochastic_gradients(const at::Tensor& gradient, at::TensorList weight,
-                                             const std::string& format, int64_t usage,
-                                             const OptionalTensor& present, at::TensorList input,
-                                             bool of_input, bool of_weight, at::ScalarType dtype) {
-  return gradients(gradient, weight, plugin_named(format), usage, present, input,
-                   {of_input, of_weight}, dtype, drawn_key(gradient.device()));
+  const Plugin& plugin = plugin_named(format);
+  std::optional<Operand> whole;
+  if (of_input) {
+    whole = operand_of(weight.vec(), plugin, static_cast<int>(usage), true);
+    check_present(present, *whole);
+  }
+  return scaled_gradients(gradient.contiguous(), Recipe(plugin.format()), whole, input.vec(),
+                          of_weight, dtype);
 }
 
 at::Tensor stored_product(at::TensorList a, const std::string& a_format, int64_t a_usage,
@@ -119,6 +94,25 @@ at::Tensor scaled_product(const Operand& a, const Operand& b, int32_t kind, bool
   return by_unit.defined() ? by_unit : decoded_product(a, b, dtype);
 }
 
+std::vector<at::Tensor> scaled_gradients(const at::Tensor& gradient, const Recipe& recipe,
+                                         const std::optional<Operand>& weight,
+                                         const std::vector<at::Tensor>& input, bool of_weight,
+                                         at::ScalarType weight_dtype) {
+  const bool stochastic = recipe.facts.stochastic_gradient != 0;
+  const auto key = stochastic ? std::optional(drawn_key(gradient.device())) : std::nullopt;
+  const Activation cast =
+      cast_activation(gradient, recipe.gradient, {weight.has_value(), of_weight}, key);
+  std::vector<at::Tensor> made;
+  if (weight)
+    made.push_back(scaled_product(cast.operand(0), *weight, recipe.kind(NC_PRODUCT_INPUT_GRADIENT),
+                                  /*fast=*/false, gradient.scalar_type()));
+  if (of_weight)
+    made.push_back(scaled_product(cast.operand(1), operand_of(input, recipe.input, 1, true),
+                                  recipe.kind(NC_PRODUCT_WEIGHT_GRADIENT), /*fast=*/false,
+                                  weight_dtype));
+  return made;
+}
+
 void bind_scaled_product() {
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);
@@ -143,7 +137,8 @@ void bind_scaled_product() {
     device->impl("cast_stochastic", &cast_stochastic);
     device->impl("scaled_product", &stored_product);
     device->impl("scaled_gradients", &stored_gradients);
-    device->impl("scaled_gradients_stochastic", &stochastic_gradients);
+    // The weight's format says which of the two a graph holds: they differ in what torch is told.
+    device->impl("scaled_gradients_stochastic", &stored_gradients);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bindings/operand.hpp"
+#include "bindings/recipe.hpp"
 
 namespace narrowcast {
 
@@ -10,5 +11,13 @@ namespace narrowcast {
 // `fast`: the unit may accumulate in fewer bits.
 at::Tensor scaled_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
                           at::ScalarType dtype);
+
+// The gradients of a linear layer from that of its output, [rows, out] and contiguous, which is
+// cast: the input's, [rows, in], if there is a `weight`, as its backward reads it; and the
+// weight's, [out, in] of a dtype, if it is asked for, from the input's columnwise bytes.
+std::vector<at::Tensor> scaled_gradients(const at::Tensor& gradient, const Recipe& recipe,
+                                         const std::optional<Operand>& weight,
+                                         const std::vector<at::Tensor>& input, bool of_weight,
+                                         at::ScalarType weight_dtype);
 
 }  // namespace narrowcast

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "bindings/activation.hpp"
-#include "bindings/recipe.hpp"
 
 namespace narrowcast {
 

@@ -224,10 +224,10 @@ def _empty_like(
     """
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
-    # FSDP2's own shards have no derived columnwise: see buffers.kept_usages.
-    is_managed = torch_names.managed(weight)[1] is not None
-    rowwise_alone = is_managed and format.columnwise_derived
-    usages = ["rowwise"] if rowwise_alone else registry.USAGES
+    is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
+    usages = registry.USAGES
+    if is_managed:
+        usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous and nobody else's; the optimizer goes on
     # with it. What is let go when the bytes are made need not be float32: a cast takes every
     # logical dtype.

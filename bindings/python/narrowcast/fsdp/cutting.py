@@ -20,7 +20,7 @@ def without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     has limit no cut.
     """
     store, view = tensor._store, tensor._view
-    usages = buffers.kept_usages(store.bytes)
+    usages = buffers.kept_usages(store.format, store.bytes.usages)
     if view.exchanged or usages == store.bytes.usages:
         return tensor
     kept = Store(buffers.only(store.bytes, *usages), store.master, store.label)

@@ -129,11 +129,11 @@ class Checkpoints:
             for kind in ranges:
                 saved, size = state_dict.get(at, {}).get(kind, {}), buffer.numel_unpadded
                 found = [_kind_of(saved.get(key)) for key in _PARTS]
-                wanted = [_kind_of(torch.empty(size, device="cpu"))] * len(_PARTS)
-                if found != wanted or saved.get("numel_unpadded") != size:
+                wanted = f"{size} {torch.float32} on cpu"
+                if found != [wanted] * len(_PARTS) or saved.get("numel_unpadded") != size:
                     raise ValueError(
                         f"{', '.join(_PARTS)} of buffer {at} are {', '.join(found)} in this "
-                        f"state, and the model needs {wanted[0]} for each: load it into a model "
+                        f"state, and the model needs {wanted} for each: load it into a model "
                         "of the same layers and tensor-parallel size that quantizes the same ones"
                     )
 

@@ -2,10 +2,12 @@
 _C.Bytes, which checks what it is made of and never changes.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from narrowcast._C import Bytes
-from narrowcast.registry import BUFFERS, buffers_of
+from narrowcast.registry import BUFFERS, Format, buffers_of
 from narrowcast.tensor.region import Region
 
 allocate = Bytes.allocate  # (format, rows, columns, usages, device): undefined, padding zero
@@ -87,18 +89,19 @@ def part(bytes: Bytes, region: Region, usages) -> Bytes:
     return Bytes(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
-def only(bytes: Bytes, usage: str) -> Bytes:
-    """The buffers of one usage, the same ones, and what spans the tensor."""
-    every = [bytes.buffer(one) if one in buffers_of(usage) else None for one in BUFFERS]
+def only(bytes: Bytes, *usages: str) -> Bytes:
+    """The buffers of some usages, the same ones, and what spans the tensor."""
+    wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
+    every = [bytes.buffer(one) if one in wanted else None for one in BUFFERS]
     return Bytes(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
 
 
-def kept_usages(bytes: Bytes) -> list[str]:
-    """Those that a shard keeps. A derived columnwise is left out: that of a shard is never
-    gathered.
+def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:
+    """Those that a shard keeps of some usages. A derived columnwise is left out: that of a shard is
+    never gathered.
     """
-    derived = bytes.format.columnwise_derived and bytes.has("rowwise")
-    return ["rowwise"] if derived else bytes.usages
+    derived = format.columnwise_derived and "rowwise" in usages
+    return ("rowwise",) if derived else usages
 
 
 def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:

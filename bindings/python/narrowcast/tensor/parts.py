@@ -107,10 +107,9 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     if traced is not None and traced.key is key and traced.holds(store):
         return flat
     inner = tensor.inner_tensors()
-    there = [name for name, one in zip(INNER, inner, strict=True) if one is not None]
     partial = store.partial or not view.is_whole
     facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.products
-    flat = there, (*facts, Aside(store.label))
+    flat = names_of(inner), (*facts, Aside(store.label))
     if view.is_whole and not tensor.is_flat:
         if traced is None or not traced.holds(store):
             traced = store.traced = Traced(store, inner)
@@ -142,6 +141,11 @@ def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
         pairs = zip(forward, backward, strict=True)
         buffers = [other if one is None else one for one, other in pairs]
     return [*buffers, store.bytes.amax, store.bytes.history, None, store.present]
+
+
+def names_of(inner: list[torch.Tensor | None]) -> list[str]:
+    """Of those that are there, of the tensors that INNER names."""
+    return [name for name, one in zip(INNER, inner, strict=True) if one is not None]
 
 
 def names_in_graphs(tensor) -> tuple[str, ...]:

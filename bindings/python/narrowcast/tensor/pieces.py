@@ -86,7 +86,7 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """
     if store.straddle is not None or store.place is not None:
         return straddling.blank(store, rows, device)
-    zeros = store.room(rows, columns, buffers.kept_usages(store.bytes), device)
+    zeros = store.room(rows, columns, buffers.kept_usages(store.format, store.bytes.usages), device)
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()

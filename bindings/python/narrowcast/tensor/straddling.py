@@ -64,7 +64,7 @@ def _zeros(store: Store, place: Place, device: torch.device | None = None) -> St
 
 def _room(store: Store, place: Place, device: torch.device) -> Store:
     """Undefined bytes, in the usages that a shard keeps."""
-    usages = buffers.kept_usages(store.bytes)
+    usages = buffers.kept_usages(store.format, store.bytes.usages)
     bytes = buffers.allocate(store.format, place.held, store.columns, usages, device)
     master = None
     if store.master is not None:

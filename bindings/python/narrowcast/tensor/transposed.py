@@ -29,10 +29,9 @@ class Transposed(QuantizedTensor):
         return parts.inner_of_passes(self._store)
 
     def __tensor_flatten__(self):
-        store, inner = self._store, zip(parts.INNER, self.inner_tensors(), strict=True)
-        there = [name for name, one in inner if one is not None]
+        store = self._store
         matrix = store.format.name, (store.rows, store.columns), store.partial
-        return there, (
+        return parts.names_of(self.inner_tensors()), (
             *matrix,
             parts.Aside(store.label),
             self.stride(),
