@@ -8,7 +8,6 @@ calls are timed, so that none waits for the device and none is slowed by it. On 
 tiny and one thread works, but what is computed counts.
 """
 
-import argparse
 import statistics
 import sys
 
@@ -53,9 +52,7 @@ CALLS = 10  # in a sample
 
 
 def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     add = parser.add_argument
     add("--formats", default="mxfp8_e4m3,nvfp4", help="all, or names; default: %(default)s")
     add("--sizes", help="of square weights; default: 256,1024,4096, on the CPU 64")

@@ -12,7 +12,6 @@ trained one after another, and each one's line of JSON is written when it is don
 for the device only where held-out text is evaluated.
 """
 
-import argparse
 import gc
 import hashlib
 import math
@@ -42,9 +41,7 @@ GIB = 2**30
 
 
 def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     add = parser.add_argument
     add("--modes", default=MODES, help="default: %(default)s")
     small = "; fewer on the CPU"

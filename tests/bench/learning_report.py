@@ -7,7 +7,6 @@ text and machine; their modes or seeds must differ. Only bf16 may be there again
 lie apart is what a distance from it is to be held against. Needs matplotlib.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -32,9 +31,7 @@ COLUMNS = [
 
 
 def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="what learning.py --json has written")
     parser.add_argument("--output", type=Path, default=Path("learning"), help="a folder")
     return parser.parse_args()

@@ -9,7 +9,6 @@ memory the process has. The first models fill caches; what the others leave behi
 the exit status is 1.
 """
 
-import argparse
 import gc
 import sys
 
@@ -34,9 +33,7 @@ ALLOWED = 2**16  # bytes that all models after the first ones may leave behind
 
 
 def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     add = parser.add_argument
     add("--models", type=int, default=50)
     add("--formats", default="mxfp8_e4m3,nvfp4", help="all, or names, in turn")

@@ -9,7 +9,6 @@ turns, step by step. Of small models the host sets the pace: its time is that un
 has been handed over.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -32,9 +31,7 @@ COLUMNS = [
 
 
 def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     add = parser.add_argument
     default = "bf16,nc:mxfp8_e4m3,nc:nvfp4,scaled:fp8_e4m3,scaled:fp8_block128"
     add("--modes", default=default, help="default: %(default)s")

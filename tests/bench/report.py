@@ -9,6 +9,12 @@ import sys
 from pathlib import Path
 
 
+def parser(text: str) -> argparse.ArgumentParser:
+    """One whose help begins with a program's own docstring."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=text, formatter_class=form)
+
+
 def add_options(parser: argparse.ArgumentParser):
     parser.add_argument(
         "--json", metavar="FILE", help="also write a JSON line a row; - is the standard output"

@@ -15,7 +15,6 @@ Peak memory is that of the timed steps. With fp32 masters in both, a format's ma
 no more than what its shards store.
 """
 
-import argparse
 import collections
 import statistics
 import sys
@@ -38,9 +37,7 @@ GIB = 2**30
 
 
 def options():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     add = parser.add_argument
     add("--modes", default="bf16,nc:mxfp8_e4m3,nc:nvfp4", help="default: %(default)s")
     add("--formats", help="more modes: all, or names of formats; ends in +e for eager ones")

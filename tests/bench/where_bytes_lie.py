@@ -7,7 +7,6 @@ on the CPU, on two ranks. What stays between steps is counted over all ranks tog
 brings every rank has, of one module at a time.
 """
 
-import argparse
 import sys
 
 import torch
@@ -130,9 +129,7 @@ def gathered(model, x) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.parser(__doc__)
     parser.add_argument("--formats", default="all", help="all, or names; default: all")
     parser.add_argument("--draw", metavar="FILE", help="a picture of it, .svg or .png")
     parser.add_argument("--markdown", action="store_true", help="the table as a page has it")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed.checkpoint as checkpoint
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -134,3 +135,27 @@ def read_frozen(mesh, format):
 
 def test_frozen(format, device):
     ranks.run(WORLD, device, read_frozen, format)
+
+
+def load_frozen(mesh, format, path):
+    """A checkpoint brings a rank what it has rows of: those without have the others' scales."""
+    device = mesh.device_type
+    saved, model = (made(format, device, trainable=False) for _ in range(2))
+    with torch.no_grad():
+        saved.w.copy_(torch.full_like(saved.w, 8.0).to(device))
+    x = torch.randn(4, unit(format), device=device)
+    expected = saved(x)
+    for one in (saved, model):
+        fully_shard(one, mesh=mesh)
+    assert not torch.equal(model(x), expected)
+    checkpoint.save(get_model_state_dict(saved), checkpoint_id=path)
+    state = get_model_state_dict(model)
+    checkpoint.load(state, checkpoint_id=path)
+    set_model_state_dict(model, state)
+    assert torch.equal(model(x), expected)
+    model.eval()
+    assert torch.equal(model(x), expected)
+
+
+def test_a_loaded_frozen_weight(format, device, tmp_path):
+    ranks.run(WORLD, device, load_frozen, format, str(tmp_path))

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.fsdp import shared_casts, torch_names, torch_parameters
+from narrowcast.fsdp import lent_scales, shared_casts, torch_names, torch_parameters
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
 
@@ -164,6 +164,7 @@ class _Forward:
         self._agreements = Agreements()
         self._groups: list[weakref.ref] = []
         self._stores: list[Store] = []
+        self._lent: lent_scales.LentScales | None = None
 
     def agree(self, groups: list) -> None:
         """Makes the bytes of the shards of some groups."""
@@ -173,7 +174,9 @@ class _Forward:
             for group in groups:
                 torch_parameters.watch(group.fsdp_params)
             self._stores = [store for _, store in _shards(groups)]
+            self._lent = lent_scales.LentScales(groups)
         self._agreements.make_bytes(self._stores, lambda: _process_groups(groups))
+        self._lent.lend()
         if not watch.is_quiet:  # a change since, on another thread: it may be one of the list
             self._agreements.forget()
         self.number = next(_numbers)  # after a failure the next gather agrees

@@ -23,6 +23,8 @@ from narrowcast import callers, torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
+# Of the ranks that have its shards.
+process_group = operator.attrgetter("mesh_info.shard_process_group")
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 

@@ -1,0 +1,61 @@
+"""Scales that span frozen weights, on ranks that have no rows of them. A load brings a rank what it
+has rows of, so the others lend those ranks their scales, which decode what a gather brings.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from narrowcast.fsdp import torch_names
+from narrowcast.tensor import buffers, casting
+from narrowcast.tensor.store import Store
+
+_NO_WORD = torch.iinfo(torch.int32).min
+
+
+class LentScales:
+    """Of the weights of some groups, remembered until the shards are others."""
+
+    def __init__(self, groups: list):
+        self._lists: dict[dist.ProcessGroup, list[Store]] = {}
+        for parameter, store in (one for group in groups for one in torch_names.quantized(group)):
+            if store.master is None and store.needs_others and _has_empty(parameter):
+                group = torch_names.process_group(parameter)
+                self._lists.setdefault(group, []).append(store)
+
+    def lend(self) -> None:
+        """Collective, if there are any."""
+        for process_group, stores in self._lists.items():
+            spanning = [one for store in stores for one in _spanning(store)]
+            words = torch.cat([_words(one) for one in spanning])
+            parts = words.split([one.numel() for one in spanning])
+            borrowed = [store.used == 0 for store in stores for _ in _spanning(store)]
+            for part, is_borrowed in zip(parts, borrowed, strict=True):
+                if is_borrowed:
+                    part.fill_(_NO_WORD)
+            casting.reduce_over(words, process_group)
+            for part, is_borrowed, one in zip(parts, borrowed, spanning, strict=True):
+                if is_borrowed:
+                    one.copy_(_from_words(part, one.dtype).view_as(one))
+
+
+def _has_empty(parameter) -> bool:
+    """Whether a rank has no rows: the last one, if any."""
+    cut = torch_names.cut_dimension(parameter)
+    rows, shards = torch_names.whole_shape(parameter)[cut], torch_names.world(parameter)
+    return (shards - 1) * -(-rows // shards) >= rows
+
+
+def _spanning(store: Store) -> list[torch.Tensor]:
+    return [one for one in buffers.spanning_of(store.bytes) if one is not None]
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits as int32: those who lend have equal ones, and a reduction of floats may lose NaN."""
+    flat = tensor.flatten()
+    return flat.view(torch.int32) if flat.itemsize == 4 else flat.view(torch.uint8).int()
+
+
+def _from_words(words: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (words if dtype.itemsize == 4 else words.to(torch.uint8)).view(dtype)
