@@ -14,7 +14,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_flat_packing(module);
   narrowcast::bind_gather(module);
   narrowcast::bind_linear(module);
-  narrowcast::bind_products();
+  narrowcast::bind_dequantize();
   narrowcast::bind_weights(module);
   narrowcast::bind_wrapper(module);
   narrowcast::bind_units(module);

@@ -17,7 +17,7 @@ void bind_flat_gather(py::module_& module);
 void bind_flat_packing(py::module_& module);
 void bind_gather(py::module_& module);
 void bind_linear(py::module_& module);
-void bind_products();
+void bind_dequantize();
 void bind_weights(py::module_& module);
 void bind_wrapper(py::module_& module);
 void bind_units(py::module_& module);

@@ -10,6 +10,7 @@ import models
 import narrowcast as nc
 import ranks
 from models import BUFFERS, GATHERS, assert_same, same
+from narrowcast.tensor import graph_keys
 
 TESTED_FORMATS = GATHERS
 
@@ -118,6 +119,26 @@ def test_caches_know_what_a_graph_rests_on(format):
     ]
     found = {tensor._stable_hash_for_caching() for tensor in others}
     assert len(found - {known}) == len(others)
+
+
+def test_caches_know_the_code(monkeypatch):
+    """What narrowcast's code makes of a graph, and what a format was when it was made: both may be
+    others in the next process, under the same name.
+    """
+    weight = nc.quantize(torch.randn(64, 64), "fp8_e4m3")
+    keys = [weight._stable_hash_for_caching()]
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(weight)
+    pickled = [fake.__reduce_ex__(2)[1][0]]
+    for name, value in ("_code", lambda: "another"), ("_facts", lambda format: ("another",)):
+        monkeypatch.setattr(graph_keys, name, value)
+        keys.append(weight._stable_hash_for_caching())
+        pickled.append(fake.__reduce_ex__(2)[1][0])
+    assert len(set(keys)) == len(set(pickled)) == 3
+    monkeypatch.undo()
+    partner = nc.format("fp8_e5m2")  # of gradients
+    monkeypatch.setitem(partner.__dict__, "identity", "fp8_e5m2 (others)")
+    assert weight._stable_hash_for_caching() not in keys
 
 
 def test_caches_know_weights_whose_gathers_differ_by_pass(format):

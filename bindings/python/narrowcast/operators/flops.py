@@ -34,22 +34,6 @@ def _scaled_gradients(gradient, *_, out_val) -> int:
     return 2 * gradient.numel() * out_val[0].shape[1] * len(out_val)
 
 
-def _product(operand, *_, out_val) -> int:
-    return 2 * operand.numel() * out_val.shape[-1]
-
-
-def _product_with_view(name, operands, place, *rest, out_val) -> int:
-    """What torch counts of the operator of ATen."""
-    from torch.utils.flop_counter import flop_registry
-
-    *_, shape, _, _ = rest
-    operands = [
-        torch.empty(shape, device="meta") if at == place else one for at, one in enumerate(operands)
-    ]
-    formula = flop_registry.get(getattr(torch.ops.aten, name.removeprefix("aten::")))
-    return 0 if formula is None else formula(*operands, out_val=out_val)
-
-
 _FORMULAS = {
     "linear": _linear,
     "linear_input_gradient": _linear_input_gradient,
@@ -58,8 +42,6 @@ _FORMULAS = {
     "scaled_gradients_by_weight": _scaled_gradients_by_weight,
     "scaled_gradients": _scaled_gradients,
     "scaled_gradients_stochastic": _scaled_gradients,
-    "product": _product,
-    "product_with_view": _product_with_view,
 }
 
 

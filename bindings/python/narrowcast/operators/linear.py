@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from narrowcast import _C, errors
-from narrowcast.operators import traced_products
+from narrowcast.operators import traced_values
 from narrowcast.operators.common import in_transform
 from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import QuantizedTensor, compiling
@@ -95,29 +95,19 @@ for _function in (_operand_of, _refuse, _plain_of):
     compiling.leave_alone(_function)
 
 
-# ---- in traces: the product of buffers, which a graph holds ----
+# ---- in traces: products of buffers, which a graph holds ----
 
 
 @implements(ops.linear.default)
 def _traced_linear(func, args, kwargs):
-    if not args[1]._view.is_whole:
-        return traced_products.run(torch.ops.aten.linear.default, args, {}, args[0].dtype, False)
-    return _product(*args, backward=False)
+    input, weight, bias = args
+    return F.linear(input, traced_values.read(weight, input.dtype, False, [input]), bias)
 
 
 @implements(ops.linear_input_gradient.default)
 def _traced_input_gradient(func, args, kwargs):
-    if not args[1]._view.is_whole:
-        return traced_products.run(torch.ops.aten.matmul.default, args, {}, args[0].dtype, True)
-    return _product(*args, None, backward=True)
-
-
-def _product(operand, weight: QuantizedTensor, bias, backward: bool):
-    bytes, usage = _read(weight, backward)
-    data, scale = map(bytes.buffer, buffers_of(USAGES[usage]))
-    present = weight._store.present
-    facts = bytes.format.name, usage
-    return ops.product(operand, data, scale, bytes.amax, present, bias, *facts, backward)
+    gradient, weight = args
+    return torch.matmul(gradient, traced_values.read(weight, gradient.dtype, True, [gradient]))
 
 
 def _read(weight: QuantizedTensor, backward: bool) -> tuple[_C.Bytes, int]:

@@ -32,7 +32,7 @@ def decode(
         return bytes.decode(usage, dtype)
     return torch.ops.narrowcast.dequantize(
         *(bytes.buffer(buffer) for buffer in buffers_of(usage)),
-        *(bytes.amax, present, bytes.format.name, USAGES.index(usage), dtype),
+        *(bytes.amax, present, bytes.format.name, USAGES.index(usage), dtype, []),
     )
 
 

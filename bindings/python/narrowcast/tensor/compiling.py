@@ -52,14 +52,8 @@ def on_meta(name: str):
 
 
 @on_meta("dequantize")
-def _dequantize(data, scale, amax, present, format, usage, dtype):
+def _dequantize(data, scale, amax, present, format, usage, dtype, operands):
     return data.new_empty(matrix_of(format, usage, data), dtype=dtype)
-
-
-@on_meta("product")
-def _product(operand, data, scale, amax, present, bias, format, usage, backward):
-    rows, columns = matrix_of(format, usage, data)
-    return operand.new_empty((*operand.shape[:-1], columns if backward else rows))
 
 
 def buffer_shape(facts: registry.Format, buffer: int, rows, columns) -> tuple:

@@ -1,9 +1,6 @@
 """A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
 
-import hashlib
-
 import torch
-from torch._subclasses import FakeTensor
 
 from narrowcast import _C, registry
 from narrowcast.tensor.label import Label
@@ -146,26 +143,6 @@ def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
 def names_of(inner: list[torch.Tensor | None]) -> list[str]:
     """Of those that are there, of the tensors that INNER names."""
     return [name for name, one in zip(INNER, inner, strict=True) if one is not None]
-
-
-def names_in_graphs(tensor) -> tuple[str, ...]:
-    """Of a fake tensor, what a graph rests on besides the parts; of others nothing. Torch 2.11 has
-    its caches, which outlive processes, know graphs by pickled examples; later versions ask for
-    stable_hash().
-    """
-    is_fake = isinstance(tensor._store.tensors[0], FakeTensor)
-    return tuple(flatten(tensor)[0]) if is_fake else ()
-
-
-def stable_hash(tensor) -> str:
-    """By which torch.compile's caches, of any process, know what a graph of a tensor rests on."""
-    there, (*facts, aside) = flatten(tensor)
-    inner = [
-        (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
-        for name, one in ((name, getattr(tensor, name)) for name in there)
-    ]
-    known = (*facts, aside.label, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
-    return hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()
 
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from narrowcast import _C
-from narrowcast.tensor import checks, compiling, dispatch, memory, parts
+from narrowcast.tensor import checks, compiling, dispatch, graph_keys, memory, parts
 from narrowcast.tensor.attributes import Attributes
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.derivative import Dequantize
@@ -131,7 +131,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
 
     __tensor_flatten__ = parts.flatten
     inner_tensors = parts.inner_tensors
-    _stable_hash_for_caching = parts.stable_hash  # what torch asks from 2.12 on
+    _stable_hash_for_caching = graph_keys.stable_hash  # what torch asks from 2.12 on
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
@@ -140,8 +140,8 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return QuantizedTensor(store, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        if names := parts.names_in_graphs(self):
-            return rebuild_traced, (names, *parts.parts_of(self))
+        if key := graph_keys.of_fake(self):
+            return rebuild_traced, (key, *parts.parts_of(self))
         return rebuild, parts.parts_of(self)
 
     def __deepcopy__(self, memo):
@@ -205,7 +205,7 @@ def rebuild(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def rebuild_traced(names: tuple[str, ...], *args) -> QuantizedTensor:
+def rebuild_traced(key: tuple[str, ...], *args) -> QuantizedTensor:
     """rebuild() of a fake tensor's parts, with which torch 2.11 pickles what a graph rests on."""
     return rebuild(*args)
 

@@ -1,0 +1,57 @@
+"""What products read of a weight where torch traces: its value, by an operator that takes the other
+operands too, so that no graph moves the decoding into another pass (docs/decisions/0017).
+"""
+
+import torch
+
+from narrowcast import registry
+from narrowcast._C import Bytes
+from narrowcast.registry import USAGES, buffers_of
+from narrowcast.tensor import QuantizedTensor, buffers, compiling
+from narrowcast.tensor.region import rows_of
+from narrowcast.tensor.transposed import strided
+
+_library = torch.library.Library("narrowcast", "FRAGMENT")
+_library.define(
+    "dequantize_view(Tensor data, Tensor scale, Tensor? amax, Tensor? present, str format, "
+    "int usage, ScalarType dtype, Tensor[] operands, int[] shape, int[] stride, int first)"
+    " -> Tensor"
+)
+
+
+def read(
+    weight: QuantizedTensor, dtype: torch.dtype, backward: bool, operands: list[torch.Tensor]
+) -> torch.Tensor:
+    """The value that a product of a pass reads, of the weight's shape. `operands`: the plain ones
+    of that product.
+    """
+    store, view = weight._store, weight._view
+    store.refresh()  # outside of traces, where autograd does not decompose F.linear
+    usage = store.product_usage(backward)
+    stored = (*map(store.bytes.buffer, buffers_of(usage)), store.bytes.amax, store.present)
+    facts = store.format.name, USAGES.index(usage), dtype
+    if view.is_whole:
+        return torch.ops.narrowcast.dequantize(*stored, *facts, operands).reshape(weight.shape)
+    place = weight.shape, weight.stride(), view.first
+    return torch.ops.narrowcast.dequantize_view(*stored, *facts, operands, *place)
+
+
+def _dequantize_view(data, scale, amax, present, format, usage, dtype, operands, *place):
+    facts, matrix = registry.format(format), compiling.matrix_of(format, usage, data)
+    stored = [None] * 4
+    stored[2 * usage : 2 * usage + 2] = data, scale
+    rows = rows_of(*place, facts.step([USAGES[usage]])[0], *matrix)
+    part = buffers.part(Bytes(facts, *matrix, stored, amax, None), rows, [USAGES[usage]])
+    value = torch.ops.narrowcast.dequantize(  # which sees whether the usage has come
+        *map(part.buffer, buffers_of(USAGES[usage])), amax, present, format, usage, dtype, []
+    )
+    return strided(value, rows, *place)
+
+
+@compiling.on_meta("dequantize_view")
+def _shape(data, scale, amax, present, format, usage, dtype, operands, shape, stride, first):
+    return data.new_empty_strided(shape, stride, dtype=dtype)
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("dequantize_view", _dequantize_view, _device)
