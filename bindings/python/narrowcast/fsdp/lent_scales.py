@@ -20,7 +20,8 @@ class LentScales:
     def __init__(self, groups: list):
         self._lists: dict[dist.ProcessGroup, list[Store]] = {}
         for parameter, store in (one for group in groups for one in torch_names.quantized(group)):
-            if store.master is None and store.needs_others and _has_empty(parameter):
+            spans = store.partial and store.format.tensor_amax
+            if spans and store.master is None and _has_empty(parameter):
                 group = torch_names.process_group(parameter)
                 self._lists.setdefault(group, []).append(store)
 
