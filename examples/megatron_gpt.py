@@ -36,7 +36,7 @@ def options():
     parser.add_argument("--time", type=int, default=128, help="bytes in a window")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", help="a file or folder; default: Python's standard library")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda if there is one")

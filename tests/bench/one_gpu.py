@@ -5,8 +5,9 @@
 A model in the proportions of Llama-3-8B with bf16 parameters, compiled as a whole: by
 torch.compile(model), and with mode="reduce-overhead", which replays CUDA graphs. bf16's optimizer
 is torch's fused AdamW, the formats' is FusedAdam with float32 masters. All modes of a way take
-turns, step by step. Of small models the host sets the pace: its time is that until all of a step
-has been handed over.
+turns, in bursts of steps: as in a user's loop the host is free to run ahead. Of small models it
+sets the pace: its time is that until all has been handed over, of which the GPU's queue may hold
+it up.
 """
 
 import statistics
@@ -41,7 +42,8 @@ def options():
     add("--vocabulary", type=int, default=32000)
     add("--seq", type=int, default=1024, help="tokens in a sequence")
     add("--batch", type=int, default=8, help="sequences in a step")
-    add("--steps", type=int, default=30, help="timed, of each mode and way")
+    add("--bursts", type=int, default=8, help="timed, of each mode and way")
+    add("--burst", type=int, default=10, help="steps in a burst, behind which the host waits")
     report.add_options(parser)
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -82,17 +84,20 @@ def trainer(mode, way, args):
 
 
 def milliseconds(steps, args) -> list[tuple[float, float]]:
-    """Of each mode: medians of its steps, and of the host's part of them."""
+    """Of each mode: medians of its bursts, for a step, and of the host's part of them."""
     samples = [([], []) for _ in steps]
-    for _ in range(args.steps):
+    for _ in range(args.bursts):
         for step, (whole, host) in zip(steps, samples, strict=True):
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            step()
+            for _ in range(args.burst):
+                step()
             host.append(time.perf_counter() - begin)
             torch.cuda.synchronize()
             whole.append(time.perf_counter() - begin)
-    return [tuple(1e3 * statistics.median(times) for times in pair) for pair in samples]
+    return [
+        tuple(1e3 * statistics.median(times) / args.burst for times in pair) for pair in samples
+    ]
 
 
 def rows(way, args) -> list[dict]:
