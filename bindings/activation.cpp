@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "bindings/launch.hpp"
+#include "bindings/weights.hpp"
 
 namespace narrowcast {
 
@@ -88,9 +89,21 @@ struct LastInput {
   at::ScalarType dtype;
   c10::StreamId stream;
   Activation activation;
-  std::vector<const c10::TensorImpl*> weights;  // of the layers that have taken it
+  // Of the layers that have taken it: a part of a weight is another tensor each time, and FSDP2 may
+  // put other bytes into the same.
+  struct Weight {
+    const c10::TensorImpl* tensor;
+    int64_t key;
+  };
+  std::vector<Weight> weights;
 
-  bool serves(const at::Tensor& other, const at::Tensor& value, const at::Tensor& weight,
+  bool has_served(const Weight& asking) const {
+    return std::ranges::any_of(weights, [&](const Weight& one) {
+      return one.tensor == asking.tensor || one.key == asking.key;
+    });
+  }
+
+  bool serves(const at::Tensor& other, const at::Tensor& value, const Weight& weight,
               const Plugin& plugin, Usages usages, c10::StreamId now) const {
     // An input that has died may have another at its address: a weak pointer keeps the address.
     return input.use_count() != 0 && input._unsafe_get_target() == other.unsafeGetTensorImpl() &&
@@ -99,7 +112,7 @@ struct LastInput {
            activation.plugin == &plugin && activation.rows == value.size(0) &&
            activation.columns == value.size(1) && (!usages.rowwise || activation.has(0)) &&
            (!usages.columnwise || activation.has(1)) &&
-           std::ranges::find(weights, weight.unsafeGetTensorImpl()) == weights.end();
+           !has_served(weight);
   }
 };
 
@@ -124,9 +137,10 @@ Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const a
   // An inference tensor counts no versions, so nobody could tell that it was written to.
   if (input.is_inference() || !is_plain(input)) return cast_activation(value, plugin, usages);
   const c10::StreamId stream = stream_id(value.device());
+  const LastInput::Weight asking{weight.unsafeGetTensorImpl(), key_of_weight(weight)};
   const std::scoped_lock lock(last_mutex);
-  if (last && last->serves(input, value, weight, plugin, usages, stream)) {
-    last->weights.push_back(weight.unsafeGetTensorImpl());
+  if (last && last->serves(input, value, asking, plugin, usages, stream)) {
+    last->weights.push_back(asking);
     return last->activation;
   }
   last.reset();  // before more memory is taken
@@ -138,7 +152,7 @@ Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const a
                          value.scalar_type(),
                          stream,
                          made,
-                         {weight.unsafeGetTensorImpl()}});
+                         {asking}});
   return made;
 }
 

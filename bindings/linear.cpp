@@ -3,7 +3,9 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/matmul_native.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -18,21 +20,29 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The weight's value for a product, decoded. Undefined where a mode or a trace looks at operators,
-// or the bytes are no plain ones: then the operator goes through the dispatcher.
-at::Tensor decoded_operand(const at::Tensor& weight, at::ScalarType dtype, bool backward) {
-  if (is_watched()) return {};
+// The weight's value for a product with an operand, decoded. Where a mode or a trace looks at
+// operators, or the bytes are no plain ones, by an operator that they see.
+at::Tensor decoded_operand(const at::Tensor& weight, const at::Tensor& operand, bool backward) {
+  if (is_watched()) return value_in_trace(weight, operand, backward);
   const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
-  if (!bytes->is_plain) return {};
-  return bytes->decode(usage_of_weight(weight, *bytes, backward), dtype);
+  if (!bytes->is_plain) return value_in_trace(weight, operand, backward);
+  return bytes->decode(usage_of_weight(weight, *bytes, backward), operand.scalar_type());
 }
 
-// The operators without autograd: no backend has them, for a wrapper is seen by Python first.
+// As of plain operands, of which a mode sees what autograd has taken linear and matmul apart into:
+// here, below autograd, nobody does.
+at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
+                            const OptionalTensor& bias) {
+  if (!is_watched()) return at::linear(input, value, bias);
+  return bias ? at::native::linear(input, value, bias) : at::native::matmul(input, value.t());
+}
+at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& value) {
+  return is_watched() ? at::native::matmul(gradient, value) : at::matmul(gradient, value);
+}
+
+// The operator without autograd: no backend has it, for a wrapper is seen by Python first.
 at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
   type_error("narrowcast::linear takes a QuantizedTensor as its weight");
-}
-at::Tensor input_gradient_of_plain(const at::Tensor&, const at::Tensor&) {
-  type_error("narrowcast::linear_input_gradient takes a QuantizedTensor as its weight");
 }
 
 const auto& linear_operator() {
@@ -46,13 +56,6 @@ const auto& scaled_linear_operator() {
   return kOperator;
 }
 
-at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
-  static const auto kOperator =
-      typed_operator<decltype(input_gradient_of_plain)>("narrowcast::linear_input_gradient");
-  const at::Tensor value = decoded_operand(weight, gradient.scalar_type(), /*backward=*/true);
-  return value.defined() ? at::matmul(gradient, value) : kOperator.call(gradient, weight);
-}
-
 // Saves the weight itself: FSDP2 gathers its bytes anew for the backward. A backward makes those
 // gradients alone that it is for: zero-bubble pipelines ask for the input's first, and for the
 // others later, when the weight's bytes may have been freed.
@@ -60,22 +63,23 @@ struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const OptionalTensor& bias) {
     // What no gradient needs is not kept.
-    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor(), weight});
+    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor()});
+    save_weight(ctx, weight);
     save_bias(ctx, bias);
     const at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor value = decoded_operand(weight, input.scalar_type(), /*backward=*/false);
-    if (value.defined()) return at::linear(input, value, bias);
-    return linear_operator().call(input, weight, bias);
+    return product_of_input(input, decoded_operand(weight, input, /*backward=*/false), bias);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &input = saved[0], &weight = saved[1], &gradient = gradients[0];
+    const at::Tensor &input = saved[0], &gradient = gradients[0], weight = saved_weight(ctx);
     variable_list result(3);
     {
       const at::NoGradGuard once;
       const at::Tensor rows = as_rows(gradient);
-      if (ctx->needs_input_grad(0)) result[0] = input_gradient(gradient, weight);
+      if (ctx->needs_input_grad(0))
+        result[0] =
+            product_of_gradient(gradient, decoded_operand(weight, gradient, /*backward=*/true));
       if (ctx->needs_input_grad(1)) result[1] = at::matmul(rows.t(), as_rows(input));
       result[2] = bias_gradient(ctx, gradient);
     }
@@ -129,12 +133,10 @@ void bind_linear(py::module_& module) {
   // happened twice.
   static torch::Library all = MAKE_TORCH_LIBRARY(narrowcast);
   all.def("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
-  all.def("linear_input_gradient(Tensor gradient, Tensor weight) -> Tensor");
   static torch::Library autograd = MAKE_TORCH_LIBRARY_IMPL(narrowcast, Autograd);
   autograd.impl("linear", &linear_with_gradient);
   static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
   plain.impl("linear", &linear_of_plain);
-  plain.impl("linear_input_gradient", &input_gradient_of_plain);
 }
 
 }  // namespace narrowcast

@@ -98,16 +98,15 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     const bool columnwise = with_gradients && weight.requires_grad();
     const bool shares = columnwise || (with_gradients && input.requires_grad());
     const Output output(input, weight, bias, columnwise, shares);
-    variable_list saved{weight};
-    saved.insert(saved.end(), output.saved.begin(), output.saved.end());
-    ctx->save_for_backward(std::move(saved));
+    ctx->save_for_backward(output.saved);
+    save_weight(ctx, weight);
     save_bias(ctx, bias);
     return output.value;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    variable_list saved = ctx->get_saved_variables();
-    const at::Tensor weight = saved[0], &incoming = gradients[0];
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor weight = saved_weight(ctx), &incoming = gradients[0];
     variable_list result(4);
     {
       const at::NoGradGuard once;
@@ -117,7 +116,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
       // Those gradients alone that this backward is for, as in linear.cpp.
       const Usages usages{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
       if (usages.rowwise || usages.columnwise)
-        multiply(weight, gradient, {saved.begin() + 1, saved.end()}, usages, result);
+        multiply(weight, gradient, saved, usages, result);
       result[2] = bias_gradient(ctx, gradient);
     }
     return without_second_derivative(std::move(result), incoming);
@@ -126,7 +125,9 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
  private:
   static void multiply(const at::Tensor& weight, const at::Tensor& gradient,
                        const std::vector<at::Tensor>& input, Usages usages, variable_list& result) {
-    const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
+    // The weight's own gradient needs none of its bytes, which may not have been gathered.
+    const std::shared_ptr<Bytes> bytes =
+        usages.rowwise ? bytes_of_weight(weight) : unread_bytes_of_weight(weight);
     const Recipe recipe(bytes->facts());
     const bool traced = is_watched() || !bytes->is_plain;
     const at::Tensor operand = traced ? gradient : in_memory(gradient, weight);

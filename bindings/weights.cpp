@@ -16,11 +16,18 @@ namespace narrowcast {
 namespace {
 
 // Python's part, set when the package is imported: find_operand(weight), the Bytes;
-// refuse(weight, backward), which raises the error of a weight that lacks the usage of a pass; and
-// find_plain(activation, weight), the plain tensor of an activation that is none.
+// find_unread(weight), the same as they are; find_key(weight), an int; read(weight, operand,
+// backward), its value by operators; refuse(weight, backward), which raises the error of a weight
+// that lacks the usage of a pass; and find_plain(activation, weight), the plain tensor of an
+// activation that is none.
 PyObject* find_operand = nullptr;
+PyObject* find_unread = nullptr;
+PyObject* find_key = nullptr;
+PyObject* read = nullptr;
 PyObject* refuse = nullptr;
 PyObject* find_plain = nullptr;
+
+constexpr const char *kWeight = "weight", *kVersion = "version";
 
 // How nodes of graphs are held: newer versions of torch than 2.11 count references in them.
 using NodePointer = decltype(torch::autograd::get_current_node());
@@ -42,6 +49,21 @@ std::shared_ptr<Bytes> bytes_of_weight(const at::Tensor& weight) {
   return py::cast<std::shared_ptr<Bytes>>(py::handle{find_operand}(py::cast(weight)));
 }
 
+std::shared_ptr<Bytes> unread_bytes_of_weight(const at::Tensor& weight) {
+  const py::gil_scoped_acquire python;
+  return py::cast<std::shared_ptr<Bytes>>(py::handle{find_unread}(py::cast(weight)));
+}
+
+int64_t key_of_weight(const at::Tensor& weight) {
+  const py::gil_scoped_acquire python;
+  return py::cast<int64_t>(py::handle{find_key}(py::cast(weight)));
+}
+
+at::Tensor value_in_trace(const at::Tensor& weight, const at::Tensor& operand, bool backward) {
+  const py::gil_scoped_acquire python;
+  return py::cast<at::Tensor>(py::handle{read}(weight, operand, backward));
+}
+
 int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward) {
   const int usage = bytes.product_usage(backward);
   if (usage < 0) {
@@ -55,6 +77,23 @@ at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
   if (is_plain(activation)) return settled(activation);
   const py::gil_scoped_acquire python;
   return settled(py::cast<at::Tensor>(py::handle{find_plain}(activation, weight)));
+}
+
+void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight) {
+  ctx->saved_data[kWeight] = weight;
+  if (!weight.is_inference()) ctx->saved_data[kVersion] = static_cast<int64_t>(weight._version());
+}
+
+at::Tensor saved_weight(torch::autograd::AutogradContext* ctx) {
+  at::Tensor weight = ctx->saved_data.at(kWeight).toTensor();
+  const auto version = ctx->saved_data.find(kVersion);
+  if (version != ctx->saved_data.end()) {
+    const int64_t then = version->second.toInt(), now = weight._version();
+    TORCH_CHECK(now == then, "a weight that a gradient needs has been modified by an inplace ",
+                "operation since the forward: it is at version ", now, ", and version ", then,
+                " was expected");
+  }
+  return weight;
 }
 
 void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias) {
@@ -91,8 +130,12 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
 }
 
 void bind_weights(py::module_& module) {
-  module.def("set_operands", [](py::object find, py::object raise, py::object plain) {
+  module.def("set_operands", [](py::object find, py::object unread, py::object key,
+                                py::object value, py::object raise, py::object plain) {
     find_operand = find.release().ptr();
+    find_unread = unread.release().ptr();
+    find_key = key.release().ptr();
+    read = value.release().ptr();
     refuse = raise.release().ptr();
     find_plain = plain.release().ptr();
   });

@@ -10,6 +10,11 @@ namespace narrowcast {
 
 // The bytes that a product with a weight reads: fresh, and of the weight alone.
 std::shared_ptr<Bytes> bytes_of_weight(const at::Tensor& weight);
+// The same unread, perhaps stale or freed: for what the format says.
+std::shared_ptr<Bytes> unread_bytes_of_weight(const at::Tensor& weight);
+// Equal for two tensors that are the same part of one weight: a layer that takes a part of a weight
+// makes another tensor of it each time.
+int64_t key_of_weight(const at::Tensor& weight);
 // The usage of them that a product of a pass reads. ValueError, naming recompute=True, if it is
 // absent.
 int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward);
@@ -18,6 +23,9 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
 // a collective to wait for, a change of sign, zeros. TypeError, naming the weight, if it has no
 // memory of its own.
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight);
+
+// The value of a weight for a product with an operand, by an operator that modes and traces see.
+at::Tensor value_in_trace(const at::Tensor& weight, const at::Tensor& operand, bool backward);
 
 // Whether a mode or a trace looks at operators, so that they go through the dispatcher.
 bool is_watched();
@@ -31,6 +39,12 @@ inline c10::SymInt rows_of(const at::Tensor& tensor) {
 inline at::Tensor as_rows(const at::Tensor& tensor) {
   return tensor.dim() == 2 ? tensor : tensor.reshape_symint({rows_of(tensor), tensor.sym_size(-1)});
 }
+
+// Keeps a weight for a layer's backward, past the hooks of saved tensors: what they would keep in
+// its place, as a copy elsewhere, would be bytes of the forward's gather, or no bytes.
+void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
+// RuntimeError if it has been written to since.
+at::Tensor saved_weight(torch::autograd::AutogradContext* ctx);
 
 // What a layer's backward needs of its bias, the third input, and its gradient; undefined if it
 // needs none. Most have one dimension, which broadcasts over rows.

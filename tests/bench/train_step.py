@@ -9,7 +9,8 @@ bytes), or tensorwise (torchao's float8, where torchao is). Each block is compil
 out, and is compared with eager bf16. All modes run in turn, several times over, so that a machine's
 drift falls on all of them; each makes its model, runs untimed steps, then timed ones, and drops it.
 Of small layers the host sets the pace, which drifts faster: with --alternate all modes have their
-models at once and take turns step by step, and nothing is told of memory.
+models at once and take turns step by step, and nothing is told of memory. --burst 10 lets the host
+run ahead for so many steps, as in loops that do not read each loss.
 
 Peak memory is that of the timed steps. With fp32 masters in both, a format's may exceed bf16's by
 no more than what its shards store.
@@ -48,6 +49,7 @@ def options():
     add("--seq", type=int, help="tokens in a sequence; default: 4096" + small)
     add("--batch", type=int, default=2, help="sequences a rank and step")
     add("--steps", type=int, default=8, help="timed in each round")
+    add("--burst", type=int, default=1, help="steps for each timed one, with no wait between")
     add("--warmup", type=int, default=4, help="untimed, before those")
     add("--rounds", type=int, default=3, help="of all modes")
     add("--alternate", action="store_true", help="all modes at once, their steps in turn")
@@ -58,8 +60,8 @@ def options():
     for name, (on_gpu, on_cpu) in sizes.items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, on_gpu if chosen.device == "cuda" else on_cpu)
-    if min(chosen.steps, chosen.warmup, chosen.rounds) < 1:
-        parser.error("--steps, --warmup and --rounds are at least 1")
+    if min(chosen.steps, chosen.burst, chosen.warmup, chosen.rounds) < 1:
+        parser.error("--steps, --burst, --warmup and --rounds are at least 1")
     try:
         chosen.modes = modes.selection(chosen.modes, chosen.formats)
     except ValueError as error:
@@ -109,11 +111,15 @@ class Training:
         self.passes()
         self.update()
 
-    def timed_step(self) -> dict[str, float]:
-        """Milliseconds of a step, of the optimizer's share, and until the host is through."""
+    def timed_steps(self, count: int) -> dict[str, float]:
+        """Milliseconds of a step, of the last one's optimizer, and until the host is through: of
+        some behind which it waits for the device.
+        """
         self.clock.wait()
         dist.barrier()
         begin = time.perf_counter()
+        for _ in range(count - 1):
+            self.step()
         self.passes()
         before = self.clock.now()
         self.update()
@@ -121,9 +127,9 @@ class Training:
         handed_over = time.perf_counter()
         self.clock.wait()
         return {
-            "ms": 1e3 * (time.perf_counter() - begin),
+            "ms": 1e3 * (time.perf_counter() - begin) / count,
             "optimizer_ms": self.clock.milliseconds(before, after),
-            "host_ms": 1e3 * (handed_over - begin),
+            "host_ms": 1e3 * (handed_over - begin) / count,
         }
 
     def warmed_up(self, steps: int) -> "Training":
@@ -138,7 +144,7 @@ def run(mode, args, mesh, looks: bool) -> dict:
     if args.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    steps = [training.timed_step() for _ in range(args.steps)]
+    steps = [training.timed_steps(args.burst) for _ in range(args.steps)]
     row = row_of(training, steps, args, mesh)
     if args.device == "cuda":
         peak = torch.cuda.max_memory_allocated() / GIB
@@ -201,7 +207,7 @@ def alternate(args, mesh, rounds) -> None:
     trainings = {mode: Training(mode, args, mesh).warmed_up(args.warmup) for mode in args.modes}
     for _ in range(args.rounds * args.steps):
         for mode, training in trainings.items():
-            rounds[mode].append(row_of(training, [training.timed_step()], args, mesh))
+            rounds[mode].append(row_of(training, [training.timed_steps(args.burst)], args, mesh))
 
 
 def drop(device, before) -> float:

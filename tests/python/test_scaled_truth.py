@@ -62,6 +62,27 @@ def test_an_input_that_was_written_to(name, write, gradients, device):
     assert gradients or nc._C.kept_input_bytes() == 0
 
 
+PARTS = {
+    "slices": lambda w, x: [F.linear(x, w[:OUT]), F.linear(x, w[OUT:])],
+    "chunks": lambda w, x: [F.linear(x, part) for part in w.chunk(2)],
+    "experts": lambda w, x: [F.linear(x, w.view(2, OUT, IN)[one]) for one in range(2)],
+    "detached": lambda w, x: [F.linear(x, w.detach())],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_a_weight_that_ask_again(part, device):
+    """Each is another tensor at each call, and the same part all the same."""
+    layer = nc.convert(nn.Linear(IN, 2 * OUT).to(device), "mxfp8_e4m3", products="scaled")
+    x, y = inputs(device, 2)
+    x.requires_grad_()
+    kept = PARTS[part](layer.weight, x)  # with what their backwards need
+    x.data.copy_(y)
+    found, expected = (PARTS[part](layer.weight, one) for one in (x, y.clone().requires_grad_()))
+    assert all(map(same, [one.detach() for one in found], [one.detach() for one in expected]))
+    assert kept
+
+
 def test_layers_of_one_input_share_its_cast(device):
     """Where a backward is to come, which ends it."""
     layers = [layer_of("mxfp8_e4m3", device) for _ in range(2)]

@@ -89,13 +89,25 @@ def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> Non
 
 
 def _own_rows(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
-    """This rank's shard of a weight, where cuts divide blocks; None where they do not."""
+    """This rank's shard of a weight, where cuts divide blocks or leave ranks without rows; else
+    None.
+    """
     place = sharding.place_over(whole, mesh, placements)
     if place is None:
-        return None
+        return _own_slice(whole, mesh, placements)
     rows = place.end - place.row
     shard = straddling.shard_of(whole._store, place)
     return QuantizedTensor(shard, (rows, *whole.shape[1:]), whole.dtype)
+
+
+def _own_slice(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
+    cuts = [(mesh.size(dim), one) for dim, one in enumerate(placements) if one.is_shard()]
+    if len(cuts) != 1 or not cuts[0][1].is_shard(0):
+        return None
+    if not dtensors.leaves_empty(whole.shape[0], cuts[0][0]):
+        return None
+    (count, *_), (first, *_) = dtensors.box_over(whole.shape, mesh, placements)
+    return whole[first : first + count]
 
 
 def _with_cuts(distribute):

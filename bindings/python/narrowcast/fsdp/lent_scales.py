@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.fsdp import torch_names
-from narrowcast.tensor import buffers, casting
+from narrowcast.tensor import buffers, casting, dtensors
 from narrowcast.tensor.store import Store
 
 _NO_WORD = torch.iinfo(torch.int32).min
@@ -43,9 +43,8 @@ class LentScales:
 
 def _has_empty(parameter) -> bool:
     """Whether a rank has no rows: the last one, if any."""
-    cut = torch_names.cut_dimension(parameter)
-    rows, shards = torch_names.whole_shape(parameter)[cut], torch_names.world(parameter)
-    return (shards - 1) * -(-rows // shards) >= rows
+    rows = torch_names.whole_shape(parameter)[torch_names.cut_dimension(parameter)]
+    return dtensors.leaves_empty(rows, torch_names.world(parameter))
 
 
 def _spanning(store: Store) -> list[torch.Tensor]:

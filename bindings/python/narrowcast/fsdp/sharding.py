@@ -159,7 +159,18 @@ def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
 
 
 def _place(format: Format, rows: int, shards: int, rank: int) -> Place:
-    return Place(rank, shards, -(-rows // shards), rows, format.shard_row_step)
+    """Ranks without rows all have the place of the first of them."""
+    each = -(-rows // shards)
+    return Place(min(rank, -(-rows // each)), shards, each, rows, format.shard_row_step)
+
+
+def has_all_rows(store: Store) -> bool:
+    """Whether this is the shard of a rank that has all rows of a weight, of which others have
+    none.
+    """
+    every = torch_names.all_managed()
+    own = (one for one in every if getattr(dtensors.local_of(one), "_store", None) is store)
+    return any(dtensors.local_of(one).shape == one.shape for one in own)
 
 
 def own_store(parameter) -> Store:

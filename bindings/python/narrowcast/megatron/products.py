@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast import registry
+from narrowcast.operators import traced_values
 from narrowcast.tensor import QuantizedTensor
 
 ops = torch.ops.narrowcast
@@ -41,7 +42,7 @@ class Decoded:
 
     def input_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
         """[..., in_features], in the gradient's dtype."""
-        return ops.linear_input_gradient(gradient, self.weight)
+        return gradient.matmul(traced_values.read(self.weight, gradient.dtype, True, [gradient]))
 
     def weight_gradient(self, gradient: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
         """[out_features, in_features], from the whole input [..., in_features]."""

@@ -5,6 +5,7 @@ import math
 import torch
 
 from narrowcast import _C, callers
+from narrowcast.fsdp import sharding
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
@@ -155,6 +156,8 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     ):
         # Bytes under another scale of the tensor would change what lies beside them.
         write(store, region, origin.high_precision(taken))
+    elif _brings_own_scale(store, origin, taken):
+        write(store, region, origin.high_precision(taken))
     elif missing and origin.master is not None:
         write(store, region, taken.of(origin.master.value))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
@@ -191,6 +194,18 @@ def _is_used_beside(store: Store, region: Region) -> bool:
     """Whether a scale of the whole tensor belongs to more rows and columns than a region."""
     rest = region.row > 0 or region.row_end < store.used or region.columns < store.columns
     return store.format.tensor_amax and rest and not region.is_empty
+
+
+def _brings_own_scale(store: Store, origin: Store, taken: Region) -> bool:
+    """Whether a shard would get bytes under a scale that other ranks' shards have not: those of
+    what is no part of a weight, as a checkpoint's are.
+    """
+    spans = store.partial and store.format.tensor_amax
+    if not spans or origin.partial or taken != origin.whole or taken.is_empty:
+        return False
+    return not buffers.have_one_scale(store.bytes, origin.bytes) and not sharding.has_all_rows(
+        store
+    )
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

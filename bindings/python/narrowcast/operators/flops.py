@@ -13,10 +13,6 @@ def _linear(input, weight, bias, *, out_val) -> int:
     return 2 * input.numel() * weight.shape[0]
 
 
-def _linear_input_gradient(gradient, weight, *, out_val) -> int:
-    return 2 * gradient.numel() * weight.shape[1]
-
-
 def _scaled_by_weight(operand, weight, backward, dtype, *, out_val) -> int:
     return 2 * out_val.numel() * weight.shape[0 if backward else 1]
 
@@ -36,7 +32,6 @@ def _scaled_gradients(gradient, *_, out_val) -> int:
 
 _FORMULAS = {
     "linear": _linear,
-    "linear_input_gradient": _linear_input_gradient,
     "scaled_by_weight": _scaled_by_weight,
     "scaled_product": _scaled_product,
     "scaled_gradients_by_weight": _scaled_gradients_by_weight,

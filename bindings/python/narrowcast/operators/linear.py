@@ -72,6 +72,19 @@ def _operand_of(weight: QuantizedTensor) -> _C.Bytes:
     return weight._view.operand()
 
 
+def _unread_bytes_of(weight: QuantizedTensor) -> _C.Bytes:
+    return weight._view.store.bytes
+
+
+def _key_of(weight: QuantizedTensor) -> int:
+    view = weight._view
+    return hash((id(view.store), view.region, view.exchanged))
+
+
+def _read(weight: QuantizedTensor, operand: torch.Tensor, backward: bool) -> torch.Tensor:
+    return traced_values.read(weight, operand.dtype, backward, [operand])
+
+
 def _refuse(weight: QuantizedTensor, backward: bool):
     raise errors.usage_absent(weight._store, USAGES[backward])
 
@@ -90,27 +103,22 @@ def _plain_of(activation: torch.Tensor, weight: QuantizedTensor) -> torch.Tensor
     )
 
 
-_C.set_operands(_operand_of, _refuse, _plain_of)
-for _function in (_operand_of, _refuse, _plain_of):
+_ASKED = _operand_of, _unread_bytes_of, _key_of, _read, _refuse, _plain_of
+_C.set_operands(*_ASKED)
+for _function in _ASKED:
     compiling.leave_alone(_function)
 
 
-# ---- in traces: products of buffers, which a graph holds ----
+# ---- where autograd is not at work, as in inference mode; and in traces ----
 
 
 @implements(ops.linear.default)
-def _traced_linear(func, args, kwargs):
+def _linear(func, args, kwargs):
     input, weight, bias = args
-    return F.linear(input, traced_values.read(weight, input.dtype, False, [input]), bias)
+    return F.linear(input, _read(weight, input, False), bias)
 
 
-@implements(ops.linear_input_gradient.default)
-def _traced_input_gradient(func, args, kwargs):
-    gradient, weight = args
-    return torch.matmul(gradient, traced_values.read(weight, gradient.dtype, True, [gradient]))
-
-
-def _read(weight: QuantizedTensor, backward: bool) -> tuple[_C.Bytes, int]:
+def _stored_usage(weight: QuantizedTensor, backward: bool) -> tuple[_C.Bytes, int]:
     """The bytes that a product of a pass reads, and the number of their usage."""
     bytes = weight._view.operand()
     usage = bytes.product_usage(backward)
@@ -154,7 +162,7 @@ def _traced_scaled_gradients(func, args, kwargs):
 
 def _stored(weight: QuantizedTensor, backward: bool, product) -> tuple[list[torch.Tensor], int]:
     """The tensors of a weight as a scaled product reads them, and the number of their usage."""
-    bytes, usage = _read(weight, backward)
+    bytes, usage = _stored_usage(weight, backward)
     if _C.prefers_columnwise(bytes, backward, product.number):
         usage = 1
     stored = [*map(bytes.buffer, buffers_of(USAGES[usage]))]

@@ -202,7 +202,10 @@ STORAGE = _identity(
     "untyped_storage, data_ptr",
     "the storage of the first buffer, which FSDP2 compares; a number, no address",
 )
-SHARED = _exact("share_memory_, is_shared", "of every buffer")
+SHARED = _exact(
+    "share_memory_, is_shared",
+    "of every buffer and the master; a write then makes the bytes at once, for other processes",
+)
 NO_MEMORY = _error(
     "numpy, tolist, DLPack, apply_, map_", "no memory holds the values, only their codes"
 )
@@ -231,5 +234,5 @@ EXPORT = _exact(
 )
 COMPILE = _exact(
     "torch.compile of a model",
-    "one graph: its inputs are the buffers, and a product is one operator",
+    "one graph: its inputs are the buffers, which products decode",
 )

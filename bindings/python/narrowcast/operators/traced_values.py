@@ -31,7 +31,8 @@ def read(
     stored = (*map(store.bytes.buffer, buffers_of(usage)), store.bytes.amax, store.present)
     facts = store.format.name, USAGES.index(usage), dtype
     if view.is_whole:
-        return torch.ops.narrowcast.dequantize(*stored, *facts, operands).reshape(weight.shape)
+        value = torch.ops.narrowcast.dequantize(*stored, *facts, operands)
+        return value if value.shape == weight.shape else value.reshape(weight.shape)
     place = weight.shape, weight.stride(), view.first
     return torch.ops.narrowcast.dequantize_view(*stored, *facts, operands, *place)
 

@@ -6,7 +6,7 @@ import torch
 
 from narrowcast.optimizer import members, saved_state, torchs_adam
 from narrowcast.optimizer import state as states
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import QuantizedTensor, casting, dtensors
 from narrowcast.tensor.master import Draw, Saved
 
 
@@ -100,5 +100,6 @@ def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
         stochastic = seed is not None and step > 0  # before the first step, all is to nearest
         draw = Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
         store.master.saved = Saved(draw)
+        casting.publish(store)
     elif master is not None:
         local.copy_(master)

@@ -76,6 +76,14 @@ def cast_masters(stores: list[Store]) -> None:
         store.master.settle()
 
 
+def publish(store: Store) -> None:
+    """After a write: makes the bytes at once where other processes see them, and do not see that
+    they are stale.
+    """
+    if store.master.is_shared and not store.needs_others:
+        cast_masters([store])
+
+
 def cast_again(store: Store, amax: torch.Tensor | None) -> None:
     """Makes the bytes of a saved state. `amax`: float32 (1,), of the whole tensor."""
     draw, keeps_history = store.master.saved.draw, store.format.is_delayed

@@ -64,8 +64,15 @@ def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of the local part, and where it begins in the whole."""
     if not isinstance(parameter, DTensor):
         return tuple(parameter.shape), (0,) * parameter.dim()
-    where = parameter.device_mesh, parameter.placements
-    return compute_local_shape_and_global_offset(parameter.shape, *where)
+    return box_over(parameter.shape, parameter.device_mesh, parameter.placements)
+
+
+box_over = compute_local_shape_and_global_offset  # the same of (shape, mesh, placements)
+
+
+def leaves_empty(size: int, parts: int) -> bool:
+    """Whether a dimension that torch cuts into parts leaves the last ones without any of it."""
+    return (parts - 1) * -(-size // parts) >= size
 
 
 def _cuts(parameter: torch.Tensor) -> list[int]:

@@ -66,6 +66,11 @@ class Master:
         """By others, since the last note()."""
         return self.version is not None and self.value._version != self.version
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see it, in memory of the CPU (share_memory_)."""
+        return self.value.is_cpu and self.value.is_shared()
+
     def settle(self) -> None:
         """The bytes are those of the value."""
         self.stale, self.saved = False, None

@@ -246,3 +246,4 @@ class Store:
             # A saved state says so too, even if no bytes are made before.
             self.bytes.history.zero_()
         self.used = max(self.used, end)
+        casting.publish(self)
