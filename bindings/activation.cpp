@@ -111,8 +111,7 @@ struct LastInput {
            version == other._version() && dtype == value.scalar_type() && stream == now &&
            activation.plugin == &plugin && activation.rows == value.size(0) &&
            activation.columns == value.size(1) && (!usages.rowwise || activation.has(0)) &&
-           (!usages.columnwise || activation.has(1)) &&
-           !has_served(weight);
+           (!usages.columnwise || activation.has(1)) && !has_served(weight);
   }
 };
 

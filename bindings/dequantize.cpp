@@ -16,8 +16,9 @@ Operand operand(const at::Tensor& data, const at::Tensor& scale, const OptionalT
   return made;
 }
 
-// `operands`: of the product that the value is for, which are not read. A graph cannot decode before
-// they are there, so the backward's decoding, for one with a gradient, stays in the backward.
+// `operands`: of the product that the value is for, which are not read. A graph cannot decode
+// before they are there, so the backward's decoding, for one with a gradient, stays in the
+// backward.
 at::Tensor dequantize(const at::Tensor& data, const at::Tensor& scale, const OptionalTensor& amax,
                       const OptionalTensor& present, const std::string& name, int64_t usage,
                       at::ScalarType dtype, at::TensorList /*operands*/) {

@@ -115,8 +115,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
           incoming.layout() == at::kStrided ? incoming : incoming.to_dense();
       // Those gradients alone that this backward is for, as in linear.cpp.
       const Usages usages{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
-      if (usages.rowwise || usages.columnwise)
-        multiply(weight, gradient, saved, usages, result);
+      if (usages.rowwise || usages.columnwise) multiply(weight, gradient, saved, usages, result);
       result[2] = bias_gradient(ctx, gradient);
     }
     return without_second_derivative(std::move(result), incoming);
