@@ -203,9 +203,9 @@ def _brings_own_scale(store: Store, origin: Store, taken: Region) -> bool:
     spans = store.partial and store.format.tensor_amax
     if not spans or origin.partial or taken != origin.whole or taken.is_empty:
         return False
-    return not buffers.have_one_scale(store.bytes, origin.bytes) and not sharding.has_all_rows(
-        store
-    )
+    if buffers.have_one_scale(store.bytes, origin.bytes):
+        return False
+    return not sharding.has_all_rows(store)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

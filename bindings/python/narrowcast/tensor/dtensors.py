@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as box_over
 
 from narrowcast import callers
 
@@ -65,9 +65,6 @@ def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not isinstance(parameter, DTensor):
         return tuple(parameter.shape), (0,) * parameter.dim()
     return box_over(parameter.shape, parameter.device_mesh, parameter.placements)
-
-
-box_over = compute_local_shape_and_global_offset  # the same of (shape, mesh, placements)
 
 
 def leaves_empty(size: int, parts: int) -> bool:
