@@ -122,8 +122,9 @@ def _assign_data(func, args, kwargs):
         raise NotImplementedError(
             f"{tensor.describe()}: assigning to .data replaces the bytes, and takes a whole weight "
             "of the same format, shape and device. Use weight.copy_(value) under torch.no_grad(), "
-            "which sets the bytes and the master; before a merge of peft's that does so (DoRA, "
-            "IA3, safe_merge=True and others), nc.to_plain(model)"
+            "which sets the bytes and the master; before a library does so "
+            "(torch.nn.utils.prune.remove; peft's merges of DoRA, IA3 and others, and "
+            "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
     if isinstance(value, _ByData):
         value.__class__ = QuantizedTensor
