@@ -1,11 +1,13 @@
-// F.linear with a quantized weight, as operators of torch: the product of an activation or a
-// gradient with the decoded weight. A decoded copy is never kept.
+// F.linear with a quantized weight, as an operator of torch with its derivative: products of an
+// activation and of a gradient with the decoded weight. A decoded copy is never kept.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_native.h>
+#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -34,6 +36,13 @@ at::Tensor decoded_operand(const at::Tensor& weight, const at::Tensor& operand, 
 at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
                             const OptionalTensor& bias) {
   if (!is_watched()) return at::linear(input, value, bias);
+  if (input.dim() > 2 && !input.is_contiguous()) {
+    const at::Tensor product = at::mm(as_rows(input), value.t());
+    std::vector<c10::SymInt> shape = input.sym_sizes().vec();
+    shape.back() = product.sym_size(1);
+    const at::Tensor output = product.view_symint(shape);
+    return bias ? at::add(output, *bias) : output;
+  }
   return bias ? at::native::linear(input, value, bias) : at::native::matmul(input, value.t());
 }
 at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& value) {

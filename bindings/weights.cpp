@@ -6,6 +6,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <memory>
@@ -86,13 +87,14 @@ void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight
 
 at::Tensor saved_weight(torch::autograd::AutogradContext* ctx) {
   at::Tensor weight = ctx->saved_data.at(kWeight).toTensor();
-  const auto version = ctx->saved_data.find(kVersion);
-  if (version != ctx->saved_data.end()) {
-    const int64_t then = version->second.toInt(), now = weight._version();
-    TORCH_CHECK(now == then, "a weight that a gradient needs has been modified by an inplace ",
-                "operation since the forward: it is at version ", now, ", and version ", then,
-                " was expected");
-  }
+  TORCH_CHECK(!weight.is_inference(), "a gradient needs a weight that was made in inference mode, ",
+              "of which torch does not count the writes: use a clone() made outside of it");
+  const int64_t then = ctx->saved_data.at(kVersion).toInt(), now = weight._version();
+  TORCH_CHECK(now == then, "a weight that a gradient needs has been modified by an inplace ",
+              "operation since the forward: it is at version ", now, ", and version ", then,
+              " was expected");
+  // Torch lets go of saved variables alone, and whoever keeps a loss keeps the node.
+  if (!torch::autograd::get_current_graph_task_keep_graph()) ctx->saved_data.erase(kWeight);
   return weight;
 }
 

@@ -43,7 +43,8 @@ inline at::Tensor as_rows(const at::Tensor& tensor) {
 // Keeps a weight for a layer's backward, past the hooks of saved tensors: what they would keep in
 // its place, as a copy elsewhere, would be bytes of the forward's gather, or no bytes.
 void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
-// RuntimeError if it has been written to since.
+// RuntimeError if it has been written to since, or counts no writes. Lets go of it, unless the
+// graph is kept for another backward.
 at::Tensor saved_weight(torch::autograd::AutogradContext* ctx);
 
 // What a layer's backward needs of its bias, the third input, and its gradient; undefined if it

@@ -159,3 +159,19 @@ def load_frozen(mesh, format, path):
 
 def test_a_loaded_frozen_weight(format, device, tmp_path):
     ranks.run(WORLD, device, load_frozen, format, str(tmp_path))
+
+
+def forwards_before_backwards(mesh, format):
+    """A compiled graph saves the scales for its backward, which a later forward lends anew."""
+    model = made(format, mesh.device_type, trainable=False)
+    fully_shard(model, mesh=mesh)
+    run = torch.compile(model, backend="aot_eager")
+    x = torch.randn(4, unit(format), device=mesh.device_type, requires_grad=True)
+    for loss in [run(x).sum() for _ in range(2)]:
+        loss.backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("spanning", [one for one in GATHERS if nc.format(one).tensor_amax])
+def test_two_compiled_forwards(spanning, device):
+    ranks.run(WORLD, device, forwards_before_backwards, spanning)

@@ -83,5 +83,6 @@ def load_whole(mesh, format, rows):
 
 @pytest.mark.parametrize("rows", [2, 5])
 def test_ranks_without_rows(format, device, rows):
-    if nc.fits(format, (rows, unit(format)), WORLD):
-        ranks.run(WORLD, device, load_whole, format, rows)
+    if not nc.fits(format, (rows, unit(format)), WORLD):
+        pytest.skip("cannot be cut so")
+    ranks.run(WORLD, device, load_whole, format, rows)

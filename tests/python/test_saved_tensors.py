@@ -2,10 +2,13 @@
 bytes FSDP2 gathers anew for the backward. And rules of what is saved, by operators.
 """
 
+import gc
+import weakref
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import offload_wrapper
 from torch.distributed.fsdp import fully_shard
@@ -133,6 +136,22 @@ def test_a_write_before_the_backward(format):
             y.sum().backward()
 
 
+def test_a_weight_dies_with_its_backward(format):
+    """Whoever keeps a loss keeps no weight that was made for it; a graph that is kept, does."""
+    for products in products_of(format):
+        weight = made(format, products, "cpu")[0].weight.detach().clone()
+        known, x = weakref.ref(weight._store), torch.randn(8, unit(format), requires_grad=True)
+        loss = F.linear(x, weight).sum()
+        del weight
+        loss.backward(retain_graph=True)
+        assert known() is not None
+        loss.backward()
+        gc.collect()
+        assert known() is None
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+
+
 PRODUCTS = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 
 
@@ -162,10 +181,12 @@ def asked_by_a_policy(model, x, backend):
     return set(asked), x.grad, saved if backend else None
 
 
+@pytest.mark.parametrize("contiguous", [True, False])
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
-def test_selective_checkpoints_see_products(format, backend):
+def test_selective_checkpoints_see_products(format, backend, contiguous):
     """As those of plain layers, and an operator's name does for both."""
     x = torch.randn(2, 4, unit(format))
+    x = x if contiguous else x.transpose(0, 1)
     model = made(format, "decoded", "cpu")
     plain = nn.Sequential(nn.Linear(x.shape[-1], x.shape[-1]), *model[1:2])
     plain.append(nn.Linear(x.shape[-1], x.shape[-1]))

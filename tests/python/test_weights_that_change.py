@@ -190,6 +190,12 @@ def test_a_backward_refuses_weights_of_a_later_step(device):
             y.sum().backward()
 
 
+def just_written_to(layer, value):
+    """Another weight, with bytes that are still to be made."""
+    other = nc.convert(nn.Linear(COLUMNS, 2 * COLUMNS, bias=False), layer.weight.format.name)
+    return other.weight.copy_(value)
+
+
 @pytest.mark.parametrize(
     "write",
     [
@@ -197,6 +203,7 @@ def test_a_backward_refuses_weights_of_a_later_step(device):
         lambda layer, value: layer.weight.copy_(value),
         lambda layer, value: layer.weight.add_(value),
         lambda layer, value: nn.init.ones_(layer.weight),
+        lambda layer, value: layer.weight.copy_(just_written_to(layer, value)),
     ],
 )
 def test_other_processes_see_what_is_written(format, write):

@@ -101,10 +101,8 @@ def _own_rows(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | Non
 
 
 def _own_slice(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
-    cuts = [(mesh.size(dim), one) for dim, one in enumerate(placements) if one.is_shard()]
-    if len(cuts) != 1 or not cuts[0][1].is_shard(0):
-        return None
-    if not dtensors.leaves_empty(whole.shape[0], cuts[0][0]):
+    dim = sharding.cut_of_rows(mesh, placements)
+    if dim is None or not dtensors.leaves_empty(whole.shape[0], mesh.size(dim)):
         return None
     (count, *_), (first, *_) = dtensors.box_over(whole.shape, mesh, placements)
     return whole[first : first + count]

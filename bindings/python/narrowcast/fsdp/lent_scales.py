@@ -21,7 +21,8 @@ class LentScales:
         self._lists: dict[dist.ProcessGroup, list[Store]] = {}
         for parameter, store in (one for group in groups for one in torch_names.quantized(group)):
             spans = store.partial and store.format.tensor_amax
-            if spans and store.master is None and _has_empty(parameter):
+            is_bare = store.master is None and store.bytes.is_plain
+            if spans and is_bare and _has_empty(parameter):
                 group = torch_names.process_group(parameter)
                 self._lists.setdefault(group, []).append(store)
 
@@ -38,7 +39,9 @@ class LentScales:
             casting.reduce_over(words, process_group)
             for part, is_borrowed, one in zip(parts, borrowed, spanning, strict=True):
                 if is_borrowed:
-                    one.copy_(_from_words(part, one.dtype).view_as(one))
+                    # A graph that has saved them for its backward shall have those of now.
+                    with torch.autograd._unsafe_preserve_version_counter(one):
+                        one.copy_(_from_words(part, one.dtype).view_as(one))
 
 
 def _has_empty(parameter) -> bool:

@@ -144,14 +144,20 @@ def place_of(weight, format: Format) -> Place | None:
     return _place(format, rows, shards, rank)
 
 
+def cut_of_rows(mesh, placements) -> int | None:
+    """The only dimension of a mesh, which has this rank, that cuts a tensor, if it cuts rows."""
+    cuts = [(dim, one) for dim, one in enumerate(placements) if not one.is_replicate()]
+    is_of_rows = len(cuts) == 1 and cuts[0][1].is_shard(0) and mesh.get_coordinate() is not None
+    return cuts[0][0] if is_of_rows else None
+
+
 def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
     """Of this rank's shard of a whole weight, if it is cut into rows over one dimension of a mesh
     and cuts divide blocks; else None.
     """
-    cuts = [(dim, one) for dim, one in enumerate(placements) if not one.is_replicate()]
-    if len(cuts) != 1 or not cuts[0][1].is_shard(0) or mesh.get_coordinate() is None:
+    dim, store = cut_of_rows(mesh, placements), weight._store
+    if dim is None:
         return None
-    dim, store = cuts[0][0], weight._store
     shards = mesh.size(dim)
     if weight.dim() != 2 or not divides(store.format, store.rows, weight.shape, shards):
         return None
@@ -161,13 +167,11 @@ def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
 def _place(format: Format, rows: int, shards: int, rank: int) -> Place:
     """Ranks without rows all have the place of the first of them."""
     each = -(-rows // shards)
-    return Place(min(rank, -(-rows // each)), shards, each, rows, format.shard_row_step)
+    return Place(min(rank, -(-rows // max(each, 1))), shards, each, rows, format.shard_row_step)
 
 
 def has_all_rows(store: Store) -> bool:
-    """Whether this is the shard of a rank that has all rows of a weight, of which others have
-    none.
-    """
+    """Whether it is the shard of a rank that has all rows of a weight, and others none."""
     every = torch_names.all_managed()
     own = (one for one in every if getattr(dtensors.local_of(one), "_store", None) is store)
     return any(dtensors.local_of(one).shape == one.shape for one in own)

@@ -146,7 +146,8 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
         return
     store, region = target._store, target._view.region
     origin, taken = source._view.placed(target._view.exchanged)
-    if store.master is None:
+    is_shared = store.master is not None and store.master.is_shared
+    if store.master is None or (is_shared and not origin.needs_others):
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
     if store.place != origin.place:

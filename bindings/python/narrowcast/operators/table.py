@@ -204,7 +204,7 @@ STORAGE = _identity(
 )
 SHARED = _exact(
     "share_memory_, is_shared",
-    "of every buffer and the master; a write then makes the bytes at once, for other processes",
+    "of every buffer and the master; a write through the weight then makes the bytes at once",
 )
 NO_MEMORY = _error(
     "numpy, tolist, DLPack, apply_, map_", "no memory holds the values, only their codes"

@@ -1,5 +1,6 @@
-"""What products read of a weight where torch traces: its value, by an operator that takes the other
-operands too, so that no graph moves the decoding into another pass (docs/decisions/0017).
+"""What products read of a weight where traces and modes look at operators: its value, by one that
+takes the other operands too, so that no graph moves the decoding into another pass
+(docs/decisions/0017).
 """
 
 import torch

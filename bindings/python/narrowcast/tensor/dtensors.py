@@ -69,7 +69,7 @@ def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def leaves_empty(size: int, parts: int) -> bool:
     """Whether a dimension that torch cuts into parts leaves the last ones without any of it."""
-    return (parts - 1) * -(-size // parts) >= size
+    return 0 < size <= (parts - 1) * -(-size // parts)
 
 
 def _cuts(parameter: torch.Tensor) -> list[int]:
