@@ -32,10 +32,10 @@ at::Tensor decoded_operand(const at::Tensor& weight, const at::Tensor& operand, 
 }
 
 // As of plain operands, of which a mode sees what autograd has taken linear and matmul apart into:
-// here, below autograd, nobody does.
+// here, below autograd, nobody does. Rows that do not lie together are copied, as they are for a
+// weight with a gradient.
 at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
                             const OptionalTensor& bias) {
-  if (!is_watched()) return at::linear(input, value, bias);
   if (input.dim() > 2 && !input.is_contiguous()) {
     const at::Tensor product = at::mm(as_rows(input), value.t());
     std::vector<c10::SymInt> shape = input.sym_sizes().vec();
@@ -43,6 +43,7 @@ at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
     const at::Tensor output = product.view_symint(shape);
     return bias ? at::add(output, *bias) : output;
   }
+  if (!is_watched()) return at::linear(input, value, bias);
   return bias ? at::native::linear(input, value, bias) : at::native::matmul(input, value.t());
 }
 at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& value) {
