@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import narrowcast as nc
 import ranks
@@ -86,3 +88,21 @@ def test_ranks_without_rows(format, device, rows):
     if not nc.fits(format, (rows, unit(format)), WORLD):
         pytest.skip("cannot be cut so")
     ranks.run(WORLD, device, load_whole, format, rows)
+
+
+def load_into_both(mesh, format, rows):
+    """Cut by tensor parallelism and by FSDP2 within blocks: an error that names a way out."""
+    device = mesh.device_type
+    both = dist.init_device_mesh(device, (2, 2), mesh_dim_names=("dp", "tp"))
+    saved, model = (made(format, rows, seed, device) for seed in (1, 0))
+    parallelize_module(model, both["tp"], {"0": ColwiseParallel()})
+    fully_shard(model, mesh=both["dp"])
+    for is_sent in (False, True):
+        state = saved.state_dict() if mesh.get_rank() == 0 or not is_sent else {}
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=is_sent)
+        with pytest.raises(ValueError, match=r"^0\.weight: a mesh of 2 dimensions.*trainable=True"):
+            set_model_state_dict(model, state, options=options)
+
+
+def test_weights_that_two_dimensions_cut_within_blocks(device):
+    ranks.run(WORLD, device, load_into_both, "mxfp4", 64)

@@ -80,7 +80,7 @@ def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> Non
     """Each rank's part of a weight that has come."""
     whole, target = bytes.to(device), local_state_dict[key]
     is_sharded = isinstance(target, dtensors.DTensor)
-    own = _own_rows(whole, target.device_mesh, target.placements) if is_sharded else None
+    own = _own_rows(key, whole, target.device_mesh, target.placements) if is_sharded else None
     if own is not None:
         target.to_local().copy_(own)
         return
@@ -88,16 +88,32 @@ def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> Non
     _state_dict_utils._distribute_tensors(local_state_dict, [key], device, pg)
 
 
-def _own_rows(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
+def _own_rows(name: str, whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
     """This rank's shard of a weight, where cuts divide blocks or leave ranks without rows; else
-    None.
+    None. ValueError, on all ranks, where several dimensions of a mesh cut it, within blocks.
     """
+    _check_parts(name, whole._store, mesh, placements)
     place = sharding.place_over(whole, mesh, placements)
     if place is None:
         return _own_slice(whole, mesh, placements)
     rows = place.end - place.row
     shard = straddling.shard_of(whole._store, place)
     return QuantizedTensor(shard, (rows, *whole.shape[1:]), whole.dtype)
+
+
+def _check_parts(name: str, store: Store, mesh, placements) -> None:
+    cuts = [(mesh.size(dim), one) for dim, one in enumerate(placements) if not one.is_replicate()]
+    rows, step = store.rows, store.format.shard_row_step
+    for size in (size for size, one in cuts if getattr(one, "dim", None) == 0):
+        rows = -(-rows // size)
+    if len(cuts) > 1 and rows < store.rows and rows % step != 0:
+        raise ValueError(
+            f"{name}: a mesh of {len(cuts)} dimensions cuts it into shards of {rows} rows, within "
+            f"blocks of {step} rows of {store.format.name}, and it keeps no master: its bytes in a "
+            "full state dict cannot be loaded. Load the state dict of a model that is sharded in "
+            "the same way, or plain values before nc.convert, or keep masters "
+            "(nc.convert(..., trainable=True))"
+        )
 
 
 def _own_slice(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | None:
@@ -115,7 +131,8 @@ def _with_cuts(distribute):
     def give(tensor, device_mesh, placements):
         own = None
         if isinstance(tensor, QuantizedTensor):
-            own = _own_rows(tensor, device_mesh, placements)
+            name = tensor._store.label.name or "a weight"
+            own = _own_rows(name, tensor, device_mesh, placements)
         if own is None:
             return distribute(tensor, device_mesh, placements)
         sizes = {"shape": tensor.shape, "stride": tensor.stride()}
