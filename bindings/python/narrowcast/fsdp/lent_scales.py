@@ -29,15 +29,11 @@ class LentScales:
     def lend(self) -> None:
         """Collective, if there are any."""
         for process_group, stores in self._lists.items():
-            spanning = [one for store in stores for one in _spanning(store)]
-            words = torch.cat([_words(one) for one in spanning])
-            parts = words.split([one.numel() for one in spanning])
-            borrowed = [store.used == 0 for store in stores for _ in _spanning(store)]
-            for part, is_borrowed in zip(parts, borrowed, strict=True):
-                if is_borrowed:
-                    part.fill_(_NO_WORD)
+            spanning = [(one, store.used == 0) for store in stores for one in _spanning(store)]
+            words = torch.cat([_words(one, is_borrowed) for one, is_borrowed in spanning])
             casting.reduce_over(words, process_group)
-            for part, is_borrowed, one in zip(parts, borrowed, spanning, strict=True):
+            parts = words.split([one.numel() for one, _ in spanning])
+            for (one, is_borrowed), part in zip(spanning, parts, strict=True):
                 if is_borrowed:
                     # A graph that has saved them for its backward shall have those of now.
                     with torch.autograd._unsafe_preserve_version_counter(one):
@@ -54,10 +50,11 @@ def _spanning(store: Store) -> list[torch.Tensor]:
     return [one for one in buffers.spanning_of(store.bytes) if one is not None]
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
+def _words(tensor: torch.Tensor, is_borrowed: bool) -> torch.Tensor:
     """The bits as int32: those who lend have equal ones, and a reduction of floats may lose NaN."""
     flat = tensor.flatten()
-    return flat.view(torch.int32) if flat.itemsize == 4 else flat.view(torch.uint8).int()
+    words = flat.view(torch.int32) if flat.itemsize == 4 else flat.view(torch.uint8).int()
+    return torch.full_like(words, _NO_WORD) if is_borrowed else words
 
 
 def _from_words(words: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -150,14 +150,7 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if store.master is None or (is_shared and not origin.needs_others):
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
-    if store.place != origin.place:
-        write(store, region, origin.high_precision(taken))
-    elif _is_used_beside(store, region) and (
-        store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
-    ):
-        # Bytes under another scale of the tensor would change what lies beside them.
-        write(store, region, origin.high_precision(taken))
-    elif _brings_own_scale(store, origin, taken):
+    if store.place != origin.place or _would_change_others(store, region, origin, taken):
         write(store, region, origin.high_precision(taken))
     elif missing and origin.master is not None:
         write(store, region, taken.of(origin.master.value))
@@ -189,6 +182,15 @@ def _make_shard(target: QuantizedTensor, source: View) -> None:
         shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
         shard.straddle = None
     target.become(shard)
+
+
+def _would_change_others(store: Store, region: Region, origin: Store, taken: Region) -> bool:
+    """Whether bytes under another scale of the tensor would change what lies beside them: in the
+    same matrix, or in other ranks' shards.
+    """
+    if _is_used_beside(store, region):
+        return store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
+    return _brings_own_scale(store, origin, taken)
 
 
 def _is_used_beside(store: Store, region: Region) -> bool:

@@ -7,8 +7,8 @@ import torch
 
 from narrowcast import registry
 from narrowcast._C import Bytes
-from narrowcast.registry import USAGES, buffers_of
-from narrowcast.tensor import QuantizedTensor, buffers, compiling
+from narrowcast.registry import USAGES
+from narrowcast.tensor import QuantizedTensor, buffers, casting, compiling
 from narrowcast.tensor.region import rows_of
 from narrowcast.tensor.transposed import strided
 
@@ -29,13 +29,12 @@ def read(
     store, view = weight._store, weight._view
     store.refresh()  # outside of traces, where autograd does not decompose F.linear
     usage = store.product_usage(backward)
-    stored = (*map(store.bytes.buffer, buffers_of(usage)), store.bytes.amax, store.present)
-    facts = store.format.name, USAGES.index(usage), dtype
+    decoding = casting.decoding(store.bytes, dtype, usage, store.present, operands)
     if view.is_whole:
-        value = torch.ops.narrowcast.dequantize(*stored, *facts, operands)
+        value = torch.ops.narrowcast.dequantize(*decoding)
         return value if value.shape == weight.shape else value.reshape(weight.shape)
     place = weight.shape, weight.stride(), view.first
-    return torch.ops.narrowcast.dequantize_view(*stored, *facts, operands, *place)
+    return torch.ops.narrowcast.dequantize_view(*decoding, *place)
 
 
 def _dequantize_view(data, scale, amax, present, format, usage, dtype, operands, *place):
@@ -44,10 +43,9 @@ def _dequantize_view(data, scale, amax, present, format, usage, dtype, operands,
     stored[2 * usage : 2 * usage + 2] = data, scale
     rows = rows_of(*place, facts.step([USAGES[usage]])[0], *matrix)
     part = buffers.part(Bytes(facts, *matrix, stored, amax, None), rows, [USAGES[usage]])
-    value = torch.ops.narrowcast.dequantize(  # which sees whether the usage has come
-        *map(part.buffer, buffers_of(USAGES[usage])), amax, present, format, usage, dtype, []
-    )
-    return strided(value, rows, *place)
+    # By the operator, which sees whether the usage has come.
+    decoding = casting.decoding(part, dtype, USAGES[usage], present, [])
+    return strided(torch.ops.narrowcast.dequantize(*decoding), rows, *place)
 
 
 @compiling.on_meta("dequantize_view")

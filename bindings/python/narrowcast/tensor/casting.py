@@ -30,10 +30,15 @@ def decode(
     """
     if bytes.is_plain:
         return bytes.decode(usage, dtype)
-    return torch.ops.narrowcast.dequantize(
-        *(bytes.buffer(buffer) for buffer in buffers_of(usage)),
-        *(bytes.amax, present, bytes.format.name, USAGES.index(usage), dtype, []),
-    )
+    return torch.ops.narrowcast.dequantize(*decoding(bytes, dtype, usage, present, []))
+
+
+def decoding(
+    bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None, operands: list
+) -> tuple:
+    """What the operators of decoding take. `operands`: of the product that it is for."""
+    stored = *map(bytes.buffer, buffers_of(usage)), bytes.amax, present
+    return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
 def settled(value: torch.Tensor) -> torch.Tensor:
