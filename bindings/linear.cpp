@@ -37,10 +37,7 @@ at::Tensor decoded_operand(const at::Tensor& weight, const at::Tensor& operand, 
 at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
                             const OptionalTensor& bias) {
   if (input.dim() > 2 && !input.is_contiguous()) {
-    const at::Tensor product = at::mm(as_rows(input), value.t());
-    std::vector<c10::SymInt> shape = input.sym_sizes().vec();
-    shape.back() = product.sym_size(1);
-    const at::Tensor output = product.view_symint(shape);
+    const at::Tensor output = shaped_like(at::mm(as_rows(input), value.t()), input);
     return bias ? at::add(output, *bias) : output;
   }
   if (!is_watched()) return at::linear(input, value, bias);

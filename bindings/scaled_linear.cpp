@@ -44,12 +44,9 @@ at::Tensor padded(const at::Tensor& rows, int64_t multiple) {
 
 // The first rows of a product, in the shape of the tensor that they belong to.
 at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like) {
-  c10::SymIntArrayRef sizes = like.sym_sizes();
-  std::vector<c10::SymInt> shape(sizes.begin(), sizes.end());
-  shape.back() = product.sym_size(1);
   const c10::SymInt rows = rows_of(like);
   const at::Tensor used = product.sym_size(0) == rows ? product : product.narrow_symint(0, 0, rows);
-  return shape.size() == 2 ? used : used.reshape_symint(shape);
+  return shaped_like(used, like);
 }
 
 // The layer's output, and the input's columnwise bytes if they are asked for.

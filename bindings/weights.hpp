@@ -47,6 +47,14 @@ void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight
 // graph is kept for another backward.
 at::Tensor saved_weight(torch::autograd::AutogradContext* ctx);
 
+// A matrix of as many rows as a tensor has as one, in the shape of that but for the last dimension.
+inline at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& like) {
+  if (like.dim() == 2) return matrix;
+  std::vector<c10::SymInt> shape = like.sym_sizes().vec();
+  shape.back() = matrix.sym_size(1);
+  return matrix.reshape_symint(shape);
+}
+
 // What a layer's backward needs of its bias, the third input, and its gradient; undefined if it
 // needs none. Most have one dimension, which broadcasts over rows.
 void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias);
