@@ -1,7 +1,6 @@
 #include "bindings/activation.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -40,11 +39,10 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
   options.stochastic = key.has_value();
   if (key) std::tie(entry.seed, entry.step, entry.first) = *key;
   if (plugin.format().tensor_amax) {
-    // One float is stored with the bytes, the other is found. The stored one comes first, for
-    // torch.compile wants a tensor to begin at a multiple of 16 bytes.
-    const at::Tensor amaxes = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(device));
-    made.amax = amaxes.narrow(0, 0, 1);
-    entry.amax = amaxes.mutable_data_ptr<float>();
+    // One float is stored with the bytes, the other is found, behind it in the same storage.
+    made.amax = zeros_of(2, device);
+    made.amax->unsafeGetTensorImpl()->set_sizes_contiguous({1});
+    entry.amax = made.amax->mutable_data_ptr<float>();
     options.amax = entry.amax + 1;
   }
   MatrixTable table(machine, device);

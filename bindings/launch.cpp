@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -14,8 +15,10 @@
 
 #include "bindings/errors.hpp"
 #include "runtime/gather/flat_transfer.hpp"
+#include "runtime/launch/clear.hpp"
 #include "runtime/launch/plan.hpp"
 #include "runtime/products/rescale.hpp"
+#include "runtime/products/unit.hpp"
 
 namespace narrowcast {
 namespace {
@@ -47,6 +50,8 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
 template void call(nc_function, const char*, nc_launch, at::Device);
 template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
 template void call(RescaleFunction, const char*, Rescale, at::Device);
+template void call(ClearFunction, const char*, Clear, at::Device);
+template void call(UnitFunction, const char*, UnitProduct, at::Device);
 template void call(FlatTransferFunction, const char*, FlatTransfer, at::Device);
 
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
@@ -65,6 +70,15 @@ at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
                                  at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   std::memcpy(staging.mutable_data_ptr(), host, bytes);
   return staging.to(gpu, /*non_blocking=*/true);
+}
+
+at::Tensor zeros_of(int64_t floats, at::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  if (!device.is_cuda()) return at::zeros({floats}, options);
+  at::Tensor made = at::empty({floats}, options);
+  call(cuda_clear(), "clearing memory",
+       Clear{.memory = made.mutable_data_ptr(), .bytes = made.nbytes(), .stream = nullptr}, device);
+  return made;
 }
 
 void MatrixTable::assign(std::vector<nc_tensor> matrices, nc_function function) {

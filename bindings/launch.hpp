@@ -11,11 +11,14 @@
 namespace narrowcast {
 
 // Calls a function of the runtime or of a plugin on what it takes (nc_launch, nc_transfer,
-// FlatTransfer or Rescale), with torch's current stream and threads and without Python's lock.
-// RuntimeError, naming `what`, if it fails.
+// FlatTransfer, Rescale, UnitProduct or Clear), with torch's current stream and threads and without
+// Python's lock. RuntimeError, naming `what`, if it fails.
 template <class Argument>
 void call(const char* (*function)(const Argument*), const char* what, Argument argument,
           at::Device device);
+
+// float32 zeros, which take the host less time than torch's.
+at::Tensor zeros_of(int64_t floats, at::Device device);
 
 // Bytes of the host in the memory of a GPU: a copy on the current stream.
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes);

@@ -14,9 +14,8 @@ struct Recipe {
         gradient(plugin_named(facts.gradient)) {}
 
   int32_t kind(nc_product_of product) const { return facts.product[product].kind; }
-  // Rows of activations come in multiples of it: columnwise, codes of neighbouring rows share
-  // bytes.
-  int64_t row_multiple() const {
+  // Rows whose codes share bytes, columnwise: activations have a multiple of them.
+  int64_t rows_of_a_byte() const {
     return std::lcm(elements_per_group(input.layout(NC_COLUMNWISE_DATA)),
                     elements_per_group(gradient.layout(NC_COLUMNWISE_DATA)));
   }

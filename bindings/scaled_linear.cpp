@@ -62,7 +62,8 @@ struct Output {
     const Usages usages{true, columnwise};
     const bool traced = is_watched() || !bytes->is_plain;
     const at::Tensor operand = traced ? input : in_memory(input, weight);
-    const at::Tensor rows = padded(as_rows(operand), recipe.row_multiple()).contiguous();
+    const int64_t multiple = row_multiple(recipe, bytes->device, columnwise);
+    const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
     const at::ScalarType dtype = input.scalar_type();
     at::Tensor product;
     if (traced) {
@@ -127,7 +128,8 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
     const Recipe recipe(bytes->facts());
     const bool traced = is_watched() || !bytes->is_plain;
     const at::Tensor operand = traced ? gradient : in_memory(gradient, weight);
-    const at::Tensor rows = padded(as_rows(operand), recipe.row_multiple()).contiguous();
+    const int64_t multiple = row_multiple(recipe, bytes->device, usages.columnwise);
+    const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
     std::vector<at::Tensor> made;
     if (traced) {
       made = gradients_in_trace(rows, weight, input, usages);

@@ -52,8 +52,12 @@ bool can_be_summed(const Operand& operand) {
   return has_its_usage(operand) || (operand.usage == 0 && operand.facts().columnwise_derived);
 }
 
+Operand made_for_sum(const Operand& operand) {
+  return has_its_usage(operand) ? operand : with_columnwise(operand);
+}
+
 UnitOperand unit_operand(const Operand& operand, int32_t kind) {
-  const Operand ready = has_its_usage(operand) ? operand : with_columnwise(operand);
+  const Operand ready = made_for_sum(operand);
   const nc_layout layout = ready.layout_in_product();
   const at::Tensor codes = ready.data.view(dtype_of_codes(ready.facts().element));
   return {layout.transposed ? codes.t() : codes, scales_for(ready, layout, kind),

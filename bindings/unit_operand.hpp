@@ -18,8 +18,11 @@ struct UnitOperand {
 // Whether an operand has the bytes that are made for its sum, or they follow from what it has.
 bool can_be_summed(const Operand& operand);
 
-// An operand that can be summed, for the unit of a kind (nc_product_kind, not NC_DECODED). Bytes of
-// the usage that is made for the sum are derived if it has the other.
+// An operand that can be summed, with the bytes that are made for its sum: derived if it has the
+// others.
+Operand made_for_sum(const Operand& operand);
+
+// The same for the unit of a kind (nc_product_kind, not NC_DECODED).
 UnitOperand unit_operand(const Operand& operand, int32_t kind);
 
 }  // namespace narrowcast

@@ -1,10 +1,13 @@
 #include "bindings/units.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/ops/_scaled_mm.h>
 
 #include <array>
 #include <atomic>
+#include <numeric>
 
+#include "bindings/direct_product.hpp"
 #include "bindings/module.hpp"
 #include "bindings/swizzle.hpp"
 #include "bindings/unit_operand.hpp"
@@ -17,7 +20,7 @@ int capability(at::Device device) {
   static std::array<std::atomic<int>, 64> known{};
   if (!device.is_cuda() || device.index() >= std::ssize(known)) return 0;
   std::atomic<int>& found = known[device.index()];
-  if (found == 0) {
+  if (found == 0 && at::hasCUDA()) {  // a trace may have a GPU that the machine has not
     const py::gil_scoped_acquire python;
     const auto [major, minor] = py::cast<std::pair<int, int>>(
         py::module_::import("torch.cuda").attr("get_device_capability")(device.index()));
@@ -26,11 +29,24 @@ int capability(at::Device device) {
   return found;
 }
 
-// Rows in memory begin at multiples of 16 bytes, 16 codes of 8 bits or 32 of 4, and groups are
-// whole.
-bool suits_sm100(const Operand& a, const Operand& b) {
-  const bool along_kept = a.layout_in_product().transposed;
-  return a.summed() % 32 == 0 && b.kept() % 16 == 0 && (!along_kept || a.kept() % 16 == 0);
+// What sizes are multiples of, of a @ b.T: rows of codes begin at multiples of 16 bytes in memory,
+// and the groups of newer units are whole. `along_kept`: the codes of a lie so, as newer units may
+// have them.
+struct Multiples {
+  int64_t a_kept, b_kept, summed;
+};
+
+Multiples multiples_of(int32_t kind, bool along_kept = false) {
+  switch (kind) {
+    case NC_1X128_BY_128X128:
+    case NC_1X128_BY_1X128:
+      return {4, 16, 16};
+    case NC_1X32_E8M0:
+    case NC_1X16_E4M3:
+      return {along_kept ? 16 : 1, 16, 32};
+    default:
+      return {1, 16, 16};
+  }
 }
 
 }  // namespace
@@ -52,26 +68,31 @@ bool has_unit(at::Device device, int32_t kind) {
 }
 
 bool suits_unit(const Operand& a, const Operand& b, int32_t kind) {
-  if (!can_be_summed(a) || !can_be_summed(b)) return false;
-  const bool whole_vectors = a.summed() % 16 == 0 && b.kept() % 16 == 0;
-  switch (kind) {
-    case NC_TENSOR_BY_TENSOR:
-      return whole_vectors;
-    case NC_1X128_BY_128X128:
-      return whole_vectors && a.kept() % 4 == 0 && a.summed() % 512 == 0;
-    case NC_1X128_BY_1X128:
-      return whole_vectors && a.kept() % 4 == 0;
-    case NC_1X32_E8M0:
-    case NC_1X16_E4M3:
-      return suits_sm100(a, b);
-    default:
-      return false;
-  }
+  if (kind == NC_DECODED || !can_be_summed(a) || !can_be_summed(b)) return false;
+  const Multiples multiples = multiples_of(kind, a.layout_in_product().transposed);
+  return a.kept() % multiples.a_kept == 0 && b.kept() % multiples.b_kept == 0 &&
+         a.summed() % multiples.summed == 0;
+}
+
+int64_t row_multiple(const Recipe& recipe, at::Device device, bool weight_gradient) {
+  int64_t multiple = recipe.rows_of_a_byte();
+  const auto count = [&](nc_product_of product, int64_t Multiples::*rows) {
+    const int32_t kind = recipe.kind(product);
+    if (has_unit(device, kind)) multiple = std::lcm(multiple, multiples_of(kind).*rows);
+  };
+  count(NC_PRODUCT_FORWARD, &Multiples::a_kept);
+  count(NC_PRODUCT_INPUT_GRADIENT, &Multiples::a_kept);
+  if (weight_gradient) count(NC_PRODUCT_WEIGHT_GRADIENT, &Multiples::summed);
+  return multiple;
 }
 
 at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
                         at::ScalarType dtype) {
   if (!has_unit(a.device(), kind) || !suits_unit(a, b, kind)) return {};
+  const at::Tensor made = direct_product(a, b, kind, fast, dtype);
+  if (made.defined()) return made;
+  // torch refuses what cuBLASLt takes.
+  if (kind == NC_1X128_BY_128X128 && a.summed() % 512 != 0) return {};
   const UnitOperand left = unit_operand(a, kind), right = unit_operand(b, kind);
   const bool one_scale = kind == NC_TENSOR_BY_TENSOR;
   // Units of groups give back bfloat16 or float32; a product that is still to be scaled is float32.
@@ -104,6 +125,13 @@ void bind_units(py::module_& module) {
              "Scales [rows, groups] of one byte in the order of sm_100's units: 1-D, padded.");
   module.def("unit_operand", &unit_operand, py::arg("operand"), py::arg("kind"),
              "An operand for the unit of a kind (a Product's number).");
+  module.def(
+      "row_multiple",
+      [](const std::string& format, at::Device device, bool weight_gradient) {
+        return row_multiple(Recipe(plugin_named(format).format()), device, weight_gradient);
+      },
+      py::arg("format"), py::arg("device"), py::arg("weight_gradient"),
+      "Rows that activations come in multiples of where a weight is in a format.");
   module.def("has_unit", &has_unit, py::arg("device"), py::arg("kind"));
   module.def("suits_unit", &suits_unit, py::arg("a"), py::arg("b"), py::arg("kind"),
              "Whether the unit of a kind takes a @ b.T, of operands of these shapes.");

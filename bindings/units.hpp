@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bindings/operand.hpp"
+#include "bindings/recipe.hpp"
 
 namespace narrowcast {
 
@@ -14,5 +15,10 @@ at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool f
 // whether that unit takes operands of these shapes, with the bytes that they have.
 bool has_unit(at::Device device, int32_t kind);
 bool suits_unit(const Operand& a, const Operand& b, int32_t kind);
+
+// Rows that an activation and its gradient come in multiples of, for their bytes and the device's
+// units: zeros are added up to it, for a decoded product would cost more. `weight_gradient`:
+// whether they are summed over rows, too.
+int64_t row_multiple(const Recipe& recipe, at::Device device, bool weight_gradient);
 
 }  // namespace narrowcast

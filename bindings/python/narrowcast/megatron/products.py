@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from narrowcast import registry
+from narrowcast import _C, registry
 from narrowcast.operators import traced_values
 from narrowcast.tensor import QuantizedTensor
 
@@ -58,9 +58,8 @@ class Scaled:
 
     def __init__(self, weight: QuantizedTensor):
         self.weight, self.facts = weight, weight.format.products
-        both = map(registry.format, (self.facts.input, self.facts.gradient))
-        # Columnwise, codes of so many neighbouring rows share bytes.
-        self.row_multiple = math.lcm(*(format.group for format in both))
+        name, device = weight.format.name, weight.device
+        self.row_multiple = _C.row_multiple(name, device, weight_gradient=True)
 
     def forward(self, input, keep):
         rowwise, columnwise = self._cast(input, self.facts.input, True, keep, False)
