@@ -45,7 +45,7 @@ cudaDataType type_of(int32_t dtype) {
 
 cublasStatus_t describe(const CublasLt& lt, const UnitProduct& product, Call& call) {
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  const int8_t fast = product.fast != 0;
+  const int8_t fast = product.fast != 0 ? 1 : 0;
   const auto [a, b, summed, kind] = std::tie(product.a, product.b, product.summed, product.kind);
   const std::array steps{
       lt.begin_operation(&call.operation, sizeof call.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -82,7 +82,7 @@ struct Shape {
   int64_t rows, columns, summed;
   int32_t kind, fast, dtype, a_type, b_type;
   uint32_t a_alignment, b_alignment, result_alignment;
-  auto operator<=>(const Shape&) const = default;
+  auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct Algorithm {
