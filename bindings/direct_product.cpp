@@ -64,7 +64,7 @@ at::Tensor direct_product(const Operand& a, const Operand& b, int32_t kind, bool
   const at::Tensor result =
       at::empty({left.kept(), right.kept()}, left.data.options().dtype(given));
   product.result = result.mutable_data_ptr();
-  product.dtype = dtype_number(given);
+  product.dtype = checked_dtype(given, "a product");
   at::Tensor memory = left.data;  // of whose kind the workspace is to be
   product.owner = &memory;
   bool has_algorithm = true;

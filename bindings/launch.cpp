@@ -74,7 +74,7 @@ at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
 
 at::Tensor zeros_of(int64_t floats, at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  if (!device.is_cuda()) return at::zeros({floats}, options);
+  if (!device.is_cuda() || cuda_clear() == nullptr) return at::zeros({floats}, options);
   at::Tensor made = at::empty({floats}, options);
   call(cuda_clear(), "clearing memory",
        Clear{.memory = made.mutable_data_ptr(), .bytes = made.nbytes(), .stream = nullptr}, device);

@@ -34,18 +34,22 @@ Operand operand_of_weight(const at::Tensor& weight, const Bytes& bytes, const Re
   return operand_of(bytes, unit_order ? 1 : usage_of_weight(weight, bytes, backward), backward);
 }
 
-// A matrix with zeros for the rows that are missing to a multiple.
+bool is_known(const c10::SymInt& size, int64_t value) { return size.maybe_as_int() == value; }
+
+// A matrix with zeros for the rows that are missing to a multiple. Of a size that a trace does not
+// know nothing is asked: a graph is to serve all, and a size may have no value at all yet.
 at::Tensor padded(const at::Tensor& rows, int64_t multiple) {
   if (multiple == 1) return rows;
   const c10::SymInt missing = (multiple - rows.sym_size(0) % multiple) % multiple;
-  if (missing == 0) return rows;
+  if (is_known(missing, 0)) return rows;
   return at::constant_pad_nd_symint(rows, {0, 0, 0, missing});
 }
 
-// The first rows of a product, in the shape of the tensor that they belong to.
-at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like) {
+// The rows of a product that are no padding, in the shape of the tensor that they belong to.
+at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like, int64_t multiple) {
   const c10::SymInt rows = rows_of(like);
-  const at::Tensor used = product.sym_size(0) == rows ? product : product.narrow_symint(0, 0, rows);
+  const bool is_whole = multiple == 1 || is_known(product.sym_size(0) - rows, 0);
+  const at::Tensor used = is_whole ? product : product.narrow_symint(0, 0, rows);
   return shaped_like(used, like);
 }
 
@@ -62,7 +66,8 @@ struct Output {
     const Usages usages{true, columnwise};
     const bool traced = is_watched() || !bytes->is_plain;
     const at::Tensor operand = traced ? input : in_memory(input, weight);
-    const int64_t multiple = row_multiple(recipe, bytes->device, columnwise);
+    // The same for frozen weights, whose layers share the cast.
+    const int64_t multiple = row_multiple(recipe, bytes->device, columnwise || shares);
     const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
     const at::ScalarType dtype = input.scalar_type();
     at::Tensor product;
@@ -78,7 +83,7 @@ struct Output {
                                recipe.kind(NC_PRODUCT_FORWARD), /*fast=*/true, dtype);
       if (columnwise) saved = stored_tensors(cast.operand(1));
     }
-    value = unpadded(product, input);
+    value = unpadded(product, input, multiple);
     // Whoever looks at operators may keep the product, as selective checkpointing does.
     if (bias) value = traced ? at::add(value, *bias) : value.add_(*bias);
   }
@@ -138,7 +143,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
       if (usages.rowwise) whole = operand_of_weight(weight, *bytes, recipe, true);
       made = scaled_gradients(rows, recipe, whole, input, usages.columnwise, weight.scalar_type());
     }
-    if (usages.rowwise) result[0] = unpadded(made.front(), gradient);
+    if (usages.rowwise) result[0] = unpadded(made.front(), gradient, multiple);
     if (usages.columnwise) result[1] = made.back();
   }
 };

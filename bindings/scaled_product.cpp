@@ -86,6 +86,8 @@ at::Tensor scaled_product(const Operand& a, const Operand& b, int32_t kind, bool
                           at::ScalarType dtype) {
   if (a.summed() != b.summed())
     value_error("a product sums over ", a.summed(), " and ", b.summed(), " elements");
+  if (a.device() != b.device())
+    value_error("a product's operands are on ", a.device().str(), " and on ", b.device().str());
   // Operands are what they were cast to, whatever autocast does to others.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (a.kept() == 0 || b.kept() == 0 || a.summed() == 0)

@@ -18,20 +18,21 @@ namespace {
 // 10 * major + minor; 0 of the CPU.
 int capability(at::Device device) {
   static std::array<std::atomic<int>, 64> known{};
-  if (!device.is_cuda() || device.index() >= std::ssize(known)) return 0;
-  std::atomic<int>& found = known[device.index()];
-  if (found == 0 && at::hasCUDA()) {  // a trace may have a GPU that the machine has not
+  const int index = device.index();
+  if (!device.is_cuda() || index < 0 || index >= std::ssize(known)) return 0;
+  std::atomic<int>& found = known[index];
+  if (found == 0 && index < static_cast<int>(at::getNumGPUs())) {  // a trace may have others
     const py::gil_scoped_acquire python;
     const auto [major, minor] = py::cast<std::pair<int, int>>(
-        py::module_::import("torch.cuda").attr("get_device_capability")(device.index()));
+        py::module_::import("torch.cuda").attr("get_device_capability")(index));
     found = 10 * major + minor;
   }
   return found;
 }
 
 // What sizes are multiples of, of a @ b.T: rows of codes begin at multiples of 16 bytes in memory,
-// and the groups of newer units are whole. `along_kept`: the codes of a lie so, as newer units may
-// have them.
+// and the groups of newer units are whole. `along_kept`: the codes of a are stored along what is
+// kept, which newer units alone take.
 struct Multiples {
   int64_t a_kept, b_kept, summed;
 };
@@ -91,7 +92,7 @@ at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool f
   if (!has_unit(a.device(), kind) || !suits_unit(a, b, kind)) return {};
   const at::Tensor made = direct_product(a, b, kind, fast, dtype);
   if (made.defined()) return made;
-  // torch refuses what cuBLASLt takes.
+  // torch refuses other sums, which cuBLASLt takes.
   if (kind == NC_1X128_BY_128X128 && a.summed() % 512 != 0) return {};
   const UnitOperand left = unit_operand(a, kind), right = unit_operand(b, kind);
   const bool one_scale = kind == NC_TENSOR_BY_TENSOR;

@@ -28,7 +28,7 @@ bool find_function(void* file, Function& function, const char* name) {
   return function != nullptr;
 }
 
-// NULL where none of the version that this was compiled for has been loaded.
+// NULL where none of the major version that this was compiled for has been loaded.
 inline const CublasLt* cublas_lt() {
   static const auto [found, is_whole] = [] {
     CublasLt at{};

@@ -34,7 +34,8 @@ struct UnitProduct {
 };
 
 // Returns what went wrong, or NULL. The function is NULL where there is no cuBLASLt: if the library
-// was built without CUDA, or the process has not loaded the one that it was built for.
+// was built without CUDA 12.9 or newer, or the process has not loaded the one that it was built
+// for.
 using UnitFunction = const char* (*)(const UnitProduct*);
 UnitFunction cuda_unit_product();
 

@@ -1,17 +1,22 @@
-// Products by cuBLASLt.
+// Products by cuBLASLt, if the toolkit that this is compiled with has it and knows the kinds.
+#include "runtime/products/unit.hpp"
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#endif
+
+#if defined(CUBLAS_VERSION) && CUBLAS_VERSION >= 120900
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
 #include <compare>
 #include <map>
 #include <mutex>
-#include <tuple>
+#include <optional>
 
 #include "runtime/plugin/facts.h"
 #include "runtime/plugin/launch.h"
 #include "runtime/products/cublas_lt.hpp"
-#include "runtime/products/unit.hpp"
 
 namespace narrowcast::cuda {
 namespace {
@@ -24,15 +29,17 @@ struct Call {
   cublasLtMatrixLayoutOpaque_t left, right, result;
 };
 
-cublasStatus_t set_scale(const CublasLt& lt, Call& call, cublasLtMatmulDescAttributes_t mode,
-                         cublasLtMatmulDescAttributes_t pointer, int32_t kind,
-                         const UnitFactor& factor, bool squares) {
-  const int32_t value = kind == NC_TENSOR_BY_TENSOR ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
-                        : squares                   ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
-                                                    : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-  const auto status = lt.set_operation(&call.operation, mode, &value, sizeof value);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  return lt.set_operation(&call.operation, pointer, &factor.scales, sizeof factor.scales);
+bool is_done(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
+
+template <class Value>
+bool set(const CublasLt& lt, Call& call, cublasLtMatmulDescAttributes_t attribute, Value value) {
+  return is_done(lt.set_operation(&call.operation, attribute, &value, sizeof value));
+}
+
+int32_t scale_mode(int32_t kind, bool squares) {
+  if (kind == NC_TENSOR_BY_TENSOR) return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  return squares ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                 : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
 }
 
 cudaDataType type_of(const UnitFactor& factor) {
@@ -43,34 +50,33 @@ cudaDataType type_of(int32_t dtype) {
   return dtype == NC_BF16 ? CUDA_R_16BF : dtype == NC_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-cublasStatus_t describe(const CublasLt& lt, const UnitProduct& product, Call& call) {
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  const int8_t fast = product.fast != 0 ? 1 : 0;
-  const auto [a, b, summed, kind] = std::tie(product.a, product.b, product.summed, product.kind);
-  const std::array steps{
-      lt.begin_operation(&call.operation, sizeof call.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-      lt.set_operation(&call.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                       sizeof transposed),
-      lt.set_operation(&call.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast),
-      set_scale(lt, call, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
-                kind, b, kind == NC_1X128_BY_128X128),
-      set_scale(lt, call, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-                kind, a, /*squares=*/false),
-      lt.begin_layout(&call.left, sizeof call.left, type_of(b), summed, b.kept, summed),
-      lt.begin_layout(&call.right, sizeof call.right, type_of(a), summed, a.kept, summed),
-      lt.begin_layout(&call.result, sizeof call.result, type_of(product.dtype), b.kept, a.kept,
-                      b.kept),
+bool describe(const CublasLt& lt, const UnitProduct& product, Call& call) {
+  const UnitFactor &a = product.a, &b = product.b;
+  const int64_t summed = product.summed;
+  const int32_t kind = product.kind;
+  const auto begin = [&](cublasLtMatrixLayoutOpaque_t& layout, cudaDataType type, int64_t rows,
+                         int64_t columns) {
+    return is_done(lt.begin_layout(&layout, sizeof layout, type, rows, columns, rows));
   };
-  const auto failed = std::ranges::find_if(
-      steps, [](cublasStatus_t status) { return status != CUBLAS_STATUS_SUCCESS; });
-  return failed == steps.end() ? CUBLAS_STATUS_SUCCESS : *failed;
+  return is_done(lt.begin_operation(&call.operation, sizeof call.operation, CUBLAS_COMPUTE_32F,
+                                    CUDA_R_32F)) &&
+         set(lt, call, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
+         set(lt, call, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(product.fast)) &&
+         set(lt, call, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+             scale_mode(kind, kind == NC_1X128_BY_128X128)) &&
+         set(lt, call, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(kind, false)) &&
+         set(lt, call, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.scales) &&
+         set(lt, call, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a.scales) &&
+         begin(call.left, type_of(b), summed, b.kept) &&
+         begin(call.right, type_of(a), summed, a.kept) &&
+         begin(call.result, type_of(product.dtype), b.kept, a.kept);
 }
 
 // ---- algorithms that have been found ----
 
-constexpr size_t kWorkspace = 32 << 20;  // that an algorithm may ask for: torch's own limit
-constexpr size_t kShapes = 4096;         // that are kept: batches may differ in size for ever
-constexpr uint32_t kAligned = 256;       // bytes; algorithms ask for no more
+constexpr size_t kWorkspace = 1 << 20;  // bytes that an algorithm may ask for, as torch has it
+constexpr size_t kShapes = 4096;        // that are kept: batches may differ in size for ever
+constexpr uint32_t kAligned = 256;      // bytes; algorithms ask for no more
 
 uint32_t alignment(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
@@ -80,7 +86,7 @@ uint32_t alignment(const void* pointer) {
 struct Shape {
   int device;
   int64_t rows, columns, summed;
-  int32_t kind, fast, dtype, a_type, b_type;
+  int32_t kind, fast, dtype, a_is_e5m2, b_is_e5m2;
   uint32_t a_alignment, b_alignment, result_alignment;
   auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
@@ -90,8 +96,9 @@ struct Algorithm {
   size_t workspace;
 };
 
-cublasStatus_t search(const CublasLt& lt, cublasLtHandle_t handle, Call& call, const Shape& shape,
-                      Algorithm& found) {
+// None where the library has none, or says that it cannot be asked.
+std::optional<Algorithm> search(const CublasLt& lt, cublasLtHandle_t handle, Call& call,
+                                const Shape& shape) {
   cublasLtMatmulPreferenceOpaque_t preference;
   lt.begin_preference(&preference, sizeof preference);
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -106,21 +113,32 @@ cublasStatus_t search(const CublasLt& lt, cublasLtHandle_t handle, Call& call, c
   int count = 0;
   const auto status = lt.search(handle, &call.operation, &call.left, &call.right, &call.result,
                                 &call.result, &preference, 1, &result, &count);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
-  if (count == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-  found = {result.algo, result.workspaceSize};
-  return CUBLAS_STATUS_SUCCESS;
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
+  return Algorithm{result.algo, result.workspaceSize};
 }
 
-// The handle of a device and the algorithms of shapes, under one lock.
+// While there is one, the calling thread may do what a capture of its stream forbids elsewhere:
+// a library's first call loads and allocates, and none of it belongs into a graph.
+class OutsideCaptures {
+ public:
+  OutsideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~OutsideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OutsideCaptures(const OutsideCaptures&) = delete;
+  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// The handles of devices and the algorithms of shapes, or that there is none, under one lock.
 struct Found {
   std::mutex mutex;
   std::map<int, cublasLtHandle_t> handles;
-  std::map<Shape, Algorithm> algorithms;
+  std::map<Shape, std::optional<Algorithm>> algorithms;
 };
 
-cublasStatus_t find_algorithm(const CublasLt& lt, const UnitProduct& product, Call& call,
-                              cublasLtHandle_t& handle, Algorithm& algorithm) {
+std::optional<Algorithm> find_algorithm(const CublasLt& lt, const UnitProduct& product, Call& call,
+                                        cublasLtHandle_t& handle) {
   // Not destroyed with the process: CUDA may be gone by then.
   static Found& found = *new Found;  // NOLINT(*-owning-memory)
   Shape shape{.device = 0,
@@ -130,48 +148,42 @@ cublasStatus_t find_algorithm(const CublasLt& lt, const UnitProduct& product, Ca
               .kind = product.kind,
               .fast = product.fast,
               .dtype = product.dtype,
-              .a_type = product.a.is_e5m2,
-              .b_type = product.b.is_e5m2,
+              .a_is_e5m2 = product.a.is_e5m2,
+              .b_is_e5m2 = product.b.is_e5m2,
               .a_alignment = alignment(product.a.codes),
               .b_alignment = alignment(product.b.codes),
               .result_alignment = alignment(product.result)};
   cudaGetDevice(&shape.device);
+  cudaSetDevice(shape.device);  // a thread's first call of CUDA may be this one
   const std::scoped_lock lock(found.mutex);
-  if (found.handles[shape.device] == nullptr) {
-    const auto status = lt.create(&found.handles[shape.device]);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
+  cublasLtHandle_t& kept = found.handles[shape.device];
+  if (kept == nullptr) {
+    const OutsideCaptures outside;
+    if (lt.create(&kept) != CUBLAS_STATUS_SUCCESS) return std::nullopt;
   }
-  handle = found.handles[shape.device];
+  handle = kept;
   const auto known = found.algorithms.find(shape);
-  if (known != found.algorithms.end()) {
-    algorithm = known->second;
-    return CUBLAS_STATUS_SUCCESS;
-  }
-  const auto status = search(lt, handle, call, shape, algorithm);
-  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  if (known != found.algorithms.end()) return known->second;
   if (found.algorithms.size() == kShapes) found.algorithms.clear();
-  found.algorithms.emplace(shape, algorithm);
-  return CUBLAS_STATUS_SUCCESS;
+  const OutsideCaptures outside;
+  return found.algorithms.emplace(shape, search(lt, handle, call, shape)).first->second;
 }
 
 const char* multiply(const UnitProduct* product) {
   const CublasLt& lt = *cublas_lt();
   Call call;
   cublasLtHandle_t handle = nullptr;
-  Algorithm algorithm;
-  auto status = describe(lt, *product, call);
-  if (status == CUBLAS_STATUS_SUCCESS)
-    status = find_algorithm(lt, *product, call, handle, algorithm);
-  *product->has_algorithm = status != CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!*product->has_algorithm) return nullptr;
-  if (status != CUBLAS_STATUS_SUCCESS) return lt.text_of(status);
+  std::optional<Algorithm> found;
+  if (describe(lt, *product, call)) found = find_algorithm(lt, *product, call, handle);
+  *product->has_algorithm = found.has_value();
+  if (!found) return nullptr;
   void* const workspace =
-      algorithm.workspace == 0 ? nullptr : product->workspace(product->owner, algorithm.workspace);
+      found->workspace == 0 ? nullptr : product->workspace(product->owner, found->workspace);
   const float one = 1, zero = 0;
-  status = lt.multiply(handle, &call.operation, &one, product->b.codes, &call.left,
-                       product->a.codes, &call.right, &zero, product->result, &call.result,
-                       product->result, &call.result, &algorithm.algorithm, workspace,
-                       algorithm.workspace, static_cast<cudaStream_t>(product->stream));
+  const auto status = lt.multiply(
+      handle, &call.operation, &one, product->b.codes, &call.left, product->a.codes, &call.right,
+      &zero, product->result, &call.result, product->result, &call.result, &found->algorithm,
+      workspace, found->workspace, static_cast<cudaStream_t>(product->stream));
   return status == CUBLAS_STATUS_SUCCESS ? nullptr : lt.text_of(status);
 }
 
@@ -180,3 +192,11 @@ const char* multiply(const UnitProduct* product) {
 UnitFunction unit_product() { return cublas_lt() == nullptr ? nullptr : &multiply; }
 
 }  // namespace narrowcast::cuda
+
+#else
+
+namespace narrowcast::cuda {
+UnitFunction unit_product() { return nullptr; }
+}  // namespace narrowcast::cuda
+
+#endif

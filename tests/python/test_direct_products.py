@@ -2,6 +2,9 @@
 those of torch._scaled_mm, to the bit, and torch is asked where it knows what narrowcast does not.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -132,6 +135,37 @@ def test_codes_at_any_multiple_of_16():
         [moved, *a_stored[1:]], *told[0], b_stored, *told[0], *told[1:]
     )
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_operands_of_two_devices():
+    layer = scaled.layer(TENSOR, "cpu", torch.bfloat16)
+    with pytest.raises(ValueError, match="a product's operands are on cuda:0 and on cpu"):
+        layer(torch.randn(16, 96, device="cuda", dtype=torch.bfloat16))
+
+
+CAPTURE = """
+import torch, narrowcast as nc
+def stored():
+    bytes = nc.quantize(torch.randn(64, 512, device="cuda"), "fp8_e4m3")._store.bytes
+    return [bytes.buffer(0), bytes.buffer(1), bytes.amax]
+a, b = stored(), stored()
+def product():
+    rowwise = "fp8_e4m3", 0, False
+    return torch.ops.narrowcast.scaled_product(
+        a, *rowwise, b, *rowwise, None, 1, False, torch.float32)
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = product()
+graph.replay()
+assert torch.equal(out, product())
+"""
+
+
+def test_the_first_product_is_captured():
+    """Of a process: the library is set up while a CUDA graph is being captured."""
+    done = subprocess.run([sys.executable, "-c", CAPTURE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_many_shapes():

@@ -186,8 +186,35 @@ def test_one_graph_for_batches_of_any_size(name):
         for rows in range(8, 72, 8):
             x = torch.randn(rows, IN)
             assert same(compiled(x), layer(x))
-    # Another where rows are padded to whole blocks.
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    # Another where rows fill whole blocks of 32.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 1 + (name == "int8_block32")
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "int8_block32"])
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_rows_that_no_trace_knows(name):
+    """As many as a mask of the input leaves, known when the graph runs, forward and backward."""
+    torch._dynamo.reset()
+    layer = layer_of(name)
+    compiled = torch.compile(lambda x, mask: layer(x[mask]), backend="aot_eager", fullgraph=True)
+    for rows in (3, 5, 8):
+        x, mask = torch.randn(10, IN, requires_grad=True), torch.arange(10) < rows
+        expected = layer(x[mask])
+        got = compiled(x, mask)
+        assert same(got, expected)
+        got.sum().backward()
+        assert x.grad[:rows].any(dim=1).all()
+        assert not x.grad[rows:].any()
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "int8_block32"])
+def test_export_of_any_number_of_rows(name):
+    layer = layer_of(name).requires_grad_(False)
+    rows = torch.export.Dim("rows")
+    exported = torch.export.export(layer, (torch.randn(6, IN),), dynamic_shapes=({0: rows},))
+    for count in (2, 7, 33):
+        x = torch.randn(count, IN)
+        assert same(exported.module()(x), layer(x))
 
 
 class Size:
