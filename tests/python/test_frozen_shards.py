@@ -106,3 +106,24 @@ def load_into_both(mesh, format, rows):
 
 def test_weights_that_two_dimensions_cut_within_blocks(device):
     ranks.run(WORLD, device, load_into_both, "mxfp4", 64)
+
+
+def load_beside_one(mesh, format, rows):
+    """A dimension of one rank cuts nothing: what the other cuts within blocks can be loaded."""
+    device = mesh.device_type
+    both = dist.init_device_mesh(device, (WORLD, 1), mesh_dim_names=("dp", "tp"))
+    saved, x = made(format, rows, 1, device), torch.randn(3, unit(format), device=device)
+    for is_sent in (False, True):
+        model = made(format, rows, 0, device)
+        parallelize_module(model, both["tp"], {"0": ColwiseParallel(use_local_output=False)})
+        fully_shard(model[0], mesh=both["dp"])
+        state = saved.state_dict() if mesh.get_rank() == 0 or not is_sent else {}
+        options = StateDictOptions(
+            full_state_dict=True, broadcast_from_rank0=is_sent, strict=not is_sent
+        )
+        set_model_state_dict(model, state, options=options)
+        assert same(model[0](x).full_tensor(), saved[0](x))
+
+
+def test_a_dimension_of_one_rank_cuts_nothing(device):
+    ranks.run(WORLD, device, load_beside_one, "mxfp4", 64)

@@ -102,10 +102,10 @@ def _own_rows(name: str, whole: QuantizedTensor, mesh, placements) -> QuantizedT
 
 
 def _check_parts(name: str, store: Store, mesh, placements) -> None:
-    cuts = [(mesh.size(dim), one) for dim, one in enumerate(placements) if not one.is_replicate()]
+    cuts = dtensors.cuts_over(mesh, placements)
     rows, step = store.rows, store.format.shard_row_step
-    for size in (size for size, one in cuts if getattr(one, "dim", None) == 0):
-        rows = -(-rows // size)
+    for cut in (cut for cut in cuts if placements[cut].dim == 0):
+        rows = -(-rows // mesh.size(cut))
     if len(cuts) > 1 and rows < store.rows and rows % step != 0:
         raise ValueError(
             f"{name}: a mesh of {len(cuts)} dimensions cuts it into shards of {rows} rows, within "

@@ -146,9 +146,10 @@ def place_of(weight, format: Format) -> Place | None:
 
 def cut_of_rows(mesh, placements) -> int | None:
     """The only dimension of a mesh, which has this rank, that cuts a tensor, if it cuts rows."""
-    cuts = [(dim, one) for dim, one in enumerate(placements) if not one.is_replicate()]
-    is_of_rows = len(cuts) == 1 and cuts[0][1].is_shard(0) and mesh.get_coordinate() is not None
-    return cuts[0][0] if is_of_rows else None
+    cuts = dtensors.cuts_over(mesh, placements)
+    if len(cuts) != 1 or not placements[cuts[0]].is_shard(0) or mesh.get_coordinate() is None:
+        return None
+    return cuts[0]
 
 
 def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:

@@ -72,16 +72,19 @@ def leaves_empty(size: int, parts: int) -> bool:
     return 0 < size <= (parts - 1) * -(-size // parts)
 
 
-def _cuts(parameter: torch.Tensor) -> list[int]:
-    """The dimensions of a parameter's mesh over which it is cut."""
-    if not isinstance(parameter, DTensor):
-        return []
-    mesh = parameter.device_mesh
+def cuts_over(mesh, placements) -> list[int]:
+    """The dimensions of a mesh over which placements cut a tensor."""
     return [
         index
-        for index, placement in enumerate(parameter.placements)
+        for index, placement in enumerate(placements)
         if not (placement.is_replicate() or placement.is_partial()) and mesh.size(index) > 1
     ]
+
+
+def _cuts(parameter: torch.Tensor) -> list[int]:
+    if not isinstance(parameter, DTensor):
+        return []
+    return cuts_over(parameter.device_mesh, parameter.placements)
 
 
 class Parts(NamedTuple):
