@@ -75,3 +75,28 @@ def test_a_state_that_was_asked_for_is_loaded(rounding):
     set_optimizer_state_dict(other, optimizer, state)
     assert optimizer.param_groups[0]["rounding"] == rounding
     step(other, optimizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS[1:], ids=str)
+def test_there_and_back(kind, dtype):
+    """AdamW goes on from a state of FusedAdam's, and keeps the masters that it had: they are no
+    longer the weights'.
+    """
+    ours = model_for(0, dtype, kind)
+    optimizer = nc.FusedAdam(ours.parameters(), lr=0.1)
+    step(ours, optimizer)
+    plain = model_for(1, dtype)
+    plain.load_state_dict(ours.state_dict())
+    adamw = torch.optim.AdamW(plain.parameters(), lr=0.1)
+    adamw.load_state_dict(optimizer.state_dict())
+    step(plain, adamw)
+    back = model_for(2, dtype, kind)
+    optimizer = nc.FusedAdam(back.parameters(), lr=0.1)
+    back.load_state_dict(plain.state_dict())
+    optimizer.load_state_dict(copy.deepcopy(adamw.state_dict()))
+    assert torch.equal(back.weight.master, plain.weight.detach().float())
+    assert torch.equal(back.bias, plain.bias)
+    state, expected = optimizer.state[back.weight], adamw.state[plain.weight]
+    assert int(state["step"]) == 2
+    assert torch.equal(state["exp_avg"], expected["exp_avg"].float())

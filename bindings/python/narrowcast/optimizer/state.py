@@ -119,10 +119,8 @@ def as_saved(optimizer, state_dict: dict) -> dict:
     """
     is_form = optimizer._was_asked  # something is to be loaded into it
     saved = _with_own_histories(state_dict, begin=is_form)
-    saved["param_groups"] = [*map(torchs_adam.with_their_options, saved["param_groups"])]
-    if is_form:
-        for group in saved["param_groups"]:
-            group["rounding"] = torchs_adam.UNLOADED
+    groups = [torchs_adam.with_their_options(one, saved["state"]) for one in saved["param_groups"]]
+    saved["param_groups"] = [torchs_adam.unloaded(one) for one in groups] if is_form else groups
     return saved
 
 

@@ -3,9 +3,11 @@ Masters and histories are the weights' own. And what of theirs FusedAdam saves: 
 torch.distributed.checkpoint loads a full state dict into an optimizer that has all of its options.
 """
 
+import torch
+
 NOT_THEIRS = ("master", "history")  # entries of the state
 # The rounding of groups that a checkpoint is to be loaded into: one of theirs leaves it there.
-UNLOADED = "unloaded"
+_UNLOADED = "unloaded"
 _WAYS = {"foreach": None, "fused": None}  # to compute the same
 _REFUSED = {
     "amsgrad": "which divides by the largest second moments",
@@ -13,16 +15,37 @@ _REFUSED = {
     "differentiable": "whose steps have gradients",
 }
 _DECOUPLED = "decoupled_weight_decay"  # what FusedAdam calls adamw
+_LAST_STEP = "last_step"  # the highest count of steps in a group as FusedAdam saved it
 
 
 def is_theirs(state_dict: dict) -> bool:
-    """Whether the groups have none of the options that those of FusedAdam have beside Adam's."""
-    groups = state_dict["param_groups"]
-    return bool(groups) and all(_lacks_rounding(group) for group in groups)
+    """Whether the groups have none of the options that those of FusedAdam have beside Adam's. Or
+    they have them, but torch's took steps from there: it keeps all that it has loaded, and masters
+    and histories are those of FusedAdam's last step, long after the weights have gone on.
+    """
+    groups, state = state_dict["param_groups"], state_dict["state"]
+    have_none = bool(groups) and all(_lacks_rounding(group) for group in groups)
+    return have_none or any(_went_on(group, state) for group in groups)
+
+
+def _went_on(group: dict, state: dict) -> bool:
+    last = group.get(_LAST_STEP)
+    return isinstance(last, int) and any(step > last for step in _steps(group, state))
+
+
+def _steps(group: dict, state: dict):
+    """Of the parameters that have some; of those that make no sense it is said later."""
+    for key in group["params"]:
+        saved = state.get(key)
+        step = saved.get("step") if isinstance(saved, dict) else None
+        if isinstance(step, torch.Tensor) and not step.is_meta and step.numel() == 1:
+            step = step.item()
+        if isinstance(step, int | float):
+            yield step
 
 
 def _lacks_rounding(group: dict) -> bool:
-    return group.get("rounding", UNLOADED) == UNLOADED
+    return group.get("rounding", _UNLOADED) == _UNLOADED
 
 
 def check(group: dict, what: str) -> None:
@@ -47,7 +70,7 @@ def check_keywords(given: dict) -> None:
 def options_of(group: dict, index: int) -> dict:
     """The options of a saved group. ValueError for an Adam that FusedAdam is not."""
     check(group, f"group {index} of the state dict")
-    dropped = {"params", "capturable", _DECOUPLED, *_WAYS, *_REFUSED}
+    dropped = {"params", "capturable", _DECOUPLED, _LAST_STEP, *_WAYS, *_REFUSED}
     if _lacks_rounding(group):
         dropped.add("rounding")
     options = {key: value for key, value in group.items() if key not in dropped}
@@ -56,6 +79,12 @@ def options_of(group: dict, index: int) -> dict:
     return options
 
 
-def with_their_options(group: dict) -> dict:
-    """A group to save."""
-    return {**dict.fromkeys(_REFUSED, False), **_WAYS, _DECOUPLED: group["adamw"], **group}
+def with_their_options(group: dict, state: dict) -> dict:
+    """A group to save, of a state dict's state."""
+    options = {**dict.fromkeys(_REFUSED, False), **_WAYS, _DECOUPLED: group["adamw"], **group}
+    return {**options, _LAST_STEP: int(max(_steps(group, state), default=0))}
+
+
+def unloaded(group: dict) -> dict:
+    """A group that a checkpoint is to be loaded into."""
+    return {**group, "rounding": _UNLOADED, _LAST_STEP: _UNLOADED}
