@@ -33,10 +33,12 @@ at::Tensor decoded_operand(const at::Tensor& weight, const at::Tensor& operand, 
 
 // As of plain operands, of which a mode sees what autograd has taken linear and matmul apart into:
 // here, below autograd, nobody does. Rows that do not lie together are copied, as they are for a
-// weight with a gradient.
+// weight with a gradient; and torch's own matmul of more dimensions wants their sizes as numbers,
+// which a trace may not know.
 at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
                             const OptionalTensor& bias) {
-  if (input.dim() > 2 && !input.is_contiguous()) {
+  const bool has_rows = input.dim() > 2;
+  if (has_rows && (!input.is_contiguous() || (is_watched() && !bias))) {
     const at::Tensor output = shaped_like(at::mm(as_rows(input), value.t()), input);
     return bias ? at::add(output, *bias) : output;
   }
@@ -44,7 +46,9 @@ at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
   return bias ? at::native::linear(input, value, bias) : at::native::matmul(input, value.t());
 }
 at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& value) {
-  return is_watched() ? at::native::matmul(gradient, value) : at::matmul(gradient, value);
+  if (!is_watched()) return at::matmul(gradient, value);
+  if (gradient.dim() > 2) return shaped_like(at::mm(as_rows(gradient), value), gradient);
+  return at::native::matmul(gradient, value);
 }
 
 // The operator without autograd: no backend has it, for a wrapper is seen by Python first.

@@ -81,14 +81,6 @@ def test_a_whole_step():
     assert_same_parameters(*models)
 
 
-def test_batches_of_any_size():
-    model = build("nvfp4")
-    run = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=True)
-    for size in (2, 3, 16):
-        x = torch.randn(size, 64)
-        assert torch.equal(run(x), model(x))
-
-
 def test_inductor(format):
     """The default backend, where a C++ compiler is."""
     eager, compiled = build(format), build(format)

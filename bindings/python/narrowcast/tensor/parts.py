@@ -34,7 +34,8 @@ def parts_of(tensor) -> tuple:
     partial = view.store.partial or not view.is_whole
     options = label.name, label.recompute, partial, flattened(tensor)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    return *facts, _tensors_of(tensor), *options, tensor.requires_grad, is_parameter, label.products
+    tensors = [*_tensors_of(tensor), tensor.master]
+    return *facts, tensors, *options, tensor.requires_grad, is_parameter, label.products
 
 
 def flattened(tensor) -> tuple[int, int] | None:
@@ -54,14 +55,14 @@ def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label
 
 
 def _tensors_of(tensor) -> list[torch.Tensor | None]:
-    """Those that are there, in the order of BUFFERS and SPANNING."""
+    """Those that are there, in the order of BUFFERS and SPANNING, but for the master."""
     view = tensor._view
     if view.is_whole:
         view.store.refresh()
         bytes = view.store.bytes
-        return [*bytes.buffers, bytes.amax, bytes.history, tensor.master]
+        return [*bytes.buffers, bytes.amax, bytes.history]
     stored = [view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
-    return stored + [getattr(tensor, name) for name in SPANNING]
+    return [*stored, tensor.amax, tensor.history]
 
 
 class Aside:
@@ -123,11 +124,14 @@ def inner_tensor(tensor, index: int) -> torch.Tensor | None:
 
 
 def inner_tensors(tensor) -> list[torch.Tensor | None]:
-    """Those that INNER names."""
-    store = tensor._view.store
-    if store.present is None:
-        return [*_tensors_of(tensor), None]
-    return inner_of_passes(store)
+    """Those that INNER names. The master as it is kept, a matrix: a trace asks where no operator,
+    and so no view, can run.
+    """
+    view = tensor._view
+    if view.store.present is not None:
+        return inner_of_passes(view.store)
+    view.store.watch_master()
+    return [*_tensors_of(tensor), view.master, None]
 
 
 def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
