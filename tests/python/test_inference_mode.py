@@ -2,6 +2,8 @@
 writes: everything is as with torch.no_grad().
 """
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -104,3 +106,17 @@ def gathered_first(mesh, format, name, trains):
 @pytest.mark.parametrize("name", SHARDINGS)
 def test_a_first_gather(format, name, trains):
     ranks.run(2, "cpu", gathered_first, format, name, trains)
+
+
+def test_writes_to_a_copy_are_seen(format):
+    """An average that is kept by its state dict, of a copy that was made in inference mode."""
+    layer = nn.Linear(*SHAPE[::-1], bias=False)
+    model = nc.convert(layer, format)
+    with torch.inference_mode():
+        average = copy.deepcopy(model)
+        assert not average.weight.master.is_inference()
+        for _ in range(2):
+            for mine, other in zip(average.state_dict().values(), [torch.ones(SHAPE)], strict=True):
+                mine.lerp_(other, 0.5)
+            expected = nc.quantize(average.weight.master, format).dequantize()
+            assert same(average.weight.dequantize(), expected)

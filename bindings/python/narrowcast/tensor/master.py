@@ -44,16 +44,17 @@ class Master:
     __slots__ = ("saved", "stale", "value", "version")
 
     def __init__(self, value: torch.Tensor):
+        if value.is_inference():  # torch counts no writes to it
+            with torch.inference_mode(False), torch.no_grad():
+                value = value.clone()
         self.value, self.stale = value, False
         self.saved: Saved | None = None
         self.version: int | None = None
         _C.note_change()
 
     def watch(self) -> None:
-        """From now on others hold the value, and may write to it. Torch does not count what is
-        written to a tensor that was made in inference mode.
-        """
-        if self.version is None and not self.value.is_inference():
+        """From now on others hold the value, and may write to it."""
+        if self.version is None:
             self.version = self.value._version
 
     def note(self) -> None:
