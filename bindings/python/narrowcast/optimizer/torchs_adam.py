@@ -5,6 +5,8 @@ torch.distributed.checkpoint loads a full state dict into an optimizer that has 
 
 import torch
 
+from narrowcast.tensor import memory
+
 NOT_THEIRS = ("master", "history")  # entries of the state
 # The rounding of groups that a checkpoint is to be loaded into: one of theirs leaves it there.
 _UNLOADED = "unloaded"
@@ -38,7 +40,8 @@ def _steps(group: dict, state: dict):
     for key in group["params"]:
         saved = state.get(key)
         step = saved.get("step") if isinstance(saved, dict) else None
-        if isinstance(step, torch.Tensor) and not step.is_meta and step.numel() == 1:
+        is_plain = type(step) is torch.Tensor and not step.is_meta
+        if is_plain and memory.problem_with(step) is None and step.dim() == 0:
             step = step.item()
         if isinstance(step, int | float):
             yield step
