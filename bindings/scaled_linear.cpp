@@ -66,8 +66,8 @@ struct Output {
     const Usages usages{true, columnwise};
     const bool traced = is_watched() || !bytes->is_plain;
     const at::Tensor operand = traced ? input : in_memory(input, weight);
-    // The same for frozen weights, whose layers share the cast.
-    const int64_t multiple = row_multiple(recipe, bytes->device, columnwise || shares);
+    // With gradients the same for all, for layers of frozen weights share the cast.
+    const int64_t multiple = row_multiple(recipe, bytes->device, shares);
     const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
     const at::ScalarType dtype = input.scalar_type();
     at::Tensor product;
