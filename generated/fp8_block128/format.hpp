@@ -66,7 +66,7 @@ inline constexpr nc_format kFacts = {
         },
     .products =
         {
-            .input = "fp8_block1x128",
+            .input = "fp8_block1x128_128x128",
             .gradient = "fp8_block1x128",
             .product =
                 {
@@ -76,9 +76,9 @@ inline constexpr nc_format kFacts = {
                     {NC_1X128_BY_128X128, 0,
                      "gradient rowwise (e4m3, 1x128 f32) by weight columnwise (e4m3, 128x128 "
                      "f32): 1x128 by 128x128."},
-                    {NC_1X128_BY_1X128, 0,
-                     "gradient columnwise (e4m3, 128x1 f32) by input columnwise (e4m3, 128x1 "
-                     "f32): 1x128 by 1x128."},
+                    {NC_1X128_BY_128X128, 0,
+                     "gradient columnwise (e4m3, 128x1 f32) by input columnwise (e4m3, 128x128 "
+                     "f32): 1x128 by 128x128."},
                 },
             .stochastic_gradient = false,
         },

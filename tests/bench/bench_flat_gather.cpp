@@ -51,7 +51,6 @@ class Bench {
 
   void run(const nc_plugin& plugin) const {
     const nc_format& format = *plugin.format;
-    const int64_t share = elements_of_layers() / kOwners;
     std::vector<DeviceArray<uint8_t>> buffers;
     std::vector<FlatMatrix> matrices;
     for (const Extent matrix : all_layers()) {
@@ -64,7 +63,7 @@ class Bench {
     FlatRanges ranges;
     for (int64_t owner = 0; owner < kOwners; ++owner) {
       auto& of_owner = ranges.emplace_back();
-      for (const Piece& piece : pieces_of(share, owner))
+      for (const Piece& piece : pieces_of(owner))
         of_owner.emplace_back(piece.begin, piece.end);
     }
     const FlatPayloads layout(matrices, ranges);

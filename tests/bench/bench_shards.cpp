@@ -1,7 +1,8 @@
 // Casts and fused steps of a flat shard on this machine's GPU, as shares of the same run's copy
-// bandwidth: one of eight owners of all layers' weights, laid one after the other and cut into
-// equal parts, as a distributed optimizer has them. And what the owners reduce, beside one float a
-// block. The reduction itself is left out.
+// bandwidth: one of eight owners of Llama's layers, laid one after the other and cut into equal
+// parts, as a distributed optimizer has them. And what the owners reduce, beside one float a block;
+// that depends on which rows the cuts fall into, so also the mean over places in front of which
+// other parameters may push them. The reduction itself is left out.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -39,19 +40,47 @@ int64_t blocks_of(const nc_layout& layout, Extent matrix) {
   return ceil_div(matrix.rows, layout.block_rows) * ceil_div(matrix.columns, layout.block_columns);
 }
 
+// Of all weights, with one float for each.
+int64_t block_bytes(const nc_format& format) {
+  int64_t blocks = 0;
+  for (const Extent matrix : all_layers()) {
+    blocks += blocks_of(format.rowwise, matrix);
+    if (!format.columnwise_derived) blocks += blocks_of(format.columnwise, matrix);
+  }
+  return 4 * blocks;
+}
+
+// What the owners reduce.
+int64_t reduced_bytes(const nc_format& format, int64_t ahead) {
+  int64_t floats = format.tensor_amax != 0 ? std::ssize(all_layers()) : 0;
+  for (const Piece& piece : pieces_of(kOwner, ahead)) {
+    const Cuts cuts(format, piece.matrix, !format.columnwise_derived, piece.cuts, 0);
+    floats += cuts.amaxes() + cuts.values();
+  }
+  return 4 * floats;
+}
+
+// The mean, where the cuts may fall anywhere: between them lie half a layer's elements.
+double reduced_bytes_anywhere(const nc_format& format) {
+  constexpr int64_t kPlaces = 512;
+  const int64_t step = elements_of_layers() / kLayers / kPlaces;
+  double sum = 0;
+  for (int64_t i = 0; i < kPlaces; ++i)
+    sum += static_cast<double>(reduced_bytes(format, i * step + i));
+  return sum / static_cast<double>(kPlaces);
+}
+
 // The owner's shards in one format, and the launches over them.
 class Owner {
  public:
-  Owner(const nc_plugin& plugin, const State& state, int64_t share)
+  Owner(const nc_plugin& plugin, const State& state)
       : format_(*plugin.format), machine_(*plugin.cuda) {
     const bool columnwise = !format_.columnwise_derived;
     std::vector<Cuts> cuts;
     std::vector<nc_seams> seams;
-    for (const Piece& piece : pieces_of(share)) {
+    for (const Piece& piece : pieces_of()) {
       const Cuts of_piece(format_, piece.matrix, columnwise, piece.cuts, slots_);
       slots_ += of_piece.amaxes() + of_piece.values();
-      blocks_ += blocks_of(format_.rowwise, piece.matrix) +
-                 (columnwise ? blocks_of(format_.columnwise, piece.matrix) : 0);
       if (piece.begin == piece.end) continue;
       add(piece, state, columnwise);
       cuts.push_back(of_piece);
@@ -92,9 +121,6 @@ class Owner {
   // Bytes that one element makes memory move.
   double cast_bytes() const { return (reads_twice() ? 8 : 4) + written(); }
   double step_bytes() const { return (reads_twice() ? 30 : 26) + written(); }
-
-  int64_t reduced_bytes() const { return 4 * (slots_ + (spans() ? std::ssize(all_layers()) : 0)); }
-  int64_t block_bytes() const { return 4 * blocks_; }
 
  private:
   bool spans() const { return format_.tensor_amax != 0; }
@@ -145,44 +171,54 @@ class Owner {
   std::unique_ptr<DeviceArray<nc_seams>> seams_;
   std::unique_ptr<DeviceArray<nc_history>> histories_;
   std::unique_ptr<DeviceArray<float>> amaxes_, exchange_;
-  int64_t slots_ = 0, blocks_ = 0, own_ = 0;
+  int64_t slots_ = 0, own_ = 0;
   double written_ = 0;
 };
 
+int64_t elements_of_owner() {
+  int64_t elements = 0;
+  for (const Piece& piece : pieces_of()) elements += piece.end - piece.begin;
+  return elements;
+}
+
 class Bench {
  public:
-  Bench() : share_(elements_of_layers() / kOwners), state_(static_cast<size_t>(share_)) {
+  Bench() : share_(elements_of_owner()), state_(static_cast<size_t>(share_)) {
     check(cudaStreamCreate(&stream_), "stream");
     const Copy copy;
     copy_ = copy.rate(stream_);
     std::printf("copy %.0f GB/s (read plus written); %.0fM of %.0fM parameters\n", copy_ / 1e9,
                 static_cast<double>(share_) / 1e6, static_cast<double>(elements_of_layers()) / 1e6);
-    std::printf("%-24s %9s %17s %8s %8s %8s %10s %12s\n", "flat shards", "ms", "10 to 90 %",
-                "B/param", "of copy", "kernels", "B reduced", "times fewer");
+    std::printf("%-24s %9s %17s %8s %8s %8s %10s %12s %9s\n", "flat shards", "ms", "10 to 90 %",
+                "B/param", "of copy", "kernels", "B reduced", "times fewer", "anywhere");
   }
 
   void run(const nc_plugin& plugin) {
-    Owner owner(plugin, state_, share_);
-    const std::string name = plugin.format->name;
-    report(name, owner.cast_bytes(), owner,
+    Owner owner(plugin, state_);
+    const nc_format& format = *plugin.format;
+    report(format.name, owner.cast_bytes(),
            [&](cudaStream_t stream) { return owner.cast(stream); });
-    report(name + ": step", owner.step_bytes(), owner,
+    report_reduced(format);
+    report(std::string(format.name) + ": step", owner.step_bytes(),
            [&](cudaStream_t stream) { return owner.step(stream); });
+    std::printf("\n");
+    std::fflush(stdout);
   }
 
  private:
-  void report(const std::string& name, double bytes_per_parameter, const Owner& owner,
-              const Work& work) {
+  void report(const std::string& name, double bytes_per_parameter, const Work& work) {
     const Time time = measure(stream_, work);
     const double rate = bytes_per_parameter * static_cast<double>(share_) / time.median * 1e3;
-    const int64_t reduced = owner.reduced_bytes();
-    std::printf("%-24s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d %10lld %12.0f\n", name.c_str(),
-                time.median, time.low, time.high, bytes_per_parameter, 100 * rate / copy_,
-                kernels_of(stream_, work), static_cast<long long>(reduced),
-                reduced == 0
-                    ? 0.0
-                    : static_cast<double>(owner.block_bytes()) / static_cast<double>(reduced));
-    std::fflush(stdout);
+    std::printf("%-24s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d", name.c_str(), time.median, time.low,
+                time.high, bytes_per_parameter, 100 * rate / copy_, kernels_of(stream_, work));
+  }
+
+  static void report_reduced(const nc_format& format) {
+    const auto all = static_cast<double>(block_bytes(format));
+    const int64_t reduced = reduced_bytes(format, 0);
+    const auto fewer = [&](double bytes) { return bytes == 0 ? 0.0 : all / bytes; };
+    std::printf(" %10lld %12.0f %9.0f\n", static_cast<long long>(reduced),
+                fewer(static_cast<double>(reduced)), fewer(reduced_bytes_anywhere(format)));
   }
 
   int64_t share_;

@@ -1,5 +1,5 @@
-// The flat shards of the benchmarks: all layers' weights, laid one after the other and cut into
-// equal parts, as a distributed optimizer has them.
+// The flat shards of the benchmarks: all parameters of Llama's layers in their order, one after the
+// other, cut into equal parts, as a distributed optimizer has them.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,11 @@
 namespace narrowcast::test {
 
 inline constexpr int64_t kOwners = 8, kOwner = 3;
+
+// Plain, of as many elements as the layers are wide. One lies ahead of the attention's weights, one
+// ahead of the others'.
+inline constexpr int64_t kNorm = 4096;
+inline constexpr int kAheadOfMlp = 4;  // in kLayer
 
 // A weight's place among all, and the part of it that an owner has.
 struct Piece {
@@ -24,13 +29,15 @@ inline int64_t elements_of_layers() {
   return elements;
 }
 
-// Norms and the like lie ahead of them, so that no cut falls on a whole row.
-inline constexpr int64_t kAhead = 64 * 201;
-
-inline std::vector<Piece> pieces_of(int64_t share, int64_t owner = kOwner) {
+// `ahead`: elements of other parameters in front of the first layer.
+inline std::vector<Piece> pieces_of(int64_t owner = kOwner, int64_t ahead = 0) {
+  const int64_t share = (ahead + elements_of_layers() + kLayers * 2 * kNorm) / kOwners;
   std::vector<Piece> pieces;
-  int64_t first = kAhead;
+  int64_t first = ahead;
+  int place = 0;
   for (const Extent matrix : all_layers()) {
+    if (place == 0 || place == kAheadOfMlp) first += kNorm;
+    place = (place + 1) % static_cast<int>(std::size(kLayer));
     const int64_t elements = matrix.rows * matrix.columns;
     const auto within = [&](int64_t at) { return std::clamp<int64_t>(at - first, 0, elements); };
     // What lies behind the last share is the last owner's.

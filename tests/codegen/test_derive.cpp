@@ -1,4 +1,4 @@
-// What follows from each of the fifteen formats, against the tables of docs/numerics.md.
+// What follows from each format of spec/, against the tables of docs/numerics.md.
 #include "codegen/derive.hpp"
 #include "runtime/geometry/geometry.hpp"
 #include "specs.hpp"
@@ -17,6 +17,7 @@ constexpr Shapes kShapes[] = {
     {"fp8_e4m3_delayed", {"(300, 520)", "(1,)", "(520, 300)", "(1,)"}},
     {"fp8_block128", {"(300, 520)", "(3, 8)", "(520, 300)", "(5, 4)"}},
     {"fp8_block1x128", {"(300, 520)", "(5, 300)", "(520, 300)", "(3, 520)"}},
+    {"fp8_block1x128_128x128", {"(300, 520)", "(5, 300)", "(520, 300)", "(5, 4)"}},
     {"mxfp8_e4m3", {"(300, 520)", "(384, 20)", "(300, 520)", "(12, 640)"}},
     {"mxfp8_e5m2", {"(300, 520)", "(384, 20)", "(300, 520)", "(12, 640)"}},
     {"mxfp8_2d", {"(300, 520)", "(384, 20)", "(300, 520)", "(12, 640)"}},
@@ -58,6 +59,7 @@ constexpr Facts kFacts[] = {
     {"fp8_e4m3_delayed", 8, 8, 1, 1, 1, true, true, 1, 32, 1},
     {"fp8_block128", 8.001953125, 8.001953125, 128, 128, 128, true, false, 1, 128, 1},
     {"fp8_block1x128", 8.25, 8.25, 128, 128, 128, false, false, 1, 128, 1},
+    {"fp8_block1x128_128x128", 8.25, 8.25, 128, 128, 128, false, false, 1, 128, 1},
     {"mxfp8_e4m3", 8.25, 8.25, 32, 32, 32, false, false, 1, 32, 1},
     {"mxfp8_e5m2", 8.25, 8.25, 32, 32, 32, false, false, 1, 32, 1},
     {"mxfp8_2d", 8.25, 8.0078125, 32, 32, 32, true, false, 1, 32, 1},

@@ -1,4 +1,4 @@
-// The generated text, of the fifteen formats and of specs that strain it.
+// The generated text, of the formats of spec/ and of specs that strain it.
 #include <unistd.h>
 
 #include <cstdio>

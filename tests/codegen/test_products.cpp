@@ -27,10 +27,10 @@ constexpr Kinds kKinds[] = {
      false,
      {NC_TENSOR_BY_TENSOR, NC_TENSOR_BY_TENSOR, NC_TENSOR_BY_TENSOR}},
     {"fp8_block128",
-     "fp8_block1x128",
+     "fp8_block1x128_128x128",
      "fp8_block1x128",
      false,
-     {NC_1X128_BY_128X128, NC_1X128_BY_128X128, NC_1X128_BY_1X128}},
+     {NC_1X128_BY_128X128, NC_1X128_BY_128X128, NC_1X128_BY_128X128}},
     {"mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3", false, {NC_1X32_E8M0, NC_1X32_E8M0, NC_1X32_E8M0}},
     {"mxfp8_2d", "mxfp8_e4m3", "mxfp8_e4m3", false, {NC_1X32_E8M0, NC_1X32_E8M0, NC_1X32_E8M0}},
     {"nvfp4", "nvfp4_1d", "nvfp4_1d", true, {NC_1X16_E4M3, NC_1X16_E4M3, NC_1X16_E4M3}},
@@ -83,6 +83,9 @@ TEST_CASE("operands that no unit takes together") {
         Found{NC_1X128_BY_1X128, NC_1X128_BY_1X128, NC_1X128_BY_1X128});
   CHECK(kinds(with_products("fp8_block128", "self", "self")) ==
         Found{NC_DECODED, NC_DECODED, NC_DECODED});
+  // A weight's gradient in groups alone, where the input is in groups both ways.
+  CHECK(kinds(with_products("fp8_block128", "fp8_block1x128", "fp8_block1x128")) ==
+        Found{NC_1X128_BY_128X128, NC_1X128_BY_128X128, NC_1X128_BY_1X128});
   CHECK(kinds(with_products("mxfp4", "self", "self")) == Found{NC_DECODED, NC_DECODED, NC_DECODED});
   CHECK(kinds(with_products("nvfp4", "mxfp8_e4m3", "nvfp4_1d")) ==
         Found{NC_DECODED, NC_1X16_E4M3, NC_DECODED});
@@ -130,6 +133,10 @@ TEST_CASE("decoded values in significant bits") {
   }
 }
 
+std::string spec_path(const std::string& name) {
+  return (kSource / "spec" / (name + ".toml")).string();
+}
+
 TEST_CASE("names are those of the specs given, and of the folder that may be named") {
   const fs::path folder = fs::temp_directory_path() / "narrowcast_test_products";
   fs::remove_all(folder);
@@ -143,9 +150,10 @@ TEST_CASE("names are those of the specs given, and of the folder that may be nam
   CHECK(errors.str().find("names no format: \"fp8_block1x128\"") != std::string::npos);
   CHECK(load_plans({mine.string()}, (kSource / "spec").string(), errors));
   const auto both =
-      load_plans({mine.string(), (kSource / "spec" / "fp8_block1x128.toml").string()}, "", errors);
+      load_plans({mine.string(), spec_path("fp8_block1x128"), spec_path("fp8_block1x128_128x128")},
+                 "", errors);
   REQUIRE(both);
-  CHECK((*both)[1].products.product[0].kind == NC_1X128_BY_128X128);
+  CHECK(both->back().products.product[0].kind == NC_1X128_BY_128X128);
   fs::remove_all(folder);
 }
 

@@ -1,4 +1,4 @@
-"""The fifteen formats as the table of docs/numerics.md lists them; spec files must agree."""
+"""The formats as the table of docs/numerics.md lists them; spec files must agree."""
 
 from reference.formats import format_from
 
@@ -62,6 +62,13 @@ _TABLE = {
             "transposed": True,
             "scale_transposed": False,
         },
+    },
+    "fp8_block1x128_128x128": {
+        "element": "e4m3",
+        "scale": "f32",
+        "rule": "rceil",
+        "rowwise": {"block": [1, 128], "scale_pad": [1, 4], "scale_transposed": True},
+        "columnwise": {"block": [128, 128], "scale_pad": [1, 4], "transposed": True},
     },
     "mxfp8_e4m3": {**_mx("e4m3", _STRAIGHT), "rule": "rceil"},
     "mxfp8_e5m2": {**_mx("e5m2", _STRAIGHT), "rule": "rceil"},

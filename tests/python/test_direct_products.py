@@ -16,6 +16,7 @@ from narrowcast import _C
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no unit")
 
 TENSOR, SQUARES, GROUPS = "fp8_e4m3", "fp8_block128", "fp8_block1x128"
+MIXED = "fp8_block1x128_128x128"  # in squares for the sum over rows
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
@@ -35,13 +36,14 @@ CASES = {
     "one scale each": (TENSOR, TENSOR, False),
     "one of them e5m2": ("fp8_e5m2", TENSOR, False),
     "1x128 by 128x128": (GROUPS, SQUARES, False),
+    "1x128 by 128x128, over rows": (GROUPS, MIXED, True),
     "1x128 by 1x128": (GROUPS, GROUPS, True),
 }
 
 
 def kind_of(a, b):
     """The kind of a product of two formats (the number of a Product)."""
-    return 1 if TENSOR in (a, b) else 2 if b == SQUARES else 3
+    return 1 if TENSOR in (a, b) else 3 if b == GROUPS else 2
 
 
 def products(a_format, b_format, columnwise, rows, summed, columns, dtype):
