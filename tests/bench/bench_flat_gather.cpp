@@ -63,8 +63,7 @@ class Bench {
     FlatRanges ranges;
     for (int64_t owner = 0; owner < kOwners; ++owner) {
       auto& of_owner = ranges.emplace_back();
-      for (const Piece& piece : pieces_of(owner))
-        of_owner.emplace_back(piece.begin, piece.end);
+      for (const Piece& piece : pieces_of(owner)) of_owner.emplace_back(piece.begin, piece.end);
     }
     const FlatPayloads layout(matrices, ranges);
     const DeviceArray<uint8_t> payloads(static_cast<size_t>(kOwners * layout.bytes()));
