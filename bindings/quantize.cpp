@@ -1,6 +1,4 @@
 // Casts over lists of matrices of one format on one device, and what goes with them.
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 
 #include "bindings/activation.hpp"
@@ -26,8 +24,7 @@ class CastList {
   OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into,
                              const OptionalTensor& skip) {
     if (!first().facts().tensor_amax) return std::nullopt;
-    const auto floats = at::TensorOptions().dtype(at::kFloat).device(table_.device());
-    at::Tensor amaxes = into ? *into : at::zeros({std::ssize(matrices_)}, floats);
+    at::Tensor amaxes = into ? *into : zeros_of(std::ssize(matrices_), table_.device());
     nc_launch options{};
     options.amax = one_each(amaxes, "the tensor of amaxes");
     options.source_bf16 = source_bf16;
