@@ -157,10 +157,16 @@ Plan derive(const Format& format) {
   plan.shard_row_step = plan.columnwise_derived ? rowwise_step.rows : plan.row_step;
   plan.column_step = std::lcm(rowwise_step.columns, columnwise_step.columns);
 
-  const Layout& layout = plan.rowwise;
-  plan.bits_per_element =
-      bits_per_element(layout, layout.scale_per_rows * layout.scale_per_columns);
-  plan.wire_bits_per_element = bits_per_element(layout, layout.block_rows * layout.block_columns);
+  const auto stored_bits = [](const Layout& usage) {
+    return bits_per_element(usage, usage.scale_per_rows * usage.scale_per_columns);
+  };
+  const auto wire_bits = [](const Layout& usage) {
+    return bits_per_element(usage, usage.block_rows * usage.block_columns);
+  };
+  plan.bits_per_element = stored_bits(plan.rowwise);
+  plan.columnwise_bits = stored_bits(plan.columnwise);
+  plan.wire_bits_per_element = wire_bits(plan.rowwise);
+  plan.columnwise_wire_bits = wire_bits(plan.columnwise);
 
   // A delayed scale comes from earlier steps, so the cast need not wait for this step's amax.
   plan.optimizer_passes = plan.tensor_amax && !plan.delayed_amax ? 2 : 1;

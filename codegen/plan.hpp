@@ -131,9 +131,11 @@ struct Plan {
   int64_t column_step;     // columns at whose multiples both usages can be cut
   double bits_per_element;       // the rowwise usage as stored, without padding
   double wire_bits_per_element;  // the same, without repetition
-  int optimizer_passes;          // kernels of a step: 2 if the cast must wait for the tensor's amax
-  int64_t tile_rows;             // of the GPU's tile, and of the CPU's
-  int64_t strip_tiles;           // that a thread block of the GPU casts, one below the other
+  double columnwise_bits;        // as stored, without padding
+  double columnwise_wire_bits;
+  int optimizer_passes;  // kernels of a step: 2 if the cast must wait for the tensor's amax
+  int64_t tile_rows;     // of the GPU's tile, and of the CPU's
+  int64_t strip_tiles;   // that a thread block of the GPU casts, one below the other
 
   float tensor_range;        // two levels: what the tensor scale brings the amax to; else 0
   int32_t significant_bits;  // of a decoded value, a scale that spans the tensor left aside

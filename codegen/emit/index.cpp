@@ -45,7 +45,7 @@ std::string emit_index(std::span<const Plan> plans) {
     $rows$
 
     - **blocks**: elements that share a scale, rows x columns; two where the usages differ, rowwise first.
-    - **bits**: of an element of one usage, its share of the scales included, as stored and without padding; **on the wire**: as a gather carries it, each scale once.
+    - **bits**: of an element of one usage (of rowwise, where they differ), its share of the scales included, as stored and without padding; **on the wire**: as a gather carries it, each scale once.
     - **gather**: *rowwise*: every all-gather carries the rowwise bytes, and columnwise is derived from them. *by pass*: the forward gathers rowwise, the backward columnwise.
     - **row step**: a matrix can be cut at multiples of so many rows. **passes**: kernels of an optimizer step.
     - **relative error**, **signal to noise**: of rowwise. $method$

@@ -8,6 +8,28 @@
 namespace narrowcast::codegen {
 namespace {
 
+// Rows of the table: of each usage, where they differ.
+std::string bits_rows(const Plan& plan) {
+  const auto row = [](const std::string& what, double bits) {
+    return "| bits an element" + what + " | " + number_text(bits) + " |";
+  };
+  if (plan.columnwise_bits == plan.bits_per_element &&
+      plan.columnwise_wire_bits == plan.wire_bits_per_element)
+    return row(", one usage as stored", plan.bits_per_element) + "\n" +
+           row(" on the wire", plan.wire_bits_per_element);
+  return row(", rowwise as stored", plan.bits_per_element) + "\n" +
+         row(", rowwise on the wire", plan.wire_bits_per_element) + "\n" +
+         row(", columnwise as stored", plan.columnwise_bits) + "\n" +
+         row(", columnwise on the wire", plan.columnwise_wire_bits);
+}
+
+std::string filled_text(const Plan& plan) {
+  const bool differ = plan.columnwise_wire_bits != plan.wire_bits_per_element;
+  if (plan.gather == Gather::kRowwise || !differ) return "";
+  return " FSDP2 fixes the size of a payload once for both passes: that of the smaller is filled "
+         "up.";
+}
+
 std::string facts(const Plan& plan) {
   const Accuracies accuracy = accuracy_of(plan);
   return fill(R"text(
@@ -18,8 +40,7 @@ std::string facts(const Plan& plan) {
     | rule from amax to scale | $rule$, $amax$ amax |
     | rowwise block | $rowwise$ |
     | columnwise block | $columnwise$ |
-    | bits an element, one usage as stored | $bits$ |
-    | bits an element on the wire | $wire_bits$ |
+    $bits$
     | gather | $gather$ |
     | row step | $row_step$ |
     | row step of a shard | $shard_row_step$ |
@@ -34,8 +55,7 @@ std::string facts(const Plan& plan) {
                {"amax", std::string(word_of(plan.amax))},
                {"rowwise", block_text(plan.rowwise)},
                {"columnwise", block_text(plan.columnwise)},
-               {"bits", number_text(plan.bits_per_element)},
-               {"wire_bits", number_text(plan.wire_bits_per_element)},
+               {"bits", bits_rows(plan)},
                {"gather", gather_text(plan)},
                {"row_step", std::to_string(plan.row_step)},
                {"shard_row_step", std::to_string(plan.shard_row_step)},
@@ -173,7 +193,7 @@ std::string emit_page(const Plan& plan) {
     |---|---|---|---|
     $phases$
 
-    A scale travels once a block, without padding; the bytes are those of all shards together, before FSDP2 makes them equally long.
+    A scale travels once a block, without padding; the bytes are those of all shards together, before FSDP2 makes them equally long.$filled$
     $optimizer_reason$ $amax_reason$
 
     ## Flat shards
@@ -203,6 +223,7 @@ std::string emit_page(const Plan& plan) {
                  {"rules", rule_rows(plan)},
                  {"gather_reason", plan.reasons.gather},
                  {"phases", phase_rows(plan)},
+                 {"filled", filled_text(plan)},
                  {"optimizer_reason", plan.reasons.optimizer_passes},
                  {"amax_reason", plan.reasons.amax},
                  {"flat_shards", plan.reasons.flat_shards},

@@ -52,15 +52,24 @@ def test_errors_are_those_of_the_reference(name, sample):
         assert facts[f"relative error on Gaussian data, {usage}"] == expected
 
 
+def stored_bits(facts):
+    """Of rowwise, where the usages differ."""
+    both = facts.get("bits an element, one usage as stored")
+    return both or facts["bits an element, rowwise as stored"]
+
+
+def wire_bits(facts):
+    both = facts.get("bits an element on the wire")
+    return both or facts["bits an element, rowwise on the wire"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_facts_are_those_of_the_plugin(name):
     f, facts = nc.format(name), pages.facts(name)
-    assert float(facts["bits an element, one usage as stored"]) == pytest.approx(
-        f.bits_per_element, rel=1e-5
-    )
-    assert float(facts["bits an element on the wire"]) == pytest.approx(
-        f.wire_bits_per_element, rel=1e-5
-    )
+    assert float(stored_bits(facts)) == pytest.approx(f.bits_per_element, rel=1e-5)
+    assert float(wire_bits(facts)) == pytest.approx(f.wire_bits_per_element, rel=1e-5)
+    on_the_wire = float(facts.get("bits an element, columnwise on the wire", wire_bits(facts)))
+    assert on_the_wire == pytest.approx(f.columnwise.wire_bits, rel=1e-5)
     assert int(facts["row step"]) == f.row_step
     assert facts["gather"] == f.gather
 
@@ -109,8 +118,8 @@ def test_the_index_compares_all_formats():
         assert row[1] == facts["scale"]
         assert blocks_.split(" and ")[0] == facts["rowwise block"]
         assert blocks_.split(" and ")[-1] == facts["columnwise block"]
-        assert bits == facts["bits an element, one usage as stored"]
-        assert wire == facts["bits an element on the wire"]
+        assert bits == stored_bits(facts)
+        assert wire == wire_bits(facts)
         assert gather == facts["gather"]
         assert row_step == facts["row step"]
         assert passes == facts["passes of an optimizer step"]

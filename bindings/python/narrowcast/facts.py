@@ -18,6 +18,14 @@ class UsageLayout:
     element_bits: int
     scale_bytes: int
 
+    @property
+    def wire_bits(self) -> float:
+        """Of an element in a gather: a scale travels once a block, one of the tensor not at all."""
+        if self.block == "tensor":
+            return self.element_bits
+        rows, columns = self.block
+        return self.element_bits + 8 * self.scale_bytes / (rows * columns)
+
 
 @dataclass(frozen=True)
 class Outcome:

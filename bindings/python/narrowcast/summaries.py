@@ -161,6 +161,11 @@ def _gathered(group, parameter) -> int:
     elements = torch_names.whole_shape(parameter).numel()
     if store is None:
         return gathers * elements * torch_names.gathered_dtype(parameter).itemsize
-    serves_both = kept or store.place is not None or likeness.is_recomputed(group, store)
-    usages = 2 if serves_both and not store.format.columnwise_derived else 1
-    return round(gathers * usages * elements * store.format.wire_bits_per_element / 8)
+    rowwise, columnwise = store.format.rowwise.wire_bits, store.format.columnwise.wire_bits
+    if store.format.columnwise_derived:
+        bits = rowwise
+    elif kept or store.place is not None or likeness.is_recomputed(group, store):
+        bits = rowwise + columnwise
+    else:  # FSDP2 fixes a payload's size once: that of the smaller is filled up
+        bits = max(rowwise, columnwise)
+    return round(gathers * elements * bits / 8)
