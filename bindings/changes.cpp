@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/kept_work.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_tensors.hpp"
 
@@ -39,6 +40,13 @@ class Watch {
   std::vector<std::pair<c10::VariableVersion, uint32_t>> written_;
 };
 
+// torch counts what is written to a tensor that is made around another, as a DTensor is, for that
+// alone. With one count for both whoever watches the inner one sees it.
+void share_count(const at::Tensor& outer, const at::Tensor& inner) {
+  if (outer.is_inference() || inner.is_inference()) return;  // torch counts nothing of those
+  outer.unsafeGetTensorImpl()->set_version_counter(inner.unsafeGetTensorImpl()->version_counter());
+}
+
 }  // namespace
 
 void bind_changes(py::module_& module) {
@@ -46,6 +54,10 @@ void bind_changes(py::module_& module) {
              "A tensor looks at another store, a store has other parts, or bytes are stale.");
   module.def(
       "changes", [] { return changes; }, "How many have been noted.");
+  module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
+             "From now on torch counts a write to either as one to both.");
+  module.def("keep_work", &keep_work, py::arg("work"),
+             "Of a reduction on the CPU that has been waited for: bindings/kept_work.hpp.");
   py::class_<Watch>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

@@ -2,6 +2,7 @@
 // runs: the handler of a signal, which may raise between any two of its instructions, cannot part
 // masters from their count and their bytes.
 #include "bindings/adam_table.hpp"
+#include "bindings/kept_work.hpp"
 #include "bindings/module.hpp"
 #include "runtime/optimizer/plain.hpp"
 
@@ -25,11 +26,11 @@ class SharedAmaxes {
       : memory_(std::move(memory)), reduce_(std::move(reduce)) {}
 
   void reduce() {
-    // Kept until the next one: if gloo's thread dropped the last reference, it would take Python's
-    // lock to free a tensor, which aborts the process if the interpreter is exiting by then.
-    work_ = reduce_();
+    const py::object work = reduce_();
     // A GPU's reduction is on the present stream, and nobody has to wait.
-    if (memory_.is_cpu()) work_.attr("wait")();
+    if (!memory_.is_cpu()) return;
+    work.attr("wait")();
+    keep_work(work);
   }
 
   // The first float of what is reduced: if it is not 0, the amaxes are not to be used.
@@ -37,7 +38,7 @@ class SharedAmaxes {
 
  private:
   at::Tensor memory_;
-  py::object reduce_, work_;
+  py::object reduce_;
 };
 
 // A table's part in a step. `shared`: what the amaxes of shards are reduced in; `amax`: those of

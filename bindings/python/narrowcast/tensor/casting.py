@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 NEWEST_AMAX = slice(2, 3)  # of a history
 
-_last_reduction: dist.Work | None = None
-
 
 def decode(
     bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
@@ -117,7 +115,4 @@ def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
     if amaxes.is_cuda:
         return
     work.wait()
-    # Kept until the next one: if gloo's thread dropped the last reference, it would take Python's
-    # lock to free a tensor, which aborts the process if the interpreter is exiting by then.
-    global _last_reduction
-    _last_reduction = work
+    _C.keep_work(work)

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as box_over
 
-from narrowcast import callers
+from narrowcast import _C, callers
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,9 +26,18 @@ def device_of(parameter: torch.Tensor) -> torch.device:
 
 
 def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """A tensor distributed as a parameter is, with this local part, where that is."""
+    """A tensor distributed as a parameter is, with this local part, where that is. A write to it is
+    counted as one to that.
+    """
     if not isinstance(parameter, DTensor):
         return local
+    with torch.inference_mode(False):
+        made = _around(parameter, local)
+    _C.share_count(made, local)
+    return made
+
+
+def _around(parameter: DTensor, local: torch.Tensor) -> DTensor:
     if local.device.type != parameter.device_mesh.device_type:
         # With CPUOffloadPolicy shards lie elsewhere than gathers, and from_local would move them.
         meta = TensorMeta(parameter.shape, parameter.stride(), local.dtype)

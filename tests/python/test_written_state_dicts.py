@@ -1,0 +1,61 @@
+"""What is written to values of a sharded model's state dict, or to masters of the optimizer's, is
+the weight's, as with plain weights: DTensors, of which torch counts the writes apart.
+"""
+
+import pytest
+import torch
+
+import narrowcast as nc
+import ranks
+from lone_writes import assert_whole, expected_forward, forward, model_for, weights
+from models import same
+
+WAYS = {
+    "zero_": lambda value: value.zero_(),
+    "of what is detached": lambda value: value.detach().mul_(3),
+    "copy_": lambda value: value.copy_(value * 3),
+    "lerp_": lambda value: value.lerp_(value * 3, 0.5),
+    "foreach of the local part": lambda value: torch._foreach_mul_([value.to_local()], 3.0),
+    "of the local part": lambda value: value.to_local().mul_(3),
+}
+
+
+def of_models(mesh, format, way, ran, inference):
+    model = model_for(mesh, format)
+    before = forward(model, mesh) if ran else None
+    value = model.state_dict()["blocks.1.up.weight"]
+    with torch.inference_mode(inference), torch.no_grad():
+        WAYS[way](value)
+    got = forward(model, mesh)
+    assert before is None or not same(got, before)
+    assert same(got, expected_forward(mesh, model))
+    assert_whole(mesh, model)
+    with torch.no_grad():
+        WAYS[way](value)  # a value that was handed out before the last forward
+    assert same(forward(model, mesh), expected_forward(mesh, model))
+
+
+@pytest.mark.parametrize("ran", [False, True], ids=["at first", "later"])
+@pytest.mark.parametrize("way", WAYS)
+def test_values_of_a_model(format, device, way, ran):
+    ranks.run(2, device, of_models, format, way, ran, False)
+
+
+def test_values_in_inference_mode(format, device):
+    ranks.run(2, device, of_models, format, "zero_", True, True)
+
+
+def of_optimizers(mesh, format):
+    model = model_for(mesh, format)
+    optimizer = nc.FusedAdam(model.parameters())
+    optimizer.make_state()
+    forward(model, mesh)
+    with torch.no_grad():
+        for weight in weights(model).values():
+            optimizer.state[weight]["master"].mul_(3)
+    assert same(forward(model, mesh), expected_forward(mesh, model))
+    assert_whole(mesh, model)
+
+
+def test_masters_of_an_optimizer(format, device):
+    ranks.run(2, device, of_optimizers, format)
