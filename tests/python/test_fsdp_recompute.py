@@ -2,6 +2,8 @@
 on every rank and before the first wrong number.
 """
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -192,3 +194,27 @@ def evaluate_in_inference_mode(mesh, format):
 
 def test_evaluation_in_inference_mode(format, device):
     ranks.run(2, device, evaluate_in_inference_mode, format)
+
+
+def go_on_after_failure(mesh, format):
+    """A backward ends in an exception, which FSDP2 takes for one that goes on."""
+    model = shard(build(format), mesh, reshard_after_forward=True)
+    loss_of(model, 0).backward()
+
+    def fail(*_):
+        raise MemoryError
+
+    hook = model.blocks[1].register_full_backward_pre_hook(fail)
+    with contextlib.suppress(MemoryError):
+        loss_of(model, 0).backward()
+    hook.remove()
+    loss_of(model, 0).backward()
+
+
+def test_after_a_backward_that_failed(format):
+    if not needs_recompute(format):
+        ranks.run(2, "cpu", go_on_after_failure, format)
+        return
+    answers = ranks.errors(2, "cpu", go_on_after_failure, format)
+    assert_names_the_option(answers)
+    assert "ended in an exception" in answers[0][1]
