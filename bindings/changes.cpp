@@ -57,7 +57,7 @@ void bind_changes(py::module_& module) {
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
              "From now on torch counts a write to either as one to both.");
   module.def("keep_work", &keep_work, py::arg("work"),
-             "Of a reduction on the CPU that has been waited for: bindings/kept_work.hpp.");
+             "Of a reduction on the CPU, before it is waited for: bindings/kept_work.hpp.");
   py::class_<Watch>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

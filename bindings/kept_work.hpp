@@ -1,4 +1,4 @@
-// What keeps the work of reductions alive that have been waited for.
+// What keeps the work of reductions alive that ranks wait for.
 #pragma once
 
 #include <pybind11/pybind11.h>

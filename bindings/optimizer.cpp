@@ -29,8 +29,8 @@ class SharedAmaxes {
     const py::object work = reduce_();
     // A GPU's reduction is on the present stream, and nobody has to wait.
     if (!memory_.is_cpu()) return;
-    work.attr("wait")();
     keep_work(work);
+    work.attr("wait")();
   }
 
   // The first float of what is reduced: if it is not 0, the amaxes are not to be used.

@@ -114,5 +114,5 @@ def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
     work = reducer(amaxes, group)()
     if amaxes.is_cuda:
         return
-    work.wait()
     _C.keep_work(work)
+    work.wait()
