@@ -16,12 +16,10 @@ struct Payload {
 
 // A scale a block: neither padding nor repetition travels, nor a scale that spans the tensor, which
 // every rank has.
-Payload payload_of(const nc_layout& layout, Extent matrix) {
+Payload payload_of(const nc_layout& layout, double bits_per_element, Extent matrix) {
   const Extent data = data_shape(layout, matrix);
-  Payload payload{static_cast<double>(layout.element_bits), data.rows * data.columns};
+  Payload payload{bits_per_element, data.rows * data.columns};
   if (spans_tensor(layout)) return payload;
-  const double block = static_cast<double>(layout.block_rows * layout.block_columns);
-  payload.bits_per_element += 8.0 * layout.scale_bytes / block;
   payload.example_bytes += ceil_div(matrix.rows, layout.block_rows) *
                            ceil_div(matrix.columns, layout.block_columns) * layout.scale_bytes;
   return payload;
@@ -40,7 +38,7 @@ Phase phase(const char* name, const char* gathers, const Payload& payload) {
 
 std::vector<Phase> phases_of(const Plan& plan) {
   const Extent matrix{plan.example.rows, plan.example.columns};
-  const Payload rowwise = payload_of(plan.rowwise, matrix);
+  const Payload rowwise = payload_of(plan.rowwise, plan.wire_bits_per_element, matrix);
   if (plan.gather == Gather::kRowwise) {
     return {phase(kForward, "rowwise", rowwise),
             phase(kBackward, "rowwise; columnwise has the same values", rowwise),
@@ -48,7 +46,7 @@ std::vector<Phase> phases_of(const Plan& plan) {
             phase(kUnsharded, "rowwise in the forward, nothing in the backward", rowwise)};
   }
   // FSDP2 fixes a payload's size once, so the smaller of the two is filled up.
-  const Payload columnwise = payload_of(plan.columnwise, matrix);
+  const Payload columnwise = payload_of(plan.columnwise, plan.columnwise_wire_bits, matrix);
   const Payload either{std::max(rowwise.bits_per_element, columnwise.bits_per_element),
                        std::max(rowwise.example_bytes, columnwise.example_bytes)};
   const Payload both{rowwise.bits_per_element + columnwise.bits_per_element,
