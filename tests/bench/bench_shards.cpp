@@ -1,8 +1,8 @@
 // Casts and fused steps of a flat shard on this machine's GPU, as shares of the same run's copy
 // bandwidth: one of eight owners of Llama's layers, laid one after the other and cut into equal
 // parts, as a distributed optimizer has them. And what the owners reduce, beside one float a block;
-// that depends on which rows the cuts fall into, so also the mean over places in front of which
-// other parameters may push them. The reduction itself is left out.
+// that depends on which rows the cuts fall into, so also what it is on average where each may fall
+// anywhere. The reduction itself is left out.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -50,24 +50,36 @@ int64_t block_bytes(const nc_format& format) {
   return 4 * blocks;
 }
 
-// What the owners reduce.
-int64_t reduced_bytes(const nc_format& format, int64_t ahead) {
-  int64_t floats = format.tensor_amax != 0 ? std::ssize(all_layers()) : 0;
-  for (const Piece& piece : pieces_of(kOwner, ahead)) {
+// What owners tell each other of blocks and bytes that cuts divide.
+int64_t shared_floats(const nc_format& format, const std::vector<Piece>& pieces) {
+  int64_t floats = 0;
+  for (const Piece& piece : pieces) {
     const Cuts cuts(format, piece.matrix, !format.columnwise_derived, piece.cuts, 0);
     floats += cuts.amaxes() + cuts.values();
   }
-  return 4 * floats;
+  return floats;
 }
 
-// The mean, where the cuts may fall anywhere: between them lie half a layer's elements.
+int64_t tensor_floats(const nc_format& format) {
+  return format.tensor_amax != 0 ? std::ssize(all_layers()) : 0;
+}
+
+int64_t reduced_bytes(const nc_format& format) {
+  return 4 * (tensor_floats(format) + shared_floats(format, pieces_of()));
+}
+
+// The mean, where each cut falls on any element of all alike.
 double reduced_bytes_anywhere(const nc_format& format) {
-  constexpr int64_t kPlaces = 512;
-  const int64_t step = elements_of_layers() / kLayers / kPlaces;
-  double sum = 0;
-  for (int64_t i = 0; i < kPlaces; ++i)
-    sum += static_cast<double>(reduced_bytes(format, i * step + i));
-  return sum / static_cast<double>(kPlaces);
+  constexpr int64_t kPlaces = 4096;
+  const int64_t all = elements_of_layers() + elements_of_norms();
+  int64_t floats = 0;
+  for (int64_t i = 0; i < kPlaces; ++i) {
+    // A little further each time, so that columns and rows of blocks differ too.
+    const int64_t cut = all / kPlaces * i + i;
+    floats += shared_floats(format, pieces_with({cut}, 0, 0));
+  }
+  const double mean = static_cast<double>(floats) / static_cast<double>(kPlaces);
+  return 4 * (static_cast<double>(tensor_floats(format)) + (kOwners - 1) * mean);
 }
 
 // The owner's shards in one format, and the launches over them.
@@ -215,7 +227,7 @@ class Bench {
 
   static void report_reduced(const nc_format& format) {
     const auto all = static_cast<double>(block_bytes(format));
-    const int64_t reduced = reduced_bytes(format, 0);
+    const int64_t reduced = reduced_bytes(format);
     const auto fewer = [&](double bytes) { return bytes == 0 ? 0.0 : all / bytes; };
     std::printf(" %10lld %12.0f %9.0f\n", static_cast<long long>(reduced),
                 fewer(static_cast<double>(reduced)), fewer(reduced_bytes_anywhere(format)));

@@ -29,25 +29,33 @@ inline int64_t elements_of_layers() {
   return elements;
 }
 
-// `ahead`: elements of other parameters in front of the first layer.
-inline std::vector<Piece> pieces_of(int64_t owner = kOwner, int64_t ahead = 0) {
-  const int64_t share = (ahead + elements_of_layers() + kLayers * 2 * kNorm) / kOwners;
+inline constexpr int64_t elements_of_norms() { return int64_t{kLayers} * 2 * kNorm; }
+
+// The weights with these cuts through all parameters, and the parts from `begin` to `end`.
+inline std::vector<Piece> pieces_with(const std::vector<int64_t>& cuts, int64_t begin,
+                                      int64_t end) {
   std::vector<Piece> pieces;
-  int64_t first = ahead;
+  int64_t first = 0;
   int place = 0;
   for (const Extent matrix : all_layers()) {
     if (place == 0 || place == kAheadOfMlp) first += kNorm;
     place = (place + 1) % static_cast<int>(std::size(kLayer));
     const int64_t elements = matrix.rows * matrix.columns;
     const auto within = [&](int64_t at) { return std::clamp<int64_t>(at - first, 0, elements); };
-    // What lies behind the last share is the last owner's.
-    const int64_t end = owner + 1 == kOwners ? elements : within((owner + 1) * share);
-    Piece piece{matrix, {}, within(owner * share), end};
-    for (int64_t i = 1; i < kOwners; ++i) piece.cuts.push_back(within(i * share));
+    Piece piece{matrix, {}, within(begin), within(end)};
+    for (const int64_t cut : cuts) piece.cuts.push_back(within(cut));
     pieces.push_back(piece);
     first += elements;
   }
   return pieces;
+}
+
+inline std::vector<Piece> pieces_of(int64_t owner = kOwner) {
+  const int64_t all = elements_of_layers() + elements_of_norms(), share = all / kOwners;
+  std::vector<int64_t> cuts;
+  for (int64_t i = 1; i < kOwners; ++i) cuts.push_back(i * share);
+  // What lies behind the last share is the last owner's.
+  return pieces_with(cuts, owner * share, owner + 1 == kOwners ? all : (owner + 1) * share);
 }
 
 }  // namespace narrowcast::test
