@@ -33,15 +33,26 @@ inline py::object local_of(const py::object& tensor) {
   return is_dtensor(tensor) ? attribute(tensor, kLocalTensor) : tensor;
 }
 
-// The Bytes that a QuantizedTensor looks at; a null object for any other tensor.
-inline py::object bytes_of(const py::handle& tensor) {
+// What the store of a QuantizedTensor has by an interned name; a null object for any other tensor.
+inline py::object of_store(const py::handle& tensor, PyObject* name) {
   static PyObject* const kView = PyUnicode_InternFromString("_view");
   static PyObject* const kStore = PyUnicode_InternFromString("store");
-  static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
   const py::object view = attribute(tensor, kView);
   if (!view) return {};
   const py::object store = attribute(view, kStore);
-  return store ? attribute(store, kBytes) : py::object();
+  return store ? attribute(store, name) : py::object();
+}
+
+// The Bytes that a QuantizedTensor looks at.
+inline py::object bytes_of(const py::handle& tensor) {
+  static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
+  return of_store(tensor, kBytes);
+}
+
+// Its Master, or None.
+inline py::object master_of(const py::handle& tensor) {
+  static PyObject* const kMaster = PyUnicode_InternFromString("master");
+  return of_store(tensor, kMaster);
 }
 
 // The value of a Master of Python's.

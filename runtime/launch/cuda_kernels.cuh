@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/launch/cuda_codes.cuh"
+#include "runtime/launch/cuda_collect.cuh"
 #include "runtime/launch/cuda_history.cuh"
 #include "runtime/launch/cuda_largest.cuh"
 #include "runtime/launch/cuda_tiles.cuh"
@@ -45,10 +46,14 @@ struct CudaKernels {
     return l->stochastic ? run_cast<Stochastic>(l) : run_cast<Nearest>(l);
   }
   static const char* collect(const nc_launch* l) {
-    if constexpr (Sequence::kDelayedAmax) {
-      if (l->stochastic) return run<CollectAction<Stochastic>, kCastBlocks>(l);
+    if constexpr (!Sequence::kTensorAmax) {
+      return launch_tiles<collect_kernel<Sequence>>(l, kCollectThreads);
+    } else {
+      if constexpr (Sequence::kDelayedAmax) {
+        if (l->stochastic) return run<CollectAction<Stochastic>, kCastBlocks>(l);
+      }
+      return run<CollectAction<Nearest>, kCastBlocks>(l);
     }
-    return run<CollectAction<Nearest>, kCastBlocks>(l);
   }
   static const char* update(const nc_launch* l) {
     return l->stochastic ? run<UpdateAction<Stochastic>, kUpdateBlocks>(l)

@@ -1,8 +1,18 @@
 #include "runtime/launch/cuts.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace narrowcast {
+namespace {
+
+// Of how many elements a byte may hold bits.
+int64_t elements_in_byte(int64_t bits) {
+  constexpr int64_t kByte = 8;
+  return ceil_div(kByte - std::gcd(kByte, bits), bits) + 1;
+}
+
+}  // namespace
 
 Cuts::Cuts(const nc_format& format, Extent matrix, bool columnwise,
            const std::vector<int64_t>& cuts, int64_t first_slot)
@@ -19,18 +29,16 @@ Cuts::Cuts(const nc_format& format, Extent matrix, bool columnwise,
     for (const nc_layout& layout : layouts_) {
       const auto [band, range] = divided_blocks(layout, cut);
       if (range.begin >= range.end) continue;
-      const auto [known, is_new] = bands_.try_emplace(band, range);
-      known->second.begin = std::min(known->second.begin, range.begin);
-      known->second.end = std::max(known->second.end, range.end);
+      widen(bands_.try_emplace(band, range).first->second, range);
     }
-    const Range zone = divided_bytes(cut);
-    if (zone.begin < zone.end) zones_.try_emplace(zone.begin, zone);
+    if (const auto [group, zone] = divided_bytes(cut); zone.begin < zone.end)
+      widen(zones_.try_emplace(group, zone).first->second, zone);
   }
   for (auto& [band, range] : bands_) {
     range.slot = first_slot + amaxes_;
     amaxes_ += seam_of(band, range).rows * seam_of(band, range).columns;
   }
-  for (auto& [begin, zone] : zones_) {
+  for (auto& [group, zone] : zones_) {
     zone.slot = first_slot + amaxes_ + values_;
     values_ += zone.end - zone.begin;
   }
@@ -53,15 +61,25 @@ std::pair<Cuts::Band, Cuts::Range> Cuts::divided_blocks(const nc_layout& layout,
           {begin, end, 0}};
 }
 
-Cuts::Range Cuts::divided_bytes(int64_t cut) const {
-  Range widest{cut, cut, 0};
+void Cuts::widen(Range& range, const Range& by) {
+  range.begin = std::min(range.begin, by.begin);
+  range.end = std::max(range.end, by.end);
+}
+
+std::pair<int64_t, Cuts::Range> Cuts::divided_bytes(int64_t cut) const {
+  int64_t first = cut, widest = 0;
+  Range elements{cut, cut, 0};
   for (const nc_layout& layout : packed_) {
-    const int64_t group =
-        elements_per_group(layout) * (layout.transposed ? matrix_.columns : int64_t{1});
-    const int64_t begin = cut / group * group;
-    if (begin < cut && group > widest.end - widest.begin) widest = {begin, begin + group, 0};
+    const int64_t stride = layout.transposed ? matrix_.columns : int64_t{1};
+    const int64_t group = elements_per_group(layout) * stride, begin = cut / group * group;
+    if (begin == cut || group <= widest) continue;
+    // On either side of the cut, those with bits in the byte that it divides.
+    const int64_t beside = (elements_in_byte(layout.element_bits) - 1) * stride;
+    first = begin;
+    widest = group;
+    elements = {std::max(begin, cut - beside), std::min(begin + group, cut + beside), 0};
   }
-  return widest;
+  return {first, elements};
 }
 
 nc_seam Cuts::seam_of(const Band& band, const Range& range) const {
@@ -76,7 +94,7 @@ nc_seam Cuts::seam_of(const Band& band, const Range& range) const {
 }
 
 bool Cuts::divides_bytes(int64_t cut) const {
-  const Range zone = divided_bytes(cut);
+  const Range zone = divided_bytes(cut).second;
   return zone.begin < zone.end && cut < matrix_.rows * matrix_.columns;
 }
 
@@ -100,11 +118,12 @@ nc_seams Cuts::seams(int64_t begin, int64_t end) const {
         const Range& known = bands_.at(band);
         seams.blocks[used++] = seam_of(band, known);
       }
-      const Range zone = divided_bytes(cut);
-      if (zone.begin < zone.end) {
+      const auto [group, divided] = divided_bytes(cut);
+      if (divided.begin < divided.end) {
+        const Range& zone = zones_.at(group);
         seams.begin[side] = zone.begin;
         seams.end[side] = zone.end;
-        seams.slot[side] = zones_.at(zone.begin).slot;
+        seams.slot[side] = zone.slot;
       }
     }
     ++side;

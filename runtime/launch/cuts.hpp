@@ -45,15 +45,17 @@ class Cuts {
 
   // What a cut divides in one usage: a band, and where in it; an empty range if nothing.
   std::pair<Band, Range> divided_blocks(const nc_layout& layout, int64_t cut) const;
-  // Elements whose bytes a cut may divide, and their neighbours up to whole bytes.
-  Range divided_bytes(int64_t cut) const;
+  // The elements that have bits in the bytes that a cut divides, an empty range if there are none;
+  // and the first of the whole bytes that they fill with others.
+  std::pair<int64_t, Range> divided_bytes(int64_t cut) const;
+  static void widen(Range& range, const Range& by);
   nc_seam seam_of(const Band& band, const Range& range) const;
 
   Extent matrix_;
   std::vector<nc_layout> layouts_;  // that are written, and whose blocks a cut can divide
   std::vector<nc_layout> packed_;   // that are written, and whose bytes a cut can divide
   std::map<Band, Range> bands_;
-  std::map<int64_t, Range> zones_;  // by their first element
+  std::map<int64_t, Range> zones_;  // elements of divided bytes, by the first of their whole bytes
   int64_t amaxes_ = 0, values_ = 0;
 };
 

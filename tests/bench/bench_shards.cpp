@@ -1,8 +1,9 @@
 // Casts and fused steps of a flat shard on this machine's GPU, as shares of the same run's copy
-// bandwidth: one of eight owners of Llama's layers, laid one after the other and cut into equal
-// parts, as a distributed optimizer has them. And what the owners reduce, beside one float a block;
-// that depends on which rows the cuts fall into, so also what it is on average where each may fall
-// anywhere. The reduction itself is left out.
+// bandwidth, and of a copy of as many bytes, which has as long to begin and to end: one of eight
+// owners of Llama's layers, laid one after the other and cut into equal parts, as a distributed
+// optimizer has them. And what the owners reduce, beside one float a block; that depends on which
+// rows the cuts fall into, so also what it is on average where each may fall anywhere. The
+// reduction itself is left out.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "tests/bench/flat_layers.hpp"
 #include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
+#include "tests/bench/reduced_bytes.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
@@ -34,53 +36,6 @@ struct State {
   DeviceArray<float> master, exp_avg, exp_avg_sq;
   DeviceArray<Bf16> grad;
 };
-
-int64_t blocks_of(const nc_layout& layout, Extent matrix) {
-  if (spans_tensor(layout)) return 1;
-  return ceil_div(matrix.rows, layout.block_rows) * ceil_div(matrix.columns, layout.block_columns);
-}
-
-// Of all weights, with one float for each.
-int64_t block_bytes(const nc_format& format) {
-  int64_t blocks = 0;
-  for (const Extent matrix : all_layers()) {
-    blocks += blocks_of(format.rowwise, matrix);
-    if (!format.columnwise_derived) blocks += blocks_of(format.columnwise, matrix);
-  }
-  return 4 * blocks;
-}
-
-// What owners tell each other of blocks and bytes that cuts divide.
-int64_t shared_floats(const nc_format& format, const std::vector<Piece>& pieces) {
-  int64_t floats = 0;
-  for (const Piece& piece : pieces) {
-    const Cuts cuts(format, piece.matrix, !format.columnwise_derived, piece.cuts, 0);
-    floats += cuts.amaxes() + cuts.values();
-  }
-  return floats;
-}
-
-int64_t tensor_floats(const nc_format& format) {
-  return format.tensor_amax != 0 ? std::ssize(all_layers()) : 0;
-}
-
-int64_t reduced_bytes(const nc_format& format) {
-  return 4 * (tensor_floats(format) + shared_floats(format, pieces_of()));
-}
-
-// The mean, where each cut falls on any element of all alike.
-double reduced_bytes_anywhere(const nc_format& format) {
-  constexpr int64_t kPlaces = 4096;
-  const int64_t all = elements_of_layers() + elements_of_norms();
-  int64_t floats = 0;
-  for (int64_t i = 0; i < kPlaces; ++i) {
-    // A little further each time, so that columns and rows of blocks differ too.
-    const int64_t cut = all / kPlaces * i + i;
-    floats += shared_floats(format, pieces_with({cut}, 0, 0));
-  }
-  const double mean = static_cast<double>(floats) / static_cast<double>(kPlaces);
-  return 4 * (static_cast<double>(tensor_floats(format)) + (kOwners - 1) * mean);
-}
 
 // The owner's shards in one format, and the launches over them.
 class Owner {
@@ -197,12 +152,11 @@ class Bench {
  public:
   Bench() : share_(elements_of_owner()), state_(static_cast<size_t>(share_)) {
     check(cudaStreamCreate(&stream_), "stream");
-    const Copy copy;
-    copy_ = copy.rate(stream_);
-    std::printf("copy %.0f GB/s (read plus written); %.0fM of %.0fM parameters\n", copy_ / 1e9,
+    rate_ = copy_.rate(stream_);
+    std::printf("copy %.0f GB/s (read plus written); %.0fM of %.0fM parameters\n", rate_ / 1e9,
                 static_cast<double>(share_) / 1e6, static_cast<double>(elements_of_layers()) / 1e6);
-    std::printf("%-24s %9s %17s %8s %8s %8s %10s %12s %9s\n", "flat shards", "ms", "10 to 90 %",
-                "B/param", "of copy", "kernels", "B reduced", "times fewer", "anywhere");
+    std::printf("%-24s %9s %17s %8s %8s %8s %8s %10s %12s %9s\n", "flat shards", "ms", "10 to 90 %",
+                "B/param", "of copy", "as many", "kernels", "B reduced", "times fewer", "anywhere");
   }
 
   void run(const nc_plugin& plugin) {
@@ -220,9 +174,13 @@ class Bench {
  private:
   void report(const std::string& name, double bytes_per_parameter, const Work& work) {
     const Time time = measure(stream_, work);
-    const double rate = bytes_per_parameter * static_cast<double>(share_) / time.median * 1e3;
-    std::printf("%-24s %9.3f %8.3f %8.3f %8.2f %7.1f%% %8d", name.c_str(), time.median, time.low,
-                time.high, bytes_per_parameter, 100 * rate / copy_, kernels_of(stream_, work));
+    const double bytes = bytes_per_parameter * static_cast<double>(share_);
+    const Time copy = measure(stream_, [&](cudaStream_t stream) {
+      return copy_.run(stream, 0, static_cast<size_t>(bytes / 2));
+    });
+    std::printf("%-24s %9.3f %8.3f %8.3f %8.2f %7.1f%% %7.1f%% %8d", name.c_str(), time.median,
+                time.low, time.high, bytes_per_parameter, 100 * bytes / time.median * 1e3 / rate_,
+                100 * copy.median / time.median, kernels_of(stream_, work));
   }
 
   static void report_reduced(const nc_format& format) {
@@ -236,7 +194,8 @@ class Bench {
   int64_t share_;
   State state_;
   cudaStream_t stream_ = nullptr;
-  double copy_ = 0;
+  const Copy copy_;
+  double rate_ = 0;
 };
 
 }  // namespace

@@ -28,6 +28,22 @@ def test_writes_by_hand(format, device, where):
     assert_quantized(layer.weight.detach().cpu(), layer.weight.master.cpu(), where)
 
 
+@pytest.mark.parametrize("where", ["master", "part", "view", "state dict"])
+def test_writes_between_forward_and_backward(format, device, where):
+    """Whoever writes there has the backward refuse the weight, as torch does for plain ones."""
+    layer = nc.convert(nn.Linear(96, 64, bias=False), format).to(device)
+    x = torch.randn(4, 96, device=device, requires_grad=True)
+    y = layer(x).sum()
+    held = layer.state_dict()["weight"] if where == "state dict" else written(layer.weight, where)
+    with torch.no_grad():
+        held.mul_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    fresh = nc.convert(plain_of({"weight": layer.weight.master}), format).to(device)
+    gradients = [torch.autograd.grad(one(x).sum(), x)[0] for one in (layer, fresh)]
+    assert same(*gradients)
+
+
 def test_averages_by_hand(format):
     """Of a model that no optimizer steps."""
     model, average = (nc.convert(nn.Linear(96, 64, bias=False), format) for _ in range(2))

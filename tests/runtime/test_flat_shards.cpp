@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -151,6 +152,45 @@ TEST_CASE("the shard at the end of a matrix of more than 2^31 elements") {
                           static_cast<size_t>(bytes)) == 0);
     }
   }
+}
+
+// The elements, row by row, that have bits in the bytes of a usage: the first and the last of each.
+std::vector<std::pair<int64_t, int64_t>> elements_of_bytes(const nc_layout& layout, Extent matrix) {
+  std::map<int64_t, std::pair<int64_t, int64_t>> of_byte;
+  for (int64_t element = 0; element < matrix.rows * matrix.columns; ++element) {
+    const BitPosition first =
+        element_position(layout, matrix, element / matrix.columns, element % matrix.columns);
+    for (int64_t byte = first.byte; byte * 8 < first.byte * 8 + first.shift + layout.element_bits;
+         ++byte)
+      of_byte.try_emplace(byte, element, element).first->second.second = element;
+  }
+  std::vector<std::pair<int64_t, int64_t>> all;
+  for (const auto& [byte, elements] : of_byte) all.push_back(elements);
+  return all;
+}
+
+TEST_CASE("owners tell each other the values of elements that share a byte, and of no others") {
+  for_each_format(kSmall, [](const nc_plugin& plugin) {
+    const bool columnwise = !plugin.format->columnwise_derived;
+    std::vector<std::pair<int64_t, int64_t>> bytes =
+        elements_of_bytes(plugin.format->rowwise, kSmall);
+    if (columnwise) {
+      const auto more = elements_of_bytes(plugin.format->columnwise, kSmall);
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    }
+    for (int64_t cut = 1; cut < kElements; ++cut) {
+      int64_t begin = cut, end = cut;
+      for (const auto& [first, last] : bytes) {
+        if (first >= cut || last < cut) continue;
+        begin = std::min(begin, first);
+        end = std::max(end, last + 1);
+      }
+      const Cuts cuts(*plugin.format, kSmall, columnwise, {cut}, 0);
+      CAPTURE(cut);
+      REQUIRE(cuts.values() == end - begin);
+      REQUIRE(cuts.divides_bytes(cut) == (begin < end));
+    }
+  });
 }
 
 TEST_CASE("cuts at whole rows in multiples of the row step share nothing") {
