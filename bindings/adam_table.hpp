@@ -123,6 +123,9 @@ class AdamTable {
       if (!shards_) continue;
       const bool bytes_alone = machine().record_amax != nullptr;
       std::ranges::copy(shards_->ends(i, entries.back(), bytes_alone), std::back_inserter(ends));
+      // Who owns nothing cannot know at the update whether the others have a gradient; its scale is
+      // then made again, from the history that the step leaves behind.
+      if (bytes_alone && shards_->elements(i) == 0) ends.push_back(entries.back());
       owner_of_end_.resize(ends.size(), i);
     }
     table_.assign(std::move(entries));

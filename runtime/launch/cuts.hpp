@@ -37,7 +37,7 @@ class Cuts {
   struct Band {
     int64_t block_rows, block_columns, rows, columns;  // of a block; of what is divided as one
     int64_t index;                                     // of the row of such
-    auto operator<=>(const Band&) const = default;  // NOLINT(modernize-use-nullptr)
+    auto operator<=>(const Band&) const = default;     // NOLINT(modernize-use-nullptr)
   };
   struct Range {
     int64_t begin, end, slot;

@@ -52,6 +52,36 @@ def test_a_step_that_fails_on_one_rank(device):
     assert "lr -1.0" in second[0][1] and not changed
 
 
+def failing_of_two(mesh):
+    """One optimizer that was fused twice, as over two process groups."""
+    group, weights, masters, starts = mesh.get_group(), [], [], []
+    for place in range(2):
+        value = flat.value_of((64, 64), seed=place, special=False)
+        weights.append(nc.quantize(value, "mxfp4"))
+        master, start = flat.shards(value, [0, 1999, 64 * 64], mesh.get_local_rank())
+        masters.append(torch.nn.Parameter(master))
+        masters[-1].grad = torch.ones_like(master)
+        starts.append(start)
+    optimizer = nc.FusedAdam(masters)
+    for one in range(2):
+        some = slice(one, one + 1)
+        zero.fuse(optimizer, weights[some], masters[some], starts[some], group)
+    optimizer.step()
+    rate = optimizer.param_groups[0]["lr"]
+    if mesh.get_local_rank() == 1:
+        optimizer.param_groups[0]["lr"] = -1.0
+    kind, _ = error_of(optimizer.step)
+    optimizer.param_groups[0]["lr"] = rate
+    nc.quantize_master_weights(weights, masters, starts, group)
+    optimizer.step()
+    optimizer.step()
+    return kind
+
+
+def test_a_failure_is_heard_once_whatever_is_reduced():
+    assert ranks.run(2, "cpu", failing_of_two) == ["DisagreementError", "ValueError"]
+
+
 def other_seeds(mesh):
     options = {**STOCHASTIC, "seed": mesh.get_local_rank()}
     values = [flat.value_of((64, 128), special=False)]

@@ -89,6 +89,24 @@ def test_weights_without_a_gradient_stay(format, device):
     assert ranks.run(2, device, without_some, format) == ["", ""]
 
 
+def owned_by_one(mesh, name):
+    """Nobody has a gradient in the second step, and the last rank owns nothing."""
+    values = [flat.value_of((64, 128), special=False)]
+    whole = Whole(values, name, NEAREST)
+    parts = Flat(mesh, values, name, [[0, 64 * 128, 64 * 128]], NEAREST)
+    for step in range(3):
+        gradients = [None if step == 1 else gradient_of((64, 128), step, 0)]
+        parts.step(gradients)
+        whole.step(gradients)
+        if fault := parts.fault(whole):
+            return f"step {step}: {fault}"
+    return ""
+
+
+def test_who_owns_nothing_keeps_scales_without_a_gradient(format, device):
+    assert ranks.run(2, device, owned_by_one, format) == ["", ""]
+
+
 # ---- weights that are somewhere else, and with other optimizers ----
 
 

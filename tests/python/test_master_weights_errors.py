@@ -109,6 +109,65 @@ def test_forgotten_weights_are_cut_anew(format):
     nc.quantize_master_weights([weight], [value], [0])
 
 
+def in_two_orders(mesh, name):
+    """Two lists of one size, handed in the other way round on the last rank."""
+    rank = mesh.get_local_rank()
+    values = [flat.value_of((64, 64), seed=place, special=False) for place in range(2)]
+    calls = []
+    for value in values:
+        master, start = flat.shards(value, [0, 2000, N], rank)
+        calls.append(([nc.quantize(value, name)], [master], [start], mesh.get_group()))
+        nc.quantize_master_weights(*calls[-1])
+    said = []
+    for call in calls if rank == 0 else calls[::-1]:
+        before = call[0][0].rowwise_data.clone()
+        try:
+            nc.quantize_master_weights(*call)
+        except RuntimeError as error:
+            said.append(f"{type(error).__name__}: {error}")
+        assert same(call[0][0].rowwise_data, before)
+    for call, value in zip(calls, values, strict=True):
+        nc.quantize_master_weights(*call)
+        assert flat.gather(call[0][0], nc.quantize(value, name))
+    return said
+
+
+@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
+def test_lists_in_two_orders(name):
+    for said in ranks.run(2, "cpu", in_two_orders, name):
+        assert len(said) == 2
+        assert all("lists of weights in different orders" in one for one in said)
+
+
+class Exhausted(torch.Tensor):
+    """Of which no copy can be made."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.reshape, torch.Tensor.contiguous, torch.Tensor.view):
+            raise torch.OutOfMemoryError("no memory")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def out_of_memory(mesh):
+    """While the last rank reads what it is given, in a second call."""
+    value = flat.value_of((64, 64), special=False)
+    weight = nc.quantize(value, "mxfp4")
+    master, start = flat.shards(value, [0, 2000, N], mesh.get_local_rank())
+    nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
+    if mesh.get_local_rank() == 1:
+        master = torch.stack([master, master]).t()[:, 0].as_subclass(Exhausted)
+    try:
+        nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
+    except Exception as error:
+        return type(error).__name__
+    return None
+
+
+def test_whatever_a_rank_fails_with():
+    assert ranks.run(2, "cpu", out_of_memory) == ["DisagreementError", "OutOfMemoryError"]
+
+
 def another_group(mesh):
     """The weights of one process group, handed in with another of the same ranks."""
     value = flat.value_of((64, 64), special=False)

@@ -1,11 +1,13 @@
 """What is written to weight.master by hand, the bytes follow: averages, clamps, loads."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import narrowcast as nc
-from models import assert_quantized, same
+from models import assert_quantized, assert_same, same
 
 
 def written(weight, where):
@@ -53,6 +55,37 @@ def test_averages_by_hand(format):
     x = torch.randn(4, 96)
     torch.testing.assert_close(average(x), model(x), rtol=0.1, atol=0.1)
     assert_quantized(average.weight.detach(), average.weight.master, format)
+
+
+@pytest.mark.parametrize("where", ["master", "state dict"])
+def test_saved_after_a_write(format, where):
+    """Nobody has read the weight in between."""
+    model, other = (nc.convert(nn.Linear(96, 64, bias=False), format) for _ in range(2))
+    optimizer, theirs = (nc.FusedAdam(one.parameters(), lr=0.01) for one in (model, other))
+    for _ in range(2):
+        model(torch.randn(4, 96)).sum().backward()
+        optimizer.step()
+    with torch.no_grad():
+        held = model.weight.master if where == "master" else model.state_dict()["weight"]
+        held.clamp_(-0.02, 0.02)
+    states = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    other.load_state_dict(states[0])
+    theirs.load_state_dict(states[1])
+    assert_same(other.weight, model.weight)
+
+
+def test_copied_over_a_write(format):
+    """What is copied is there byte for byte, though the weight waited for a cast."""
+    layer = nc.convert(nn.Linear(96, 64, bias=False), format)
+    optimizer = nc.FusedAdam(layer.parameters(), lr=0.01, rounding="stochastic")
+    layer(torch.randn(4, 96)).sum().backward()
+    optimizer.step()
+    weight = layer.weight.detach()
+    kept, bytes = weight.clone(), weight.rowwise_data.clone()
+    weight.master.mul_(3)
+    weight.copy_(kept)
+    assert same(weight.rowwise_data, bytes)
+    assert_same(weight, kept)
 
 
 def test_state_dicts_from_before(format):

@@ -14,6 +14,7 @@ from narrowcast.fitting import fits
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
 from narrowcast.parallel import distributing as _distributing
+from narrowcast.parallel import full_tensors as _full_tensors
 from narrowcast.parallel import wrappers as _wrappers
 from narrowcast.plain import to_plain
 from narrowcast.registry import format, formats, load, load_all
@@ -47,4 +48,4 @@ except PluginError as error:
     _start.end_command(error)
     raise
 del load_all, _distributing, _full_state_dicts, _hooks, _initialization, _operators, _start
-del _torch_version, _wrappers
+del _full_tensors, _torch_version, _wrappers

@@ -6,7 +6,7 @@ what never comes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from typing import Any
 
@@ -18,6 +18,23 @@ from narrowcast.tensor import dtensors
 
 class DisagreementError(RuntimeError):
     """What every rank of a process group raises at the same moment."""
+
+
+def each(calls: Iterable[Callable[[], object]]) -> None:
+    """Calls all of them, though some raise DisagreementError: what one ends, the other ranks end
+    too. Raises the first of these errors.
+    """
+    errors = [error for error in map(_error_of, calls) if error is not None]
+    if errors:
+        raise errors[0]
+
+
+def _error_of(call: Callable[[], object]) -> DisagreementError | None:
+    try:
+        call()
+    except DisagreementError as error:
+        return error
+    return None
 
 
 _DIGEST_BITS = 62  # so that its negative is an int64 too

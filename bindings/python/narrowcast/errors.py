@@ -15,8 +15,9 @@ def usage_absent(store, usage: str) -> ValueError:
         return ValueError(
             f"{store.describe()}: a matrix product needs the {usage} bytes, and this all-gather "
             f"carried {there} only. With activation checkpointing, a pipeline's schedule after the "
-            "first gather, an explicit unshard(), set_reshard_after_backward(False) or a change of "
-            "resharding at run time, FSDP2 does not say what a gather is for. Use nc.convert(..., "
+            "first gather, an explicit unshard(), set_reshard_after_backward(False), "
+            "set_is_last_backward(False) or a change of resharding at run time, FSDP2 does not say "
+            "what a gather is for. Use nc.convert(..., "
             "recompute=True), which has every gather carry both usages. If a backward has ended in "
             "an exception, FSDP2 does not come back from that, with plain weights neither: make "
             "the model anew from a checkpoint"

@@ -165,8 +165,7 @@ class Tables:
 
     def hear(self) -> None:
         """A step begins. DisagreementError, on all ranks, if the last one was not of all ranks."""
-        for reduction in self._reductions:
-            reduction.hear()
+        consensus.each(reduction.hear for reduction in self._reductions)
 
     def begin(self) -> Callable[[], None]:
         """Of the step that was prepared, what changes no master: stale bytes whose history the
@@ -182,8 +181,7 @@ class Tables:
 
     def end(self) -> None:
         """After the step. DisagreementError, as hear(), on the CPU."""
-        for reduction in self._reductions:
-            reduction.listen()
+        consensus.each(reduction.listen for reduction in self._reductions)
 
     def withdraw(self) -> None:
         """In the place of a step, on a rank that cannot take it: joins the others' reductions, and

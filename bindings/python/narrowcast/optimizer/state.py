@@ -104,6 +104,8 @@ def follow_masters(optimizer) -> None:
     for _, parameter, _ in members.named(optimizer.param_groups):
         local, state = dtensors.local_of(parameter), optimizer.state.get(parameter, {})
         optimizer.narrow.take_up(parameter, state)
+        if isinstance(local, QuantizedTensor):
+            local._store.notice()  # a weight that others have written to has no history
         if isinstance(local, QuantizedTensor) and "history" in state:
             state["history"] = local._store.bytes.history
         own = isinstance(local, QuantizedTensor) and state.get("master") is masters.get(parameter)

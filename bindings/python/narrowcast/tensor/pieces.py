@@ -35,6 +35,7 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     """
     source.check_there()
     target.check_there()
+    has_all = set(target.bytes.usages) <= set(source.bytes.usages)
     if target.place is None:
         buffers.copy_region(target.bytes, region, source.bytes, source_region)
     else:  # of the same place
@@ -52,6 +53,8 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
         if source.master.saved is not None:
             rows = source_region.row - region.row
             target.master.saved = source.master.saved.moved(rows * target.columns)
+    elif target.master is not None and region == target.whole and has_all:
+        target.master.settle()  # whatever it was before
     buffers.copy_spanning(target.bytes, source.bytes)
 
 

@@ -92,14 +92,6 @@ class Exchange:
         self.memory.copy_(self.silence)
         self._is_unheard = self.is_collective
 
-    def listen(self) -> None:
-        """After the reduction. DisagreementError if another rank failed: on the CPU at once, from a
-        GPU when it is heard.
-        """
-        self.heard.fetch()
-        if self.heard.is_at_once:
-            self.hear()
-
     def hear(self) -> list[int]:
         """The header of the last reduction, if nobody has heard it. DisagreementError if a rank
         failed in it.

@@ -28,7 +28,16 @@ class _Last(NamedTuple):
     device: torch.device
 
 
+_numbers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of each process group
 _last: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of each process group
+
+
+def next_number(group: dist.ProcessGroup | None) -> int:
+    """Of a plan that all ranks are about to make: the same on all."""
+    if group is None:
+        return 1
+    _numbers[group] = number = _numbers.get(group, 0) + 1
+    return number
 
 
 def remember(plan: Plan) -> None:
@@ -48,7 +57,7 @@ def come(group: dist.ProcessGroup | None) -> None:
     failed in a call that nobody has heard of.
     """
     if (plan := plan_of(group)) is not None:
-        plan.exchange.hear()
+        plan.hear()
     if group in _last:
         _meet(group, dist.get_world_size(group) + dist.get_rank(group) + 1)
 

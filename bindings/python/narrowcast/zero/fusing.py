@@ -64,7 +64,7 @@ def fuse(
         ]
         _check_new(optimizer, own)
         _check_masters(optimizer, parameters)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever it is, the others would wait
         tell_failure(error, group, "fuse")
         raise
     device = own[0].store.bytes.device if own else None

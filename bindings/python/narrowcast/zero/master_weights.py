@@ -78,7 +78,7 @@ def quantize_master_weights(
         check_word("step", step)
         own = shards.read(_WHAT, model_weights, master_weights, start_offsets)
         targets = _targets(own, fsdp_shard_model_weights)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever it is, the others would wait
         _fail(model_weights, group, error)
         raise
     plan = _plan(model_weights, own, group)
@@ -134,12 +134,12 @@ def _plan(weights, own: list[Shard], group) -> Plan | None:
         _fail(weights, group, error)
         raise error
     try:
-        plan.exchange.hear()
+        plan.hear()
     except DisagreementError:
         _drop(plan)
         raise
     if not plan.exchange.is_current([shard.store for shard in own]):
-        plan = _keep(weights, Plan(own, plan.ranges, group))  # nobody else need know
+        plan = _keep(weights, Plan(own, plan.ranges, group, plan.number))  # this rank alone
     return plan
 
 
@@ -155,7 +155,7 @@ def _first_plan(weights, own: list[Shard], group) -> Plan | None:
         raise
     if not own:
         return None
-    plan = _keep(weights, Plan(own, agreed, group))
+    plan = _keep(weights, Plan(own, agreed, group, first_calls.next_number(group)))
     first_calls.remember(plan)
     return plan
 

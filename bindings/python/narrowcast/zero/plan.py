@@ -6,31 +6,39 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 import torch.distributed as dist
 
 from narrowcast import _C
+from narrowcast.consensus import DisagreementError
 from narrowcast.tensor import casting
 from narrowcast.tensor.master import Draw
 from narrowcast.zero.exchange import Exchange, Ranges
 from narrowcast.zero.shards import Shard
 
+_WHAT = "quantize_master_weights"
 _UNCHANGED = "no rank has changed its weights. Every rank raises this error"
+_NUMBER = 2  # integers: which plan of its group it is, and the negative of that
 # Their codes need no amax of others, and are made in the pass that finds the amaxes.
 _DELAYED = (
-    "no rank has changed its scales, but shards with delayed scaling may have been cast with them. "
-    "Every rank raises this error"
+    "no rank has changed its histories, but shards with delayed scaling may have been cast, with "
+    "the scale that comes next. Every rank raises this error"
 )
 
 
 class Plan:
     """Of the weights that are handed in together; it keeps neither them nor their masters."""
 
-    def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
-        self.ranges, self.group = ranges, group
+    def __init__(
+        self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None, number: int
+    ):
+        self.ranges, self.group, self.number = ranges, group, number
         self._shards = [(weakref.ref(one.store), one.begin, one.end) for one in shards]
         delayed = any(shard.store.format.is_delayed for shard in shards)
         consequence = _DELAYED if delayed else _UNCHANGED
-        self.exchange = Exchange(shards, ranges, group, "quantize_master_weights", consequence)
+        self.exchange = Exchange(shards, ranges, group, _WHAT, consequence, extra=_NUMBER)
+        self._said = [number, -number]
+        self.exchange.silence[1 : 1 + _NUMBER] = torch.tensor(self._said, dtype=torch.int32)
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
 
     def is_of(self, shards: list[Shard]) -> bool:
@@ -49,12 +57,26 @@ class Plan:
             drawn = None if draws is None else [draws[place] for place in part.places]
             casts.collect(own, part.amaxes, exchange.floats, source_bf16, drawn)
 
+    def hear(self) -> None:
+        """DisagreementError, on all ranks, if a rank failed in the last reduction, or some were in
+        that of other weights; of which, on a GPU, this rank's then have the amaxes.
+        """
+        _, *said = self.exchange.hear() or [0, *self._said]
+        if said != self._said:
+            raise DisagreementError(
+                f"{_WHAT}: the ranks hand in lists of weights in different orders, and have "
+                "reduced one list with another. Every rank raises this error. Call it for the same weights "
+                "on all ranks, with those of this call again"
+            )
+
     def finish(self, source_bf16: bool, stochastic: bool) -> None:
         """Makes the bytes of all shards; collective where cuts divide what ranks then share."""
         exchange = self.exchange
         if exchange.is_collective:
             casting.reduce_over(exchange.memory, exchange.group)
-            exchange.listen()
+            exchange.heard.fetch()
+            if exchange.heard.is_at_once:
+                self.hear()
         for part, casts in zip(exchange.parts, self._casts, strict=True):
             stop = exchange.floats[:1]
             casts.finish(part.amaxes, exchange.floats, stop, source_bf16, stochastic)
