@@ -65,8 +65,8 @@ class Plan:
         if said != self._said:
             raise DisagreementError(
                 f"{_WHAT}: the ranks hand in lists of weights in different orders, and have "
-                "reduced one list with another. Every rank raises this error. Call it for the same weights "
-                "on all ranks, with those of this call again"
+                "reduced one list with another. Every rank raises this error. Call it for the same "
+                "weights on all ranks, with those of this call again"
             )
 
     def finish(self, source_bf16: bool, stochastic: bool) -> None:
