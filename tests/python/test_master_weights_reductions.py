@@ -9,7 +9,6 @@ import narrowcast as nc
 import ranks
 from narrowcast.tensor import casting
 
-
 HEADER = 3  # integers: whether a rank has failed, and which list of weights it is
 
 
