@@ -29,7 +29,8 @@ _DIGEST_VALUES = 2**31
 _NOBODYS = struct.unpack("<i", struct.pack("<f", -1.0))[0]
 _WAY_OUT = (
     "the other ranks have updated their shards. Every rank raises this error. Load a checkpoint on "
-    "all ranks; or go on, after nc.quantize_master_weights has made the bytes of the masters as "
+    "all ranks; or, if codes are rounded to nearest (random bits depend on the step, and ranks are "
+    "a step apart), go on, after nc.quantize_master_weights has made the bytes of the masters as "
     "they are"
 )
 
