@@ -46,8 +46,8 @@ NodePointer make_error(Arguments&&... arguments) {
   }
 }
 
-// Where a weight's master lies, which others may hold, and torch's count of the writes to it; empty
-// if it has none, or one whose writes torch does not count.
+// Which tensor a weight's master is, that others may hold, and torch's count of the writes to it;
+// empty if it has none, or one whose writes torch does not count.
 std::vector<int64_t> state_of_master(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
   const py::object master = master_of(py::cast(weight));

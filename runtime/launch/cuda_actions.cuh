@@ -43,6 +43,7 @@ struct ReduceAmax {
   }
 };
 
+// Where a scale spans the tensor; elsewhere collect_kernel (cuda_collect.cuh) does less.
 template <class Rounding>
 struct CollectAction {
   static constexpr bool kCollects = true, kByStrips = false;
@@ -52,7 +53,7 @@ struct CollectAction {
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
     load_value(tile, entry.tensor, launch.source_bf16);
-    if constexpr (Sequence::kTensorAmax) ReduceAmax::reduce(tile, launch.amax + entry.index);
+    ReduceAmax::reduce(tile, launch.amax + entry.index);
     if constexpr (Sequence::kDelayedAmax) {
       CastAction<Rounding>::template cast<Sequence>(tile, entry.tensor, nullptr, entry.amax,
                                                     /*update=*/true);

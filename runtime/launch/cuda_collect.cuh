@@ -4,6 +4,8 @@
 // would take longer to come than the values.
 #pragma once
 
+#include <type_traits>
+
 #include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/find_tensor.hpp"

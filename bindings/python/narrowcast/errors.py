@@ -17,10 +17,9 @@ def usage_absent(store, usage: str) -> ValueError:
             f"carried {there} only. With activation checkpointing, a pipeline's schedule after the "
             "first gather, an explicit unshard(), set_reshard_after_backward(False), "
             "set_is_last_backward(False) or a change of resharding at run time, FSDP2 does not say "
-            "what a gather is for. Use nc.convert(..., "
-            "recompute=True), which has every gather carry both usages. If a backward has ended in "
-            "an exception, FSDP2 does not come back from that, with plain weights neither: make "
-            "the model anew from a checkpoint"
+            "what a gather is for. Use nc.convert(..., recompute=True), which has every gather "
+            "carry both usages. If a backward has ended in an exception, FSDP2 does not come back "
+            "from that, with plain weights neither: make the model anew from a checkpoint"
         )
     return ValueError(
         f"{store.describe()} has no {usage} bytes: ask for them where it is made "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -25,6 +27,12 @@ class Heard:
         if self._pinned is not None:
             self._pinned.copy_(self._source, non_blocking=True)
             self._event = torch.cuda.current_stream(self._source.device).record_event()
+
+    def listen(self, hear: Callable[[], object]) -> None:
+        """After the reduction: it is fetched, and heard now if it is there at once."""
+        self.fetch()
+        if self.is_at_once:
+            hear()
 
     def read(self) -> list:
         """Its numbers."""

@@ -81,9 +81,7 @@ class Reduction:
 
     def listen(self) -> None:
         """After the step."""
-        self._heard.fetch()
-        if self._heard.is_at_once:
-            self.hear()
+        self._heard.listen(self.hear)
 
     def withdraw(self) -> None:
         """In the place of a step, on a rank that cannot take it: the others neither wait for it nor

@@ -106,8 +106,8 @@ def follow_masters(optimizer) -> None:
         optimizer.narrow.take_up(parameter, state)
         if isinstance(local, QuantizedTensor):
             local._store.notice()  # a weight that others have written to has no history
-        if isinstance(local, QuantizedTensor) and "history" in state:
-            state["history"] = local._store.bytes.history
+            if "history" in state:
+                state["history"] = local._store.bytes.history
         own = isinstance(local, QuantizedTensor) and state.get("master") is masters.get(parameter)
         if not own or local.master is None or "master" not in state:
             continue

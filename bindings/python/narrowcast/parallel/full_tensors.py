@@ -7,6 +7,7 @@ import functools
 import torch
 from torch.distributed.tensor import DTensor
 
+from narrowcast.operators.averages import high_precision
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -17,10 +18,8 @@ class _Value(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
-        if weight.master is None:
-            return weight.decode(weight.dtype)
         # Not the master itself, which nobody expects to write to.
-        return weight.master.to(weight.dtype, copy=True)
+        return high_precision(weight).to(weight.dtype, copy=True)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:

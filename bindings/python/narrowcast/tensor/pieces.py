@@ -35,7 +35,6 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     """
     source.check_there()
     target.check_there()
-    has_all = set(target.bytes.usages) <= set(source.bytes.usages)
     if target.place is None:
         buffers.copy_region(target.bytes, region, source.bytes, source_region)
     else:  # of the same place
@@ -48,6 +47,7 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     target.used = max(target.used, region.row_end)
     part_of_source = region.rows < source.used or region.columns < source.columns
     target.partial = target.partial or source.partial or part_of_source
+    has_all = set(target.bytes.usages) <= set(source.bytes.usages)
     if source.is_stale:
         target.mark_stale(region.row_end)
         if source.master.saved is not None:

@@ -14,11 +14,10 @@ from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, first_calls, ranges, shards
 from narrowcast.zero.groups import group_or_all, tell_failure
-from narrowcast.zero.plan import Plan
+from narrowcast.zero.plan import WHAT, Plan
 from narrowcast.zero.shards import Shard
 from narrowcast.zero.weights import note_writes
 
-_WHAT = "quantize_master_weights"
 _plans: WeakKeyDictionary = WeakKeyDictionary()  # of each weight's store
 
 
@@ -76,7 +75,7 @@ def quantize_master_weights(
         check_rounding(rounding)
         check_word("seed", seed)
         check_word("step", step)
-        own = shards.read(_WHAT, model_weights, master_weights, start_offsets)
+        own = shards.read(WHAT, model_weights, master_weights, start_offsets)
         targets = _targets(own, fsdp_shard_model_weights)
     except Exception as error:  # whatever it is, the others would wait
         _fail(model_weights, group, error)
@@ -148,7 +147,7 @@ def _first_plan(weights, own: list[Shard], group) -> Plan | None:
     device = own[0].store.bytes.device if own else None
     try:
         first_calls.come(group)
-        agreed = ranges.agree(own, None, group, device, _WHAT)
+        agreed = ranges.agree(own, None, group, device, WHAT)
     except (DisagreementError, ValueError):
         if last is not None:  # those who met it, and those who do not come have dropped it
             _drop(last)
@@ -171,7 +170,7 @@ def _fail(weights, group, error: Exception) -> None:
     some = weights if shards.is_list(weights) else [weights]
     plan = next(filter(None, map(_known_plan, some)), first_calls.plan_of(group))
     if plan is None:
-        first_calls.refuse(error, group, _WHAT)
+        first_calls.refuse(error, group, WHAT)
     else:
         _withdraw(plan, error)
 
@@ -181,7 +180,7 @@ def _withdraw(plan: Plan, error: BaseException) -> None:
     call. Ranks that reduce nothing hear nothing of it.
     """
     if plan.exchange.withdraw():
-        tell_failure(error, plan.group, _WHAT)
+        tell_failure(error, plan.group, WHAT)
     if plan.exchange.is_collective and not plan.exchange.is_unheard:
         _drop(plan)
 
@@ -209,7 +208,7 @@ def _own_codes(shard: Shard) -> torch.Tensor:
 def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
     if given is None:
         return [None] * len(own)
-    shards.check_list(_WHAT, "fsdp_shard_model_weights", given)
+    shards.check_list(WHAT, "fsdp_shard_model_weights", given)
     if len(given) != len(own):
         raise ValueError(f"{len(given)} fsdp_shard_model_weights for {len(own)} weights")
     for place, (shard, target) in enumerate(zip(own, given, strict=True)):

@@ -16,7 +16,7 @@ from narrowcast.tensor.master import Draw
 from narrowcast.zero.exchange import Exchange, Ranges
 from narrowcast.zero.shards import Shard
 
-_WHAT = "quantize_master_weights"
+WHAT = "quantize_master_weights"  # in messages
 _UNCHANGED = "no rank has changed its weights. Every rank raises this error"
 _NUMBER = 2  # integers: which plan of its group it is, and the negative of that
 # Their codes need no amax of others, and are made in the pass that finds the amaxes.
@@ -36,7 +36,7 @@ class Plan:
         self._shards = [(weakref.ref(one.store), one.begin, one.end) for one in shards]
         delayed = any(shard.store.format.is_delayed for shard in shards)
         consequence = _DELAYED if delayed else _UNCHANGED
-        self.exchange = Exchange(shards, ranges, group, _WHAT, consequence, extra=_NUMBER)
+        self.exchange = Exchange(shards, ranges, group, WHAT, consequence, extra=_NUMBER)
         self._said = [number, -number]
         self.exchange.silence[1 : 1 + _NUMBER] = torch.tensor(self._said, dtype=torch.int32)
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
@@ -64,7 +64,7 @@ class Plan:
         _, *said = self.exchange.hear() or [0, *self._said]
         if said != self._said:
             raise DisagreementError(
-                f"{_WHAT}: the ranks hand in lists of weights in different orders, and have "
+                f"{WHAT}: the ranks hand in lists of weights in different orders, and have "
                 "reduced one list with another. Every rank raises this error. Call it for the same "
                 "weights on all ranks, with those of this call again"
             )
@@ -74,9 +74,7 @@ class Plan:
         exchange = self.exchange
         if exchange.is_collective:
             casting.reduce_over(exchange.memory, exchange.group)
-            exchange.heard.fetch()
-            if exchange.heard.is_at_once:
-                self.hear()
+            exchange.heard.listen(self.hear)
         for part, casts in zip(exchange.parts, self._casts, strict=True):
             stop = exchange.floats[:1]
             casts.finish(part.amaxes, exchange.floats, stop, source_bf16, stochastic)

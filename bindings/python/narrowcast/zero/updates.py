@@ -191,9 +191,7 @@ class Updates:
 
     def listen(self) -> None:
         """After the step."""
-        self._exchange.heard.fetch()
-        if self._exchange.heard.is_at_once:
-            self.hear()
+        self._exchange.heard.listen(self.hear)
 
     def withdraw(self) -> None:
         """In the place of a step, on a rank that cannot take it: has the others fail."""
