@@ -11,7 +11,6 @@ namespace narrowcast {
 namespace {
 
 using Weights = std::vector<std::shared_ptr<WeightGather>>;
-using ByFormat = std::map<std::string, Weights>;
 
 // A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
 // been freed. Nobody has looked at it for long; its storage alone is one place of memory.
@@ -32,14 +31,22 @@ struct SentBuffer {
   size_t end;
 };
 
+// Weights of one format, of which something is packed, or unpacked, and that by pass.
+struct Batch {
+  Weights weights;
+  std::array<Shipments, 2> shipments;
+};
+using Batches = std::map<std::string, Batch>;
+
 class GatherGroup {
  public:
   explicit GatherGroup(const Weights& weights) : weights_(weights) {
     for (const auto& weight : weights) {
       const Bytes& shard = weight->shard();
       const std::string format = shard.facts().name;
-      if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].push_back(weight);
-      if (weight->arena_bytes() != 0) unpacked_[format].push_back(weight);
+      if (weight->outbox_bytes() + weight->shared_bytes() != 0)
+        packed_[format].weights.push_back(weight);
+      if (weight->arena_bytes() != 0) unpacked_[format].weights.push_back(weight);
       for (const bool backward : {false, true}) {
         if (!shard.is_plain) continue;  // what stands for a tensor has no memory
         for (const int buffer : weight->sent_as_stored(backward))
@@ -47,34 +54,44 @@ class GatherGroup {
       }
     }
   }
-  void pack(bool backward) const {
-    for (const SentBuffer& sent : sent_[backward]) sent.check();
-    transfer(packed_, &nc_machine::pack, "packing shards", &WeightGather::outgoing, backward);
-  }
-  void unpack(bool backward) const {
-    transfer(unpacked_, &nc_machine::unpack, "unpacking gathered shards", &WeightGather::incoming,
-             backward);
-  }
 
- private:
-  static void transfer(const ByFormat& by_format, nc_transfer_function nc_machine::*function,
-                       const char* what, nc_shipment (WeightGather::*shipment)(bool) const,
-                       bool backward) {
-    for (const auto& [format, weights] : by_format) {
-      const Bytes& first = weights[0]->shard();
-      const nc_machine& machine = first.plugin.machine(first.device);
-      std::vector<nc_shipment> shipments;
-      shipments.reserve(weights.size());
-      for (const auto& weight : weights) shipments.push_back((weight.get()->*shipment)(backward));
-      nc_transfer transfer{};
-      transfer.shipments = shipments.data();
-      transfer.count = std::ssize(shipments);
-      call(machine.*function, what, transfer, first.device);
+  void pack(bool backward) {
+    for (const SentBuffer& sent : sent_[backward]) sent.check();
+    transfer(packed_, &nc_machine::pack, "packing shards", &WeightGather::add_outgoing, backward);
+  }
+  void unpack(bool backward) {
+    transfer(unpacked_, &nc_machine::unpack, "unpacking gathered shards",
+             &WeightGather::add_incoming, backward);
+  }
+  // Weights lie in other memory than at the last gather.
+  void forget() {
+    for (Batches* batches : {&packed_, &unpacked_}) {
+      for (auto& [format, batch] : *batches) batch.shipments = {};
     }
   }
 
-  Weights weights_;             // which keep their shards
-  ByFormat packed_, unpacked_;  // those of which something is
+ private:
+  static void transfer(Batches& batches, nc_transfer_function nc_machine::*function,
+                       const char* what, void (WeightGather::*add)(bool, Shipments&) const,
+                       bool backward) {
+    for (auto& [format, batch] : batches) {
+      Shipments& shipments = batch.shipments[backward];
+      if (shipments.size() == 0 || !shipments.find_addresses()) {
+        Shipments made;
+        for (const auto& weight : batch.weights) (weight.get()->*add)(backward, made);
+        made.find_addresses();
+        shipments = std::move(made);
+      }
+      const Bytes& first = batch.weights[0]->shard();
+      nc_transfer transfer{};
+      transfer.shipments = shipments.data();
+      transfer.count = shipments.size();
+      call(first.plugin.machine(first.device).*function, what, transfer, first.device);
+    }
+  }
+
+  Weights weights_;  // which keep their shards
+  Batches packed_, unpacked_;
   std::array<std::vector<SentBuffer>, 2> sent_;
 };
 
@@ -91,6 +108,7 @@ void bind_gather(py::module_& module) {
       .def_property_readonly("shared_bytes", &WeightGather::shared_bytes)
       .def("share", &WeightGather::share, py::arg("begin"), py::arg("bytes"))
       .def("payloads", &WeightGather::payloads, py::arg("backward"))
+      .def_property_readonly("carries_alike", &WeightGather::carries_alike)
       .def_property_readonly("arena_bytes", &WeightGather::arena_bytes)
       .def_property_readonly("arena", &WeightGather::arena)
       .def("settle", &WeightGather::settle, py::arg("slots"), py::arg("arena"),
@@ -102,7 +120,8 @@ void bind_gather(py::module_& module) {
                           "Weights that are packed together, and unpacked together.")
       .def(py::init<std::vector<std::shared_ptr<WeightGather>>>())
       .def("pack", &GatherGroup::pack, py::arg("backward"))
-      .def("unpack", &GatherGroup::unpack, py::arg("backward"));
+      .def("unpack", &GatherGroup::unpack, py::arg("backward"))
+      .def("forget", &GatherGroup::forget);
 }
 
 }  // namespace narrowcast

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "bindings/bytes.hpp"
+#include "bindings/shipments.hpp"
 
 namespace narrowcast {
 
@@ -111,41 +112,39 @@ class WeightGather {
     return sent;
   }
 
-  // Its rows in the tables of pack and unpack. Addresses are those of now, and of what is packed or
-  // unpacked alone: each is a place of memory that nobody has looked at for long.
-  nc_shipment outgoing(bool backward) const {
+  // Whether both passes carry the same.
+  bool carries_alike() const { return phases_.size() == 1; }
+
+  // Adds it to what is packed, or unpacked: the parts of which that is asked.
+  void add_outgoing(bool backward, Shipments& shipments) const {
     const Phase& phase = of(backward);
-    nc_shipment shipment{
-        .route = phase.route, .own_rows = shard_->rows, .buffer = {}, .payload = {}};
-    uint8_t* const outbox = static_cast<uint8_t*>(address_of(outbox_, "the outbox"));
+    shipments.add(phase.route, shard_->rows);
     for (int i = 0; i < phase.route.segments; ++i) {
-      const nc_segment& segment = phase.route.segment[i];
-      const int64_t at = phase.outbox_at[segment.payload];
+      const auto& [buffer, payload, first, last, in_place, as_stored] = phase.route.segment[i];
+      const int64_t at = phase.outbox_at[payload];
       if (at == kAsStored) continue;
-      shipment.buffer[segment.buffer] = shard_->address(segment.buffer);
-      shipment.payload[segment.payload] =
-          outbox + (is_shared(segment.payload) ? shared_begin_ : outbox_begin_) + at;
+      shard_->address(buffer);  // says what has been freed
+      shipments.put_buffer(buffer, *shard_->buffers[buffer]);
+      shipments.put_payload(payload, outbox_,
+                            (is_shared(payload) ? shared_begin_ : outbox_begin_) + at);
     }
-    return shipment;
   }
-  nc_shipment incoming(bool backward) const {
+  void add_incoming(bool backward, Shipments& shipments) const {
     const Phase& phase = of(backward);
-    nc_shipment shipment{.route = phase.route, .own_rows = 0, .buffer = {}, .payload = {}};
+    shipments.add(phase.route, 0);
     for (int i = 0; i < phase.route.segments; ++i) {
-      const nc_segment& segment = phase.route.segment[i];
-      if (segment.in_place) continue;
-      const int payload = segment.payload;
-      shipment.buffer[segment.buffer] = phase.whole->address(segment.buffer);
+      const auto& [buffer, payload, first, last, in_place, as_stored] = phase.route.segment[i];
+      if (in_place) continue;
+      phase.whole->address(buffer);
+      shipments.put_buffer(buffer, *phase.whole->buffers[buffer]);
       if (!is_shared(payload)) {
-        shipment.payload[payload] = address_of(slots_[own_index(payload)], "a gathered payload");
+        shipments.put_payload(payload, slots_[own_index(payload)], 0);
         continue;
       }
-      shipment.payload[payload] =
-          static_cast<uint8_t*>(address_of(shared_slot_.value(), "the payload of a group")) +
-          shared_begin_ + phase.outbox_at[payload];
-      shipment.route.payload_bytes[payload] = shared_rank_bytes_;
+      shipments.put_payload(payload, shared_slot_.value(),
+                            shared_begin_ + phase.outbox_at[payload]);
+      shipments.route().payload_bytes[payload] = shared_rank_bytes_;
     }
-    return shipment;
   }
 
  private:

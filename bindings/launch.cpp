@@ -14,8 +14,9 @@
 #include <utility>
 
 #include "bindings/errors.hpp"
+#include "bindings/tensors.hpp"
 #include "runtime/gather/flat_transfer.hpp"
-#include "runtime/launch/clear.hpp"
+#include "runtime/launch/fill.hpp"
 #include "runtime/launch/plan.hpp"
 #include "runtime/products/rescale.hpp"
 #include "runtime/products/unit.hpp"
@@ -34,6 +35,11 @@ void* stream_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
+void fill(void* memory, const void* from, size_t bytes, at::Device device) {
+  call(cuda_fill(), "filling memory",
+       Fill{.memory = memory, .from = from, .bytes = bytes, .stream = nullptr}, device);
+}
+
 }  // namespace
 
 template <class Argument>
@@ -50,7 +56,7 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
 template void call(nc_function, const char*, nc_launch, at::Device);
 template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
 template void call(RescaleFunction, const char*, Rescale, at::Device);
-template void call(ClearFunction, const char*, Clear, at::Device);
+template void call(FillFunction, const char*, Fill, at::Device);
 template void call(UnitFunction, const char*, UnitProduct, at::Device);
 template void call(FlatTransferFunction, const char*, FlatTransfer, at::Device);
 
@@ -74,11 +80,20 @@ at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
 
 at::Tensor zeros_of(int64_t floats, at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  if (!device.is_cuda() || cuda_clear() == nullptr) return at::zeros({floats}, options);
+  if (!device.is_cuda() || cuda_fill() == nullptr) return at::zeros({floats}, options);
   at::Tensor made = at::empty({floats}, options);
-  call(cuda_clear(), "clearing memory",
-       Clear{.memory = made.mutable_data_ptr(), .bytes = made.nbytes(), .stream = nullptr}, device);
+  fill(made.mutable_data_ptr(), nullptr, made.nbytes(), device);
   return made;
+}
+
+void copy_floats(const at::Tensor& to, const at::Tensor& from) {
+  const at::Device device = to.device();
+  float* const target = checked_floats(to, to.numel(), device, "the target of a copy");
+  const float* const source = checked_floats(from, to.numel(), device, "the source of a copy");
+  if (device.is_cuda() && cuda_fill() != nullptr)
+    fill(target, source, to.nbytes(), device);
+  else
+    to.copy_(from);
 }
 
 void MatrixTable::assign(std::vector<nc_tensor> matrices, nc_function function) {

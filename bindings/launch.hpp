@@ -11,7 +11,7 @@
 namespace narrowcast {
 
 // Calls a function of the runtime or of a plugin on what it takes (nc_launch, nc_transfer,
-// FlatTransfer, Rescale, UnitProduct or Clear), with torch's current stream and threads and without
+// FlatTransfer, Rescale, UnitProduct or Fill), with torch's current stream and threads and without
 // Python's lock. RuntimeError, naming `what`, if it fails.
 template <class Argument>
 void call(const char* (*function)(const Argument*), const char* what, Argument argument,
@@ -19,6 +19,9 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
 
 // float32 zeros, which take the host less time than torch's.
 at::Tensor zeros_of(int64_t floats, at::Device device);
+
+// One float32 tensor's elements into another of one device, likewise.
+void copy_floats(const at::Tensor& to, const at::Tensor& from);
 
 // Bytes of the host in the memory of a GPU: a copy on the current stream.
 at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes);

@@ -117,7 +117,9 @@ void bind_optimizer(py::module_& module) {
       .def("prepare", &AdamTable::prepare)
       .def("find_absent", &AdamTable::find_absent)
       .def("__len__", &AdamTable::size);
-  py::class_<SharedAmaxes>(module, "SharedAmaxes").def(py::init<at::Tensor, py::object>());
+  py::class_<SharedAmaxes>(module, "SharedAmaxes")
+      .def(py::init<at::Tensor, py::object>())
+      .def("reduce", &SharedAmaxes::reduce);
   py::class_<Part>(module, "AdamPart")
       .def(py::init<AdamTable*, OptionalTensor, SharedAmaxes*>(), py::keep_alive<1, 2>(),
            py::keep_alive<1, 4>());

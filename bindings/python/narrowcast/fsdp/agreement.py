@@ -38,7 +38,6 @@ class Agreement:
                 by_format.setdefault(store.format, []).append(store)
         sharing = [store for store in stores if store.place is not None]
         sharing.sort(key=lambda store: store.format.name)
-        self._process_group = process_group
         self._stores = [store for batch in by_format.values() for store in batch] + sharing
         self._own, self._shared = len(stores) - len(sharing), None
         if sharing:
@@ -48,6 +47,8 @@ class Agreement:
         self._silence = silence.to(self._stores[0].bytes.device)
         self._memory = torch.empty_like(self._silence)
         self._said, self._amaxes = self._memory.split([len(stores) + 1, len(stores)])
+        self._reduce_said = casting.reduction(self._said, process_group)
+        self._reduce_amaxes = casting.reduction(self._amaxes, process_group)
         self._batches, begin = [], 0
         for batch in by_format.values():
             part = slice(begin, begin + len(batch))
@@ -60,16 +61,16 @@ class Agreement:
         written. Those of a saved state are made again if no rank has written anything else.
         `is_quiet`: this rank has not.
         """
-        self._memory.copy_(self._silence)
+        _C.copy_floats(self._memory, self._silence)
         every = () if is_quiet else enumerate(self._stores)
         stale = [(place, store) for place, store in every if store.is_stale]
         if stale:  # otherwise the host has nothing to send, which it would wait for
             self._said.copy_(_floats([*map(_level, self._stores), 0.0]))
-        casting.reduce_over(self._said, self._process_group)
+        self._reduce_said()
         for casts, amaxes, _ in self._batches:
             casts.find_amaxes(into=amaxes, skip=self._silent)
         if self._batches:
-            casting.reduce_over(self._amaxes, self._process_group)
+            self._reduce_amaxes()
         for casts, amaxes, verdict in self._batches:
             casts.cast(amaxes, verdict=verdict)
         if self._shared is not None:
@@ -153,33 +154,43 @@ def _agreements(stores: list[Store], process_groups: list) -> list[Agreement]:
     return [Agreement(some, process_group) for (process_group, _), some in alike.items()]
 
 
-class _Forward:
-    """The number of the last agreement of a module tree, the module whose forward it was in, which
-    of the tree's forwards that was, and what was agreed about: the stores of the tree's shards. The
+class LastAgreement:
+    """The last one about a module tree: its number, the module whose forward it was in, which of
+    the tree's forwards that was, and what was agreed about: the stores of the tree's shards. The
     same on all ranks.
     """
 
     def __init__(self):
         self.number, self.root, self.forward = NEVER, lambda: None, 0
         self._agreements = Agreements()
-        self._groups: list[weakref.ref] = []
+        self._states: list = []
         self._stores: list[Store] = []
         self._lent: lent_scales.LentScales | None = None
 
-    def agree(self, groups: list) -> None:
-        """Makes the bytes of the shards of some groups."""
-        watch = _C.Watch([])
-        if not self._agreements.are_quiet or [known() for known in self._groups] != groups:
-            self._groups = [*map(weakref.ref, groups)]
-            for group in groups:
-                torch_parameters.watch(group.fsdp_params)
+    def is_of_forward(self, tree) -> bool:
+        """Whether it was in the forward of a tree that runs now."""
+        root = torch_names.forward_root(tree)
+        return root is not None and self.root() is root and self.forward == tree.forwards
+
+    def agree(self, group) -> None:
+        """Makes the bytes of the shards of the tree that a group belongs to."""
+        watch, states = _C.Watch([]), torch_names.states_of_tree(group)
+        if not self._agreements.are_quiet or self._states != states:
+            groups = torch_names.groups_of(states)
+            for one in groups:
+                torch_parameters.watch(one.fsdp_params)
             self._stores = [store for _, store in _shards(groups)]
-            self._lent = lent_scales.LentScales(groups)
-        self._agreements.make_bytes(self._stores, lambda: _process_groups(groups))
+            self._states, self._lent = states, lent_scales.LentScales(groups)
+        self._agreements.make_bytes(self._stores, self._process_groups)
         self._lent.lend()
         if not watch.is_quiet:  # a change since, on another thread: it may be one of the list
             self._agreements.forget()
         self.number = next(_numbers)  # after a failure the next gather agrees
+
+    def _process_groups(self) -> list:
+        """That of each store."""
+        shards = _shards(torch_names.groups_of(self._states))
+        return [dtensors.shard_group(torch_names.sharded(one)) for one, _ in shards]
 
 
 def _shards(groups: list) -> list[tuple]:
@@ -187,15 +198,7 @@ def _shards(groups: list) -> list[tuple]:
     return [shard for group in groups for shard in torch_names.quantized(group)]
 
 
-def _process_groups(groups: list) -> list:
-    """That of each shard of some groups."""
-    return [dtensors.shard_group(torch_names.sharded(one)) for one, _ in _shards(groups)]
-
-
-_forwards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by module tree
-
-
-def before_forward(group, agreed: int) -> int:
+def before_forward(group, tree, agreed: int) -> int:
     """Before a gather of a group with scales that shards share, in a forward or for unshard():
     makes the bytes of all such shards of the module tree, once a forward and at every unshard().
     Takes the number of the agreement before the group's last gather, and returns that of this one.
@@ -204,15 +207,14 @@ def before_forward(group, agreed: int) -> int:
     begun when a group is gathered again. What is written later in a forward takes effect with the
     next one.
     """
-    tree = torch_names.tree_of(group)
-    root, last = torch_names.forward_root(tree), _forwards.get(tree)
-    forward = torch_parameters.forwards_begun(tree)
+    torch_parameters.watch_tree(tree)
+    last = tree.last_agreement
     if last is None:
-        last = _forwards[tree] = _Forward()
-    is_same = root is not None and last.root() is root and last.forward == forward
-    if is_same and last.number != agreed:
+        last = tree.last_agreement = LastAgreement()
+    if last.number != agreed and last.is_of_forward(tree):
         return last.number
-    last.agree(torch_names.groups_of_tree(group))
+    root, forward = torch_names.forward_root(tree), tree.forwards
+    last.agree(group)
     # After unshard(), the forward that it may be for is still to begin.
     is_forward = root is not None and not torch_names.is_asked_for(group)
     last.root, last.forward = weakref.ref(root) if is_forward else lambda: None, forward
@@ -221,4 +223,6 @@ def before_forward(group, agreed: int) -> int:
 
 def forget(group) -> None:
     """What was agreed about the module tree of a group, whose shards are others now."""
-    _forwards.pop(torch_names.tree_of(group), None)
+    tree = torch_names.tree_of(group)
+    torch_parameters.watch_tree(tree)
+    tree.last_agreement = None

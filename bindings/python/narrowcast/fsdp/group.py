@@ -33,6 +33,7 @@ Sent = tuple["GroupPlan", int, bool]
 
 
 _ALIGNMENT = 256  # of a weight's part of the outbox
+_SMALL = 1 / 16  # of what a group sends: an outbox that stays
 
 
 class GroupPlan:
@@ -40,6 +41,7 @@ class GroupPlan:
 
     def __init__(self, group):
         self._group = weakref.ref(group)
+        self._state = weakref.ref(torch_names.state_of(group))
         torch_parameters.watch(group.fsdp_params)
         self.members: list[Member] = []
         parameters = [parameter for parameter, _ in torch_names.quantized(group)]
@@ -54,6 +56,9 @@ class GroupPlan:
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_slot: torch.Tensor | None = None
         self._outbox, self._outbox_bytes = self._make_outbox()
+        self._payloads = [
+            [member.payloads[backward] for member in self.members] for backward in (False, True)
+        ]
         self._make_slots(parameters)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._stores = [member.store for member in self.members]
@@ -65,8 +70,9 @@ class GroupPlan:
         self._watch: _C.Watch | None = None
 
     def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
-        """The memory of what does not travel as it is stored: there while a gather is under way.
-        It begins with the payload that weights share, which the first of them carries.
+        """The memory of what does not travel as it is stored, and its bytes while a gather is under
+        way: 0 if it stays, as it does if it is small and no pass packs anything else. It begins
+        with the payload that weights share, which the first of them carries.
         """
         shared, begin = sum(member.gather.shared_bytes for member in self._sharing), 0
         for member in self._sharing:
@@ -83,7 +89,10 @@ class GroupPlan:
             member.payloads = tuple(
                 [*member.gather.payloads(backward), *carried] for backward in (False, True)
             )
-        return outbox.untyped_storage(), total
+        sent = sum(payload.nbytes for one in self.members for payload in one.payloads[0])
+        alike = not self._piecewise and all(one.gather.carries_alike for one in self.members)
+        stays = alike and total <= _SMALL * sent
+        return outbox.untyped_storage(), 0 if stays else total
 
     def _make_slots(self, parameters: list) -> None:
         """In the place of those of an older plan."""
@@ -103,6 +112,7 @@ class GroupPlan:
         shared = [self._shared_slot] if member in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
             member.gather.settle(slots, arena, *shared)
+        self._gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
         """The payloads of a member. The first one asked for begins a gather, and packs all. If a
@@ -115,10 +125,9 @@ class GroupPlan:
                 return make_plan(group).send(asking.sender[1])
             self._begin(group)
         self._sent |= 1 << index
-        member = self.members[index]
-        payloads = member.payloads[self._backward]
-        if isinstance(member.gather, piecewise.PiecewiseGather):
-            payloads = member.gather.sent(payloads)
+        payloads = self._payloads[self._backward][index]
+        if self._piecewise and self.members[index].gather in self._piecewise:
+            payloads = self.members[index].gather.sent(payloads)
         return payloads, (self, index, self._backward)
 
     @property
@@ -162,8 +171,9 @@ class GroupPlan:
         backward = torch_names.is_backward(group)
         if backward:
             pipelines.check(self._stores[0])
-        if self._spans and not backward:
-            self.agreed = agreement.before_forward(group, self.agreed)
+        elif self._spans:
+            tree = torch_names.tree_of_state(self._state())
+            self.agreed = agreement.before_forward(group, tree, self.agreed)
         if self._outbox_bytes:
             self._outbox.resize_(self._outbox_bytes)
         self._gathers.pack(backward)
@@ -202,7 +212,7 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     sharded = torch_names.sharded(parameter)
     if not sharded.requires_grad:
         sharded.grad = None
-    torch_names.replace_shard(group, parameter, local)
+    torch_parameters.replace_shard(group, parameter, local)
     _forget(group)
 
 

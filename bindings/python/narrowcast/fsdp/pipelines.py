@@ -13,13 +13,14 @@ from narrowcast.tensor.store import Store
 
 _FUNCTION = "stage_backward_input"
 _MODULE = "torch.distributed.pipelining._backward"
+_modules = sys.modules  # looked up at every gather of a backward
 
 
 def check(store: Store) -> None:
     """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
     a pipeline's schedule takes apart.
     """
-    if _MODULE in sys.modules and _is_running():
+    if _MODULE in _modules and _is_running():
         raise NotImplementedError(
             f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
             "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "

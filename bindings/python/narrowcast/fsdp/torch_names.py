@@ -16,7 +16,6 @@ from itertools import repeat
 import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from narrowcast import callers, torch_version
@@ -25,6 +24,9 @@ from narrowcast import callers, torch_version
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
 # Of the ranks that have its shards.
 process_group = operator.attrgetter("mesh_info.shard_process_group")
+# What the states of one module tree share.
+tree_of_state = operator.attrgetter("_state_ctx")
+_PRE_BACKWARD = TrainingState.PRE_BACKWARD
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 
@@ -35,7 +37,7 @@ def _groups(state) -> list:
     return state._fsdp_param_groups
 
 
-def _state(group):
+def state_of(group):
     """The FSDPState that a group belongs to."""
     return _get_module_state(group.modules[0])
 
@@ -51,15 +53,22 @@ def _parameters() -> Iterator[tuple]:
 
 def tree_of(group):
     """What the groups of one module tree share."""
-    return _state(group)._state_ctx
+    return tree_of_state(state_of(group))
+
+
+def states_of_tree(group) -> list:
+    """Those of the module tree that a group belongs to, in one order on all ranks; before the first
+    forward, which finds the tree, that of the same module.
+    """
+    return [*tree_of(group).all_states] or [state_of(group)]
+
+
+def groups_of(states: list) -> list:
+    return list(dict.fromkeys(one for state in states for one in _groups(state)))
 
 
 def groups_of_tree(group) -> list:
-    """Those of the module tree that a group belongs to, in one order on all ranks; before the first
-    forward, which finds the tree, those of the same module.
-    """
-    states = tree_of(group).all_states or [_state(group)]
-    return list(dict.fromkeys(one for state in states for one in _groups(state)))
+    return groups_of(states_of_tree(group))
 
 
 def quantized(group) -> list[tuple]:
@@ -113,7 +122,7 @@ def root_modules(group) -> tuple:
     """The modules from which all others of a group's module tree can be reached; before the first
     forward, which finds the tree, the group's own.
     """
-    state = _state(group)
+    state = state_of(group)
     every = tree_of(group).all_states or [state]
     return next((one._modules for one in every if one._is_root), state._modules)
 
@@ -180,7 +189,7 @@ def is_kept(group) -> bool:
     """Whether the forward's gather may serve the backward too. Before the first forward nobody
     knows the root, which by default is kept.
     """
-    state = _state(group)
+    state = state_of(group)
     undecided = state._is_root is None and state._auto_reshard_after_forward
     return undecided or not group._reshard_after_forward or reshards_to_smaller_mesh(group)
 
@@ -189,7 +198,7 @@ def is_backward(group) -> bool:
     """Whether a gather is the backward's, as far as FSDP2 tells: a recomputation looks like the
     backward that it is part of.
     """
-    return group._training_state == TrainingState.PRE_BACKWARD
+    return group._training_state is _PRE_BACKWARD
 
 
 def is_asked_for(group) -> bool:
@@ -200,23 +209,6 @@ def is_asked_for(group) -> bool:
 def reshards_to_smaller_mesh(group) -> bool:
     """Whether a part of a mesh keeps after the forward what all of it have gathered."""
     return group._use_post_forward_mesh
-
-
-def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Puts another local tensor in the place of a shard, and has FSDP2 look at it as if for the
-    first time.
-    """
-    group._to_sharded()
-    if hasattr(parameter, "own_placement"):  # torch_parameters has adapted it to the weight before
-        parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
-    parameter.sharded_param._local_tensor = local
-    parameter.reset_sharded_param()
-    parameter._init_extensions()
-    if hasattr(parameter, "_extensions_data"):  # what a gather that nobody awaited has left
-        parameter._extensions_data.clear()
-    parameter.all_gather_outputs = []
-    if hasattr(parameter, "_unsharded_param"):
-        del parameter._unsharded_param
 
 
 def reshard_all(modules) -> None:

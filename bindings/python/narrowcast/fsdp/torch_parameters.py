@@ -140,8 +140,30 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     parameter.__class__ = _made[kinds]
 
 
-class _CountsForwards(FSDPStateContext):
+def replace_shard(group, parameter, local: torch.Tensor) -> None:
+    """Puts another local tensor in the place of a shard, and has FSDP2 look at it as if for the
+    first time.
+    """
+    group._to_sharded()
+    if hasattr(parameter, "own_placement"):  # adapt() has been here
+        parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
+    parameter.sharded_param._local_tensor = local
+    parameter.reset_sharded_param()
+    parameter._init_extensions()
+    if hasattr(parameter, "_extensions_data"):  # what a gather that nobody awaited has left
+        parameter._extensions_data.clear()
+    parameter.all_gather_outputs = []
+    if hasattr(parameter, "_unsharded_param"):
+        del parameter._unsharded_param
+
+
+class WatchedTree(FSDPStateContext):
+    """`forwards`: how many have begun of the module tree since this was first asked.
+    `last_agreement`: of fsdp.agreement, about the tree's shards.
+    """
+
     forwards = 0
+    last_agreement = None
 
     def __setattr__(self, name: str, value) -> None:
         if name == "iter_forward_root" and value is not None:
@@ -149,10 +171,7 @@ class _CountsForwards(FSDPStateContext):
         super().__setattr__(name, value)
 
 
-def forwards_begun(tree) -> int:
-    """How many forwards of a module tree (torch_names.tree_of) have begun since this was first
-    asked.
-    """
+def watch_tree(tree) -> None:
+    """Has what a module tree shares (torch_names.tree_of) count forwards."""
     if type(tree) is FSDPStateContext:
-        tree.__class__ = _CountsForwards
-    return tree.forwards
+        tree.__class__ = WatchedTree

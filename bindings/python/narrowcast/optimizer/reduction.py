@@ -57,7 +57,7 @@ class Reduction:
 
     def begin(self) -> None:
         """Before the update: says which parameters have no gradient on this rank."""
-        self._memory.copy_(self._silence)
+        _C.copy_floats(self._memory, self._silence)
         self._absent, begin = [], 0
         for table, entries in self._tables.items():
             if places := table.find_absent():
@@ -87,7 +87,7 @@ class Reduction:
         """In the place of a step, on a rank that cannot take it: the others neither wait for it nor
         take its silence for consent.
         """
-        self._memory.copy_(self._silence)
+        _C.copy_floats(self._memory, self._silence)
         self._header[0] = dist.get_rank(self._process_group) + 1
         self._verdicts.fill_(_ABSENT)
         casting.reduce_over(self._memory, self._process_group)

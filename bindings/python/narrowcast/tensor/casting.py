@@ -107,12 +107,13 @@ def reducer(amaxes: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], dist
     return partial(group.allreduce, [amaxes], options)
 
 
-def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
-    """The same, begun and ended; without a group, of this rank alone."""
+def reduction(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> Callable[[], None]:
+    """The same, begun and ended at each call; without a group, of this rank alone."""
     if group is None:
-        return
-    work = reducer(amaxes, group)()
-    if amaxes.is_cuda:
-        return
-    _C.keep_work(work)
-    work.wait()
+        return lambda: None
+    return _C.SharedAmaxes(amaxes, reducer(amaxes, group)).reduce
+
+
+def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """The same, once."""
+    reduction(amaxes, group)()

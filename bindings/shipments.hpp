@@ -1,0 +1,65 @@
+// The weights of a transfer, as its table has them: made once, for what a gather carries never
+// changes. Memory does: it is freed and allocated again, so addresses are looked up for each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "bindings/tensors.hpp"
+
+namespace narrowcast {
+
+class Shipments {
+ public:
+  // Begins with another weight; what follows is its. `own_rows`: of this rank's shard.
+  void add(const nc_route& route, int64_t own_rows) {
+    rows_.push_back({.route = route, .own_rows = own_rows, .buffer = {}, .payload = {}});
+  }
+  nc_route& route() { return rows_.back().route; }
+
+  // A buffer of the weight, or a payload, lies in a tensor's memory, `offset` bytes behind the
+  // beginning. ValueError if that has been freed.
+  void put_buffer(int number, const at::Tensor& tensor) {
+    put(tensor, 0, false, number, "a buffer");
+  }
+  void put_payload(int number, const at::Tensor& tensor, int64_t offset) {
+    put(tensor, offset, true, number, "a payload");
+  }
+
+  // Looks up all addresses. False if some memory has been freed.
+  bool find_addresses() {
+    for (const Part& part : parts_) {
+      const c10::StorageImpl& memory = *part.memory.unsafeGetStorageImpl();
+      if (memory.nbytes() < part.end) return false;
+      nc_shipment& row = rows_[part.row];
+      void*& address = part.is_payload ? row.payload[part.number] : row.buffer[part.number];
+      address = static_cast<uint8_t*>(const_cast<void*>(memory.data())) + part.begin;
+    }
+    return true;
+  }
+
+  const nc_shipment* data() const { return rows_.data(); }
+  int64_t size() const { return std::ssize(rows_); }
+
+ private:
+  struct Part {
+    size_t row;
+    bool is_payload;
+    int number;
+    c10::Storage memory;
+    size_t begin, end;  // bytes
+  };
+  void put(const at::Tensor& tensor, int64_t offset, bool is_payload, int number,
+           const char* what) {
+    address_of(tensor, what);  // whatever else may be wrong with it
+    const size_t begin = tensor.storage_offset() * tensor.itemsize() + offset;
+    const size_t end = tensor.numel() == 0 ? 0 : end_of(tensor);
+    parts_.push_back({rows_.size() - 1, is_payload, number, tensor.storage(), begin, end});
+  }
+
+  std::vector<nc_shipment> rows_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace narrowcast
