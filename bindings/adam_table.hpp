@@ -140,6 +140,7 @@ class AdamTable {
                         : step_table_.amaxes();
     if (verdicts)
       options.verdict = checked_floats(*verdicts, size(), table_.device(), "the verdicts");
+    note_write();
     table_.run(function, what, options);
   }
 

@@ -1,44 +1,32 @@
-// Whether shards are as they were when somebody looked at all of them. Before a gather that is
-// asked of each weight of a group, and once a forward of all of a model, whose objects lie
-// scattered in memory: to look at them again takes longer than all else that the host does there.
 #include "bindings/changes.hpp"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "bindings/kept_work.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_tensors.hpp"
 
 namespace narrowcast {
+
+Watch::Watch(const py::list& stores) : changes_(changes) {
+  static PyObject* const kMaster = PyUnicode_InternFromString("master");
+  for (const py::handle store : stores) {
+    const py::object master = attribute(store, kMaster);
+    if (master.is_none()) continue;
+    const at::Tensor& value = value_of(master);
+    if (value.is_inference()) continue;  // torch does not count its writes
+    const c10::VariableVersion& written = value.unsafeGetTensorImpl()->version_counter();
+    written_.emplace_back(written, written.current_version());
+  }
+}
+
+bool Watch::is_quiet() const {
+  return changes_ == changes && std::ranges::all_of(written_, [](const auto& one) {
+           return one.first.current_version() == one.second;
+         });
+}
+
 namespace {
-
-// It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
-class Watch {
- public:
-  explicit Watch(const py::list& stores) : changes_(changes) {
-    static PyObject* const kMaster = PyUnicode_InternFromString("master");
-    for (const py::handle store : stores) {
-      const py::object master = attribute(store, kMaster);
-      if (master.is_none()) continue;
-      const at::Tensor& value = value_of(master);
-      if (value.is_inference()) continue;  // torch does not count its writes
-      const c10::VariableVersion& writes = value.unsafeGetTensorImpl()->version_counter();
-      written_.emplace_back(writes, writes.current_version());
-    }
-  }
-
-  bool is_quiet() const {
-    return changes_ == changes && std::ranges::all_of(written_, [](const auto& one) {
-             return one.first.current_version() == one.second;
-           });
-  }
-
- private:
-  int64_t changes_;
-  std::vector<std::pair<c10::VariableVersion, uint32_t>> written_;
-};
 
 // torch counts what is written to a tensor that is made around another, as a DTensor is, for that
 // alone. With one count for both whoever watches the inner one sees it.
@@ -52,13 +40,15 @@ void share_count(const at::Tensor& outer, const at::Tensor& inner) {
 void bind_changes(py::module_& module) {
   module.def("note_change", &note_change,
              "A tensor looks at another store, a store has other parts, or bytes are stale.");
+  module.def("note_write", &note_write,
+             "Bytes of a matrix are made, by whatever torch counts not.");
   module.def(
       "changes", [] { return changes; }, "How many have been noted.");
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
              "From now on torch counts a write to either as one to both.");
   module.def("keep_work", &keep_work, py::arg("work"),
              "Of a reduction on the CPU, before it is waited for: bindings/kept_work.hpp.");
-  py::class_<Watch>(module, "Watch", "Of some stores, from now on.")
+  py::class_<Watch, std::shared_ptr<Watch>>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,
                              "Whether no change has been noted since, of whichever store, and "

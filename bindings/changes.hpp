@@ -1,13 +1,36 @@
-// A count of what may make something wrong that has been found out about shards: that a tensor
-// looks at another store, that a store has other parts, that bytes are stale.
+// What makes something wrong that has been found out about shards.
 #pragma once
 
+#include <c10/core/TensorImpl.h>
+#include <pybind11/pytypes.h>
+
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace narrowcast {
 
-// Python's lock guards it.
-inline int64_t changes = 0;
+// Counts. Python's lock guards them.
+inline int64_t changes = 0;  // that a tensor looks at another store, that a store has other parts,
+                             // that bytes are stale
+inline int64_t writes = 0;   // that bytes are made, of whichever matrix
 inline void note_change() { ++changes; }
+inline void note_write() { ++writes; }
+
+// Whether shards are as they were when somebody looked at all of them. Before a gather that is
+// asked of each weight of a group, and once a forward of all of a model, whose objects lie
+// scattered in memory: to look at them again takes longer than all else that the host does there.
+// It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
+class Watch {
+ public:
+  explicit Watch(const pybind11::list& stores);
+
+  // Whether no change has been noted since, and nothing has been written to the stores' masters.
+  bool is_quiet() const;
+
+ private:
+  int64_t changes_;
+  std::vector<std::pair<c10::VariableVersion, uint32_t>> written_;
+};
 
 }  // namespace narrowcast

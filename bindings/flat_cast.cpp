@@ -1,5 +1,6 @@
 // Casts of flat shards from their masters.
 #include "bindings/activation.hpp"
+#include "bindings/changes.hpp"
 #include "bindings/flat_shards.hpp"
 #include "bindings/module.hpp"
 
@@ -32,6 +33,7 @@ class FlatCast {
     if (verdicts)
       launch.verdict =
           checked_floats(*verdicts, shards_->size(), shards_->device(), "the verdicts");
+    note_write();
     launch.found_inf = checked_floats(stop, 1, shards_->device(), "the flag to stop");
     const nc_function record = machine().record_amax;
     if (record != nullptr) all_.run(record, "recording the amax", launch);

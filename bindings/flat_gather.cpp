@@ -2,6 +2,7 @@
 // rank owns. Tables are made once, so that a step copies nothing to the machine but the bytes.
 #include <algorithm>
 
+#include "bindings/changes.hpp"
 #include "bindings/flat_table.hpp"
 #include "bindings/module.hpp"
 
@@ -30,6 +31,7 @@ class FlatGather {
                  moved());
   }
   void unpack(const at::Tensor& payloads) const {
+    note_write();
     unpacking_.run(
         "unpacking flat shards",
         payload_address(payloads, ranks_ * payload_bytes(), device(), "the payloads of all ranks"),

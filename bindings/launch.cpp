@@ -29,18 +29,17 @@ void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* co
   at::parallel_for(0, count, 1, [=](int64_t begin, int64_t end) { body(context, begin, end); });
 }
 
-// The current stream of a GPU (cudaStream_t); null on the CPU.
-void* stream_of(at::Device device) {
-  if (!device.is_cuda()) return nullptr;
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-}
-
 void fill(void* memory, const void* from, size_t bytes, at::Device device) {
   call(cuda_fill(), "filling memory",
        Fill{.memory = memory, .from = from, .bytes = bytes, .stream = nullptr}, device);
 }
 
 }  // namespace
+
+void* stream_of(at::Device device) {
+  if (!device.is_cuda()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
 
 template <class Argument>
 void call(const char* (*function)(const Argument*), const char* what, Argument argument,

@@ -17,6 +17,9 @@ template <class Argument>
 void call(const char* (*function)(const Argument*), const char* what, Argument argument,
           at::Device device);
 
+// The current stream of a GPU (cudaStream_t); null on the CPU.
+void* stream_of(at::Device device);
+
 // float32 zeros, which take the host less time than torch's.
 at::Tensor zeros_of(int64_t floats, at::Device device);
 

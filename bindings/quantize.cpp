@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "bindings/activation.hpp"
+#include "bindings/changes.hpp"
 #include "bindings/launch.hpp"
 #include "bindings/module.hpp"
 
@@ -54,6 +55,7 @@ class CastList {
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
     if (start_history != nullptr && amaxes)
       table_.run(start_history, "starting a history", options);
+    note_write();
     table_.run(table_.machine().cast, "the cast", options);
   }
 

@@ -1,9 +1,11 @@
 // The weights of a transfer, as its table has them: made once, for what a gather carries never
-// changes. Memory does: it is freed and allocated again, so addresses are looked up for each.
+// changes. Memory does, which is freed and allocated again: addresses are looked up for each.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "bindings/tensors.hpp"
@@ -22,6 +24,11 @@ class Shipments {
   // beginning. ValueError if that has been freed.
   void put_buffer(int number, const at::Tensor& tensor) {
     put(tensor, 0, false, number, "a buffer");
+    if (tensor.is_inference()) {
+      counts_all_ = false;
+    } else {
+      written_.push_back(tensor.unsafeGetTensorImpl()->version_counter());
+    }
   }
   void put_payload(int number, const at::Tensor& tensor, int64_t offset) {
     put(tensor, offset, true, number, "a payload");
@@ -39,8 +46,15 @@ class Shipments {
     return true;
   }
 
-  const nc_shipment* data() const { return rows_.data(); }
-  int64_t size() const { return std::ssize(rows_); }
+  // How many writes to the buffers torch has counted; nothing if it does not count those of all.
+  std::optional<int64_t> counted_writes() const {
+    if (!counts_all_) return {};
+    int64_t sum = 0;
+    for (const c10::VariableVersion& one : written_) sum += one.current_version();
+    return sum;
+  }
+
+  std::span<const nc_shipment> rows() const { return rows_; }
 
  private:
   struct Part {
@@ -60,6 +74,8 @@ class Shipments {
 
   std::vector<nc_shipment> rows_;
   std::vector<Part> parts_;
+  std::vector<c10::VariableVersion> written_;
+  bool counts_all_ = true;
 };
 
 }  // namespace narrowcast

@@ -172,9 +172,9 @@ class LastAgreement:
         root = torch_names.forward_root(tree)
         return root is not None and self.root() is root and self.forward == tree.forwards
 
-    def agree(self, group) -> None:
-        """Makes the bytes of the shards of the tree that a group belongs to."""
-        watch, states = _C.Watch([]), torch_names.states_of_tree(group)
+    def agree(self, states: list) -> None:
+        """Makes the bytes of the shards of a tree."""
+        watch = _C.Watch([])
         if not self._agreements.are_quiet or self._states != states:
             groups = torch_names.groups_of(states)
             for one in groups:
@@ -198,10 +198,11 @@ def _shards(groups: list) -> list[tuple]:
     return [shard for group in groups for shard in torch_names.quantized(group)]
 
 
-def before_forward(group, tree, agreed: int) -> int:
+def before_forward(group, tree, agreed: int) -> tuple[int, bool]:
     """Before a gather of a group with scales that shards share, in a forward or for unshard():
     makes the bytes of all such shards of the module tree, once a forward and at every unshard().
-    Takes the number of the agreement before the group's last gather, and returns that of this one.
+    Takes the number of the agreement before the group's last gather, and returns that of this one,
+    and whether a forward begins with it.
 
     FSDP2 tells when a forward begins, but not if the last one ended in an exception; then one has
     begun when a group is gathered again. What is written later in a forward takes effect with the
@@ -212,13 +213,13 @@ def before_forward(group, tree, agreed: int) -> int:
     if last is None:
         last = tree.last_agreement = LastAgreement()
     if last.number != agreed and last.is_of_forward(tree):
-        return last.number
+        return last.number, False
     root, forward = torch_names.forward_root(tree), tree.forwards
-    last.agree(group)
+    last.agree(torch_names.states_of_tree(group))
     # After unshard(), the forward that it may be for is still to begin.
     is_forward = root is not None and not torch_names.is_asked_for(group)
     last.root, last.forward = weakref.ref(root) if is_forward else lambda: None, forward
-    return last.number
+    return last.number, is_forward
 
 
 def forget(group) -> None:

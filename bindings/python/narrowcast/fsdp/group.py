@@ -19,6 +19,7 @@ from narrowcast.fsdp import (
     torch_parameters,
 )
 from narrowcast.fsdp.member import Member, member_of
+from narrowcast.fsdp.outbox import Outbox
 from narrowcast.fsdp.slots import Slots
 from narrowcast.tensor import casting
 
@@ -30,10 +31,6 @@ _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 # What goes from a pre-hook to the post-hook on this rank: the plan, the member's place in it, and
 # whether the gather is the backward's.
 Sent = tuple["GroupPlan", int, bool]
-
-
-_ALIGNMENT = 256  # of a weight's part of the outbox
-_SMALL = 1 / 16  # of what a group sends: an outbox that stays
 
 
 class GroupPlan:
@@ -52,10 +49,10 @@ class GroupPlan:
         self._views = torch_names.views(group)
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
-        self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
+        self.gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_slot: torch.Tensor | None = None
-        self._outbox, self._outbox_bytes = self._make_outbox()
+        self._outbox = Outbox(self.members, self._sharing)
         self._payloads = [
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
@@ -67,32 +64,10 @@ class GroupPlan:
         self._backward = False
         self._spans = any(store.needs_others for store in self._stores)
         self.agreed = agreement.NEVER
-        self._watch: _C.Watch | None = None
-
-    def _make_outbox(self) -> tuple[torch.UntypedStorage, int]:
-        """The memory of what does not travel as it is stored, and its bytes while a gather is under
-        way: 0 if it stays, as it does if it is small and no pass packs anything else. It begins
-        with the payload that weights share, which the first of them carries.
-        """
-        shared, begin = sum(member.gather.shared_bytes for member in self._sharing), 0
-        for member in self._sharing:
-            member.gather.share(begin, shared)
-            begin += member.gather.shared_bytes
-        begin = -(-shared // _ALIGNMENT) * _ALIGNMENT
-        total = begin + sum(member.gather.outbox_bytes for member in self.members)
-        device = self.members[0].store.bytes.device
-        outbox = torch.empty(total, dtype=torch.uint8, device=device)
-        for member in self.members:
-            member.gather.use_outbox(outbox, begin)
-            begin += member.gather.outbox_bytes
-            carried = [outbox[:shared]] if member in self._sharing[:1] else []
-            member.payloads = tuple(
-                [*member.gather.payloads(backward), *carried] for backward in (False, True)
-            )
-        sent = sum(payload.nbytes for one in self.members for payload in one.payloads[0])
-        alike = not self._piecewise and all(one.gather.carries_alike for one in self.members)
-        stays = alike and total <= _SMALL * sent
-        return outbox.untyped_storage(), 0 if stays else total
+        if self._outbox.stays:
+            self.gathers.keep_packed()
+            asked = torch_names.TRAINING_STATE, torch_names.PRE_BACKWARD, pipelines.MODULE
+            self.gathers.let_begin(self._group, *asked, forwards=not self._spans)
 
     def _make_slots(self, parameters: list) -> None:
         """In the place of those of an older plan."""
@@ -112,18 +87,21 @@ class GroupPlan:
         shared = [self._shared_slot] if member in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
             member.gather.settle(slots, arena, *shared)
-        self._gathers.forget()
+        self.gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
         """The payloads of a member. The first one asked for begins a gather, and packs all. If a
         shard has been replaced since, a plan made anew does.
         """
         if self._sent >> index & 1:
-            group = self._group()
-            if (self._watch is None or not self._watch.is_quiet) and not self._look(group):
-                asking = self._stores[index]
-                return make_plan(group).send(asking.sender[1])
-            self._begin(group)
+            backward = self.gathers.begin()
+            if backward is None:
+                group = self._group()
+                if not self.gathers.are_quiet and not self._look(group):
+                    asking = self._stores[index]
+                    return make_plan(group).send(asking.sender[1])
+                backward = self._begin(group)
+            self._backward, self._sent, self._arrived = backward, 0, 0
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
         if self._piecewise and self.members[index].gather in self._piecewise:
@@ -154,7 +132,7 @@ class GroupPlan:
         stale = [store for store in self._stores if store.is_stale and not store.needs_others]
         if stale:
             casting.cast_masters(stale)
-        self._watch = watch
+        self.gathers.watch(watch)
         return True
 
     def _has_shards_of(self, group) -> bool:
@@ -167,19 +145,21 @@ class GroupPlan:
         self._views = views
         return True
 
-    def _begin(self, group) -> None:
+    def _begin(self, group) -> bool:
+        """A gather; returns whether it is the backward's."""
         backward = torch_names.is_backward(group)
         if backward:
             pipelines.check(self._stores[0])
         elif self._spans:
             tree = torch_names.tree_of_state(self._state())
-            self.agreed = agreement.before_forward(group, tree, self.agreed)
-        if self._outbox_bytes:
-            self._outbox.resize_(self._outbox_bytes)
-        self._gathers.pack(backward)
+            self.agreed, begins = agreement.before_forward(group, tree, self.agreed)
+            if begins:
+                _pack_ahead(torch_names.groups_of_tree(group))
+        self._outbox.open()
+        self.gathers.pack(backward)
         for one in self._piecewise:
             one.pack(backward)
-        self._backward, self._sent, self._arrived = backward, 0, 0
+        return backward
 
     def receive(self, index: int, backward: bool) -> None:
         """A member's payloads have arrived. The last one unpacks all: nothing reads them before."""
@@ -187,11 +167,18 @@ class GroupPlan:
         if self._arrived != self._all:
             return
         if self._unpacks:
-            self._gathers.unpack(backward)
+            self.gathers.unpack(backward)
             for one in self._piecewise:
                 one.unpack(backward)
-        if self._outbox_bytes:
-            self._outbox.resize_(0)
+        self._outbox.close()
+
+
+def _pack_ahead(groups: list) -> None:
+    """After an agreement bytes are what they are until the next one: what the forward's gathers
+    pack is packed together.
+    """
+    plans = (_plans.get(group) for group in groups)
+    _C.GatherGroup.pack_ahead([plan.gathers for plan in plans if plan is not None])
 
 
 def make_plan(group) -> GroupPlan:

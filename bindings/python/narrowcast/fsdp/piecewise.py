@@ -36,6 +36,7 @@ class PiecewiseGather:
 
     present = None  # no gather differs from another
     shared_bytes = 0  # it has the one payload for itself
+    carries_alike = False  # for what is packed once for both passes: this is packed each time
 
     def __init__(self, shard: _C.Bytes, pieces: list[Piece], device: torch.device):
         self._shard, self._pieces, self._device, self.arena = shard, pieces, device, None

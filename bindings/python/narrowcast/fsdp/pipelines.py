@@ -12,15 +12,14 @@ from narrowcast import callers
 from narrowcast.tensor.store import Store
 
 _FUNCTION = "stage_backward_input"
-_MODULE = "torch.distributed.pipelining._backward"
-_modules = sys.modules  # looked up at every gather of a backward
+MODULE = "torch.distributed.pipelining._backward"  # where it was imported, there may be such
 
 
 def check(store: Store) -> None:
     """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
     a pipeline's schedule takes apart.
     """
-    if _MODULE in _modules and _is_running():
+    if MODULE in sys.modules and _is_running():
         raise NotImplementedError(
             f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
             "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "
@@ -31,4 +30,4 @@ def check(store: Store) -> None:
 def _is_running() -> bool:
     """On any thread: autograd's engine has its own for a GPU, and the caller waits for it."""
     every = itertools.chain.from_iterable(map(callers.frames, sys._current_frames().values()))
-    return any(callers.is_function(frame, _MODULE, _FUNCTION) for frame in every)
+    return any(callers.is_function(frame, MODULE, _FUNCTION) for frame in every)

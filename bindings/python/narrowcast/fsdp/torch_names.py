@@ -26,7 +26,8 @@ local_tensor = operator.attrgetter("sharded_param._local_tensor")
 process_group = operator.attrgetter("mesh_info.shard_process_group")
 # What the states of one module tree share.
 tree_of_state = operator.attrgetter("_state_ctx")
-_PRE_BACKWARD = TrainingState.PRE_BACKWARD
+# What a group says of itself in a backward, and where.
+TRAINING_STATE, PRE_BACKWARD = "_training_state", TrainingState.PRE_BACKWARD
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 
@@ -198,7 +199,7 @@ def is_backward(group) -> bool:
     """Whether a gather is the backward's, as far as FSDP2 tells: a recomputation looks like the
     backward that it is part of.
     """
-    return group._training_state is _PRE_BACKWARD
+    return group._training_state is PRE_BACKWARD
 
 
 def is_asked_for(group) -> bool:

@@ -6,7 +6,7 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from narrowcast import consensus
+from narrowcast import _C, consensus
 from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import bound
 from narrowcast.tensor import QuantizedTensor
@@ -79,6 +79,7 @@ def _received(store: Store, work: list) -> dist.Work:
     """A weight's new bytes are there, and what was written to it before is gone."""
     for one in work:
         one.wait()
+    _C.note_write()
     store.used = store.rows
     if store.master is not None:
         store.master.settle()

@@ -1,0 +1,135 @@
+"""What a forward's gather has packed its backward's sends again, unless something was written; and
+where ranks agree before a forward, all groups are packed then.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from narrowcast.fsdp import group, torch_names
+
+WIDTH = 512
+# Those that travel with fewer scales than are stored, and carry the same in both passes.
+PACKED = [
+    name
+    for name in nc.formats()
+    if nc.format(name).gather == "rowwise"
+    and nc.format(name).wire_bits_per_element < nc.format(name).bits_per_element
+]
+TESTED_FORMATS = PACKED
+
+
+def layers(mesh, format):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)))
+    nc.convert(model, format).to(mesh.device_type)
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    model(torch.ones(4, WIDTH, device=mesh.device_type)).sum().backward()
+    return model
+
+
+def outbox(layer):
+    """uint8: what the layer's group has packed."""
+    plan = group._plans[torch_names.managed(layer.weight)[0]]
+    assert plan._outbox.stays
+    memory = plan._outbox._storage
+    return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory)
+
+
+def value_of(layer):
+    """As a gather brings it that packs anew."""
+    layer.unshard()
+    value = layer.weight.dequantize()
+    layer.reshard()
+    return value
+
+
+def gradient_after(model, change, mesh):
+    """Of the input of the first layer, if something happens before its backward."""
+    x = torch.ones(4, WIDTH, device=mesh.device_type, requires_grad=True)
+    output = model[0](x)
+    with torch.no_grad():
+        change(model[0])
+    output.sum().backward()
+    return x.grad
+
+
+def expected(model, mesh):
+    return torch.ones(4, WIDTH, device=mesh.device_type) @ value_of(model[0])
+
+
+def nothing(layer):
+    pass
+
+
+def write_scales(layer):
+    layer.weight.to_local().rowwise_scale_inv.view(torch.uint8).fill_(120)
+
+
+def give_the_first_ranks_shard(layer):
+    dist.broadcast(layer.weight.to_local(), 0)
+
+
+def make_anew(layer):
+    """Takes effect at once where no scale spans the tensor."""
+    nn.init.normal_(layer.weight.to_local())
+
+
+def lose_what_was_packed(layer):
+    outbox(layer).zero_()
+
+
+CHANGES = [nothing, write_scales, give_the_first_ranks_shard, make_anew]
+
+
+def changed(mesh, format, name):
+    model = layers(mesh, format)
+    change = globals()[name]
+    if change is make_anew and nc.format(format).tensor_amax:
+        return  # with the next forward: test_lone_writes
+    before = expected(model, mesh)
+    gradient = gradient_after(model, change, mesh)
+    assert torch.equal(gradient, expected(model, mesh))
+    if change is not nothing and dist.get_rank():
+        assert not torch.equal(gradient, before)
+
+
+@pytest.mark.parametrize("change", [one.__name__ for one in CHANGES])
+def test_a_backward_brings_what_was_written(format, change, device):
+    ranks.run(2, device, changed, format, change)
+
+
+def lost(mesh, format):
+    model = layers(mesh, format)
+    before = expected(model, mesh)
+    assert not torch.equal(gradient_after(model, lose_what_was_packed, mesh), before)
+    # A forward packs anew, whatever has become of it.
+    lose_what_was_packed(model[0])
+    assert torch.equal(gradient_after(model, nothing, mesh), before)
+
+
+def test_a_backward_packs_nothing_again(format, device):
+    ranks.run(2, device, lost, format)
+
+
+def ahead(mesh, format):
+    """Whether the second layer's group is packed before the first one's forward."""
+    model = layers(mesh, format)
+    x = torch.ones(4, WIDTH, device=mesh.device_type)
+    right = model(x)
+    hook = model[0].register_forward_hook(lambda *_: lose_what_was_packed(model[1]))
+    wrong = model(x)
+    hook.remove()
+    assert torch.equal(model(x), right)
+    return torch.equal(wrong, right)
+
+
+def test_an_agreement_packs_all_groups(format, device):
+    packs_by_itself = ranks.run(2, device, ahead, format)
+    assert packs_by_itself == [not nc.format(format).tensor_amax] * 2
