@@ -50,12 +50,20 @@ def value_of(layer):
     return value
 
 
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def gradient_after(model, change, mesh):
     """Of the input of the first layer, if something happens before its backward."""
     x = torch.ones(4, WIDTH, device=mesh.device_type, requires_grad=True)
     output = model[0](x)
+    # FSDP2's gathers are on streams of their own, which wait for no writes within a step.
+    wait(mesh.device_type)
     with torch.no_grad():
         change(model[0])
+    wait(mesh.device_type)
     output.sum().backward()
     return x.grad
 

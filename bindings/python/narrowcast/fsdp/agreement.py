@@ -45,7 +45,7 @@ class Agreement:
         silence = _floats([float(_SETTLED)] * len(stores) + [_NOTHING] + [0.0] * len(stores))
         # What the ranks say of each shard, and the amaxes, made anew from silence each time.
         self._silence = silence.to(self._stores[0].bytes.device)
-        self._memory = torch.empty_like(self._silence)
+        self._memory, self._is_silent = torch.empty_like(self._silence), False
         self._said, self._amaxes = self._memory.split([len(stores) + 1, len(stores)])
         self._reduce_said = casting.reduction(self._said, process_group)
         self._reduce_amaxes = casting.reduction(self._amaxes, process_group)
@@ -61,18 +61,20 @@ class Agreement:
         written. Those of a saved state are made again if no rank has written anything else.
         `is_quiet`: this rank has not.
         """
-        _C.copy_floats(self._memory, self._silence)
+        if not self._is_silent:
+            _C.copy_floats(self._memory, self._silence)
+        self._is_silent = False
         every = () if is_quiet else enumerate(self._stores)
         stale = [(place, store) for place, store in every if store.is_stale]
         if stale:  # otherwise the host has nothing to send, which it would wait for
             self._said.copy_(_floats([*map(_level, self._stores), 0.0]))
         self._reduce_said()
         for casts, amaxes, _ in self._batches:
-            casts.find_amaxes(into=amaxes, skip=self._silent)
+            casts.find_amaxes(into=amaxes, skip=self._silent, unchanged=is_quiet)
         if self._batches:
             self._reduce_amaxes()
         for casts, amaxes, verdict in self._batches:
-            casts.cast(amaxes, verdict=verdict)
+            casts.cast(amaxes, verdict=verdict, unchanged=is_quiet)
         if self._shared is not None:
             self._shared.collect()
             self._shared.reduce()
@@ -83,6 +85,9 @@ class Agreement:
                 if agreed[place] == _RESTORED:
                     self._cast_again(place, store)
                 store.master.settle()
+        # Here, and not before the reduction, for whatever comes first takes the host longer.
+        _C.copy_floats(self._memory, self._silence)
+        self._is_silent = True
 
     def _cast_again(self, place: int, store: Store) -> None:
         if store.place is not None:
@@ -121,13 +126,19 @@ class Agreements:
         """Makes the bytes of the shards that any rank has written to; of stale matrices that are
         whole tensors, or on meta, too. `process_groups`: gives that of each.
         """
-        is_quiet = self.are_quiet and stores == self._stores
-        watch = self._watch if is_quiet else _C.Watch(stores)
-        if not is_quiet:
-            self._look(stores, process_groups)
+        if self.are_quiet and stores == self._stores:
+            self.make_bytes_again()
+            return
+        watch = _C.Watch(stores)
+        self._look(stores, process_groups)
         for agreement in self._all:
-            agreement.make_bytes(is_quiet)
+            agreement.make_bytes(is_quiet=False)
         self._watch = watch  # nothing is stale now
+
+    def make_bytes_again(self) -> None:
+        """The same of the same list, where it is quiet."""
+        for agreement in self._all:
+            agreement.make_bytes(is_quiet=True)
 
     def _look(self, stores: list[Store], process_groups: Callable[[], list]) -> None:
         if alone := [store for store in stores if store.is_stale and not _waits(store)]:
@@ -167,21 +178,18 @@ class LastAgreement:
         self._stores: list[Store] = []
         self._lent: lent_scales.LentScales | None = None
 
-    def is_of_forward(self, tree) -> bool:
-        """Whether it was in the forward of a tree that runs now."""
-        root = torch_names.forward_root(tree)
-        return root is not None and self.root() is root and self.forward == tree.forwards
-
     def agree(self, states: list) -> None:
         """Makes the bytes of the shards of a tree."""
         watch = _C.Watch([])
-        if not self._agreements.are_quiet or self._states != states:
+        if self._agreements.are_quiet and self._states == states:
+            self._agreements.make_bytes_again()
+        else:
             groups = torch_names.groups_of(states)
             for one in groups:
                 torch_parameters.watch(one.fsdp_params)
             self._stores = [store for _, store in _shards(groups)]
             self._states, self._lent = states, lent_scales.LentScales(groups)
-        self._agreements.make_bytes(self._stores, self._process_groups)
+            self._agreements.make_bytes(self._stores, self._process_groups)
         self._lent.lend()
         if not watch.is_quiet:  # a change since, on another thread: it may be one of the list
             self._agreements.forget()
@@ -198,23 +206,20 @@ def _shards(groups: list) -> list[tuple]:
     return [shard for group in groups for shard in torch_names.quantized(group)]
 
 
-def before_forward(group, tree, agreed: int) -> tuple[int, bool]:
+def agree(group) -> tuple[int, bool]:
     """Before a gather of a group with scales that shards share, in a forward or for unshard():
     makes the bytes of all such shards of the module tree, once a forward and at every unshard().
-    Takes the number of the agreement before the group's last gather, and returns that of this one,
-    and whether a forward begins with it.
+    Returns the agreement's number, and whether a forward begins with it.
 
     FSDP2 tells when a forward begins, but not if the last one ended in an exception; then one has
-    begun when a group is gathered again. What is written later in a forward takes effect with the
-    next one.
+    begun when a group is gathered again (_C.GatherStart.have_agreed). What is written later in a
+    forward takes effect with the next one.
     """
+    tree = torch_names.tree_of(group)
     torch_parameters.watch_tree(tree)
-    last = tree.last_agreement
-    if last is None:
-        last = tree.last_agreement = LastAgreement()
-    if last.number != agreed and last.is_of_forward(tree):
-        return last.number, False
-    root, forward = torch_names.forward_root(tree), tree.forwards
+    if tree.last_agreement is None:
+        tree.last_agreement = LastAgreement()
+    last, root, forward = tree.last_agreement, torch_names.forward_root(tree), tree.forwards
     last.agree(torch_names.states_of_tree(group))
     # After unshard(), the forward that it may be for is still to begin.
     is_forward = root is not None and not torch_names.is_asked_for(group)

@@ -38,7 +38,6 @@ class GroupPlan:
 
     def __init__(self, group):
         self._group = weakref.ref(group)
-        self._state = weakref.ref(torch_names.state_of(group))
         torch_parameters.watch(group.fsdp_params)
         self.members: list[Member] = []
         parameters = [parameter for parameter, _ in torch_names.quantized(group)]
@@ -49,7 +48,11 @@ class GroupPlan:
         self._views = torch_names.views(group)
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
-        self.gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
+        self._stores = [member.store for member in self.members]
+        self._spans = any(store.needs_others for store in self._stores)
+        self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
+        asked = torch_names.asked(group, pipelines.MODULE)
+        self.start = _C.GatherStart(self._gathers, asked, asks=self._spans)
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_slot: torch.Tensor | None = None
         self._outbox = Outbox(self.members, self._sharing)
@@ -58,16 +61,11 @@ class GroupPlan:
         ]
         self._make_slots(parameters)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
-        self._stores = [member.store for member in self.members]
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
         self._backward = False
-        self._spans = any(store.needs_others for store in self._stores)
-        self.agreed = agreement.NEVER
         if self._outbox.stays:
-            self.gathers.keep_packed()
-            asked = torch_names.TRAINING_STATE, torch_names.PRE_BACKWARD, pipelines.MODULE
-            self.gathers.let_begin(self._group, *asked, forwards=not self._spans)
+            self._gathers.keep_packed()
 
     def _make_slots(self, parameters: list) -> None:
         """In the place of those of an older plan."""
@@ -87,17 +85,17 @@ class GroupPlan:
         shared = [self._shared_slot] if member in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
             member.gather.settle(slots, arena, *shared)
-        self.gathers.forget()
+        self._gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
         """The payloads of a member. The first one asked for begins a gather, and packs all. If a
         shard has been replaced since, a plan made anew does.
         """
         if self._sent >> index & 1:
-            backward = self.gathers.begin()
+            backward = self.start.begin() if self._outbox.stays else None
             if backward is None:
                 group = self._group()
-                if not self.gathers.are_quiet and not self._look(group):
+                if not self.start.are_quiet and not self._look(group):
                     asking = self._stores[index]
                     return make_plan(group).send(asking.sender[1])
                 backward = self._begin(group)
@@ -132,7 +130,7 @@ class GroupPlan:
         stale = [store for store in self._stores if store.is_stale and not store.needs_others]
         if stale:
             casting.cast_masters(stale)
-        self.gathers.watch(watch)
+        self.start.watch(watch)
         return True
 
     def _has_shards_of(self, group) -> bool:
@@ -150,13 +148,12 @@ class GroupPlan:
         backward = torch_names.is_backward(group)
         if backward:
             pipelines.check(self._stores[0])
-        elif self._spans:
-            tree = torch_names.tree_of_state(self._state())
-            self.agreed, begins = agreement.before_forward(group, tree, self.agreed)
-            if begins:
+        elif self._spans and not self.start.have_agreed():
+            self.start.agreed, begins = agreement.agree(group)
+            if begins and self._outbox.stays and not self._outbox.is_empty:
                 _pack_ahead(torch_names.groups_of_tree(group))
         self._outbox.open()
-        self.gathers.pack(backward)
+        self._gathers.pack(backward)
         for one in self._piecewise:
             one.pack(backward)
         return backward
@@ -167,7 +164,7 @@ class GroupPlan:
         if self._arrived != self._all:
             return
         if self._unpacks:
-            self.gathers.unpack(backward)
+            self._gathers.unpack(backward)
             for one in self._piecewise:
                 one.unpack(backward)
         self._outbox.close()
@@ -178,7 +175,7 @@ def _pack_ahead(groups: list) -> None:
     pack is packed together.
     """
     plans = (_plans.get(group) for group in groups)
-    _C.GatherGroup.pack_ahead([plan.gathers for plan in plans if plan is not None])
+    _C.GatherStart.pack_ahead([plan.start for plan in plans if plan is not None])
 
 
 def make_plan(group) -> GroupPlan:
@@ -187,7 +184,7 @@ def make_plan(group) -> GroupPlan:
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
     if group in _plans:
-        plan.agreed = _plans[group].agreed
+        plan.start.agreed = _plans[group].start.agreed
     _plans[group] = plan
     return plan
 

@@ -33,8 +33,9 @@ class Outbox:
             )
         sent = sum(payload.nbytes for member in members for payload in member.payloads[0])
         alike = all(member.gather.carries_alike for member in members)
+        self.is_empty = self._bytes == 0
         # If it is small, and all passes pack the same, its memory stays.
-        self.stays = alike and self._bytes <= _SMALL * sent
+        self.stays = self.is_empty or (alike and self._bytes <= _SMALL * sent)
         self._storage = outbox.untyped_storage()
 
     def open(self) -> None:

@@ -4,7 +4,7 @@ the same answer.
 
 import torch
 
-from narrowcast.fsdp import cutting, torch_names
+from narrowcast.fsdp import cutting, torch_names, torch_parameters
 from narrowcast.parallel import distributing
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -185,7 +185,7 @@ def own_store(parameter) -> Store:
     local = torch_names.local_tensor(parameter)
     if not local._view.is_whole:
         local.detach_from_whole()
-        torch_names.drop_padding(parameter)
+        torch_parameters.drop_padding(parameter)
     store = local._view.store
     store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
@@ -200,7 +200,7 @@ def keep_in_place(parameter: torch.Tensor) -> None:
     _, managed = torch_names.managed(parameter)
     if managed is not None and torch_names.is_short(managed):
         own_store(managed)
-        torch_names.drop_padding(managed)
+        torch_parameters.drop_padding(managed)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

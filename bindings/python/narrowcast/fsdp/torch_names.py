@@ -10,6 +10,7 @@ Most are the same in all versions of torch that narrowcast works with. What diff
 """
 
 import operator
+import weakref
 from collections.abc import Iterator
 from itertools import repeat
 
@@ -18,16 +19,12 @@ from torch.distributed._composable_state import _get_module_state, _module_state
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from narrowcast import callers, torch_version
+from narrowcast import _C, callers, torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
 # Of the ranks that have its shards.
 process_group = operator.attrgetter("mesh_info.shard_process_group")
-# What the states of one module tree share.
-tree_of_state = operator.attrgetter("_state_ctx")
-# What a group says of itself in a backward, and where.
-TRAINING_STATE, PRE_BACKWARD = "_training_state", TrainingState.PRE_BACKWARD
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 
@@ -43,6 +40,21 @@ def state_of(group):
     return _get_module_state(group.modules[0])
 
 
+def asked(group, schedules: str) -> _C.Fsdp2Group:
+    """What C++ asks of a group whenever a gather begins: as is_backward, tree_of, forward_root. The
+    name of a module: pipelines.MODULE.
+    """
+    return _C.Fsdp2Group(
+        weakref.ref(group),
+        weakref.ref(state_of(group)),
+        training_state="_training_state",
+        pre_backward=TrainingState.PRE_BACKWARD,
+        tree="_state_ctx",
+        root="iter_forward_root",
+        schedules=schedules,
+    )
+
+
 def _parameters() -> Iterator[tuple]:
     """Every FSDPParam, with the group that has it: a shard does not know whose it is."""
     for reference in list(_module_state_mapping.values()):
@@ -54,7 +66,7 @@ def _parameters() -> Iterator[tuple]:
 
 def tree_of(group):
     """What the groups of one module tree share."""
-    return tree_of_state(state_of(group))
+    return state_of(group)._state_ctx
 
 
 def states_of_tree(group) -> list:
@@ -179,13 +191,6 @@ def world(parameter) -> int:
     return getattr(parameter.mesh_info, "shard_mesh_size", 1)
 
 
-def drop_padding(parameter) -> None:
-    """Lets go of the padded copy of a short shard, which only gathers without hooks read. FSDP2
-    copies a shard no more whose memory a plain tensor here has.
-    """
-    parameter._sharded_param_data = store_of(parameter).tensors[0].view(-1)
-
-
 def is_kept(group) -> bool:
     """Whether the forward's gather may serve the backward too. Before the first forward nobody
     knows the root, which by default is kept.
@@ -199,7 +204,7 @@ def is_backward(group) -> bool:
     """Whether a gather is the backward's, as far as FSDP2 tells: a recomputation looks like the
     backward that it is part of.
     """
-    return group._training_state is PRE_BACKWARD
+    return group._training_state == TrainingState.PRE_BACKWARD
 
 
 def is_asked_for(group) -> bool:

@@ -157,6 +157,13 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
         del parameter._unsharded_param
 
 
+def drop_padding(parameter) -> None:
+    """Lets go of the padded copy of a short shard, which only gathers without hooks read. FSDP2
+    copies a shard no more whose memory a plain tensor here has.
+    """
+    parameter._sharded_param_data = torch_names.store_of(parameter).tensors[0].view(-1)
+
+
 class WatchedTree(FSDPStateContext):
     """`forwards`: how many have begun of the module tree since this was first asked.
     `last_agreement`: of fsdp.agreement, about the tree's shards.

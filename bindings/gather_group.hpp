@@ -1,0 +1,165 @@
+// The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/changes.hpp"
+#include "bindings/gather.hpp"
+#include "bindings/launch.hpp"
+#include "runtime/launch/capture.hpp"
+
+namespace narrowcast {
+
+using GatherWeights = std::vector<std::shared_ptr<WeightGather>>;
+
+// A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
+// been freed. Nobody has looked at it for long; its storage alone is one place of memory.
+struct SentBuffer {
+  SentBuffer(const Bytes& its_shard, int its_buffer)
+      : shard(its_shard),
+        buffer(its_buffer),
+        storage(shard.buffers[buffer]->storage()),
+        end(shard.buffers[buffer]->numel() == 0 ? 0 : end_of(*shard.buffers[buffer])) {}
+
+  void check() const {
+    if (storage.nbytes() < end) shard.address(buffer);  // says what has been freed
+  }
+
+  const Bytes& shard;
+  int buffer;
+  c10::Storage storage;
+  size_t end;
+};
+
+// Weights of one format, of which something is packed, or unpacked, and that by pass.
+struct Batch {
+  GatherWeights weights;
+  std::array<Shipments, 2> shipments;
+
+  Shipments& of(bool backward) { return shipments[backward && !weights[0]->carries_alike()]; }
+};
+using Batches = std::map<std::string, Batch>;
+
+class GatherGroup {
+ public:
+  explicit GatherGroup(const GatherWeights& weights) : weights_(weights) {
+    for (const auto& weight : weights) {
+      const Bytes& shard = weight->shard();
+      const std::string format = shard.facts().name;
+      if (weight->outbox_bytes() + weight->shared_bytes() != 0)
+        packed_[format].weights.push_back(weight);
+      if (weight->arena_bytes() != 0) unpacked_[format].weights.push_back(weight);
+      for (const bool backward : {false, true}) {
+        if (!shard.is_plain) continue;  // what stands for a tensor has no memory
+        for (const int buffer : weight->sent_as_stored(backward))
+          sent_[backward].emplace_back(shard, buffer);
+      }
+    }
+  }
+
+  // What a gather has packed stays in the outbox, and the other pass packs the same.
+  void keep_packed() { keeps_packed_ = true; }
+
+  void pack(bool backward) {
+    for (const SentBuffer& sent : sent_[backward]) sent.check();
+    if (packed_.empty()) return;
+    const bool may_be_packed = std::exchange(is_packed_ahead_, false) || backward;
+    if (may_be_packed && keeps_packed_ && is_packed_ && is_packed_ == now_packed()) return;
+    is_packed_.reset();
+    for (auto& [format, batch] : packed_) {
+      const Shipments& shipments = found(batch, &WeightGather::add_outgoing, backward);
+      pack(batch, shipments.rows());
+    }
+    is_packed_ = now_packed();
+  }
+  // What the next gathers of some groups pack, where that stays: in as few launches as there are
+  // formats.
+  static void pack_ahead(const std::vector<GatherGroup*>& groups) {
+    std::map<std::string, std::pair<const Batch*, std::vector<nc_shipment>>> together;
+    for (GatherGroup* group : groups) {
+      group->is_packed_ahead_ = group->keeps_packed_;
+      if (!group->is_packed_ahead_) continue;
+      group->is_packed_.reset();
+      for (auto& [format, batch] : group->packed_) {
+        const Shipments& shipments = found(batch, &WeightGather::add_outgoing, false);
+        auto& [first, rows] =
+            together.try_emplace(format, &batch, std::vector<nc_shipment>()).first->second;
+        rows.insert(rows.end(), shipments.rows().begin(), shipments.rows().end());
+      }
+    }
+    for (const auto& [format, one] : together) pack(*one.first, one.second);
+    for (GatherGroup* group : groups) {
+      if (group->is_packed_ahead_) group->is_packed_ = group->now_packed();
+    }
+  }
+  void unpack(bool backward) {
+    for (auto& [format, batch] : unpacked_) {
+      const Shipments& shipments = found(batch, &WeightGather::add_incoming, backward);
+      transfer(&nc_machine::unpack, "unpacking gathered shards", batch, shipments.rows());
+    }
+  }
+  // Weights lie in other memory than at the last gather.
+  void forget() {
+    is_packed_.reset();
+    for (Batches* batches : {&packed_, &unpacked_}) {
+      for (auto& [format, batch] : *batches) batch.shipments = {};
+    }
+  }
+
+ private:
+  // With the addresses of now.
+  static const Shipments& found(Batch& batch, void (WeightGather::*add)(bool, Shipments&) const,
+                                bool backward) {
+    Shipments& shipments = batch.of(backward);
+    if (!shipments.rows().empty() && shipments.find_addresses()) return shipments;
+    Shipments made;
+    for (const auto& weight : batch.weights) (weight.get()->*add)(backward, made);
+    made.find_addresses();
+    return shipments = std::move(made);
+  }
+  static void transfer(nc_transfer_function nc_machine::*function, const char* what,
+                       const Batch& batch, std::span<const nc_shipment> shipments) {
+    const Bytes& first = batch.weights[0]->shard();
+    nc_transfer transfer{};
+    transfer.shipments = shipments.data();
+    transfer.count = std::ssize(shipments);
+    call(first.plugin.machine(first.device).*function, what, transfer, first.device);
+  }
+  static void pack(const Batch& batch, std::span<const nc_shipment> shipments) {
+    transfer(&nc_machine::pack, "packing shards", batch, shipments);
+  }
+
+  // When something was packed: by what of the shards' bytes, and for which stream's work.
+  struct Packed {
+    int64_t writes, counted;
+    void* stream;
+    bool operator==(const Packed&) const = default;
+  };
+  // Of now; nothing if it cannot be known later whether it still is so.
+  std::optional<Packed> now_packed() {
+    const at::Device device = weights_[0]->shard().device;
+    void* const stream = stream_of(device);
+    if (device.is_cuda() && is_captured(stream)) return {};
+    Packed packed{writes, 0, stream};
+    for (auto& [format, batch] : packed_) {
+      const std::optional<int64_t> counted = batch.of(false).counted_writes();
+      if (!counted) return {};
+      packed.counted += *counted;
+    }
+    return packed;
+  }
+
+  GatherWeights weights_;  // which keep their shards
+  Batches packed_, unpacked_;
+  std::array<std::vector<SentBuffer>, 2> sent_;
+  bool keeps_packed_ = false, is_packed_ahead_ = false;
+  std::optional<Packed> is_packed_;
+};
+
+}  // namespace narrowcast
