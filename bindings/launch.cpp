@@ -29,9 +29,9 @@ void parallel_for(int64_t count, void (*body)(void*, int64_t, int64_t), void* co
   at::parallel_for(0, count, 1, [=](int64_t begin, int64_t end) { body(context, begin, end); });
 }
 
-void fill(void* memory, const void* from, size_t bytes, at::Device device) {
+void fill(float* memory, const float* from, int64_t count, at::Device device) {
   call(cuda_fill(), "filling memory",
-       Fill{.memory = memory, .from = from, .bytes = bytes, .stream = nullptr}, device);
+       Fill{.memory = memory, .from = from, .count = count, .stream = nullptr}, device);
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ at::Tensor zeros_of(int64_t floats, at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   if (!device.is_cuda() || cuda_fill() == nullptr) return at::zeros({floats}, options);
   at::Tensor made = at::empty({floats}, options);
-  fill(made.mutable_data_ptr(), nullptr, made.nbytes(), device);
+  fill(made.mutable_data_ptr<float>(), nullptr, floats, device);
   return made;
 }
 
@@ -90,7 +90,7 @@ void copy_floats(const at::Tensor& to, const at::Tensor& from) {
   float* const target = checked_floats(to, to.numel(), device, "the target of a copy");
   const float* const source = checked_floats(from, to.numel(), device, "the source of a copy");
   if (device.is_cuda() && cuda_fill() != nullptr)
-    fill(target, source, to.nbytes(), device);
+    fill(target, source, to.numel(), device);
   else
     to.copy_(from);
 }

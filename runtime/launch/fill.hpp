@@ -1,15 +1,15 @@
-// Zeros, or a copy, in a GPU's memory, as a command of the stream: torch does either behind
-// operators of its own, and takes the host several times as long.
+// Zeros, or a copy, of some floats in a GPU's memory: torch does either behind operators of its
+// own, and takes the host several times as long.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 
 namespace narrowcast {
 
 struct Fill {
-  void* memory;      // in the GPU's memory
-  const void* from;  // there too; NULL: zeros
-  size_t bytes;
+  float* memory;      // in the GPU's memory
+  const float* from;  // there too; NULL: zeros
+  int64_t count;
   void* stream;  // cudaStream_t
 };
 

@@ -18,10 +18,11 @@ from narrowcast.fsdp import (
     torch_names,
     torch_parameters,
 )
-from narrowcast.fsdp.member import Member, member_of
+from narrowcast.fsdp.member import Gather, Member, member_of
 from narrowcast.fsdp.outbox import Outbox
 from narrowcast.fsdp.slots import Slots
-from narrowcast.tensor import casting
+from narrowcast.tensor import casting, dtensors
+from narrowcast.tensor.store import Store
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -60,6 +61,8 @@ class GroupPlan:
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
         self._make_slots(parameters)
+        self._wholes: list[torch.Tensor | None] = [None] * len(self.members)
+        self._looking: dict[int, tuple[Store, Gather]] = {}  # at what has arrived, by member
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
@@ -158,11 +161,25 @@ class GroupPlan:
             one.pack(backward)
         return backward
 
+    def knows(self, index: int, whole: torch.Tensor) -> bool:
+        """Whether it has this whole weight look at what its gathers bring."""
+        return self._wholes[index] is whole
+
+    def know(self, index: int, whole: torch.Tensor) -> None:
+        """From now on."""
+        store, gather = dtensors.local_of(whole)._view.store, self.members[index].gather
+        self._wholes[index] = whole
+        self._looking[index] = store, gather
+
     def receive(self, index: int, backward: bool) -> None:
-        """A member's payloads have arrived. The last one unpacks all: nothing reads them before."""
+        """A member's payloads have arrived. With the last one, for nothing reads them before, all
+        are unpacked, and weights look at the bytes of their pass.
+        """
         self._arrived |= 1 << index
         if self._arrived != self._all:
             return
+        for store, gather in self._looking.values():
+            store.bytes = gather.arrive(backward)
         if self._unpacks:
             self._gathers.unpack(backward)
             for one in self._piecewise:

@@ -26,9 +26,14 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     the first one it is made, and returned with the memory that FSDP2 has to free and to allocate
     again besides the slots.
     """
-    if out is not None:
-        return _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
     plan, index, backward = metadata
+    if out is not None:
+        if plan.knows(index, out):
+            plan.receive(index, backward)
+        else:
+            _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
+            plan.know(index, out)
+        return None
     member = plan.members[index]
     arena = member.arena(all_gather_outputs)
     plan.settle(index, all_gather_outputs, arena)
