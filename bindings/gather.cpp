@@ -29,6 +29,7 @@ void bind_gather(py::module_& module) {
       .def("keep_packed", &GatherGroup::keep_packed)
       .def("pack", py::overload_cast<bool>(&GatherGroup::pack), py::arg("backward"))
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
+      .def("arrive", &GatherGroup::arrive, py::arg("backward"))
       .def("forget", &GatherGroup::forget);
 }
 

@@ -104,6 +104,10 @@ class GatherGroup {
       transfer(&nc_machine::unpack, "unpacking gathered shards", batch, shipments.rows());
     }
   }
+  // Says which usages have come.
+  void arrive(bool backward) const {
+    for (const auto& weight : weights_) weight->arrive(backward);
+  }
   // Weights lie in other memory than at the last gather.
   void forget() {
     is_packed_.reset();

@@ -18,7 +18,7 @@ from narrowcast.fsdp import (
     torch_names,
     torch_parameters,
 )
-from narrowcast.fsdp.member import Gather, Member, member_of
+from narrowcast.fsdp.member import Member, member_of
 from narrowcast.fsdp.outbox import Outbox
 from narrowcast.fsdp.slots import Slots
 from narrowcast.tensor import casting, dtensors
@@ -62,7 +62,9 @@ class GroupPlan:
         ]
         self._make_slots(parameters)
         self._wholes: list[torch.Tensor | None] = [None] * len(self.members)
-        self._looking: dict[int, tuple[Store, Gather]] = {}  # at what has arrived, by member
+        # What their stores look at, by pass and member.
+        self._arriving: tuple[dict[int, tuple[Store, _C.Bytes]], ...] = {}, {}
+        self._all_alike = all(gather.carries_alike for gather in gathers)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
@@ -169,7 +171,8 @@ class GroupPlan:
         """From now on."""
         store, gather = dtensors.local_of(whole)._view.store, self.members[index].gather
         self._wholes[index] = whole
-        self._looking[index] = store, gather
+        for backward, arriving in enumerate(self._arriving):
+            arriving[index] = store, gather.whole(bool(backward))
 
     def receive(self, index: int, backward: bool) -> None:
         """A member's payloads have arrived. With the last one, for nothing reads them before, all
@@ -178,8 +181,12 @@ class GroupPlan:
         self._arrived |= 1 << index
         if self._arrived != self._all:
             return
-        for store, gather in self._looking.values():
-            store.bytes = gather.arrive(backward)
+        for store, bytes in self._arriving[backward].values():
+            store.bytes = bytes
+        if not self._all_alike:
+            self._gathers.arrive(backward)
+            for one in self._piecewise:
+                one.arrive(backward)
         if self._unpacks:
             self._gathers.unpack(backward)
             for one in self._piecewise:
