@@ -31,6 +31,13 @@ class Part(NamedTuple):
     amaxes: torch.Tensor | None
 
 
+class Longest:
+    """Of the reductions of a process group: on all ranks the same."""
+
+    def __init__(self):
+        self.integers = 0
+
+
 class Exchange:
     """In its order: a flag; `extra` integers of the user's; amaxes of tensors; amaxes of blocks and
     values of elements that cuts divide, of one format after another. All of it is filled with what
@@ -40,6 +47,7 @@ class Exchange:
     each other.
 
     `what` failed, in messages, and what that means; `header`: the flag and what is extra, int32.
+    `longest`: of exchanges that must understand each other, whose reductions are all as long.
     """
 
     def __init__(
@@ -50,36 +58,42 @@ class Exchange:
         what: str,
         consequence: str,
         extra: int = 0,
+        longest: Longest | None = None,
     ):
         self.ranges = ranges
-        self._what, self._consequence = what, consequence
+        self._what, self._consequence, self._longest = what, consequence, longest
         self.group = group if group is not None and dist.get_world_size(group) > 1 else None
         self.device = shards[0].store.bytes.device
         places: dict[Format, list[int]] = defaultdict(list)
         for place, shard in enumerate(shards):
             places[shard.store.format].append(place)
         spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
-        sizes = [1 + extra, spans]
-        silence, flats = [torch.zeros(sum(sizes), dtype=torch.int32)], []
+        self._sizes = [1 + extra, spans]
+        silence, self._flats = [torch.zeros(1 + extra + spans, dtype=torch.int32)], []
         ((part, parts),) = {shard.part for shard in shards}
         for some in places.values():
             own = [shards[place] for place in some]
             cuts = [[of_rank[place][0] for of_rank in ranges] for place in some]
             rooms = [_room(own, cuts, None if one == part else one) for one in range(parts)]
-            flats.append(_flat(own, cuts, sum(map(len, [*silence, *rooms[:part]]))))
+            flat = _flat(own, cuts, sum(map(len, [*silence, *rooms[:part]])))
+            self._flats.append((own[0].store.format, some, flat))
             silence += rooms
-        self.silence = torch.cat(silence).to(self.device)
-        self.memory = self.silence.clone()
+        self._lay_out(torch.cat(silence).to(self.device))
         self.is_collective = self.group is not None and len(self.memory) > 1 + extra
-        self.header, amaxes, _ = self.memory.split([*sizes, len(self.memory) - sum(sizes)])
+        self._is_unheard = False
+
+    def _lay_out(self, silence: torch.Tensor) -> None:
+        """What is reduced, and its parts."""
+        self.silence, self.memory = silence, silence.clone()
+        rest = len(silence) - sum(self._sizes)
+        self.header, amaxes, _ = self.memory.split([*self._sizes, rest])
         self.floats, amaxes = self.memory.view(torch.float32), amaxes.view(torch.float32)
         self.parts: list[Part] = []
-        for (format, some), flat in zip(places.items(), flats, strict=True):
+        for format, some, flat in self._flats:
             count = len(some) if format.tensor_amax else 0
             own, amaxes = amaxes[:count], amaxes[count:]
             self.parts.append(Part(format, some, flat, own if count else None))
         self.heard = Heard(self.header)
-        self._is_unheard = False
 
     def is_current(self, stores: list[Store]) -> bool:
         """Whether these, of the weights, have their bytes where launches write."""
@@ -89,6 +103,10 @@ class Exchange:
         )
 
     def begin(self) -> None:
+        missing = 0 if self._longest is None else self._longest.integers - len(self.memory)
+        if missing > 0:
+            with torch.inference_mode(False):  # a call may be there
+                self._lay_out(torch.cat([self.silence, self.silence.new_zeros(missing)]))
         self.memory.copy_(self.silence)
         self._is_unheard = self.is_collective
 
@@ -108,6 +126,16 @@ class Exchange:
     def is_unheard(self) -> bool:
         """Whether there has been a reduction of which this rank has not heard."""
         return self._is_unheard
+
+    def will_hear(self, flag: int) -> bool:
+        """In the place of this reduction there was another, in which a rank has failed: whether the
+        others hear of it in their next one, as this rank does then.
+        """
+        if flag == 0 or self.heard.is_at_once:
+            return False
+        self.heard.pretend([flag, *[0] * (len(self.header) - 1)])
+        self._is_unheard = True
+        return True
 
     def _failure(self, flag: int) -> DisagreementError:
         ranks = dist.get_world_size(self.group)

@@ -138,23 +138,25 @@ def _plan(weights, own: list[Shard], group) -> Plan | None:
         _drop(plan)
         raise
     if not plan.exchange.is_current([shard.store for shard in own]):
-        plan = _keep(weights, Plan(own, plan.ranges, group, plan.number))  # this rank alone
+        same = plan.ranges, group, plan.number, plan.longest
+        plan = _keep(weights, Plan(own, *same))  # this rank alone
     return plan
 
 
 def _first_plan(weights, own: list[Shard], group) -> Plan | None:
     last = first_calls.plan_of(group)
+    met = set() if last is None else {last.number}
     device = own[0].store.bytes.device if own else None
     try:
-        first_calls.come(group)
+        met = first_calls.come(group)
         agreed = ranges.agree(own, None, group, device, WHAT)
     except (DisagreementError, ValueError):
-        if last is not None:  # those who met it, and those who do not come have dropped it
-            _drop(last)
+        for plan in _plans_of(group, met):  # those who have met this rank there have dropped it
+            _drop(plan)
         raise
     if not own:
         return None
-    plan = _keep(weights, Plan(own, agreed, group, first_calls.next_number(group)))
+    plan = _keep(weights, Plan(own, agreed, group, *first_calls.next_of(group)))
     first_calls.remember(plan)
     return plan
 
@@ -168,11 +170,14 @@ def _keep(weights, plan: Plan) -> Plan:
 def _fail(weights, group, error: Exception) -> None:
     """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
     some = weights if shards.is_list(weights) else [weights]
-    plan = next(filter(None, map(_known_plan, some)), first_calls.plan_of(group))
-    if plan is None:
-        first_calls.refuse(error, group, WHAT)
-    else:
+    plan = next(filter(None, map(_known_plan, some)), None)
+    if plan is not None:
         _withdraw(plan, error)
+        return
+    flag, met = first_calls.refuse(error, group, WHAT)
+    for other in _plans_of(group, met):
+        if not other.exchange.will_hear(flag):
+            _drop(other)
 
 
 def _withdraw(plan: Plan, error: BaseException) -> None:
@@ -187,6 +192,11 @@ def _withdraw(plan: Plan, error: BaseException) -> None:
 
 def _known_plan(weight) -> Plan | None:
     return _plans.get(weight._store) if isinstance(weight, QuantizedTensor) else None
+
+
+def _plans_of(group, numbers: set[int]) -> list[Plan]:
+    every = dict.fromkeys(_plans.values())
+    return [plan for plan in every if plan.group is group and plan.number in numbers]
 
 
 def _drop(plan: Plan) -> None:

@@ -13,7 +13,7 @@ from narrowcast import _C
 from narrowcast.consensus import DisagreementError
 from narrowcast.tensor import casting
 from narrowcast.tensor.master import Draw
-from narrowcast.zero.exchange import Exchange, Ranges
+from narrowcast.zero.exchange import Exchange, Longest, Ranges
 from narrowcast.zero.shards import Shard
 
 WHAT = "quantize_master_weights"  # in messages
@@ -30,13 +30,20 @@ class Plan:
     """Of the weights that are handed in together; it keeps neither them nor their masters."""
 
     def __init__(
-        self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None, number: int
+        self,
+        shards: list[Shard],
+        ranges: Ranges,
+        group: dist.ProcessGroup | None,
+        number: int,
+        longest: Longest,
     ):
-        self.ranges, self.group, self.number = ranges, group, number
+        self.ranges, self.group, self.number, self.longest = ranges, group, number, longest
         self._shards = [(weakref.ref(one.store), one.begin, one.end) for one in shards]
         delayed = any(shard.store.format.is_delayed for shard in shards)
         consequence = _DELAYED if delayed else _UNCHANGED
-        self.exchange = Exchange(shards, ranges, group, WHAT, consequence, extra=_NUMBER)
+        self.exchange = Exchange(
+            *(shards, ranges, group, WHAT, consequence), extra=_NUMBER, longest=longest
+        )
         self._said = [number, -number]
         self.exchange.silence[1 : 1 + _NUMBER] = torch.tensor(self._said, dtype=torch.int32)
         self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]

@@ -1,0 +1,127 @@
+"""Several lists of weights of one process group, whose reductions are of different sizes: a rank
+that hands in another one than the others is an error on all, and none waits for what never comes.
+"""
+
+import pytest
+import torch.distributed as dist
+
+import flat
+import narrowcast as nc
+import ranks
+from models import STORAGES, same
+
+SHAPES = (192, 64), (64, 64), (512, 64), (64, 128)
+TESTED_FORMATS = STORAGES
+
+
+def calls_with_lists(mesh, name, shapes=SHAPES):
+    """The arguments of a call for each list of one weight, after the first calls; and values."""
+    rank, device = mesh.get_local_rank(), mesh.device_type
+    calls, values = [], []
+    for place, shape in enumerate(shapes):
+        value = flat.value_of(shape, seed=place, special=False).to(device)
+        cuts = [0, value.numel() // 2 - 24, value.numel()]
+        master, start = flat.shards(value, cuts, rank)
+        calls.append(([nc.quantize(value, name)], [master], [start], mesh.get_group()))
+        values.append(value)
+    return calls, values
+
+
+def message_of(call):
+    try:
+        nc.quantize_master_weights(*call)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def again(calls, values, name):
+    """Whether all ranks that call alike make the bytes of the whole weights."""
+    for call in calls:
+        nc.quantize_master_weights(*call)
+    return all(
+        flat.gather(call[0][0], nc.quantize(value, name))
+        for call, value in zip(calls, values, strict=True)
+    )
+
+
+def in_two_orders(mesh, name):
+    calls, values = calls_with_lists(mesh, name)
+    for call in calls:
+        nc.quantize_master_weights(*call)
+    said = []
+    for call in calls if mesh.get_local_rank() == 0 else calls[::-1]:
+        before = call[0][0].rowwise_data.clone()
+        said.append(message_of(call))
+        assert same(call[0][0].rowwise_data, before)
+    return said, again(calls, values, name)
+
+
+@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
+def test_lists_in_two_orders(name):
+    for said, is_right in ranks.run(2, "cpu", in_two_orders, name):
+        assert all("lists of weights in different orders" in one for one in said)
+        assert is_right
+
+
+def unknown(mesh, name, place):
+    """The last rank hands in a list for the first time, the others one that they know."""
+    calls, values = calls_with_lists(mesh, name, (*SHAPES, SHAPES[0]))
+    *known, new = calls
+    for call in known:
+        nc.quantize_master_weights(*call)
+    is_other = mesh.get_local_rank() == mesh.size() - 1
+    said = message_of(new if is_other else known[place])
+    if said is None:  # the others of a GPU hear of it with their next call, which this rank awaits
+        said = message_of(known[place])
+    return said, again(calls, values, name)
+
+
+@pytest.mark.parametrize("place", range(len(SHAPES)))
+@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
+def test_a_list_that_the_others_do_not_hand_in(name, place, device):
+    for said, is_right in ranks.run(2, device, unknown, name, place):
+        assert "DisagreementError" in said
+        assert is_right
+
+
+def nonsense(mesh, name, place):
+    """The last rank hands in no weights at all."""
+    calls, values = calls_with_lists(mesh, name)
+    for call in calls:
+        nc.quantize_master_weights(*call)
+    is_other = mesh.get_local_rank() == mesh.size() - 1
+    said = message_of(([3], [None], [None], mesh.get_group()) if is_other else calls[place])
+    if mesh.device_type == "cuda":  # whose ranks hear of it with the next call
+        later = message_of(calls[place])
+        said = said or later
+    return said, again(calls, values, name)
+
+
+@pytest.mark.parametrize("place", range(len(SHAPES)))
+def test_what_is_no_list_of_weights(place, device):
+    (others, is_right), (own, own_is_right) = ranks.run(2, device, nonsense, STORAGES[0], place)
+    assert "failed on rank 1" in others and "TypeError" in own
+    assert is_right and own_is_right
+
+
+def lengths(mesh, name):
+    """Integers that each list reduces."""
+    calls, _ = calls_with_lists(mesh, name)
+    for call in calls:
+        nc.quantize_master_weights(*call)
+    counted, reduce = [], dist.ProcessGroup.allreduce
+    dist.ProcessGroup.allreduce = lambda group, tensors, *rest: (
+        counted.append(tensors[0].numel()) or reduce(group, tensors, *rest)
+    )
+    try:
+        for call in calls:
+            nc.quantize_master_weights(*call)
+    finally:
+        dist.ProcessGroup.allreduce = reduce
+    return counted
+
+
+def test_all_reduce_as_much():
+    for counted in ranks.run(2, "cpu", lengths, STORAGES[0]):
+        assert len(counted) == len(SHAPES) and len(set(counted)) == 1
