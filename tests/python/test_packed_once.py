@@ -131,7 +131,13 @@ def ahead(mesh, format):
     model = layers(mesh, format)
     x = torch.ones(4, WIDTH, device=mesh.device_type)
     right = model(x)
-    hook = model[0].register_forward_hook(lambda *_: lose_what_was_packed(model[1]))
+
+    def lose(*_):
+        wait(mesh.device_type)
+        lose_what_was_packed(model[1])
+        wait(mesh.device_type)
+
+    hook = model[0].register_forward_hook(lose)
     wrong = model(x)
     hook.remove()
     assert torch.equal(model(x), right)

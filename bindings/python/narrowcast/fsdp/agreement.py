@@ -220,7 +220,7 @@ def agree(group) -> tuple[int, bool]:
     if tree.last_agreement is None:
         tree.last_agreement = LastAgreement()
     last, root, forward = tree.last_agreement, torch_names.forward_root(tree), tree.forwards
-    last.agree(torch_names.states_of_tree(group))
+    last.agree(torch_names.states_of(tree, group))
     # After unshard(), the forward that it may be for is still to begin.
     is_forward = root is not None and not torch_names.is_asked_for(group)
     last.root, last.forward = weakref.ref(root) if is_forward else lambda: None, forward

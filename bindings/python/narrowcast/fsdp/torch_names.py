@@ -69,11 +69,11 @@ def tree_of(group):
     return state_of(group)._state_ctx
 
 
-def states_of_tree(group) -> list:
-    """Those of the module tree that a group belongs to, in one order on all ranks; before the first
-    forward, which finds the tree, that of the same module.
+def states_of(tree, group) -> list:
+    """Those of the module tree of a group, in one order on all ranks; before the first forward,
+    which finds the tree, that of the same module.
     """
-    return [*tree_of(group).all_states] or [state_of(group)]
+    return [*tree.all_states] or [state_of(group)]
 
 
 def groups_of(states: list) -> list:
@@ -81,7 +81,7 @@ def groups_of(states: list) -> list:
 
 
 def groups_of_tree(group) -> list:
-    return groups_of(states_of_tree(group))
+    return groups_of(states_of(tree_of(group), group))
 
 
 def quantized(group) -> list[tuple]:
