@@ -66,37 +66,35 @@ class GatherGroup {
   // What a gather has packed stays in the outbox, and the other pass packs the same.
   void keep_packed() { keeps_packed_ = true; }
 
-  void pack(bool backward) {
+  // `may_be_packed`: since the last time, unless something was written that is heard of.
+  void pack(bool backward, bool may_be_packed) {
     for (const SentBuffer& sent : sent_[backward]) sent.check();
     if (packed_.empty()) return;
-    const bool may_be_packed = std::exchange(is_packed_ahead_, false) || backward;
     if (may_be_packed && keeps_packed_ && is_packed_ && is_packed_ == now_packed()) return;
     is_packed_.reset();
-    for (auto& [format, batch] : packed_) {
-      const Shipments& shipments = found(batch, &WeightGather::add_outgoing, backward);
-      pack(batch, shipments.rows());
-    }
-    is_packed_ = now_packed();
+    for (auto& [format, batch] : packed_) found(batch, &WeightGather::add_outgoing, backward);
+    const std::optional<Packed> packed = now_packed();
+    for (auto& [format, batch] : packed_) pack(batch, batch.of(backward).rows());
+    is_packed_ = packed;
   }
   // What the next gathers of some groups pack, where that stays: in as few launches as there are
   // formats.
   static void pack_ahead(const std::vector<GatherGroup*>& groups) {
     std::map<std::string, std::pair<const Batch*, std::vector<nc_shipment>>> together;
+    std::vector<std::pair<GatherGroup*, std::optional<Packed>>> packed;
     for (GatherGroup* group : groups) {
-      group->is_packed_ahead_ = group->keeps_packed_;
-      if (!group->is_packed_ahead_) continue;
+      if (!group->keeps_packed_ || group->packed_.empty()) continue;
       group->is_packed_.reset();
       for (auto& [format, batch] : group->packed_) {
-        const Shipments& shipments = found(batch, &WeightGather::add_outgoing, false);
+        const auto more = found(batch, &WeightGather::add_outgoing, false).rows();
         auto& [first, rows] =
             together.try_emplace(format, &batch, std::vector<nc_shipment>()).first->second;
-        rows.insert(rows.end(), shipments.rows().begin(), shipments.rows().end());
+        rows.insert(rows.end(), more.begin(), more.end());
       }
+      packed.emplace_back(group, group->now_packed());
     }
     for (const auto& [format, one] : together) pack(*one.first, one.second);
-    for (GatherGroup* group : groups) {
-      if (group->is_packed_ahead_) group->is_packed_ = group->now_packed();
-    }
+    for (const auto& [group, by_what] : packed) group->is_packed_ = by_what;
   }
   void unpack(bool backward) {
     for (auto& [format, batch] : unpacked_) {
@@ -162,7 +160,7 @@ class GatherGroup {
   GatherWeights weights_;  // which keep their shards
   Batches packed_, unpacked_;
   std::array<std::vector<SentBuffer>, 2> sent_;
-  bool keeps_packed_ = false, is_packed_ahead_ = false;
+  bool keeps_packed_ = false;
   std::optional<Packed> is_packed_;
 };
 

@@ -10,9 +10,9 @@ namespace {
 // Names of attributes and of a module, which Python's fsdp.torch_names knows.
 struct Fsdp2Names {
   py::str training_state;
-  py::object pre_backward;  // the value of that in a backward
-  py::str tree, root;       // of a state; of a tree, whose forward runs
-  py::str schedules;        // where it was imported, a backward may be taken apart
+  py::object forward, pre_backward;  // the values of that in a pass
+  py::str tree, root;                // of a state; of a tree, whose forward runs
+  py::str schedules;                 // where it was imported, a backward may be taken apart
 };
 
 class Fsdp2Group {
@@ -21,9 +21,8 @@ class Fsdp2Group {
   Fsdp2Group(py::object group, py::object state, Fsdp2Names names)
       : group_(std::move(group)), state_(std::move(state)), names_(std::move(names)) {}
 
-  bool is_backward() const {
-    return attribute(group_(), names_.training_state.ptr()).is(names_.pre_backward);
-  }
+  bool is_forward() const { return state().is(names_.forward); }
+  bool is_backward() const { return state().is(names_.pre_backward); }
   bool may_be_taken_apart() const {
     return PyDict_Contains(PyImport_GetModuleDict(), names_.schedules.ptr()) != 0;
   }
@@ -44,6 +43,8 @@ class Fsdp2Group {
   }
 
  private:
+  py::object state() const { return attribute(group_(), names_.training_state.ptr()); }
+
   py::object group_, state_;
   Fsdp2Names names_;
 };
@@ -72,15 +73,19 @@ class GatherStart {
     if (!are_quiet()) return {};
     const bool backward = fsdp2_.is_backward();
     if (backward ? fsdp2_.may_be_taken_apart() : asks_ && !have_agreed()) return {};
-    gathers_->pack(backward);
+    const bool is_ahead = asks_ && ahead_ == agreed && fsdp2_.is_forward();
+    gathers_->pack(backward, backward || is_ahead);
     return backward;
   }
 
-  // After an agreement: what the next gathers of groups pack whose shards are as they were.
-  static void pack_ahead(const std::vector<GatherStart*>& starts) {
+  // After an agreement of a number, in the forward that begins with it: what the gathers pack of
+  // groups that it was about, where their shards are as they were.
+  static void pack_ahead(const std::vector<GatherStart*>& starts, int64_t number) {
     std::vector<GatherGroup*> groups;
-    for (const GatherStart* start : starts) {
-      if (start->are_quiet()) groups.push_back(start->gathers_.get());
+    for (GatherStart* start : starts) {
+      if (!start->asks_ || !start->are_quiet()) continue;
+      groups.push_back(start->gathers_.get());
+      start->ahead_ = number;
     }
     GatherGroup::pack_ahead(groups);
   }
@@ -90,6 +95,7 @@ class GatherStart {
   Fsdp2Group fsdp2_;
   std::shared_ptr<Watch> watch_;
   bool asks_;
+  int64_t ahead_ = 0;  // the number of the agreement after which it was packed
 };
 
 }  // namespace
@@ -97,13 +103,15 @@ class GatherStart {
 void bind_gather_start(py::module_& module) {
   py::class_<Fsdp2Group>(module, "Fsdp2Group", "What FSDP2 says of a group.")
       .def(py::init([](py::object group, py::object state, py::str training_state,
-                       py::object pre_backward, py::str tree, py::str root, py::str schedules) {
-             return Fsdp2Group(std::move(group), std::move(state),
-                               {std::move(training_state), std::move(pre_backward), std::move(tree),
-                                std::move(root), std::move(schedules)});
+                       py::object forward, py::object pre_backward, py::str tree, py::str root,
+                       py::str schedules) {
+             return Fsdp2Group(
+                 std::move(group), std::move(state),
+                 {std::move(training_state), std::move(forward), std::move(pre_backward),
+                  std::move(tree), std::move(root), std::move(schedules)});
            }),
-           py::arg("group"), py::arg("state"), py::arg("training_state"), py::arg("pre_backward"),
-           py::arg("tree"), py::arg("root"), py::arg("schedules"));
+           py::arg("group"), py::arg("state"), py::arg("training_state"), py::arg("forward"),
+           py::arg("pre_backward"), py::arg("tree"), py::arg("root"), py::arg("schedules"));
   py::class_<GatherStart>(module, "GatherStart", "What begins the gathers of a group.")
       .def(py::init<std::shared_ptr<GatherGroup>, Fsdp2Group, bool>(), py::arg("gathers"),
            py::arg("fsdp2"), py::arg("asks"))
@@ -112,7 +120,7 @@ void bind_gather_start(py::module_& module) {
       .def_readwrite("agreed", &GatherStart::agreed)
       .def("have_agreed", &GatherStart::have_agreed)
       .def("begin", &GatherStart::begin)
-      .def_static("pack_ahead", &GatherStart::pack_ahead, py::arg("starts"));
+      .def_static("pack_ahead", &GatherStart::pack_ahead, py::arg("starts"), py::arg("number"));
 }
 
 }  // namespace narrowcast

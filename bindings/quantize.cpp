@@ -23,21 +23,20 @@ class CastList {
   }
 
   OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into,
-                             const OptionalTensor& skip, bool unchanged) {
+                             const OptionalTensor& skip) {
     if (!first().facts().tensor_amax) return std::nullopt;
     at::Tensor amaxes = into ? *into : zeros_of(std::ssize(matrices_), table_.device());
     nc_launch options{};
     options.amax = one_each(amaxes, "the tensor of amaxes");
     options.source_bf16 = source_bf16;
     if (skip) options.found_inf = checked_floats(*skip, 1, table_.device(), "the flag to skip");
-    assign({}, unchanged);
+    assign();
     table_.run(table_.machine().reduce_amax, "the amax", options);
     return amaxes;
   }
 
   void cast(const OptionalTensor& amaxes, bool source_bf16,
-            const std::optional<std::vector<RandomKey>>& draws, const OptionalTensor& verdict,
-            bool unchanged) {
+            const std::optional<std::vector<RandomKey>>& draws, const OptionalTensor& verdict) {
     nc_launch options{};
     options.source_bf16 = source_bf16;
     options.stochastic = draws.has_value();
@@ -52,7 +51,7 @@ class CastList {
       value_error("format ", first().facts().name,
                   " has a scale that spans the tensor: its amax is needed");
     }
-    assign(draws, unchanged);
+    assign(draws);
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
     if (start_history != nullptr && amaxes)
       table_.run(start_history, "starting a history", options);
@@ -76,30 +75,24 @@ class CastList {
     return *matrices_[0];
   }
 
-  // `unchanged`: no tensor has been given other memory since the last launch.
-  void assign(const std::optional<std::vector<RandomKey>>& draws = {}, bool unchanged = false) {
-    if (!draws && !places_.empty() &&
-        (unchanged ? std::ranges::all_of(memory_, &KeptMemory::is_there)
-                   : std::ranges::all_of(places_, &PlacedTensor::is_in_place)))
+  void assign(const std::optional<std::vector<RandomKey>>& draws = {}) {
+    if (!draws && !places_.empty() && std::ranges::all_of(places_, &PlacedTensor::is_in_place))
       return;
     places_.clear();
-    memory_.clear();
     std::vector<nc_tensor> matrices = entries();
     if (draws) add_draws(matrices, *draws);
     table_.assign(std::move(matrices));
     if (draws) return;
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const Bytes& matrix = *matrices_[i];
-      place(values_[i]);
+      places_.emplace_back(values_[i]);
       for (const OptionalTensor& tensor : matrix.buffers) place(tensor);
       place(matrix.amax);
       place(matrix.history);
     }
   }
   void place(const OptionalTensor& tensor) {
-    if (!tensor) return;
-    places_.emplace_back(*tensor);
-    memory_.emplace_back(*tensor);
+    if (tensor) places_.emplace_back(*tensor);
   }
 
   std::vector<nc_tensor> entries() const {
@@ -130,7 +123,6 @@ class CastList {
   std::vector<at::Tensor> values_;
   MatrixTable table_;
   std::vector<PlacedTensor> places_;  // of the table without draws; empty: it is another one
-  std::vector<KeptMemory> memory_;    // the same tensors'
 };
 
 // The columnwise bytes of matrices of one format on one device, which have room for them.
@@ -171,14 +163,12 @@ void bind_quantize(py::module_& module) {
       .def(py::init<std::vector<std::shared_ptr<Bytes>>, std::vector<at::Tensor>>(),
            py::arg("matrices"), py::arg("values"))
       .def("find_amaxes", &CastList::find_amaxes, py::arg("source_bf16") = false,
-           py::arg("into") = py::none(), py::arg("skip") = py::none(), py::arg("unchanged") = false,
+           py::arg("into") = py::none(), py::arg("skip") = py::none(),
            "The largest magnitude of each value, float32 [matrices]; None where no scale spans the "
            "tensor. into: where to, of what is there and those the larger. skip: a float32; if it "
-           "is not 0 when the kernel runs, nothing is found. unchanged: no tensor has been given "
-           "other memory since the last call.")
+           "is not 0 when the kernel runs, nothing is found.")
       .def("cast", &CastList::cast, py::arg("amaxes"), py::arg("source_bf16") = false,
            py::arg("draws") = py::none(), py::arg("verdict") = py::none(),
-           py::arg("unchanged") = false,
            "Makes the bytes of each matrix from its value. amaxes: float32 [matrices], of the "
            "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
            "draws: (seed, step, first) of each for stochastic rounding. verdict: float32 "

@@ -126,18 +126,6 @@ struct Place {
   }
 };
 
-// The memory of a tensor, which is kept: it can be freed, and no more. One look tells, where Place
-// takes several at memory that nobody has looked at for long.
-struct KeptMemory {
-  explicit KeptMemory(const at::Tensor& tensor)
-      : storage(tensor.storage()), data(storage.data()), bytes(storage.nbytes()) {}
-  bool is_there() const { return storage.data() == data && storage.nbytes() == bytes; }
-
-  c10::Storage storage;
-  const void* data;
-  size_t bytes;
-};
-
 // A tensor that is kept, and where it was.
 struct PlacedTensor {
   explicit PlacedTensor(at::Tensor its_tensor) : tensor(std::move(its_tensor)), place(tensor) {}

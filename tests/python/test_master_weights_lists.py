@@ -3,6 +3,7 @@ that hands in another one than the others is an error on all, and none waits for
 """
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import flat
@@ -125,3 +126,34 @@ def lengths(mesh, name):
 def test_all_reduce_as_much():
     for counted in ranks.run(2, "cpu", lengths, STORAGES[0]):
         assert len(counted) == len(SHAPES) and len(set(counted)) == 1
+
+
+def in_inference_mode(mesh, name):
+    """The first call is, of one list; another list has the reductions of both be longer."""
+    calls, values = calls_with_lists(mesh, name, SHAPES[1:3])
+    with torch.inference_mode():
+        nc.quantize_master_weights(*calls[0])
+    return again(calls, values, name) and again(calls, values, name)
+
+
+def test_a_first_call_in_inference_mode(device):
+    assert ranks.run(2, device, in_inference_mode, STORAGES[0]) == [True, True]
+
+
+def mixed_with_one_that_reduces_nothing(mesh, name):
+    """The last rank hands in a weight of each list, the others one list."""
+    rank, device = mesh.get_local_rank(), mesh.device_type
+    calls, values = calls_with_lists(mesh, name, SHAPES[1:2])
+    value = flat.value_of((256, 64), special=False).to(device)
+    master, start = flat.shards(value, [0, 128 * 64, 256 * 64], rank)
+    alone = [nc.quantize(value, name)], [master], [start], mesh.get_group()
+    for call in (alone, *calls):
+        nc.quantize_master_weights(*call)
+    both = [[*one, *other] for one, other in zip(alone[:3], calls[0][:3], strict=True)]
+    said = message_of((*both, mesh.get_group()) if rank else calls[0])
+    return said, again(calls, values, name)
+
+
+def test_a_list_and_one_that_reduces_nothing():
+    for said, is_right in ranks.run(2, "cpu", mixed_with_one_that_reduces_nothing, "mxfp8_e4m3"):
+        assert said is not None and is_right

@@ -64,6 +64,15 @@ def kept(model, optimizer, device):
     loss_of(model, 0, device).backward()
 
 
+def known_by_a_weight(model, optimizer, device):
+    """A whole weight knows the model, as its hooks and attributes may."""
+    know = model.blocks[0].up.register_forward_pre_hook(
+        lambda layer, _: setattr(layer.weight, "owner", model)
+    )
+    train(model, optimizer, 3, device)
+    know.remove()
+
+
 class Short(nn.Module):
     """A weight of which the last of three ranks has fewer rows."""
 
@@ -78,7 +87,7 @@ class Short(nn.Module):
         return self.down(self.up(x))
 
 
-LIVES = [forward, backward, step, evaluate, infer, load, unshard, kept]
+LIVES = [forward, backward, step, evaluate, infer, load, unshard, kept, known_by_a_weight]
 
 
 def made(mesh, format, uneven=False, **options):

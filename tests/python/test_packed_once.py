@@ -147,3 +147,23 @@ def ahead(mesh, format):
 def test_an_agreement_packs_all_groups(format, device):
     packs_by_itself = ranks.run(2, device, ahead, format)
     assert packs_by_itself == [not nc.format(format).tensor_amax] * 2
+
+
+def left_early(mesh, format):
+    """A forward that agrees, and packs all groups, ends before the second layer's gather."""
+    model, x = layers(mesh, format), torch.ones(4, WIDTH, device=mesh.device_type)
+    before = value_of(model[1])
+    hook = model[0].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(x)
+    hook.remove()
+    wait(mesh.device_type)
+    # Which nobody counts, and the next gather brings all the same.
+    model[1].weight.to_local().rowwise_scale_inv.data.view(torch.uint8).fill_(120)
+    wait(mesh.device_type)
+    first, second = value_of(model[1]), value_of(model[1])
+    return torch.equal(first, second) and not torch.equal(first, before)
+
+
+def test_what_was_packed_ahead_is_of_its_forward(format, device):
+    assert ranks.run(2, device, left_early, format) == [True, True]

@@ -70,11 +70,11 @@ class Agreement:
             self._said.copy_(_floats([*map(_level, self._stores), 0.0]))
         self._reduce_said()
         for casts, amaxes, _ in self._batches:
-            casts.find_amaxes(into=amaxes, skip=self._silent, unchanged=is_quiet)
+            casts.find_amaxes(into=amaxes, skip=self._silent)
         if self._batches:
             self._reduce_amaxes()
         for casts, amaxes, verdict in self._batches:
-            casts.cast(amaxes, verdict=verdict, unchanged=is_quiet)
+            casts.cast(amaxes, verdict=verdict)
         if self._shared is not None:
             self._shared.collect()
             self._shared.reduce()

@@ -21,8 +21,8 @@ from narrowcast.fsdp import (
 from narrowcast.fsdp.member import Member, member_of
 from narrowcast.fsdp.outbox import Outbox
 from narrowcast.fsdp.slots import Slots
-from narrowcast.tensor import casting, dtensors
-from narrowcast.tensor.store import Store
+from narrowcast.fsdp.wholes import Wholes
+from narrowcast.tensor import casting
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -61,9 +61,7 @@ class GroupPlan:
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
         self._make_slots(parameters)
-        self._wholes: list[torch.Tensor | None] = [None] * len(self.members)
-        # What their stores look at, by pass and member.
-        self._arriving: tuple[dict[int, tuple[Store, _C.Bytes]], ...] = {}, {}
+        self.wholes = Wholes(len(self.members))
         self._all_alike = all(gather.carries_alike for gather in gathers)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
@@ -150,29 +148,19 @@ class GroupPlan:
 
     def _begin(self, group) -> bool:
         """A gather; returns whether it is the backward's."""
-        backward = torch_names.is_backward(group)
+        backward = is_packed = torch_names.is_backward(group)
         if backward:
             pipelines.check(self._stores[0])
         elif self._spans and not self.start.have_agreed():
             self.start.agreed, begins = agreement.agree(group)
             if begins and self._outbox.stays and not self._outbox.is_empty:
-                _pack_ahead(torch_names.groups_of_tree(group))
+                _pack_ahead(torch_names.groups_of_tree(group), self.start.agreed)
+                is_packed = True
         self._outbox.open()
-        self._gathers.pack(backward)
+        self._gathers.pack(backward, is_packed)
         for one in self._piecewise:
             one.pack(backward)
         return backward
-
-    def knows(self, index: int, whole: torch.Tensor) -> bool:
-        """Whether it has this whole weight look at what its gathers bring."""
-        return self._wholes[index] is whole
-
-    def know(self, index: int, whole: torch.Tensor) -> None:
-        """From now on."""
-        store, gather = dtensors.local_of(whole)._view.store, self.members[index].gather
-        self._wholes[index] = whole
-        for backward, arriving in enumerate(self._arriving):
-            arriving[index] = store, gather.whole(bool(backward))
 
     def receive(self, index: int, backward: bool) -> None:
         """A member's payloads have arrived. With the last one, for nothing reads them before, all
@@ -181,8 +169,7 @@ class GroupPlan:
         self._arrived |= 1 << index
         if self._arrived != self._all:
             return
-        for store, bytes in self._arriving[backward].values():
-            store.bytes = bytes
+        self.wholes.turn(backward)
         if not self._all_alike:
             self._gathers.arrive(backward)
             for one in self._piecewise:
@@ -194,12 +181,12 @@ class GroupPlan:
         self._outbox.close()
 
 
-def _pack_ahead(groups: list) -> None:
+def _pack_ahead(groups: list, number: int) -> None:
     """After an agreement bytes are what they are until the next one: what the forward's gathers
-    pack is packed together.
+    pack is packed together. `number`: of the agreement.
     """
     plans = (_plans.get(group) for group in groups)
-    _C.GatherStart.pack_ahead([plan.start for plan in plans if plan is not None])
+    _C.GatherStart.pack_ahead([plan.start for plan in plans if plan is not None], number)
 
 
 def make_plan(group) -> GroupPlan:

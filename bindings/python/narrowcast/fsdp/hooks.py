@@ -28,11 +28,11 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     """
     plan, index, backward = metadata
     if out is not None:
-        if plan.knows(index, out):
+        if plan.wholes.has(index, out):
             plan.receive(index, backward)
         else:
             _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
-            plan.know(index, out)
+            plan.wholes.know(index, out, plan.members[index].gather)
         return None
     member = plan.members[index]
     arena = member.arena(all_gather_outputs)

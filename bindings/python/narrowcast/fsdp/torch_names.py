@@ -48,6 +48,7 @@ def asked(group, schedules: str) -> _C.Fsdp2Group:
         weakref.ref(group),
         weakref.ref(state_of(group)),
         training_state="_training_state",
+        forward=TrainingState.FORWARD,
         pre_backward=TrainingState.PRE_BACKWARD,
         tree="_state_ctx",
         root="iter_forward_root",

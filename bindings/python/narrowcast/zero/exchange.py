@@ -50,6 +50,7 @@ class Exchange:
     `longest`: of exchanges that must understand each other, whose reductions are all as long.
     """
 
+    @torch.inference_mode(False)  # a first call may be there, and later ones not
     def __init__(
         self,
         shards: list[Shard],
@@ -105,7 +106,7 @@ class Exchange:
     def begin(self) -> None:
         missing = 0 if self._longest is None else self._longest.integers - len(self.memory)
         if missing > 0:
-            with torch.inference_mode(False):  # a call may be there
+            with torch.inference_mode(False):
                 self._lay_out(torch.cat([self.silence, self.silence.new_zeros(missing)]))
         self.memory.copy_(self.silence)
         self._is_unheard = self.is_collective

@@ -87,8 +87,8 @@ def refuse(error: Exception, group: dist.ProcessGroup | None, what: str) -> tupl
         flag, met = _meet(group, dist.get_rank(group) + 1)
         if flag <= dist.get_world_size(group):  # nobody makes a first call
             return flag, met
-    tell_failure(error, group, what)
-    return flag, met
+    tell_failure(error, group, what)  # where all hear of it
+    return 0, met
 
 
 def _meet(group: dist.ProcessGroup, flag: int) -> tuple[int, set[int]]:

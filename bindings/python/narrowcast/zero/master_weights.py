@@ -170,9 +170,9 @@ def _keep(weights, plan: Plan) -> Plan:
 def _fail(weights, group, error: Exception) -> None:
     """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
     some = weights if shards.is_list(weights) else [weights]
-    plan = next(filter(None, map(_known_plan, some)), None)
-    if plan is not None:
-        _withdraw(plan, error)
+    known = [plan for one in some if (plan := _known_plan(one)) is not None]
+    if known:  # the others may be in any that reduces
+        _withdraw(max(known, key=lambda plan: plan.exchange.is_collective), error)
         return
     flag, met = first_calls.refuse(error, group, WHAT)
     for other in _plans_of(group, met):
