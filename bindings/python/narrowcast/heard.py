@@ -29,9 +29,9 @@ class Heard:
             self._event = torch.cuda.current_stream(self._source.device).record_event()
 
     def pretend(self, header: list[int]) -> None:
-        """In the place of fetch(): another one was fetched, from a GPU."""
-        self._pinned.copy_(torch.tensor(header, dtype=self._pinned.dtype, device="cpu"))
-        self._event = torch.cuda.current_stream(self._source.device).record_event()
+        """As if this had been reduced, and fetched."""
+        self._source.copy_(torch.tensor(header, dtype=self._source.dtype, device="cpu"))
+        self.fetch()
 
     def listen(self, hear: Callable[[], object]) -> None:
         """After the reduction: it is fetched, and heard now if it is there at once."""
