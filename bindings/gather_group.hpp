@@ -37,12 +37,18 @@ struct SentBuffer {
   size_t end;
 };
 
-// Weights of one format, of which something is packed, or unpacked, and that by pass.
+// Weights of one format, of which something is packed, or unpacked: the same in both passes, or by
+// pass, as those do of which one weight does.
 struct Batch {
   GatherWeights weights;
   std::array<Shipments, 2> shipments;
+  bool is_alike = true;
 
-  Shipments& of(bool backward) { return shipments[backward && !weights[0]->carries_alike()]; }
+  void add(const std::shared_ptr<WeightGather>& weight) {
+    weights.push_back(weight);
+    is_alike = is_alike && weight->carries_alike();
+  }
+  Shipments& of(bool backward) { return shipments[backward && !is_alike]; }
 };
 using Batches = std::map<std::string, Batch>;
 
@@ -52,9 +58,8 @@ class GatherGroup {
     for (const auto& weight : weights) {
       const Bytes& shard = weight->shard();
       const std::string format = shard.facts().name;
-      if (weight->outbox_bytes() + weight->shared_bytes() != 0)
-        packed_[format].weights.push_back(weight);
-      if (weight->arena_bytes() != 0) unpacked_[format].weights.push_back(weight);
+      if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
+      if (weight->arena_bytes() != 0) unpacked_[format].add(weight);
       for (const bool backward : {false, true}) {
         if (!shard.is_plain) continue;  // what stands for a tensor has no memory
         for (const int buffer : weight->sent_as_stored(backward))
@@ -77,8 +82,7 @@ class GatherGroup {
     for (auto& [format, batch] : packed_) pack(batch, batch.of(backward).rows());
     is_packed_ = packed;
   }
-  // What the next gathers of some groups pack, where that stays: in as few launches as there are
-  // formats.
+  // What the next gathers of some groups pack, where that stays: a launch for each format.
   static void pack_ahead(const std::vector<GatherGroup*>& groups) {
     std::map<std::string, std::pair<const Batch*, std::vector<nc_shipment>>> together;
     std::vector<std::pair<GatherGroup*, std::optional<Packed>>> packed;
@@ -88,12 +92,13 @@ class GatherGroup {
       for (auto& [format, batch] : group->packed_) {
         const auto more = found(batch, &WeightGather::add_outgoing, false).rows();
         auto& [first, rows] =
-            together.try_emplace(format, &batch, std::vector<nc_shipment>()).first->second;
+            together.try_emplace(place_of(format, batch), &batch, std::vector<nc_shipment>())
+                .first->second;
         rows.insert(rows.end(), more.begin(), more.end());
       }
       packed.emplace_back(group, group->now_packed());
     }
-    for (const auto& [format, one] : together) pack(*one.first, one.second);
+    for (const auto& [place, one] : together) pack(*one.first, one.second);
     for (const auto& [group, by_what] : packed) group->is_packed_ = by_what;
   }
   void unpack(bool backward) {
@@ -115,6 +120,10 @@ class GatherGroup {
   }
 
  private:
+  // What one launch can pack together.
+  static std::string place_of(const std::string& format, const Batch& batch) {
+    return format + " on " + batch.weights[0]->shard().device.str();
+  }
   // With the addresses of now.
   static const Shipments& found(Batch& batch, void (WeightGather::*add)(bool, Shipments&) const,
                                 bool backward) {
