@@ -35,7 +35,7 @@ def _groups(state) -> list:
     return state._fsdp_param_groups
 
 
-def state_of(group):
+def _state(group):
     """The FSDPState that a group belongs to."""
     return _get_module_state(group.modules[0])
 
@@ -46,7 +46,7 @@ def asked(group, schedules: str) -> _C.Fsdp2Group:
     """
     return _C.Fsdp2Group(
         weakref.ref(group),
-        weakref.ref(state_of(group)),
+        weakref.ref(_state(group)),
         training_state="_training_state",
         forward=TrainingState.FORWARD,
         pre_backward=TrainingState.PRE_BACKWARD,
@@ -67,14 +67,14 @@ def _parameters() -> Iterator[tuple]:
 
 def tree_of(group):
     """What the groups of one module tree share."""
-    return state_of(group)._state_ctx
+    return _state(group)._state_ctx
 
 
 def states_of(tree, group) -> list:
     """Those of the module tree of a group, in one order on all ranks; before the first forward,
     which finds the tree, that of the same module.
     """
-    return [*tree.all_states] or [state_of(group)]
+    return [*tree.all_states] or [_state(group)]
 
 
 def groups_of(states: list) -> list:
@@ -136,7 +136,7 @@ def root_modules(group) -> tuple:
     """The modules from which all others of a group's module tree can be reached; before the first
     forward, which finds the tree, the group's own.
     """
-    state = state_of(group)
+    state = _state(group)
     every = tree_of(group).all_states or [state]
     return next((one._modules for one in every if one._is_root), state._modules)
 
@@ -196,7 +196,7 @@ def is_kept(group) -> bool:
     """Whether the forward's gather may serve the backward too. Before the first forward nobody
     knows the root, which by default is kept.
     """
-    state = state_of(group)
+    state = _state(group)
     undecided = state._is_root is None and state._auto_reshard_after_forward
     return undecided or not group._reshard_after_forward or reshards_to_smaller_mesh(group)
 
