@@ -19,22 +19,15 @@ namespace narrowcast {
 using GatherWeights = std::vector<std::shared_ptr<WeightGather>>;
 
 // A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
-// been freed. Nobody has looked at it for long; its storage alone is one place of memory.
+// been freed.
 struct SentBuffer {
-  SentBuffer(const Bytes& its_shard, int its_buffer)
-      : shard(its_shard),
-        buffer(its_buffer),
-        storage(shard.buffers[buffer]->storage()),
-        end(shard.buffers[buffer]->numel() == 0 ? 0 : end_of(*shard.buffers[buffer])) {}
-
   void check() const {
-    if (storage.nbytes() < end) shard.address(buffer);  // says what has been freed
+    if (!elements.are_there()) shard.address(buffer);  // says what has been freed
   }
 
   const Bytes& shard;
   int buffer;
-  c10::Storage storage;
-  size_t end;
+  StoredElements elements;
 };
 
 // Weights of one format, of which something is packed, or unpacked: the same in both passes, or by
@@ -63,7 +56,7 @@ class GatherGroup {
       for (const bool backward : {false, true}) {
         if (!shard.is_plain) continue;  // what stands for a tensor has no memory
         for (const int buffer : weight->sent_as_stored(backward))
-          sent_[backward].emplace_back(shard, buffer);
+          sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
       }
     }
   }

@@ -68,14 +68,16 @@ class GatherStart {
     return number != 0 && std::exchange(agreed, number) != number;
   }
 
-  // Packs; whether it is the backward's. Nothing, and nothing is done, if somebody has to be asked.
-  std::optional<bool> begin() {
+  // Whether the gather that begins is the backward's. Nothing if somebody has to be asked first.
+  std::optional<bool> is_backward() {
     if (!are_quiet()) return {};
     const bool backward = fsdp2_.is_backward();
     if (backward ? fsdp2_.may_be_taken_apart() : asks_ && !have_agreed()) return {};
+    return backward;
+  }
+  void pack(bool backward) {
     const bool is_ahead = asks_ && ahead_ == agreed && fsdp2_.is_forward();
     gathers_->pack(backward, backward || is_ahead);
-    return backward;
   }
 
   // After an agreement of a number, in the forward that begins with it: what the gathers pack of
@@ -119,7 +121,8 @@ void bind_gather_start(py::module_& module) {
       .def_property_readonly("are_quiet", &GatherStart::are_quiet)
       .def_readwrite("agreed", &GatherStart::agreed)
       .def("have_agreed", &GatherStart::have_agreed)
-      .def("begin", &GatherStart::begin)
+      .def("is_backward", &GatherStart::is_backward)
+      .def("pack", &GatherStart::pack, py::arg("backward"))
       .def_static("pack_ahead", &GatherStart::pack_ahead, py::arg("starts"), py::arg("number"));
 }
 

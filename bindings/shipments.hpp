@@ -37,11 +37,9 @@ class Shipments {
   // Looks up all addresses. False if some memory has been freed.
   bool find_addresses() {
     for (const Part& part : parts_) {
-      const c10::StorageImpl& memory = *part.memory.unsafeGetStorageImpl();
-      if (memory.nbytes() < part.end) return false;
+      if (!part.elements.are_there()) return false;
       nc_shipment& row = rows_[part.row];
-      void*& address = part.is_payload ? row.payload[part.number] : row.buffer[part.number];
-      address = static_cast<uint8_t*>(const_cast<void*>(memory.data())) + part.begin;
+      (part.is_payload ? row.payload : row.buffer)[part.number] = part.elements.address();
     }
     return true;
   }
@@ -61,15 +59,12 @@ class Shipments {
     size_t row;
     bool is_payload;
     int number;
-    c10::Storage memory;
-    size_t begin, end;  // bytes
+    StoredElements elements;
   };
   void put(const at::Tensor& tensor, int64_t offset, bool is_payload, int number,
            const char* what) {
     address_of(tensor, what);  // whatever else may be wrong with it
-    const size_t begin = tensor.storage_offset() * tensor.itemsize() + offset;
-    const size_t end = tensor.numel() == 0 ? 0 : end_of(tensor);
-    parts_.push_back({rows_.size() - 1, is_payload, number, tensor.storage(), begin, end});
+    parts_.push_back({rows_.size() - 1, is_payload, number, StoredElements(tensor, offset)});
   }
 
   std::vector<nc_shipment> rows_;

@@ -99,6 +99,30 @@ float* checked_floats(const at::Tensor& tensor, int64_t elements, at::Device dev
   return static_cast<float*>(checked_address(tensor, at::kFloat, elements, device, what...));
 }
 
+// The elements of a plain tensor, as its storage has them. Whoever asks for many that nobody has
+// looked at for long asks storages alone: a tensor is another place in the host's memory.
+class StoredElements {
+ public:
+  // Without the first `offset` bytes.
+  explicit StoredElements(const at::Tensor& tensor, int64_t offset = 0)
+      : storage_(tensor.storage()),
+        begin_(tensor.storage_offset() * tensor.itemsize() + offset),
+        end_(tensor.numel() == 0 ? 0 : end_of(tensor)) {}
+
+  // Whether they have not been freed.
+  bool are_there() const { return memory().nbytes() >= end_; }
+  // Where they lie now.
+  void* address() const {
+    return static_cast<uint8_t*>(const_cast<void*>(memory().data())) + begin_;
+  }
+
+ private:
+  const c10::StorageImpl& memory() const { return *storage_.unsafeGetStorageImpl(); }
+
+  c10::Storage storage_;
+  size_t begin_, end_;  // bytes
+};
+
 // Where the elements of a plain tensor were, and what they were.
 struct Place {
   explicit Place(const at::Tensor& tensor)

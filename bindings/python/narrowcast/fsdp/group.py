@@ -95,13 +95,14 @@ class GroupPlan:
         shard has been replaced since, a plan made anew does.
         """
         if self._sent >> index & 1:
-            backward = self.start.begin() if self._outbox.stays else None
+            backward = self.start.is_backward()
             if backward is None:
                 group = self._group()
                 if not self.start.are_quiet and not self._look(group):
                     asking = self._stores[index]
                     return make_plan(group).send(asking.sender[1])
-                backward = self._begin(group)
+                backward = self._ask(group)
+            self._pack(backward)
             self._backward, self._sent, self._arrived = backward, 0, 0
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
@@ -146,21 +147,22 @@ class GroupPlan:
         self._views = views
         return True
 
-    def _begin(self, group) -> bool:
-        """A gather; returns whether it is the backward's."""
-        backward = is_packed = torch_names.is_backward(group)
-        if backward:
+    def _ask(self, group) -> bool:
+        """Whoever has to be asked before a gather; returns whether it is the backward's."""
+        if torch_names.is_backward(group):
             pipelines.check(self._stores[0])
-        elif self._spans and not self.start.have_agreed():
+            return True
+        if self._spans and not self.start.have_agreed():
             self.start.agreed, begins = agreement.agree(group)
             if begins and self._outbox.stays and not self._outbox.is_empty:
                 _pack_ahead(torch_names.groups_of_tree(group), self.start.agreed)
-                is_packed = True
+        return False
+
+    def _pack(self, backward: bool) -> None:
         self._outbox.open()
-        self._gathers.pack(backward, is_packed)
+        self.start.pack(backward)
         for one in self._piecewise:
             one.pack(backward)
-        return backward
 
     def receive(self, index: int, backward: bool) -> None:
         """A member's payloads have arrived. With the last one, for nothing reads them before, all

@@ -86,6 +86,7 @@ class Exchange:
     def _lay_out(self, silence: torch.Tensor) -> None:
         """What is reduced, and its parts."""
         self.silence, self.memory = silence, silence.clone()
+        self._silent_floats = silence.view(torch.float32)
         rest = len(silence) - sum(self._sizes)
         self.header, amaxes, _ = self.memory.split([*self._sizes, rest])
         self.floats, amaxes = self.memory.view(torch.float32), amaxes.view(torch.float32)
@@ -108,7 +109,7 @@ class Exchange:
         if missing > 0:
             with torch.inference_mode(False):
                 self._lay_out(torch.cat([self.silence, self.silence.new_zeros(missing)]))
-        self.memory.copy_(self.silence)
+        _C.copy_floats(self.floats, self._silent_floats)
         self._is_unheard = self.is_collective
 
     def hear(self) -> list[int]:
