@@ -2,15 +2,17 @@
 before: all that reduce with it raise, none waits, and the calls that follow are of all ranks again.
 """
 
+import contextlib
+
 import pytest
 import torch
 
 import flat
+import like_a_gpu
 import narrowcast as nc
 import ranks
 from models import same
-from narrowcast import heard
-from narrowcast.zero import exchange, plan
+from narrowcast.zero import plan
 
 SHAPE, N = (64, 128), 64 * 128
 INNER, WHOLE = 1001, 32 * 128  # cuts: of a block, and of none
@@ -26,20 +28,6 @@ WRONG = {
     "another": lambda w, m, s: ([nc.quantize(w[0].dequantize(), w[0].format.name)], m, s),
     "generator": lambda w, m, s: (iter(w), m, s),
 }
-
-
-class FromGpu(heard.Heard):
-    """As a GPU's: what ranks say is heard in the next call."""
-
-    def __init__(self, header):
-        super().__init__(header)
-        self._pinned = torch.zeros_like(header)
-
-    def fetch(self):
-        self._pinned.copy_(self._source)
-
-    def read(self):
-        return self._pinned.tolist()
 
 
 class Calls:
@@ -65,16 +53,14 @@ class Calls:
         return flat.gather(self.weight, nc.quantize(self.value, self.name))
 
 
-def on_one_rank(mesh, which, cut, like_a_gpu):
-    if like_a_gpu:
-        exchange.Heard = FromGpu
-    try:
+def on_one_rank(mesh, which, cut, hear_later):
+    with like_a_gpu.hearing() if hear_later else contextlib.nullcontext():
         calls = Calls(mesh, "mxfp8_2d", cut)
         assert calls.call() is None
         before = {key: one.clone() for key, one in flat.stored(calls.weight).items()}
         errors = [calls.call(WRONG[which])]
         unchanged = all(same(one, before[key]) for key, one in flat.stored(calls.weight).items())
-        if like_a_gpu:
+        if hear_later:
             errors.append(calls.call())
         calls.master = 2 * calls.master
         calls.value = 2 * calls.value
@@ -82,8 +68,6 @@ def on_one_rank(mesh, which, cut, like_a_gpu):
         assert calls.call() is None, errors
         assert calls.is_right
         return errors, unchanged
-    finally:
-        exchange.Heard = heard.Heard
 
 
 # Ranks of a GPU hear of what waits for their next call when they make one more than it.
@@ -91,16 +75,16 @@ HEARD_LATER = [which for which in WRONG if which not in ("no weights", "another"
 
 
 @pytest.mark.parametrize(
-    ("which", "like_a_gpu"),
+    ("which", "hear_later"),
     [*((one, False) for one in WRONG), *((one, True) for one in HEARD_LATER)],
 )
-def test_one_rank_fails_in_a_later_call(which, like_a_gpu):
-    (other, intact), (own, own_intact) = ranks.run(2, "cpu", on_one_rank, which, INNER, like_a_gpu)
+def test_one_rank_fails_in_a_later_call(which, hear_later):
+    (other, intact), (own, own_intact) = ranks.run(2, "cpu", on_one_rank, which, INNER, hear_later)
     assert intact and own_intact
     kinds = ("DisagreementError", "rank 1")
     assert any(error and all(word in error for word in kinds) for error in other), other
     assert own[0].startswith(("TypeError", "ValueError", "DisagreementError")), own
-    if like_a_gpu:  # all raise in the same call, which is the next one
+    if hear_later:  # all raise in the same call, which is the next one
         assert (other[0], own[1]) == (None, other[1])
 
 
@@ -112,14 +96,11 @@ def test_one_rank_fails_where_nothing_is_reduced():
 
 def twice_wrong(mesh):
     """A GPU's ranks hear of the first failure when the second call fails, too."""
-    exchange.Heard = FromGpu
-    try:
+    with like_a_gpu.hearing():
         calls = Calls(mesh, "nvfp4", INNER)
         errors = [calls.call(change) for change in (None, WRONG["dtype"], WRONG["dtype"], None)]
         assert calls.is_right
         return errors
-    finally:
-        exchange.Heard = heard.Heard
 
 
 def test_one_rank_fails_twice():

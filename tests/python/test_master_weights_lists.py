@@ -2,11 +2,15 @@
 that hands in another one than the others is an error on all, and none waits for what never comes.
 """
 
+import contextlib
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
 
 import flat
+import like_a_gpu
 import narrowcast as nc
 import ranks
 from models import STORAGES, same
@@ -21,7 +25,8 @@ def calls_with_lists(mesh, name, shapes=SHAPES):
     calls, values = [], []
     for place, shape in enumerate(shapes):
         value = flat.value_of(shape, seed=place, special=False).to(device)
-        cuts = [0, value.numel() // 2 - 24, value.numel()]
+        inner = (value.numel() * one // mesh.size() - 24 for one in range(1, mesh.size()))
+        cuts = [0, *inner, value.numel()]
         master, start = flat.shards(value, cuts, rank)
         calls.append(([nc.quantize(value, name)], [master], [start], mesh.get_group()))
         values.append(value)
@@ -84,6 +89,58 @@ def test_a_list_that_the_others_do_not_hand_in(name, place, device):
     for said, is_right in ranks.run(2, device, unknown, name, place):
         assert "DisagreementError" in said
         assert is_right
+
+
+def in_turn(mesh, name, hear_later):
+    """The last rank hands in a list for the first time, while the others go through theirs again
+    and again. Returns how many calls of each rank it took until one was an error, and that.
+    """
+    with like_a_gpu.hearing() if hear_later else contextlib.nullcontext():
+        *known, new = (calls_and_values := calls_with_lists(mesh, name))[0]
+        for call in known:
+            nc.quantize_master_weights(*call)
+        is_other = mesh.get_local_rank() == mesh.size() - 1
+        for count, call in enumerate([new] if is_other else itertools.cycle(known), 1):
+            if (said := message_of(call)) is not None:
+                break
+        # Of the lists that they have met in none has a further error in store.
+        return count, said, again(*calls_and_values, name) and again(*calls_and_values, name)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("hear_later", [False, True])
+def test_a_new_list_while_others_take_turns(world, hear_later, device):
+    if device == "cuda" and (hear_later or world > torch.cuda.device_count()):
+        pytest.skip("for the CPU, or too few GPUs")
+    *others, (own, error, is_right) = ranks.run(world, device, in_turn, STORAGES[0], hear_later)
+    assert own == 1 and "DisagreementError" in error and is_right
+    later = hear_later or device == "cuda"
+    for count, said, also_right in others:
+        assert count == (len(SHAPES) if later else 1) and also_right
+        assert f"rank {world - 1} of the group hands in weights for the first time" in said
+
+
+def one_after_another(mesh, name):
+    """The last rank hands in nonsense in the place of each list, then all hand in each again: what
+    they raise.
+    """
+    with like_a_gpu.hearing():
+        calls, values = calls_with_lists(mesh, name, SHAPES[:2])
+        for call in calls:
+            nc.quantize_master_weights(*call)
+        is_other = mesh.get_local_rank() == mesh.size() - 1
+        wrong = [3], [None], [None], mesh.get_group()
+        said = [message_of(wrong if is_other else call) for call in calls]
+        said += [message_of(call) for call in calls]
+        return said, again(calls, values, name)
+
+
+def test_what_is_no_list_again_and_again():
+    (others, is_right), (own, own_is_right) = ranks.run(2, "cpu", one_after_another, STORAGES[0])
+    assert is_right and own_is_right
+    # One error is that all have failed, whatever else there is to hear.
+    assert [one is not None for one in others] == [False, False, True, False]
+    assert [one is not None for one in own] == [True, True, True, False]
 
 
 def nonsense(mesh, name, place):

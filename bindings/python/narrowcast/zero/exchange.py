@@ -14,7 +14,6 @@ from narrowcast.heard import Heard
 from narrowcast.registry import Format
 from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
-from narrowcast.zero.groups import tell_failure
 from narrowcast.zero.shards import Shard
 
 Ranges = list[list[tuple[int, int]]]
@@ -82,6 +81,7 @@ class Exchange:
         self._lay_out(torch.cat(silence).to(self.device))
         self.is_collective = self.group is not None and len(self.memory) > 1 + extra
         self._is_unheard = False
+        self.met_first_call = False  # the failure that was heard last
 
     def _lay_out(self, silence: torch.Tensor) -> None:
         """What is reduced, and its parts."""
@@ -112,6 +112,10 @@ class Exchange:
         _C.copy_floats(self.floats, self._silent_floats)
         self._is_unheard = self.is_collective
 
+    def abandon(self) -> None:
+        """What has begun is not reduced."""
+        self._is_unheard = False
+
     def hear(self) -> list[int]:
         """The header of the last reduction, if nobody has heard it. DisagreementError if a rank
         failed in it.
@@ -124,10 +128,14 @@ class Exchange:
             raise self._failure(header[0])
         return header
 
-    @property
-    def is_unheard(self) -> bool:
-        """Whether there has been a reduction of which this rank has not heard."""
-        return self._is_unheard
+    def hears_first_call(self) -> bool:
+        """Whether somebody made a first call with other weights in the last reduction, if nobody
+        has heard it; by then this rank has.
+        """
+        if not self._is_unheard or not self._is_first_call(self.heard.read()[0]):
+            return False
+        self._is_unheard = False
+        return True
 
     def will_hear(self, flag: int) -> bool:
         """In the place of this reduction there was another, in which a rank has failed: whether the
@@ -139,39 +147,36 @@ class Exchange:
         self._is_unheard = True
         return True
 
+    def _is_first_call(self, flag: int) -> bool:
+        return flag > dist.get_world_size(self.group)
+
     def _failure(self, flag: int) -> DisagreementError:
-        ranks = dist.get_world_size(self.group)
-        if flag <= ranks:
+        self.met_first_call = self._is_first_call(flag)
+        if not self.met_first_call:
             return DisagreementError(
                 f"{self._what} failed on rank {flag - 1} of the group, which says why; "
                 f"{self._consequence}"
             )
-        error = DisagreementError(
-            f"rank {flag - 1 - ranks} of the group hands in weights for the first time, and this "
-            f"rank others, in {self._what}; {self._consequence}"
+        return DisagreementError(
+            f"rank {flag - 1 - dist.get_world_size(self.group)} of the group hands in weights for "
+            f"the first time, and this rank others, in {self._what}; {self._consequence}"
         )
-        tell_failure(error, self.group, self._what)  # where that rank waits for all
-        return error
 
-    def withdraw(self) -> bool:
-        """In the place of a reduction, on a rank that cannot take part: has the others fail. True
-        if some make a first call with other weights, and wait for all to agree.
-        """
+    def withdraw(self) -> None:
+        """In the place of a reduction, on a rank that cannot take part: has the others fail."""
         if not self.is_collective:
-            return False
+            return
         try:
             self.hear()
         except DisagreementError:  # of an earlier failure, which the others hear of now: they do
-            return False  # not come to a reduction
+            return  # not come to a reduction
         self.begin()
         self.memory[0] = dist.get_rank(self.group) + 1
         casting.reduce_over(self.memory, self.group)
         self.heard.fetch()
         # Others hear of it now, or before the next reduction, and so does this rank then; now its
         # own error is the one to raise.
-        is_first_call = int(self.memory[0]) > dist.get_world_size(self.group)
-        self._is_unheard = not (self.heard.is_at_once or is_first_call)
-        return is_first_call
+        self._is_unheard = not self.heard.is_at_once
 
 
 def _flat(own: list[Shard], cuts: list[list[int]], first_slot: int) -> _C.FlatShards:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -12,13 +11,11 @@ from narrowcast.consensus import DisagreementError
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
-from narrowcast.zero import columnwise, first_calls, ranges, shards
-from narrowcast.zero.groups import group_or_all, tell_failure
+from narrowcast.zero import columnwise, lists, meetings, ranges, shards
+from narrowcast.zero.groups import group_or_all
 from narrowcast.zero.plan import WHAT, Plan
 from narrowcast.zero.shards import Shard
 from narrowcast.zero.weights import note_writes
-
-_plans: WeakKeyDictionary = WeakKeyDictionary()  # of each weight's store
 
 
 def quantize_master_weights(
@@ -90,12 +87,15 @@ def quantize_master_weights(
     try:
         plan.collect([shard.master for shard in own], source_bf16, draws)
     except BaseException as error:
-        _withdraw(plan, error)
+        plan.exchange.abandon()
+        _fail(model_weights, group, error)
         raise
     try:
         plan.finish(source_bf16, stochastic=draws is not None)
-    except DisagreementError:
-        _drop(plan)
+    except DisagreementError as error:
+        lists.drop([plan])
+        if plan.exchange.met_first_call:  # by a rank that waits for all
+            meetings.fail(error, group)
         raise
     for shard in own:
         columnwise.withhold(shard.store, manual_post_all_gather_processing)
@@ -109,14 +109,11 @@ def forget(weights: Sequence[torch.Tensor]) -> None:
     """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To
     be called on all of them, with weights that were handed in together.
     """
-    for weight in weights:
-        plan = _known_plan(weight)
-        if plan is not None:
-            _drop(plan)
+    lists.drop(plan for weight in weights if (plan := lists.plan_of(weight)) is not None)
 
 
 def _plan(weights, own: list[Shard], group) -> Plan | None:
-    known = [_known_plan(weight) for weight in weights]
+    known = [lists.plan_of(weight) for weight in weights]
     if not any(known):
         return _first_plan(weights, own, group)
     plan = known[0]
@@ -134,74 +131,37 @@ def _plan(weights, own: list[Shard], group) -> Plan | None:
         raise error
     try:
         plan.hear()
-    except DisagreementError:
-        _drop(plan)
+    except DisagreementError as error:
+        lists.drop([plan])
+        meetings.fail(error, group)
         raise
     if not plan.exchange.is_current([shard.store for shard in own]):
         same = plan.ranges, group, plan.number, plan.longest
-        plan = _keep(weights, Plan(own, *same))  # this rank alone
+        plan = lists.keep(weights, Plan(own, *same))  # this rank alone
     return plan
 
 
 def _first_plan(weights, own: list[Shard], group) -> Plan | None:
-    last = first_calls.plan_of(group)
-    met = set() if last is None else {last.number}
+    meetings.come(group)
     device = own[0].store.bytes.device if own else None
-    try:
-        met = first_calls.come(group)
-        agreed = ranges.agree(own, None, group, device, WHAT)
-    except (DisagreementError, ValueError):
-        for plan in _plans_of(group, met):  # those who have met this rank there have dropped it
-            _drop(plan)
-        raise
+    agreed = ranges.agree(own, None, group, device, WHAT)
     if not own:
         return None
-    plan = _keep(weights, Plan(own, agreed, group, *first_calls.next_of(group)))
-    first_calls.remember(plan)
-    return plan
+    meeting = lists.meeting_of(group)
+    meeting.count += 1
+    return lists.keep(weights, Plan(own, agreed, group, meeting.count, meeting.longest))
 
 
-def _keep(weights, plan: Plan) -> Plan:
-    for weight in weights:
-        _plans[weight._store] = plan
-    return plan
-
-
-def _fail(weights, group, error: Exception) -> None:
+def _fail(weights, group, error: BaseException) -> None:
     """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
     some = weights if shards.is_list(weights) else [weights]
-    known = [plan for one in some if (plan := _known_plan(one)) is not None]
-    if known:  # the others may be in any that reduces
-        _withdraw(max(known, key=lambda plan: plan.exchange.is_collective), error)
-        return
-    flag, met = first_calls.refuse(error, group, WHAT)
-    for other in _plans_of(group, met):
-        if not other.exchange.will_hear(flag):
-            _drop(other)
-
-
-def _withdraw(plan: Plan, error: BaseException) -> None:
-    """Has the others fail, and drop the plan as this rank does: at once, or, of a GPU, in the next
-    call. Ranks that reduce nothing hear nothing of it.
-    """
-    if plan.exchange.withdraw():
-        tell_failure(error, plan.group, WHAT)
-    if plan.exchange.is_collective and not plan.exchange.is_unheard:
-        _drop(plan)
-
-
-def _known_plan(weight) -> Plan | None:
-    return _plans.get(weight._store) if isinstance(weight, QuantizedTensor) else None
-
-
-def _plans_of(group, numbers: set[int]) -> list[Plan]:
-    every = dict.fromkeys(_plans.values())
-    return [plan for plan in every if plan.group is group and plan.number in numbers]
-
-
-def _drop(plan: Plan) -> None:
-    for store in [store for store, of in _plans.items() if of is plan]:
-        del _plans[store]
+    known = [plan for one in some if (plan := lists.plan_of(one)) is not None]
+    if known:  # the others may be in any that reduces; if none does, they hear nothing
+        plan = max(known, key=lambda plan: plan.exchange.is_collective)
+        if not plan.exchange.is_collective:
+            return
+        group = plan.group
+    meetings.fail(error, group)
 
 
 def _codes_of(shard: Shard) -> tuple[int, int]:
