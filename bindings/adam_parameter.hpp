@@ -193,9 +193,10 @@ class AdamParameter {
   // Notes which entry of the state is where. What is not taken may change.
   void note_state() {
     for (const auto& [key, value] : state_) {
-      const bool is_taken = std::ranges::any_of(taken_, [&](auto& one) { return one.is(value); });
+      const py::handle entry = value;
+      const bool is_taken = std::ranges::any_of(taken_, [&](auto& one) { return one.is(entry); });
       state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key),
-                                  is_taken ? value.ptr() : nullptr);
+                                  is_taken ? entry.ptr() : nullptr);
     }
   }
 

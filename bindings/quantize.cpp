@@ -130,6 +130,7 @@ void derive_columnwise(const std::vector<std::shared_ptr<Bytes>>& matrices) {
   if (matrices.empty()) return;
   const nc_machine& machine = matrices[0]->plugin.machine(matrices[0]->device);
   std::vector<nc_tensor> entries;
+  entries.reserve(matrices.size());
   for (const std::shared_ptr<Bytes>& matrix : matrices) entries.push_back(matrix->entry());
   MatrixTable table(machine, matrices[0]->device);
   table.assign(std::move(entries), machine.derive_columnwise);

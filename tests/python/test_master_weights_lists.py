@@ -100,9 +100,9 @@ def in_turn(mesh, name, hear_later):
         for call in known:
             nc.quantize_master_weights(*call)
         is_other = mesh.get_local_rank() == mesh.size() - 1
-        for count, call in enumerate([new] if is_other else itertools.cycle(known), 1):
-            if (said := message_of(call)) is not None:
-                break
+        turns, said, count = itertools.cycle([new] if is_other else known), None, 0
+        while said is None:
+            said, count = message_of(next(turns)), count + 1
         # Of the lists that they have met in none has a further error in store.
         return count, said, again(*calls_and_values, name) and again(*calls_and_values, name)
 

@@ -24,12 +24,13 @@ def each(calls: Iterable[Callable[[], object]]) -> None:
     """Calls all of them, though some raise DisagreementError: what one ends, the other ranks end
     too. Raises the first of these errors.
     """
-    errors = [error for error in map(_error_of, calls) if error is not None]
+    errors = [error for error in map(error_of, calls) if error is not None]
     if errors:
         raise errors[0]
 
 
-def _error_of(call: Callable[[], object]) -> DisagreementError | None:
+def error_of(call: Callable[[], object]) -> DisagreementError | None:
+    """The error that a call raises, if it is such a one."""
     try:
         call()
     except DisagreementError as error:

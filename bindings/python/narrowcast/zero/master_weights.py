@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.consensus import DisagreementError
-from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, lists, meetings, ranges, shards

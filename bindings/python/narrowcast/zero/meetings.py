@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from narrowcast.consensus import DisagreementError
+from narrowcast.consensus import DisagreementError, error_of
 from narrowcast.tensor import casting
 from narrowcast.zero import lists
 from narrowcast.zero.groups import tell_failure
-from narrowcast.zero.plan import WHAT, Plan
+from narrowcast.zero.plan import WHAT
 
 _NO_NUMBER = 2**31 - 1  # larger than any
 
@@ -54,14 +54,9 @@ def fail(error: BaseException, group: dist.ProcessGroup | None) -> None:
 
 def _hear_all(group: dist.ProcessGroup) -> list[DisagreementError]:
     """The failures that this rank has not heard of. Their plans are dropped."""
-    errors = []
-    for plan in lists.plans_of(group):
-        try:
-            plan.hear()
-        except DisagreementError as error:
-            lists.drop([plan])
-            errors.append(error)
-    return errors
+    errors = {plan: error_of(plan.hear) for plan in lists.plans_of(group)}
+    lists.drop(plan for plan, error in errors.items() if error is not None)
+    return [error for error in errors.values() if error is not None]
 
 
 def _meet_until_all_come(group: dist.ProcessGroup, flag: int) -> tuple[int, set[int]]:
