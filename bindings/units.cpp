@@ -18,7 +18,7 @@ namespace {
 // 10 * major + minor; 0 of the CPU.
 int capability(at::Device device) {
   static std::array<std::atomic<int>, 64> known{};
-  const int index = device.index();
+  const c10::DeviceIndex index = device.index();
   if (!device.is_cuda() || index < 0 || index >= std::ssize(known)) return 0;
   std::atomic<int>& found = known[index];
   if (found == 0 && index < static_cast<int>(at::getNumGPUs())) {  // a trace may have others

@@ -128,12 +128,7 @@ def _plan(weights, own: list[Shard], group) -> Plan | None:
         )
         _fail(weights, group, error)
         raise error
-    try:
-        plan.hear()
-    except DisagreementError as error:
-        lists.drop([plan])
-        meetings.fail(error, group)
-        raise
+    meetings.hear(plan)
     if not plan.exchange.is_current([shard.store for shard in own]):
         same = plan.ranges, group, plan.number, plan.longest
         plan = lists.keep(weights, Plan(own, *same))  # this rank alone

@@ -14,9 +14,11 @@ from narrowcast.consensus import DisagreementError, error_of
 from narrowcast.tensor import casting
 from narrowcast.zero import lists
 from narrowcast.zero.groups import tell_failure
-from narrowcast.zero.plan import WHAT
+from narrowcast.zero.plan import WHAT, Plan
 
-_NO_NUMBER = 2**31 - 1  # larger than any
+# In the place of a plan's number: of who is in no plan's reduction, and of who goes on without
+# having heard what the others say.
+_NONE, _LEAVING = 2**31 - 1, 2**31 - 2
 
 
 def come(group: dist.ProcessGroup | None) -> None:
@@ -25,12 +27,15 @@ def come(group: dist.ProcessGroup | None) -> None:
     """
     if lists.meeting_of(group).device is None:
         return
-    if errors := _hear_all(group):
-        fail(errors[0], group)
-        raise errors[0]
+    _hear(lists.plans_of(group), group)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     _, numbers = _meet_until_all_come(group, ranks + rank + 1)
     _drop_met(group, numbers)
+
+
+def hear(plan: Plan) -> None:
+    """Before a later call. DisagreementError, on all ranks, if one failed in the last."""
+    _hear([plan], plan.group)
 
 
 def fail(error: BaseException, group: dist.ProcessGroup | None) -> None:
@@ -45,31 +50,57 @@ def fail(error: BaseException, group: dist.ProcessGroup | None) -> None:
     if flag > ranks:
         _drop_met(group, numbers)
         tell_failure(error, group, WHAT)
-    elif numbers:  # of a GPU they hear of it in their next call with these weights, as this rank
+    elif numbers - {_LEAVING}:  # of a GPU they hear of it in their next call of these, as this rank
         plans = [plan for plan in lists.plans_of(group) if plan.number in numbers]
         lists.drop(plan for plan in plans if not plan.exchange.will_hear(flag))
     else:  # all raise an error now, most of them because they have heard of an earlier one
-        _hear_all(group)
+        _failures(lists.plans_of(group))
 
 
-def _hear_all(group: dist.ProcessGroup) -> list[DisagreementError]:
-    """The failures that this rank has not heard of. Their plans are dropped."""
-    errors = {plan: error_of(plan.hear) for plan in lists.plans_of(group)}
-    lists.drop(plan for plan, error in errors.items() if error is not None)
-    return [error for error in errors.values() if error is not None]
+def _hear(plans: list[Plan], group: dist.ProcessGroup | None) -> None:
+    if not (failed := _failures(plans)):
+        return
+    error = next(iter(failed.values()))
+    failed |= _failures(lists.plans_of(group))
+    if any(plan.exchange.met_first_call for plan in failed):
+        fail(error, group)
+    else:  # nobody waits for a rank that may have ended with its error
+        _say(group, dist.get_rank(group) + 1, _LEAVING, -_LEAVING)
+    raise error
+
+
+def _failures(plans: list[Plan]) -> dict[Plan, DisagreementError]:
+    """Those that this rank has not heard of. Their plans are dropped."""
+    errors = {plan: error_of(plan.hear) for plan in plans}
+    failed = {plan: error for plan, error in errors.items() if error is not None}
+    lists.drop(failed)
+    return failed
 
 
 def _meet_until_all_come(group: dist.ProcessGroup, flag: int) -> tuple[int, set[int]]:
-    """Meets the others, once if nobody makes a first call; else until nobody is in the reduction of
-    weights, because those of a GPU hear of it in a later one. Returns the largest flag (see
-    Exchange), and the numbers of the plans that others were in.
+    """Meets the others, once if nobody makes a first call; else until all do so that come to it,
+    for those of a GPU hear of it in a later call. Returns the largest flag (see Exchange), and the
+    numbers of the plans that others were in.
     """
     numbers: set[int] = set()
     while True:
-        largest, now = _meet(group, flag)
+        largest, last, first = _say(group, flag, 0, -_NONE)[:3].tolist()
+        now = {last, -first} - {0, _NONE}
         numbers |= now
         if largest <= dist.get_world_size(group) or not now:
             return largest, numbers
+
+
+def _say(group: dist.ProcessGroup, *said: int) -> torch.Tensor:
+    """A reduction in the place of a plan's: of a flag, of the largest number of a plan, and of the
+    smallest, negative. Returns all that is reduced, int32.
+    """
+    meeting = lists.meeting_of(group)
+    memory = torch.zeros(meeting.longest.integers, dtype=torch.int32, device=meeting.device)
+    own = torch.tensor(said, dtype=torch.int32, device="cpu")
+    memory[: len(said)] = own.to(meeting.device)
+    casting.reduce_over(memory, group)
+    return memory
 
 
 def _drop_met(group: dist.ProcessGroup, numbers: set[int]) -> None:
@@ -78,16 +109,3 @@ def _drop_met(group: dist.ProcessGroup, numbers: set[int]) -> None:
     """
     plans = lists.plans_of(group)
     lists.drop(one for one in plans if one.exchange.hears_first_call() or one.number in numbers)
-
-
-def _meet(group: dist.ProcessGroup, flag: int) -> tuple[int, set[int]]:
-    """The largest flag of the ranks, and the plans that they are in: by the largest number and the
-    smallest, of all that is not 0.
-    """
-    meeting = lists.meeting_of(group)
-    memory = torch.zeros(meeting.longest.integers, dtype=torch.int32, device=meeting.device)
-    said = torch.tensor([flag, 0, -_NO_NUMBER], dtype=torch.int32, device="cpu")
-    memory[: len(said)] = said.to(meeting.device)
-    casting.reduce_over(memory, group)
-    largest, last, first = memory[: len(said)].tolist()
-    return largest, {last, -first} - {0, _NO_NUMBER}
