@@ -175,7 +175,9 @@ class AdamParameter {
     } else if (entry_.value_dtype == NC_F32) {
       entry_.value = memory;
     } else if (!dormant_) {
-      value_error(name_, " is ", c10::toString(local.scalar_type()), " and has no master");
+      value_error(name_, " is ", c10::toString(local.scalar_type()),
+                  ", and its state has no master, as float32 parameters have none. Make the state "
+                  "anew (del optimizer.state[parameter]), or the optimizer");
     }
   }
 
@@ -193,10 +195,9 @@ class AdamParameter {
   // Notes which entry of the state is where. What is not taken may change.
   void note_state() {
     for (const auto& [key, value] : state_) {
-      const py::handle entry = value;
-      const bool is_taken = std::ranges::any_of(taken_, [&](auto& one) { return one.is(entry); });
-      state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key),
-                                  is_taken ? entry.ptr() : nullptr);
+      PyObject* const entry = value.ptr();
+      const bool taken = std::ranges::any_of(taken_, [&](auto& one) { return one.is(entry); });
+      state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key), taken ? entry : nullptr);
     }
   }
 
@@ -233,8 +234,7 @@ class AdamParameter {
   py::dict state_;
   std::optional<StoreHandle> store_;  // of a quantized parameter
   at::Device device_;
-  bool sharded_;                           // a DTensor
-  bool dormant_, trainable_;               // without state; then: requires a gradient
+  bool sharded_, dormant_, trainable_;     // a DTensor; without state; then: requires a gradient
   int64_t elements_ = 0;                   // of it on this rank
   std::optional<int64_t> shard_elements_;  // of the flat shard whose master it is
   py::object bytes_;                       // of a quantized parameter; null for others

@@ -4,6 +4,7 @@ goes on with, as torch's AdamW does.
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import set_model_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -90,6 +91,33 @@ def test_small_steps_add_up():
     torch.testing.assert_close(moved, torch.full((128,), 200e-5), rtol=2e-3, atol=0)
 
 
+def fill_the_local_tensor(state):
+    dtensors.local_of(state["1.weight"]).fill_(0.25)
+
+
+def load_in_place(state, folder):
+    value = dtensors.like(state["1.weight"], torch.full_like(state["1.weight"].to_local(), 0.25))
+    dcp.save({"1.weight": value}, checkpoint_id=folder)
+    dcp.load({"1.weight": state["1.weight"]}, checkpoint_id=folder)
+
+
+def written_through_a_state_dict(mesh, write, *where):
+    """Nobody calls load_state_dict."""
+    model = fully_shard(build(), mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
+    step(model, optimizer)
+    globals()[write](model.state_dict(), *where)
+    step(model, optimizer)
+    master = dtensors.local_of(optimizer.state[model[1].weight]["master"])
+    assert (master - 0.25).abs().max() < 2**-9
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_writes_to_what_a_state_dict_holds(world, tmp_path):
+    ranks.run(world, "cpu", written_through_a_state_dict, "fill_the_local_tensor")
+    ranks.run(world, "cpu", written_through_a_state_dict, "load_in_place", str(tmp_path))
+
+
 def sharded(mesh):
     model = fully_shard(build(), mesh=mesh)
     optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
@@ -105,3 +133,8 @@ def sharded(mesh):
 
 def test_shards():
     ranks.run(2, "cpu", sharded)
+
+
+def test_scripted_modules_stay_as_they_are():
+    model = nn.Sequential(nn.Linear(64, 64), torch.jit.script(nn.LayerNorm(64)))
+    assert set(nc.convert(model, FORMAT).state_dict()) >= {"0.weight", "1.weight"}

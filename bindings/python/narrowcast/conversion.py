@@ -93,6 +93,7 @@ def convert(
     _convert(weights, format, options)
     held.warn_of_holders(weights, "nc.convert")
     flops.register()
+    state_dicts.attach_counts(model)
     _watch(model, weights, format)
     left_out.warn_of(left)
     fitting.warn_of_others(others, format)

@@ -1,12 +1,13 @@
 """What the state dict of a module holds of its quantized weights, and what a load of one does.
 
-Hooks of torch's own, on the modules whose weights nc.convert replaces: so whoever asks a module for
-its state dict gets the same, whatever the library that asks.
+Hooks of torch's own, on the modules of a model that nc.convert is given: so whoever asks a module
+for its state dict gets the same, whatever the library that asks.
 """
 
 import torch
 from torch import nn
 
+from narrowcast import _C
 from narrowcast.fsdp import sharding
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
@@ -19,6 +20,17 @@ def attach(module: nn.Module) -> None:
         return
     module.register_state_dict_post_hook(hold_masters)
     module.register_load_state_dict_pre_hook(assign_quantized)
+
+
+def attach_counts(model: nn.Module) -> None:
+    """Has what is written to the state dicts of a model's modules count as written to their plain
+    parameters: see optimizer.narrow. Twice is as once.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):  # takes no hooks; nor does FSDP2 shard it
+            continue
+        if module._parameters and share_counts not in module._state_dict_hooks.values():
+            module.register_state_dict_post_hook(share_counts)
 
 
 def _meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
@@ -40,6 +52,19 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         local = dtensors.local_of(parameter)
         local._store.master.watch()  # a load may fill what is handed out
         state_dict[prefix + name] = dtensors.like(held, local.master.detach())
+
+
+def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
+    """After module.state_dict(). torch counts the writes to a local tensor, which is what DCP
+    loads into, apart for each DTensor that detach() makes.
+    """
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        held = state_dict.get(prefix + name)
+        if not isinstance(held, dtensors.DTensor) or _is_quantized(parameter):
+            continue
+        local, own = dtensors.local_of(held), dtensors.local_of(parameter)
+        if local is not own and local.data_ptr() == own.data_ptr():
+            _C.share_count(local, own)
 
 
 def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:

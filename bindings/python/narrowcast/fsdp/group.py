@@ -125,13 +125,16 @@ class GroupPlan:
         return self, index, self._backward
 
     def _look(self, group) -> bool:
-        """Makes stale bytes of shards that need no others. False, and nothing is done, if the group
-        has other shards than the plan.
+        """Makes stale bytes of shards that need no others, but not for a backward: it has the
+        weights of its forward, however they are cut. False, and nothing is done, if the group has
+        other shards than the plan.
         """
         watch = _C.Watch(self._stores)
         if not self._has_shards_of(group):
             return False
         stale = [store for store in self._stores if store.is_stale and not store.needs_others]
+        if stale and torch_names.is_backward(group):
+            return True  # the next forward looks again
         if stale:
             casting.cast_masters(stale)
         self.start.watch(watch)
