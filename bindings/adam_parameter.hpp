@@ -196,7 +196,7 @@ class AdamParameter {
   void note_state() {
     for (const auto& [key, value] : state_) {
       PyObject* const entry = value.ptr();
-      const bool taken = std::ranges::any_of(taken_, [&](auto& one) { return one.is(entry); });
+      const bool taken = std::ranges::any_of(taken_, [&](auto& one) { return one.ptr() == entry; });
       state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key), taken ? entry : nullptr);
     }
   }

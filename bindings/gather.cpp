@@ -27,6 +27,8 @@ void bind_gather(py::module_& module) {
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
       .def(py::init<GatherWeights>())
       .def("keep_packed", &GatherGroup::keep_packed)
+      .def("pack", py::overload_cast<bool, bool>(&GatherGroup::pack), py::arg("backward"),
+           py::arg("may_be_packed") = false)
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
       .def("arrive", &GatherGroup::arrive, py::arg("backward"))
       .def("forget", &GatherGroup::forget);

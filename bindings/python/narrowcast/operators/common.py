@@ -61,6 +61,7 @@ def refuse_flat(tensor: QuantizedTensor, func) -> None:
         refuse(
             tensor,
             func,
-            "of a flat view, which serves views back, copies, storage queries and "
-            "arithmetic. Use dequantize() and the plain tensor that it makes",
+            "of a flat view, which serves views back, copies, storage queries and arithmetic. Use "
+            "dequantize() and the plain tensor that it makes. (Flat views are view(-1), as "
+            "torch.nn.utils.parameters_to_vector takes of each parameter.)",
         )
