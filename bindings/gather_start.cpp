@@ -68,11 +68,12 @@ class GatherStart {
     return number != 0 && std::exchange(agreed, number) != number;
   }
 
-  // Whether the gather that begins is the backward's. Nothing if somebody has to be asked first.
-  std::optional<bool> is_backward() {
+  // Packs; whether it is the backward's. Nothing, and nothing is done, if somebody has to be asked.
+  std::optional<bool> begin() {
     if (!are_quiet()) return {};
     const bool backward = fsdp2_.is_backward();
     if (backward ? fsdp2_.may_be_taken_apart() : asks_ && !have_agreed()) return {};
+    pack(backward);
     return backward;
   }
   void pack(bool backward) {
@@ -121,7 +122,7 @@ void bind_gather_start(py::module_& module) {
       .def_property_readonly("are_quiet", &GatherStart::are_quiet)
       .def_readwrite("agreed", &GatherStart::agreed)
       .def("have_agreed", &GatherStart::have_agreed)
-      .def("is_backward", &GatherStart::is_backward)
+      .def("begin", &GatherStart::begin)
       .def("pack", &GatherStart::pack, py::arg("backward"))
       .def_static("pack_ahead", &GatherStart::pack_ahead, py::arg("starts"), py::arg("number"));
 }

@@ -3,7 +3,6 @@ that hands in another one than the others is an error on all, and none waits for
 """
 
 import contextlib
-import itertools
 
 import pytest
 import torch
@@ -78,8 +77,9 @@ def unknown(mesh, name, place):
         nc.quantize_master_weights(*call)
     is_other = mesh.get_local_rank() == mesh.size() - 1
     said = message_of(new if is_other else known[place])
-    if said is None:  # the others of a GPU hear of it with their next call, which this rank awaits
-        said = message_of(known[place])
+    if mesh.device_type == "cuda":  # whose ranks hear of it with the next call
+        later = message_of(known[place])
+        said = said or later
     return said, again(calls, values, name)
 
 
@@ -91,33 +91,70 @@ def test_a_list_that_the_others_do_not_hand_in(name, place, device):
         assert is_right
 
 
-def in_turn(mesh, name, hear_later):
-    """The last rank hands in a list for the first time, while the others go through theirs again
-    and again. Returns how many calls of each rank it took until one was an error, and that.
+MISTAKE, ROUNDS = len(SHAPES) + 1, 7
+
+
+def in_turn(mesh, name, hear_later, mistake):
+    """Lists in turn, each time of other masters. Once the last rank hands in something else.
+    Returns in which calls of each rank there was an error, and whether the last bytes are right.
     """
     with like_a_gpu.hearing() if hear_later else contextlib.nullcontext():
-        *known, new = (calls_and_values := calls_with_lists(mesh, name))[0]
-        for call in known:
-            nc.quantize_master_weights(*call)
+        calls, values = calls_with_lists(mesh, name, (*SHAPES, SHAPES[0]))
+        *known, new = calls
+        others = {"new": new, "known": known[-1], "nonsense": ([3], [None], [None], new[3])}
         is_other = mesh.get_local_rank() == mesh.size() - 1
-        turns, said, count = itertools.cycle([new] if is_other else known), None, 0
-        while said is None:
-            said, count = message_of(next(turns)), count + 1
-        # Of the lists that they have met in none has a further error in store.
-        return count, said, again(*calls_and_values, name) and again(*calls_and_values, name)
+        errors = []
+        for number in range(ROUNDS * len(known)):
+            weights, (master,), *rest = known[number % len(known)]
+            call = weights, [(1 + number) * master], *rest
+            wrong = is_other and number == MISTAKE
+            if message_of(others[mistake] if wrong else call) is not None:
+                errors.append(number)
+        last = range((ROUNDS - 1) * len(known), ROUNDS * len(known))
+        return errors, all(
+            flat.gather(call[0][0], nc.quantize((1 + number) * value, name))
+            for number, call, value in zip(last, known, values, strict=False)
+        )
 
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("hear_later", [False, True])
-def test_a_new_list_while_others_take_turns(world, hear_later, device):
+@pytest.mark.parametrize("mistake", ["new", "known", "nonsense"])
+def test_mistakes_while_lists_take_turns(mistake, world, hear_later, device):
     if device == "cuda" and (hear_later or world > torch.cuda.device_count()):
         pytest.skip("for the CPU, or too few GPUs")
-    *others, (own, error, is_right) = ranks.run(world, device, in_turn, STORAGES[0], hear_later)
-    assert own == 1 and "DisagreementError" in error and is_right
-    later = hear_later or device == "cuda"
-    for count, said, also_right in others:
-        assert count == (len(SHAPES) if later else 1) and also_right
-        assert f"rank {world - 1} of the group hands in weights for the first time" in said
+    results = ranks.run(world, device, in_turn, STORAGES[0], hear_later, mistake)
+    *others, (own, _) = results
+    assert all(is_right for _, is_right in results)
+    later = MISTAKE + len(SHAPES) if hear_later or device == "cuda" else MISTAKE
+    if mistake == "known":  # a list of another number: each is an error once more
+        assert all(errors and errors[-1] < (ROUNDS - 2) * len(SHAPES) for errors, _ in results)
+        return
+    assert [errors for errors, _ in others] == [[later]] * (world - 1)
+    assert own == sorted({MISTAKE, later})
+
+
+def past_each_other(mesh, name):
+    """One rank calls with a list that reduces in the place of one that does not, and so is a call
+    ahead: nothing of another step is taken for this one's.
+    """
+    rank, device = mesh.get_local_rank(), mesh.device_type
+    (reduces,), _ = calls_with_lists(mesh, name, SHAPES[1:2])
+    whole = flat.value_of((256, 64), special=False).to(device)
+    master, start = flat.shards(whole, [0, 128 * 64, 256 * 64], rank)
+    reduces_not = [nc.quantize(whole, name)], [master], [start], mesh.get_group()
+    for call in (reduces, reduces_not):
+        nc.quantize_master_weights(*call)
+    if rank == 0:
+        assert message_of(reduces_not) is None
+    before = reduces[0][0].rowwise_data.clone()
+    said = [message_of(reduces) for _ in range(3)]
+    return said, same(reduces[0][0].rowwise_data, before)
+
+
+def test_calls_that_do_not_meet():
+    for said, is_unchanged in ranks.run(2, "cpu", past_each_other, "mxfp8_e4m3"):
+        assert is_unchanged and all("in different calls" in one for one in said)
 
 
 def one_after_another(mesh, name):

@@ -1,5 +1,5 @@
-"""What is written to a weight between a forward and its backward takes effect with the next forward,
-on however many ranks: the backward has the bytes of its forward, though they are gathered anew.
+"""What is written to a weight between a forward and its backward takes effect with the next
+forward, on however many ranks: the backward has the bytes of its forward, though gathered anew.
 """
 
 import pytest

@@ -81,7 +81,6 @@ class Exchange:
         self._lay_out(torch.cat(silence).to(self.device))
         self.is_collective = self.group is not None and len(self.memory) > 1 + extra
         self._is_unheard = False
-        self.met_first_call = False  # the failure that was heard last
 
     def _lay_out(self, silence: torch.Tensor) -> None:
         """What is reduced, and its parts."""
@@ -128,15 +127,6 @@ class Exchange:
             raise self._failure(header[0])
         return header
 
-    def hears_first_call(self) -> bool:
-        """Whether somebody made a first call with other weights in the last reduction, if nobody
-        has heard it; by then this rank has.
-        """
-        if not self._is_unheard or not self._is_first_call(self.heard.read()[0]):
-            return False
-        self._is_unheard = False
-        return True
-
     def will_hear(self, flag: int) -> bool:
         """In the place of this reduction there was another, in which a rank has failed: whether the
         others hear of it in their next one, as this rank does then.
@@ -147,19 +137,16 @@ class Exchange:
         self._is_unheard = True
         return True
 
-    def _is_first_call(self, flag: int) -> bool:
-        return flag > dist.get_world_size(self.group)
-
     def _failure(self, flag: int) -> DisagreementError:
-        self.met_first_call = self._is_first_call(flag)
-        if not self.met_first_call:
+        ranks = dist.get_world_size(self.group)
+        if flag <= ranks:
             return DisagreementError(
                 f"{self._what} failed on rank {flag - 1} of the group, which says why; "
                 f"{self._consequence}"
             )
         return DisagreementError(
-            f"rank {flag - 1 - dist.get_world_size(self.group)} of the group hands in weights for "
-            f"the first time, and this rank others, in {self._what}; {self._consequence}"
+            f"rank {flag - 1 - ranks} of the group hands in weights for the first time, and this "
+            f"rank others, in {self._what}; {self._consequence}"
         )
 
     def withdraw(self) -> None:

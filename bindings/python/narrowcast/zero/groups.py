@@ -12,7 +12,11 @@ from narrowcast.zero import ranges
 
 
 def group_or_all(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """The group; all ranks if it is None, this process alone where there are no others."""
+    """The group; all ranks if it is None, this process alone where there are no others. ValueError
+    on a rank that is no member.
+    """
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"this rank is no member of the process group: {group!r} stands for it")
     if group is None and dist.is_available() and dist.is_initialized():
         return dist.group.WORLD
     return group
@@ -26,7 +30,11 @@ def tell_failure(error: Exception, group: dist.ProcessGroup | None, what: str) -
 
 
 @contextmanager
-def together(group: dist.ProcessGroup | None, what: str) -> Iterator[None]:
+def together(
+    group: dist.ProcessGroup | None,
+    what: str,
+    consequence: str = "what this rank has loaded stays",
+) -> Iterator[None]:
     """What all ranks of a group do alike, before something collective: where it fails on one, which
     raises its own error, all others raise a DisagreementError in the place of going on.
     """
@@ -42,7 +50,7 @@ def together(group: dist.ProcessGroup | None, what: str) -> Iterator[None]:
             rank, said = failed[0]
             raise DisagreementError(
                 f"{what} failed on rank {rank} of the group: {said}. Every rank raises an error; "
-                "what this rank has loaded stays"
+                f"{consequence}"
             )
 
 

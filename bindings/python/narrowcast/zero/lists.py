@@ -19,11 +19,11 @@ _meetings: WeakKeyDictionary = WeakKeyDictionary()  # of each process group
 class Meeting:
     """Where the ranks of a process group can meet that hand in different lists. `count`: of the
     lists that all have handed in; `longest`: of their reductions; `device`: theirs, None while no
-    list reduces.
+    list reduces; `calls`: of this rank; `misses_calls`: some list reduces nothing.
     """
 
     def __init__(self):
-        self.count, self.longest = 0, Longest()
+        self.count, self.longest, self.calls, self.misses_calls = 0, Longest(), 0, False
         self.device: torch.device | None = None
 
 
@@ -45,8 +45,9 @@ def keep(weights: Sequence[torch.Tensor], plan: Plan) -> Plan:
     """The plan of weights. From now on the group's reductions are as long as this one's."""
     for weight in weights:
         _plans[weight._store] = plan
+    meeting = meeting_of(plan.group)
+    meeting.misses_calls |= not plan.exchange.is_collective
     if plan.exchange.is_collective:
-        meeting = meeting_of(plan.group)
         meeting.device = plan.exchange.device
         meeting.longest.integers = max(meeting.longest.integers, len(plan.exchange.memory))
     return plan

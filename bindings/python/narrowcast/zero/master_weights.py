@@ -11,7 +11,7 @@ from narrowcast.consensus import DisagreementError
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, lists, meetings, ranges, shards
-from narrowcast.zero.groups import group_or_all
+from narrowcast.zero.groups import group_or_all, together
 from narrowcast.zero.plan import WHAT, Plan
 from narrowcast.zero.shards import Shard
 from narrowcast.zero.weights import note_writes
@@ -74,7 +74,7 @@ def quantize_master_weights(
         own = shards.read(WHAT, model_weights, master_weights, start_offsets)
         targets = _targets(own, fsdp_shard_model_weights)
     except Exception as error:  # whatever it is, the others would wait
-        _fail(model_weights, group, error)
+        _refuse(model_weights, group, error)
         raise
     plan = _plan(model_weights, own, group)
     if plan is None:  # there are no weights
@@ -83,18 +83,20 @@ def quantize_master_weights(
     if rounding == "stochastic":
         draws = [Draw((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
     source_bf16 = source == "bf16"
+    meeting = lists.meeting_of(group)
     try:
-        plan.collect([shard.master for shard in own], source_bf16, draws)
+        plan = _renewed(plan, model_weights, own)
+        masters = [shard.master for shard in own]
+        plan.collect(masters, source_bf16, draws, meeting.calls if meeting.misses_calls else None)
     except BaseException as error:
         plan.exchange.abandon()
-        _fail(model_weights, group, error)
+        if plan.exchange.is_collective:
+            meetings.fail(error, group)
         raise
     try:
         plan.finish(source_bf16, stochastic=draws is not None)
-    except DisagreementError as error:
+    except DisagreementError:
         lists.drop([plan])
-        if plan.exchange.met_first_call:  # by a rank that waits for all
-            meetings.fail(error, group)
         raise
     for shard in own:
         columnwise.withhold(shard.store, manual_post_all_gather_processing)
@@ -126,13 +128,17 @@ def _plan(weights, own: list[Shard], group) -> Plan | None:
             f"quantize_master_weights got {other} than when these weights were handed in first: "
             "call narrowcast.zero.forget(weights) on all ranks before they are cut in another way"
         )
-        _fail(weights, group, error)
+        _refuse(weights, group, error)
         raise error
     meetings.hear(plan)
-    if not plan.exchange.is_current([shard.store for shard in own]):
-        same = plan.ranges, group, plan.number, plan.longest
-        plan = lists.keep(weights, Plan(own, *same))  # this rank alone
     return plan
+
+
+def _renewed(plan: Plan, weights, own: list[Shard]) -> Plan:
+    """The same with the bytes that the weights have now, on this rank alone."""
+    if plan.exchange.is_current([shard.store for shard in own]):
+        return plan
+    return lists.keep(weights, Plan(own, plan.ranges, plan.group, plan.number, plan.longest))
 
 
 def _first_plan(weights, own: list[Shard], group) -> Plan | None:
@@ -142,20 +148,17 @@ def _first_plan(weights, own: list[Shard], group) -> Plan | None:
     if not own:
         return None
     meeting = lists.meeting_of(group)
+    with together(group, WHAT, "no rank has changed its weights"):
+        plan = Plan(own, agreed, group, meeting.count + 1, meeting.longest)
     meeting.count += 1
-    return lists.keep(weights, Plan(own, agreed, group, meeting.count, meeting.longest))
+    return lists.keep(weights, plan)
 
 
-def _fail(weights, group, error: BaseException) -> None:
-    """Tells the other ranks, as far as they listen: in their reduction, or when all make a plan."""
+def _refuse(weights, group, error: Exception) -> None:
+    """The arguments are wrong on this rank: tells the others, as far as they listen."""
     some = weights if shards.is_list(weights) else [weights]
     known = [plan for one in some if (plan := lists.plan_of(one)) is not None]
-    if known:  # the others may be in any that reduces; if none does, they hear nothing
-        plan = max(known, key=lambda plan: plan.exchange.is_collective)
-        if not plan.exchange.is_collective:
-            return
-        group = plan.group
-    meetings.fail(error, group)
+    meetings.refuse(error, group, known)
 
 
 def _codes_of(shard: Shard) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """What ranks do in the place of a reduction of their weights: those that make a first call with
 some, or whose call has failed. Every call of every rank takes part in one reduction, and all
-reductions of a process group are equally long, so whichever lists the others are in, they meet.
-After that all ranks that make a first call, or fail beside one that does, come together, and hear
-of each other there.
+reductions of a process group are equally long: so whichever lists the others are in, they meet, and
+the next calls of all meet as well. Only where nobody is in the reduction of weights they go on to
+come together, and hear of each other.
 """
 
 from __future__ import annotations
@@ -22,20 +22,41 @@ _NONE, _LEAVING = 2**31 - 1, 2**31 - 2
 
 
 def come(group: dist.ProcessGroup | None) -> None:
-    """Before ranks tell each other what they own, in a first call. DisagreementError, on all that
-    come, if a rank failed in a call that nobody has heard of.
+    """Before ranks tell each other what they own, in a first call. DisagreementError if others
+    call with weights that they have handed in before, or if a rank failed in a call that this one
+    has not heard of.
     """
-    if lists.meeting_of(group).device is None:
+    meeting = lists.meeting_of(group)
+    meeting.calls += 1
+    if meeting.device is None:
         return
     _hear(lists.plans_of(group), group)
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    _, numbers = _meet_until_all_come(group, ranks + rank + 1)
-    _drop_met(group, numbers)
+    flag, numbers = _meet(group, dist.get_world_size(group) + dist.get_rank(group) + 1)
+    if numbers:
+        _note(group, flag, numbers)
+        raise DisagreementError(
+            f"{WHAT}: this rank hands in weights for the first time, and others do not, or have "
+            "failed. No rank has changed its weights. Every rank raises an error: on a GPU when it "
+            "calls with the same weights again"
+        )
 
 
 def hear(plan: Plan) -> None:
     """Before a later call. DisagreementError, on all ranks, if one failed in the last."""
+    lists.meeting_of(plan.group).calls += 1
     _hear([plan], plan.group)
+
+
+def refuse(error: BaseException, group: dist.ProcessGroup | None, known: list[Plan]) -> None:
+    """In the place of a call whose arguments are wrong. `known`: the plans of their weights; the
+    others may be in any that reduces, and if none does, they hear nothing.
+    """
+    plan = max(known, key=lambda plan: plan.exchange.is_collective, default=None)
+    lists.meeting_of(group if plan is None else plan.group).calls += 1
+    if plan is None:
+        fail(error, group)
+    elif plan.exchange.is_collective:
+        fail(error, plan.group)
 
 
 def fail(error: BaseException, group: dist.ProcessGroup | None) -> None:
@@ -43,30 +64,22 @@ def fail(error: BaseException, group: dist.ProcessGroup | None) -> None:
     be it their first call or a later one.
     """
     if lists.meeting_of(group).device is None:
-        tell_failure(error, group, WHAT)  # others can only be in their first call
+        tell_failure(error, group, WHAT)  # as far as anybody knows it is the first call
         return
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    flag, numbers = _meet_until_all_come(group, rank + 1)
-    if flag > ranks:
-        _drop_met(group, numbers)
+    flag, numbers = _meet(group, dist.get_rank(group) + 1)
+    if numbers:
+        _note(group, flag, numbers)
+    elif flag > dist.get_world_size(group):
         tell_failure(error, group, WHAT)
-    elif numbers - {_LEAVING}:  # of a GPU they hear of it in their next call of these, as this rank
-        plans = [plan for plan in lists.plans_of(group) if plan.number in numbers]
-        lists.drop(plan for plan in plans if not plan.exchange.will_hear(flag))
-    else:  # all raise an error now, most of them because they have heard of an earlier one
-        _failures(lists.plans_of(group))
 
 
 def _hear(plans: list[Plan], group: dist.ProcessGroup | None) -> None:
     if not (failed := _failures(plans)):
         return
-    error = next(iter(failed.values()))
-    failed |= _failures(lists.plans_of(group))
-    if any(plan.exchange.met_first_call for plan in failed):
-        fail(error, group)
-    else:  # nobody waits for a rank that may have ended with its error
-        _say(group, dist.get_rank(group) + 1, _LEAVING, -_LEAVING)
-    raise error
+    _failures(lists.plans_of(group))
+    # Nobody waits for an answer, for a rank that has failed may have ended.
+    _say(group, dist.get_rank(group) + 1, _LEAVING, -_LEAVING)
+    raise next(iter(failed.values()))
 
 
 def _failures(plans: list[Plan]) -> dict[Plan, DisagreementError]:
@@ -77,18 +90,23 @@ def _failures(plans: list[Plan]) -> dict[Plan, DisagreementError]:
     return failed
 
 
-def _meet_until_all_come(group: dist.ProcessGroup, flag: int) -> tuple[int, set[int]]:
-    """Meets the others, once if nobody makes a first call; else until all do so that come to it,
-    for those of a GPU hear of it in a later call. Returns the largest flag (see Exchange), and the
-    numbers of the plans that others were in.
+def _note(group: dist.ProcessGroup, flag: int, numbers: set[int]) -> None:
+    """A flag has met others in the plans of some numbers: they hear of it at once, or, of a GPU, in
+    their next call with these weights, as this rank then does. Who leaves has dropped all plans
+    that have failed.
     """
-    numbers: set[int] = set()
-    while True:
-        largest, last, first = _say(group, flag, 0, -_NONE)[:3].tolist()
-        now = {last, -first} - {0, _NONE}
-        numbers |= now
-        if largest <= dist.get_world_size(group) or not now:
-            return largest, numbers
+    if _LEAVING in numbers:
+        _failures(lists.plans_of(group))
+    plans = [plan for plan in lists.plans_of(group) if plan.number in numbers]
+    lists.drop(plan for plan in plans if not plan.exchange.will_hear(flag))
+
+
+def _meet(group: dist.ProcessGroup, flag: int) -> tuple[int, set[int]]:
+    """The largest flag of the ranks (see Exchange), and the plans that others are in: by the
+    largest number and the smallest.
+    """
+    largest, last, first = _say(group, flag, 0, -_NONE)[:3].tolist()
+    return largest, {last, -first} - {0, _NONE}
 
 
 def _say(group: dist.ProcessGroup, *said: int) -> torch.Tensor:
@@ -101,11 +119,3 @@ def _say(group: dist.ProcessGroup, *said: int) -> torch.Tensor:
     memory[: len(said)] = own.to(meeting.device)
     casting.reduce_over(memory, group)
     return memory
-
-
-def _drop_met(group: dist.ProcessGroup, numbers: set[int]) -> None:
-    """Those of these numbers, in which others met a first call, and those in whose last reduction
-    this rank did.
-    """
-    plans = lists.plans_of(group)
-    lists.drop(one for one in plans if one.exchange.hears_first_call() or one.number in numbers)
