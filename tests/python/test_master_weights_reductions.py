@@ -9,7 +9,8 @@ import narrowcast as nc
 import ranks
 from narrowcast.tensor import casting
 
-HEADER = 3  # integers: whether a rank has failed, and which list of weights it is
+# Integers: whether a rank has failed, which list of weights it is, and which call.
+HEADER = 1 + 2 + 2
 
 
 def count_reductions(mesh, name, cuts):

@@ -180,8 +180,11 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
     """All errors that a weight can give, before anything changes; from its global shape, so on
     every rank alike.
     """
-    if isinstance(dtensors.local_of(weight), QuantizedTensor):
-        raise ValueError(f"{name} is quantized already")
+    local = dtensors.local_of(weight)
+    if isinstance(local, QuantizedTensor):
+        raise ValueError(
+            f"{name} is quantized already, in {local.format.name}: nc.to_plain(model) first"
+        )
     if weight.dtype not in LOGICAL_DTYPES:
         raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
     rows, columns = matrix_shape(weight.shape)

@@ -81,7 +81,8 @@ def _replace(func, args, kwargs):
         raise TypeError(
             f"{tensor.describe()}: module.float(), .half(), .bfloat16() and .double() would put a "
             "plain tensor in the place of a quantized weight. Use module.to(dtype), which changes "
-            "the weight's logical dtype and keeps its bytes"
+            "the weight's logical dtype (float32, bfloat16 or float16) and keeps its bytes; for "
+            "another dtype nc.to_plain(model) first"
         )
     if _goes_by_data(tensor, converted):
         converted.__class__ = _ByData
