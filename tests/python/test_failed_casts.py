@@ -179,3 +179,22 @@ def test_what_is_no_offset_and_no_target(device):
         nc.quantize_master_weights([weight], [value], [0], None, target)
     with pytest.raises(TypeError, match="got a tensor"):
         nc.post_all_gather_processing(weight)
+
+
+def fails_while_planned(mesh):
+    """The last rank has no memory for a plan, once all have told each other what they own."""
+    calls = Calls(mesh, "mxfp8_2d", INNER)
+    made = plan.Plan.__init__
+    if calls.is_wrong:
+        plan.Plan.__init__ = failing
+    try:
+        error = calls.call()
+    finally:
+        plan.Plan.__init__ = made
+    assert calls.call() is None and calls.is_right
+    return error
+
+
+def test_a_plan_that_cannot_be_made():
+    other, own = ranks.run(2, "cpu", fails_while_planned)
+    assert "rank 1" in other and "out of paper" in other and own == "OSError: out of paper"
