@@ -131,7 +131,7 @@ class Exchange:
         """In the place of this reduction there was another, in which a rank has failed: whether the
         others hear of it in their next one, as this rank does then.
         """
-        if flag == 0 or self.heard.is_at_once:
+        if self.heard.is_at_once:
             return False
         self.heard.pretend([flag, *[0] * (len(self.header) - 1)])
         self._is_unheard = True
