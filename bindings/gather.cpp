@@ -31,6 +31,8 @@ void bind_gather(py::module_& module) {
            py::arg("may_be_packed") = false)
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
       .def("arrive", &GatherGroup::arrive, py::arg("backward"))
+      .def_property_readonly("has_scales", &GatherGroup::has_scales)
+      .def_static("copy_scales", &GatherGroup::copy_scales, py::arg("groups"))
       .def("forget", &GatherGroup::forget);
 }
 

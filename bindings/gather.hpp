@@ -1,6 +1,7 @@
 // What FSDP2's all-gathers carry of one sharded weight, and where it arrives: docs/sharding.md.
 #pragma once
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -77,14 +78,25 @@ class WeightGather {
     slots_ = slots;
     arena_ = arena;
     shared_slot_ = shared;
+    spanning_ = {};
+    const OptionalTensor amax = own_of(shard_->amax), history = own_of(shard_->history);
     for (Phase& phase : phases_) {
       if (std::ssize(slots) != own_payloads(phase))
         value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
                     own_payloads(phase), " were sent");
-      phase.whole = make_whole(phase);
+      phase.whole = make_whole(phase, amax, history);
     }
   }
   const OptionalTensor& arena() const { return arena_; }
+
+  // What spans the tensor: a whole weight has its own, and decodes what its gather has brought,
+  // though it may stay gathered while the shard is written to. Adds them, and the shard's.
+  void add_spanning(std::vector<at::Tensor>& whole, std::vector<at::Tensor>& shard) const {
+    whole.insert(whole.end(), spanning_[0].begin(), spanning_[0].end());
+    shard.insert(shard.end(), spanning_[1].begin(), spanning_[1].end());
+  }
+  // Whether FSDP2 has no memory for the whole weight now.
+  bool is_freed() const { return !phases_[0].whole || phases_[0].whole->is_freed(); }
 
   // The whole weight as the gather of a pass brings it; after settle().
   const std::shared_ptr<Bytes>& whole(bool backward) const { return of(backward).whole; }
@@ -93,7 +105,7 @@ class WeightGather {
     const std::shared_ptr<Bytes>& bytes = whole(backward);
     // Beside torch's version counter: a graph that has saved it for its backward wants the new
     // value.
-    if (present_.defined())
+    if (present_.defined() && shard_->is_plain)
       *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes->has(0) + 2 * bytes->has(1);
     return bytes;
   }
@@ -213,7 +225,14 @@ class WeightGather {
     arena_bytes_ = std::max(arena_bytes_, arena_end);
   }
 
-  std::shared_ptr<Bytes> make_whole(const Phase& phase) const {
+  OptionalTensor own_of(const OptionalTensor& spanning) {
+    if (!spanning) return spanning;
+    spanning_[1].push_back(*spanning);
+    return spanning_[0].emplace_back(at::empty_like(*spanning));
+  }
+
+  std::shared_ptr<Bytes> make_whole(const Phase& phase, const OptionalTensor& amax,
+                                    const OptionalTensor& history) {
     const nc_route& route = phase.route;
     const Plugin& plugin = shard_->plugin;
     const Extent matrix{route.rows, route.columns};
@@ -226,12 +245,12 @@ class WeightGather {
               .view(stored_dtype(plugin, buffer))
               .view(tensor_sizes(plugin, buffer, stored_shape(plugin, buffer, matrix)));
     }
-    // What spans the tensor is equal in all shards: the whole looks at this rank's.
     for (const auto [data, scale] : {buffers_of(0), buffers_of(1)}) {
-      if (spans_tensor(plugin, scale) && buffers[data]) buffers[scale] = shard_->buffers[scale];
+      if (spans_tensor(plugin, scale) && buffers[data])
+        buffers[scale] = own_of(shard_->buffers[scale]);
     }
-    return std::make_shared<Bytes>(shard_->format, route.rows, route.columns, buffers, shard_->amax,
-                                   shard_->history);
+    return std::make_shared<Bytes>(shard_->format, route.rows, route.columns, buffers, amax,
+                                   history);
   }
 
   std::shared_ptr<Bytes> shard_;
@@ -241,6 +260,7 @@ class WeightGather {
   int64_t shared_bytes_ = 0, shared_begin_ = 0, shared_rank_bytes_ = 0;
   at::Tensor outbox_;  // of the whole group
   std::vector<at::Tensor> slots_;
+  std::array<std::vector<at::Tensor>, 2> spanning_;  // of the whole weight, of the shard
   OptionalTensor arena_, shared_slot_;
   at::Tensor present_;
 };

@@ -1,6 +1,9 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_foreach_copy.h>
+
 #include <array>
 #include <map>
 #include <optional>
@@ -50,11 +53,11 @@ class GatherGroup {
   explicit GatherGroup(const GatherWeights& weights) : weights_(weights) {
     for (const auto& weight : weights) {
       const Bytes& shard = weight->shard();
+      if (!shard.is_plain) continue;  // what stands for a tensor has no memory
       const std::string format = shard.facts().name;
       if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
       if (weight->arena_bytes() != 0) unpacked_[format].add(weight);
       for (const bool backward : {false, true}) {
-        if (!shard.is_plain) continue;  // what stands for a tensor has no memory
         for (const int buffer : weight->sent_as_stored(backward))
           sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
       }
@@ -100,6 +103,24 @@ class GatherGroup {
       transfer(&nc_machine::unpack, "unpacking gathered shards", batch, shipments.rows());
     }
   }
+  // Whether the whole weights have the tensor-wide scales of their shards: on this stream, and no
+  // bytes were made since.
+  bool has_scales() const { return scales_ == present_scales(); }
+  // Copies them, of the first group and of those others that are not gathered, in one operation.
+  static void copy_scales(const std::vector<GatherGroup*>& groups) {
+    const Scales present = groups[0]->present_scales();
+    // What a CUDA graph records is copied when it is replayed.
+    const bool recorded = present.stream != nullptr && is_captured(present.stream);
+    std::vector<at::Tensor> whole, shard;
+    for (GatherGroup* group : groups) {
+      if (group != groups[0] && (recorded || !group->is_freed())) continue;
+      for (const auto& weight : group->weights_) weight->add_spanning(whole, shard);
+      if (!recorded) group->scales_ = present;
+    }
+    // Not counted as writes: graphs that have saved them for a backward want those of its gather.
+    const at::AutoDispatchBelowADInplaceOrView uncounted;
+    if (!whole.empty()) at::_foreach_copy_(whole, shard);
+  }
   // Says which usages have come.
   void arrive(bool backward) const {
     for (const auto& weight : weights_) weight->arrive(backward);
@@ -107,12 +128,26 @@ class GatherGroup {
   // Weights lie in other memory than at the last gather.
   void forget() {
     is_packed_.reset();
+    scales_.reset();
     for (Batches* batches : {&packed_, &unpacked_}) {
       for (auto& [format, batch] : *batches) batch.shipments = {};
     }
   }
 
  private:
+  // Whether FSDP2 has no memory for the whole weights now.
+  bool is_freed() const {
+    return std::ranges::all_of(weights_, [](const auto& weight) { return weight->is_freed(); });
+  }
+  // When tensor-wide scales were copied: after how many writes, for which stream's work.
+  struct Scales {
+    int64_t writes;
+    void* stream;
+    bool operator==(const Scales&) const = default;
+  };
+  Scales present_scales() const {
+    return {writes, weights_.empty() ? nullptr : stream_of(weights_[0]->shard().device)};
+  }
   // What one launch can pack together.
   static std::string place_of(const std::string& format, const Batch& batch) {
     return format + " on " + batch.weights[0]->shard().device.str();
@@ -162,6 +197,7 @@ class GatherGroup {
   GatherWeights weights_;  // which keep their shards
   Batches packed_, unpacked_;
   std::array<std::vector<SentBuffer>, 2> sent_;
+  std::optional<Scales> scales_;
   bool keeps_packed_ = false;
   std::optional<Packed> is_packed_;
 };

@@ -74,3 +74,32 @@ def test_each_pass_is_brought_its_own(format, kind):
         assert seen == [["rowwise"], ["columnwise"]]
         assert seen_both == [BOTH, BOTH]
         assert sent <= 0.6 * sent_both
+
+
+def with_convolution():
+    return nn.Sequential(nn.Unflatten(1, (2, 32)), nn.Conv1d(2, 32, 32, bias=False), nn.Flatten())
+
+
+def with_backward_hook():
+    model = nn.Sequential(nn.Linear(64, 64, bias=False))
+    model[0].register_full_backward_hook(lambda layer, *_: print(layer.weight.dequantize().sum()))
+    return model
+
+
+def read_in_both_passes(mesh, format, make, recompute):
+    model = nc.convert(globals()[make](), format, filter=has_weight, recompute=recompute)
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh)
+    x = torch.ones(3, 64, requires_grad=True)
+    model(x).sum().backward()
+
+
+def has_weight(name, module):
+    return hasattr(module, "weight")
+
+
+@pytest.mark.parametrize("make", ["with_convolution", "with_backward_hook"])
+def test_what_reads_the_forwards_bytes_in_a_backward_is_told_of_recompute(format, make):
+    ((kind, message),) = ranks.errors(1, "cpu", read_in_both_passes, format, make, False)
+    assert kind == "ValueError" and "convolutions" in message and "recompute=True" in message
+    assert ranks.errors(1, "cpu", read_in_both_passes, format, make, True) == [None]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import is_fake
 
 from narrowcast.tensor import dtensors
 
@@ -65,7 +66,7 @@ def disagreement(what: str, facts: list[str], process_group, device) -> Disagree
     own = digest(facts)
     both = torch.tensor([own, -own], dtype=torch.int64, device=device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=process_group)
-    if both.sum().item() == 0:  # the largest is the smallest
+    if is_fake(both) or both.sum().item() == 0:  # the largest is the smallest
         return None
     every: list = [None] * dist.get_world_size(process_group)
     with torch.cuda.device(device if device.type == "cuda" else -1):
@@ -123,7 +124,7 @@ def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool
     for process_group in sorted(groups, key=_along_mesh):
         every = torch.tensor([flag], dtype=torch.int32, device=groups[process_group])
         dist.all_reduce(every, op=dist.ReduceOp.MAX, group=process_group)
-        flag = bool(every.item())
+        flag = not is_fake(every) and bool(every.item())
     return flag
 
 

@@ -53,6 +53,9 @@ class GatherByPass(PiecewiseGather):
     def unpack(self, backward: bool) -> None:
         self._passes[backward].unpack(backward)
 
+    def copy_scales(self, backward: bool) -> None:
+        self._passes[backward].copy_scales(backward)
+
 
 def gather_of(
     store: Store, both: bool, make: Callable[[_C.Bytes], PiecewiseGather]

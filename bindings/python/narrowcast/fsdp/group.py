@@ -47,10 +47,12 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(member_of(group, parameter, store))
         self._views = torch_names.views(group)
+        self.keeps_parts = torch_names.reshards_to_smaller_mesh(group)
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
         self._stores = [member.store for member in self.members]
         self._spans = any(store.needs_others for store in self._stores)
+        self._has_scales = any(store.format.tensor_amax for store in self._stores)
         self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         asked = torch_names.asked(group, pipelines.MODULE)
         self.start = _C.GatherStart(self._gathers, asked, asks=self._spans)
@@ -66,7 +68,7 @@ class GroupPlan:
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
-        self._backward = False
+        self._backward = self._again = False
         if self._outbox.stays:
             self._gathers.keep_packed()
 
@@ -104,7 +106,7 @@ class GroupPlan:
                     return make_plan(group).send(asking.sender[1])
                 backward = self._ask(group)
                 self._pack(backward)
-            self._backward, self._sent, self._arrived = backward, 0, 0
+            self._backward, self._sent, self._arrived, self._again = backward, 0, 0, False
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
         if self._piecewise and self.members[index].gather in self._piecewise:
@@ -121,7 +123,7 @@ class GroupPlan:
         if self._sent >> index & 1:
             if torch_names.is_backward(self._group()):
                 pipelines.check(self._stores[index])
-            self._sent = self._arrived = 0
+            self._sent, self._arrived, self._again = 0, 0, True
         self._sent |= 1 << index
         return self, index, self._backward
 
@@ -184,7 +186,24 @@ class GroupPlan:
             self._gathers.unpack(backward)
             for one in self._piecewise:
                 one.unpack(backward)
+        if self._has_scales and not self._again:
+            self._copy_scales(backward)
         self._outbox.close()
+
+    def _copy_scales(self, backward: bool) -> None:
+        """Whole weights take the tensor-wide scales of the shards that a gather has brought. After
+        a step one copy serves all groups of the module tree that are not gathered.
+        """
+        for one in self._piecewise:
+            one.copy_scales(backward)
+        if self._gathers.has_scales:
+            return
+        groups = torch_names.groups_of_tree(self._group())
+        plans = [self, *(plan for plan in map(_plans.get, groups) if plan not in (None, self))]
+        # Parts of a gathered weight that a smaller mesh keeps go with the scale that it had.
+        _C.GatherGroup.copy_scales(
+            [plan._gathers for plan in plans if plan is self or not plan.keeps_parts]
+        )
 
 
 def _pack_ahead(groups: list, number: int) -> None:

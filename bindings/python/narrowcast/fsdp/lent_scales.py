@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from narrowcast import _C
 from narrowcast.fsdp import torch_names
 from narrowcast.tensor import buffers, casting, dtensors
 from narrowcast.tensor.store import Store
@@ -29,6 +30,7 @@ class LentScales:
     def lend(self) -> None:
         """Collective, if there are any."""
         for process_group, stores in self._lists.items():
+            _C.note_write()
             spanning = [(one, store.used == 0) for store in stores for one in _spanning(store)]
             words = torch.cat([_words(one, is_borrowed) for one, is_borrowed in spanning])
             casting.reduce_over(words, process_group)

@@ -48,7 +48,7 @@ def member_of(group, parameter, store: Store) -> Member:
     both = likeness.serves_both(group, store)
     device = torch_names.offloading_device(parameter)
     there = device or store.bytes.device
-    if store.place is not None:
+    if store.place is not None and store.bytes.is_plain:  # estimates take rows, of the same size
         make = partial(straddling.StraddlingGather, place=store.place, device=there)
         return Member(store, shape, by_pass.gather_of(store, both, make))
     dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)

@@ -58,21 +58,23 @@ class PiecewiseGather:
             begins[number], end = end, end + -(-size // _ALIGNMENT) * _ALIGNMENT
         return begins, end
 
-    def _over(self, memory: torch.Tensor, begins: dict[int, int], rows: int, columns: int):
-        """A matrix whose buffers lie in a memory. What spans the tensor is this rank's own, which
-        is equal on all ranks.
+    def _over(
+        self, memory: torch.Tensor, begins: dict[int, int], rows: int, columns: int, owns=False
+    ):
+        """A matrix whose buffers lie in a memory. What spans the tensor is the shard's, or a copy
+        of it if the matrix owns it.
         """
         shard, every = self._shard, []
         for number in BUFFERS:
             stored = shard.buffer(number)
             if stored is None or number not in begins:
-                every.append(_moved(stored, memory.device))
+                every.append(_moved(stored, memory.device, owns))
                 continue
             shape = shard.format.buffer_shape(number, rows, columns)
             size = torch.Size(shape).numel() * stored.element_size()
             here = memory.narrow(0, begins[number], size)
             every.append(here.view(stored.dtype).view(shape))
-        spanning = (_moved(one, memory.device) for one in (shard.amax, shard.history))
+        spanning = (_moved(one, memory.device, owns) for one in (shard.amax, shard.history))
         return _C.Bytes(shard.format, rows, columns, every, *spanning)
 
     def use_outbox(self, outbox: torch.Tensor, begin: int) -> None:
@@ -97,7 +99,7 @@ class PiecewiseGather:
         """Makes room for the whole in the arena, over the slot that the payloads arrive in."""
         (slot,), size = slots, self.outbox_bytes
         self.arena = arena
-        self._whole = self._over(arena, self._stored, self._rows, self._columns)
+        self._whole = self._over(arena, self._stored, self._rows, self._columns, owns=True)
         self._arriving = [
             (self._over(slot.narrow(0, rank * size, size), self._sent, *piece.shape), piece.places)
             for rank, piece in enumerate(self._pieces)
@@ -115,12 +117,16 @@ class PiecewiseGather:
             for piece, places in self._arriving:
                 for here, there in places:
                     buffers.copy_region(self._whole, there, piece, here)
-            if self._device != self._shard.device:
-                buffers.copy_spanning(self._whole, self._shard)
+
+    def copy_scales(self, backward: bool) -> None:
+        """Copies what spans the tensor from the shard, where it is equal on all ranks."""
+        copied = tuple(one for one in buffers.spanning_of(self._whole) if one is not None)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(copied):
+            buffers.copy_spanning(self._whole, self._shard)
 
 
-def _moved(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    return None if tensor is None else tensor.to(device)
+def _moved(tensor: torch.Tensor | None, device: torch.device, copy: bool) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(device, copy=copy)
 
 
 def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[Piece]:

@@ -30,6 +30,7 @@ class Slots:
     def of(self, weight: int, device: torch.device) -> list[torch.Tensor]:
         """uint8, one-dimensional: the slots of a weight, at its first gather."""
         if self._storage is None:
+            self._device = device  # that of a FakeTensor's storage is meta
             self._storage = torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
         self.take(weight)  # or torch would give it memory for each of them
         return [self._tensor(weight, which) for which in range(len(self._sizes[weight]) - 1)]
@@ -42,7 +43,7 @@ class Slots:
         """Of its own, and no view: torch counts what is written to it apart from the others."""
         begin, size = self._begins[weight][which], self._sizes[weight][which]
         with torch.inference_mode(False):  # a first gather may be there
-            empty = torch.empty(0, dtype=torch.uint8, device=self._storage.device)
+            empty = torch.empty(0, dtype=torch.uint8, device=self._device)
             return empty.set_(self._storage, begin, (size,))
 
     def take(self, weight: int) -> None:

@@ -8,7 +8,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp.piecewise import PiecewiseGather
-from narrowcast.tensor import buffers
 from narrowcast.tensor.place import Place
 
 
@@ -30,7 +29,7 @@ class StraddlingGather(PiecewiseGather):
     def settle(self, slots, arena: torch.Tensor) -> None:
         (self._slot,) = slots
         self.arena = arena
-        self._whole = self._over(arena, self._stored, self._rows, self._columns)
+        self._whole = self._over(arena, self._stored, self._rows, self._columns, owns=True)
         self._padded = [
             self._whole.buffer(number)
             for number in self._stored
@@ -44,5 +43,3 @@ class StraddlingGather(PiecewiseGather):
             for buffer in self._padded:
                 buffer.zero_()
             self._flat.unpack(self._slot)
-            if self._device != self._shard.device:
-                buffers.copy_spanning(self._whole, self._shard)

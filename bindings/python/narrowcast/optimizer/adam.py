@@ -122,7 +122,7 @@ class FusedAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self.state and asking.is_for_state():
+        if asking.is_estimate() or (not self.state and asking.is_for_state()):
             self.make_state(states.has_gradient)
             self._was_asked = True
             return loss

@@ -3,6 +3,8 @@ and a learning rate of 0, and calls step(). A step of FusedAdam would be counted
 remembered in histories like any other, and perhaps wait for other ranks.
 """
 
+import torch
+
 from narrowcast import callers
 
 
@@ -11,3 +13,10 @@ def is_for_state() -> bool:
     begin at 0, and a rank may have gradients of zeros alone.
     """
     return callers.is_running("torch.distributed.checkpoint.state_dict", "_init_optim_state")
+
+
+def is_estimate() -> bool:
+    """Whether the step runs in a FakeTensorMode, as estimates of memory do: it makes state, and
+    there are no bytes to update.
+    """
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None

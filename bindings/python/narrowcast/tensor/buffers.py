@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from narrowcast._C import Bytes
+from narrowcast._C import Bytes, note_write
 from narrowcast.registry import BUFFERS, Format, buffers_of
 from narrowcast.tensor.region import Region
 
@@ -130,6 +130,7 @@ def spanning_of(bytes: Bytes) -> list[torch.Tensor | None]:
 
 def copy_spanning(target: Bytes, source: Bytes) -> None:
     """Copies what belongs to the whole tensor."""
+    note_write()
     for there, here in zip(spanning_of(target), spanning_of(source), strict=True):
         if there is not None and here is not None:
             there.copy_(here)
