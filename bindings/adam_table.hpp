@@ -75,15 +75,14 @@ class AdamTable {
   }
 
   // What waits for the amaxes of all shards: the cast, or the history's entry; and of flat shards
-  // the cast of what owners share. `stop`: a float in the machine's memory, or null; if it is not
-  // 0, nothing is done.
-  void finish(const OptionalTensor& amax, const float* stop) {
+  // the cast of what owners share.
+  void finish(const OptionalTensor& amax) {
     if (machine().record_amax != nullptr)
-      launch(machine().record_amax, "recording the amax", amax, stop, verdicts_);
+      launch(machine().record_amax, "recording the amax", amax, verdicts_);
     if (machine().update == nullptr) {
-      launch(machine().cast, "the cast", amax, stop, verdicts_);
+      launch(machine().cast, "the cast", amax, verdicts_);
     } else if (ends_.size() > 0) {
-      cast_ends(stop);
+      cast_ends();
     }
   }
 
@@ -94,17 +93,12 @@ class AdamTable {
   }
 
   // Of a step that is prepared: the parameters that could have a gradient and have none.
-  const std::vector<int64_t>& find_absent() {
-    absent_.clear();
+  std::vector<int64_t> find_absent() const {
+    std::vector<int64_t> absent;
     for (int64_t i = 0; i < size(); ++i) {
-      if (parameters_[i].is_absent()) absent_.push_back(i);
+      if (parameters_[i].is_absent()) absent.push_back(i);
     }
-    return absent_;
-  }
-
-  // Their bytes are to be made anew.
-  void mark_absent_stale() const {
-    for (const int64_t i : absent_) parameters_[i].mark_stale();
+    return absent;
   }
 
   int64_t size() const { return std::ssize(parameters_); }
@@ -133,8 +127,8 @@ class AdamTable {
   }
 
   void launch(nc_function function, const char* what, const OptionalTensor& amax,
-              const float* stop = nullptr, const OptionalTensor& verdicts = {}) const {
-    nc_launch options = make_launch(stop);
+              const OptionalTensor& verdicts = {}) const {
+    nc_launch options = make_launch();
     options.steps = step_table_.rows();
     options.amax = amax ? checked_floats(*amax, size(), table_.device(), "the tensor of amaxes")
                         : step_table_.amaxes();
@@ -146,18 +140,17 @@ class AdamTable {
 
   // Of blocks and bytes that a cut divides, from what all owners have told: the update has cast
   // them from the own part alone.
-  void cast_ends(const float* stop) const {
+  void cast_ends() const {
     std::vector<nc_step> steps;
     for (const size_t owner : owner_of_end_) steps.push_back(steps_[owner]);
     const Table<nc_step> table(steps, ends_.device());
-    nc_launch options = make_launch(stop);
+    nc_launch options = make_launch();
     options.steps = table.rows;
     ends_.run(machine().cast, "the cast of what owners share", options);
   }
 
-  nc_launch make_launch(const float* stop) const {
+  nc_launch make_launch() const {
     nc_launch options{};
-    options.found_inf = stop;
     options.stochastic = stochastic_;
     if (exchange_) options.exchange = exchange_->data_ptr<float>();
     return options;
@@ -170,7 +163,6 @@ class AdamTable {
   std::vector<PlacedTensor> tensors_;
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
-  std::vector<int64_t> absent_;
   std::shared_ptr<FlatShards> shards_;
   OptionalTensor exchange_, verdicts_;
   MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners

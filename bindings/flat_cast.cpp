@@ -25,16 +25,15 @@ class FlatCast {
               options(amaxes, exchange, source_bf16, draws.has_value()));
   }
 
-  // What waits for the reduction. `stop`: a float in the machine's memory; if it is not 0, nothing
-  // is done. `verdicts`: float32, one a shard, or none; a negative one has it left as it is.
-  void finish(const OptionalTensor& amaxes, const at::Tensor& exchange, const at::Tensor& stop,
-              bool source_bf16, bool stochastic, const OptionalTensor& verdicts) {
+  // What waits for the reduction. `verdicts`: float32, one a shard, or none; a negative one has it
+  // left as it is.
+  void finish(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
+              bool stochastic, const OptionalTensor& verdicts) {
     nc_launch launch = options(amaxes, exchange, source_bf16, stochastic);
     if (verdicts)
       launch.verdict =
           checked_floats(*verdicts, shards_->size(), shards_->device(), "the verdicts");
     note_write();
-    launch.found_inf = checked_floats(stop, 1, shards_->device(), "the flag to stop");
     const nc_function record = machine().record_amax;
     if (record != nullptr) all_.run(record, "recording the amax", launch);
     (record == nullptr ? all_ : at_bytes_).run(machine().cast, "the cast", launch);
@@ -96,11 +95,11 @@ void bind_flat_cast(py::module_& module) {
            "Writes this rank's part of what the ranks reduce by maxima of int32: amaxes, float32 "
            "[matrices], where a scale spans the tensor, else None, and exchange, float32. values: "
            "of each shard, None of an empty one. draws: as in CastList.cast.")
-      .def("finish", &FlatCast::finish, py::arg("amaxes"), py::arg("exchange"), py::arg("stop"),
+      .def("finish", &FlatCast::finish, py::arg("amaxes"), py::arg("exchange"),
            py::arg("source_bf16"), py::arg("stochastic"), py::arg("verdicts") = py::none(),
            "Makes the bytes of the shards from the reduced amaxes and slots, of the values that "
-           "were collected last. stop: float32 (1,); if it is not 0, nothing is done. verdicts: "
-           "float32 [matrices] or None; a negative one leaves the bytes of its shard as they are.");
+           "were collected last. verdicts: float32 [matrices] or None; a negative one leaves the "
+           "bytes of its shard as they are.");
 }
 
 }  // namespace narrowcast

@@ -27,8 +27,7 @@ void bind_gather(py::module_& module) {
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
       .def(py::init<GatherWeights>())
       .def("keep_packed", &GatherGroup::keep_packed)
-      .def("pack", py::overload_cast<bool, bool>(&GatherGroup::pack), py::arg("backward"),
-           py::arg("may_be_packed") = false)
+      .def("pack", py::overload_cast<bool>(&GatherGroup::pack), py::arg("backward"))
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
       .def("arrive", &GatherGroup::arrive, py::arg("backward"))
       .def_property_readonly("has_scales", &GatherGroup::has_scales)

@@ -64,14 +64,16 @@ class GatherGroup {
     }
   }
 
-  // What a gather has packed stays in the outbox, and the other pass packs the same.
+  // What a gather has packed stays in the outbox, and later ones send it again, until bytes are
+  // made, or torch counts a write to what was packed.
   void keep_packed() { keeps_packed_ = true; }
+  bool is_packed() {
+    return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
+  }
 
-  // `may_be_packed`: since the last time, unless something was written that is heard of.
-  void pack(bool backward, bool may_be_packed) {
+  void pack(bool backward) {
     for (const SentBuffer& sent : sent_[backward]) sent.check();
-    if (packed_.empty()) return;
-    if (may_be_packed && keeps_packed_ && is_packed_ && is_packed_ == now_packed()) return;
+    if (is_packed()) return;
     is_packed_.reset();
     for (auto& [format, batch] : packed_) found(batch, &WeightGather::add_outgoing, backward);
     const std::optional<Packed> packed = now_packed();
@@ -79,11 +81,11 @@ class GatherGroup {
     is_packed_ = packed;
   }
   // What the next gathers of some groups pack, where that stays: a launch for each format.
-  static void pack_ahead(const std::vector<GatherGroup*>& groups) {
+  static void pack_together(const std::vector<GatherGroup*>& groups) {
     std::map<std::string, std::pair<const Batch*, std::vector<nc_shipment>>> together;
     std::vector<std::pair<GatherGroup*, std::optional<Packed>>> packed;
     for (GatherGroup* group : groups) {
-      if (!group->keeps_packed_ || group->packed_.empty()) continue;
+      if (!group->keeps_packed_ || group->is_packed()) continue;
       group->is_packed_.reset();
       for (auto& [format, batch] : group->packed_) {
         const auto more = found(batch, &WeightGather::add_outgoing, false).rows();

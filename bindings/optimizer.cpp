@@ -18,73 +18,58 @@ const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
       device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
 }
 
-// Amaxes of shards, which the ranks of a process group reduce. `reduce()` begins it and returns
-// what can be waited for; it is a function of C's, as is the waiting.
-class SharedAmaxes {
+// What the ranks of a process group reduce. `all_reduce()` begins it and returns what can be waited
+// for; it is a function of C's, as is the waiting.
+class Reduction {
  public:
-  SharedAmaxes(at::Tensor memory, py::object reduce)
-      : memory_(std::move(memory)), reduce_(std::move(reduce)) {}
+  Reduction(at::Tensor words, py::object all_reduce)
+      : words_(std::move(words)), all_reduce_(std::move(all_reduce)) {}
 
   void reduce() {
-    const py::object work = reduce_();
-    // A GPU's reduction is on the present stream, and nobody has to wait.
-    if (!memory_.is_cpu()) return;
+    const py::object work = all_reduce_();
+    // A GPU's reduction is on the present stream, and nothing has to wait.
+    if (!words_.is_cpu()) return;
     keep_work(work);
     work.attr("wait")();
   }
 
-  // The first float of what is reduced: if it is not 0, the amaxes are not to be used.
-  const float* stop() const { return memory_.const_data_ptr<float>(); }
-
  private:
-  at::Tensor memory_;
-  py::object reduce_;
+  at::Tensor words_;
+  py::object all_reduce_;
 };
 
-// A table's part in a step. `shared`: what the amaxes of shards are reduced in; `amax`: those of
-// this table, one float a parameter, which the caller has zeroed.
+// A table's part in a step. `is_reduced`: the cast waits for the reductions; `amax`: those of this
+// table, one float a parameter, which the caller has zeroed.
 struct Part {
-  Part(AdamTable* its_table, OptionalTensor its_amax, SharedAmaxes* its_shared)
-      : table(its_table), amax(std::move(its_amax)), shared(its_shared) {}
+  Part(AdamTable* its_table, OptionalTensor its_amax, bool is_its_reduced)
+      : table(its_table), amax(std::move(its_amax)), is_reduced(is_its_reduced) {}
 
   AdamTable* table;
   OptionalTensor amax;
-  SharedAmaxes* shared;
+  bool is_reduced;
 };
 
 // The step that every table has prepared. If a reduction fails, the step is counted, masters are
 // new, and the bytes that waited for it are stale: they are made at the next gather or step. Those
-// of flat shards are nobody's to mark: the next step makes them.
-// `cast_absent()`: what is left to do for parameters of which other ranks have a gradient, or None;
-// if it raises, their bytes are stale.
-void run_step(const std::vector<Part>& parts, const std::vector<SharedAmaxes*>& reductions,
-              const py::object& cast_absent) {
+// of flat shards the next step makes.
+void run_step(const std::vector<Part>& parts, const std::vector<Reduction*>& reductions) {
   for (const Part& part : parts) {
     part.table->update(part.amax);
-    if (part.shared == nullptr && part.table->spans()) part.table->finish({}, nullptr);
+    if (!part.is_reduced && part.table->spans()) part.table->finish({});
   }
   const auto commit = [&](bool reduced) {
-    for (const Part& part : parts) part.table->commit(reduced || part.shared == nullptr);
+    for (const Part& part : parts) part.table->commit(reduced || !part.is_reduced);
   };
   try {
-    for (SharedAmaxes* reduction : reductions) reduction->reduce();
+    for (Reduction* reduction : reductions) reduction->reduce();
   } catch (...) {
     commit(false);
     throw;
   }
   for (const Part& part : parts) {
-    if (part.shared != nullptr) part.table->finish(part.amax, part.shared->stop());
+    if (part.is_reduced) part.table->finish(part.amax);
   }
   commit(true);
-  if (cast_absent.is_none()) return;
-  try {
-    cast_absent();
-  } catch (...) {
-    for (const Part& part : parts) {
-      if (part.shared != nullptr) part.table->mark_absent_stale();
-    }
-    throw;
-  }
 }
 
 }  // namespace
@@ -117,14 +102,12 @@ void bind_optimizer(py::module_& module) {
       .def("prepare", &AdamTable::prepare)
       .def("find_absent", &AdamTable::find_absent)
       .def("__len__", &AdamTable::size);
-  py::class_<SharedAmaxes>(module, "SharedAmaxes")
+  py::class_<Reduction>(module, "Reduction")
       .def(py::init<at::Tensor, py::object>())
-      .def("reduce", &SharedAmaxes::reduce);
+      .def("reduce", &Reduction::reduce);
   py::class_<Part>(module, "AdamPart")
-      .def(py::init<AdamTable*, OptionalTensor, SharedAmaxes*>(), py::keep_alive<1, 2>(),
-           py::keep_alive<1, 4>());
-  module.def("run_step", &run_step, py::arg("parts"), py::arg("reductions"),
-             py::arg("cast_absent"));
+      .def(py::init<AdamTable*, OptionalTensor, bool>(), py::keep_alive<1, 2>());
+  module.def("run_step", &run_step, py::arg("parts"), py::arg("reductions"));
 }
 
 }  // namespace narrowcast

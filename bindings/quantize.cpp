@@ -22,14 +22,12 @@ class CastList {
       value_error(values_.size(), " values for ", matrices_.size(), " matrices");
   }
 
-  OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into,
-                             const OptionalTensor& skip) {
+  OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into) {
     if (!first().facts().tensor_amax) return std::nullopt;
     at::Tensor amaxes = into ? *into : zeros_of(std::ssize(matrices_), table_.device());
     nc_launch options{};
     options.amax = one_each(amaxes, "the tensor of amaxes");
     options.source_bf16 = source_bf16;
-    if (skip) options.found_inf = checked_floats(*skip, 1, table_.device(), "the flag to skip");
     assign();
     table_.run(table_.machine().reduce_amax, "the amax", options);
     return amaxes;
@@ -164,10 +162,9 @@ void bind_quantize(py::module_& module) {
       .def(py::init<std::vector<std::shared_ptr<Bytes>>, std::vector<at::Tensor>>(),
            py::arg("matrices"), py::arg("values"))
       .def("find_amaxes", &CastList::find_amaxes, py::arg("source_bf16") = false,
-           py::arg("into") = py::none(), py::arg("skip") = py::none(),
+           py::arg("into") = py::none(),
            "The largest magnitude of each value, float32 [matrices]; None where no scale spans the "
-           "tensor. into: where to, of what is there and those the larger. skip: a float32; if it "
-           "is not 0 when the kernel runs, nothing is found.")
+           "tensor. into: where to, of what is there and those the larger.")
       .def("cast", &CastList::cast, py::arg("amaxes"), py::arg("source_bf16") = false,
            py::arg("draws") = py::none(), py::arg("verdict") = py::none(),
            "Makes the bytes of each matrix from its value. amaxes: float32 [matrices], of the "

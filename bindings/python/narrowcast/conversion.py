@@ -4,10 +4,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import consensus, experts, fitting, held, left_out, registry, selection, state_dicts
+from narrowcast import experts, fitting, held, left_out, ranks, registry, selection, state_dicts
 from narrowcast.conversion_options import Options, partners_of
-from narrowcast.fsdp import agreement, sharding, torch_names
 from narrowcast.fsdp import group as plans
+from narrowcast.fsdp import sharding, torch_names
 from narrowcast.operators import flops
 from narrowcast.parallel import cuts, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
@@ -17,6 +17,7 @@ from narrowcast.tensor.label import Label
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store
+from narrowcast.zero import stale
 
 _WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
 
@@ -130,16 +131,16 @@ def _check_all(weights: list[selection.Weight], format: registry.Format, partner
 def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
     """Replaces weights, all of which have been checked."""
     elsewhere = held.elsewhere(weights)
-    lines = [(weight, _line(name, weight, format, options)) for name, weight, _ in weights]
-    consensus.check_shards("what nc.convert converts", lines)
+    facts = [
+        dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
+    ]
+    ranks.same("what nc.convert converts", facts)
     quantized = [
         _empty_like(name, weight, format, options, id(weight) in elsewhere)
         for name, weight, _ in weights
     ]
-    stores = [tensor._store for tensor in quantized]
-    agreement.Agreements().make_bytes(
-        stores, lambda: [dtensors.shard_group(weight) for _, weight, _ in weights]
-    )
+    groups = [dtensors.shard_group(weight) for _, weight, _ in weights]
+    stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             state_dicts.attach(module)

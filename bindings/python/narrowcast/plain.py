@@ -4,11 +4,12 @@ import torch
 from torch import nn
 
 from narrowcast import held
-from narrowcast.fsdp import agreement, torch_names
 from narrowcast.fsdp import group as plans
+from narrowcast.fsdp import torch_names
 from narrowcast.replaced import parameter_like
 from narrowcast.selection import Weight
 from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.zero import stale
 
 
 def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
@@ -30,9 +31,9 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "decoded":
-        stores = [dtensors.local_of(parameter)._store for _, parameter, _ in found]
-        agreement.Agreements().make_bytes(
-            stores, lambda: [dtensors.shard_group(parameter) for _, parameter, _ in found]
+        stale.cast(
+            (dtensors.local_of(parameter)._store, dtensors.shard_group(parameter))
+            for _, parameter, _ in found
         )
     _replace_all(found, values)
     held.warn_of_holders(found, "nc.to_plain")

@@ -12,11 +12,8 @@ from torch.distributed._composable.contract import _get_registry
 
 from narrowcast import callers
 
-# Callers of what is sharded, by the beginnings of their modules' names, as messages say it.
-_CALLERS = {
-    "torch.utils.checkpoint": "within a checkpoint",
-    "torch.distributed.pipelining.": "within a pipeline's schedule",
-}
+# Callers of what is sharded, by the beginnings of their modules' names.
+_CALLERS = "torch.utils.checkpoint", "torch.distributed.pipelining."
 
 
 def modules_under(roots: Iterable[nn.Module]) -> set[nn.Module]:
@@ -32,16 +29,12 @@ def modules_under(roots: Iterable[nn.Module]) -> set[nn.Module]:
     return found
 
 
-def caller() -> str | None:
-    """Whether torch.utils.checkpoint or a pipeline's schedule is calling, in words. A model that
-    calls the first itself, in its forward, says so to nobody; FSDP2's hooks run within the call if
-    it is of the module that is sharded.
+def is_calling() -> bool:
+    """Whether torch.utils.checkpoint or a pipeline's schedule is calling. A model that calls the
+    first itself, in its forward, leaves no other trace; FSDP2's hooks run within the call if it is
+    of the module that is sharded.
     """
-    for name in map(callers.module_of, callers.frames()):
-        for beginning, words in _CALLERS.items():
-            if name.startswith(beginning):
-                return words
-    return None
+    return any(callers.module_of(frame).startswith(_CALLERS) for frame in callers.frames())
 
 
 def _is_checkpointed(module: nn.Module) -> bool:

@@ -10,7 +10,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import (
-    agreement,
     likeness,
     piecewise,
     pipelines,
@@ -22,7 +21,10 @@ from narrowcast.fsdp.member import Member, member_of
 from narrowcast.fsdp.outbox import Outbox
 from narrowcast.fsdp.slots import Slots
 from narrowcast.fsdp.wholes import Wholes
-from narrowcast.tensor import casting
+from narrowcast.ranks import debugging
+from narrowcast.tensor import buffers, dtensors
+from narrowcast.zero import stale
+from narrowcast.zero.empty_shards import EmptyShards
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -51,11 +53,12 @@ class GroupPlan:
         gathers = [member.gather for member in self.members]
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
         self._stores = [member.store for member in self.members]
-        self._spans = any(store.needs_others for store in self._stores)
+        shards = map(torch_names.sharded, parameters)
+        self._empty_shards = EmptyShards([*zip(shards, self._stores, strict=True)])
         self._has_scales = any(store.format.tensor_amax for store in self._stores)
         self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         asked = torch_names.asked(group, pipelines.MODULE)
-        self.start = _C.GatherStart(self._gathers, asked, asks=self._spans)
+        self.start = _C.GatherStart(self._gathers, asked, asks=self._empty_shards.ask)
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_slot: torch.Tensor | None = None
         self._outbox = Outbox(self.members, self._sharing)
@@ -98,13 +101,15 @@ class GroupPlan:
         """
         if self._sent >> index & 1:
             # One call, for each costs a microsecond of memory that nobody has looked at for long.
-            backward = self.start.begin() if self._outbox.stays else None
+            is_quick = self._outbox.stays and not debugging.is_on
+            backward = self.start.begin() if is_quick else None
             if backward is None:
                 group = self._group()
-                if not self.start.are_quiet and not self._look(group):
+                if not self.start.are_quiet and not self._has_shards_of(group):
                     asking = self._stores[index]
                     return make_plan(group).send(asking.sender[1])
-                backward = self._ask(group)
+                backward = torch_names.is_backward(group)
+                self._prepare(group, backward)
                 self._pack(backward)
             self._backward, self._sent, self._arrived, self._again = backward, 0, 0, False
         self._sent |= 1 << index
@@ -127,21 +132,29 @@ class GroupPlan:
         self._sent |= 1 << index
         return self, index, self._backward
 
-    def _look(self, group) -> bool:
-        """Makes stale bytes of shards that need no others, but not for a backward: it has the
-        weights of its forward, however they are cut. False, and nothing is done, if the group has
-        other shards than the plan.
+    def _prepare(self, group, backward: bool) -> None:
+        """Before a gather packs. Of a forward: makes stale bytes, with what other ranks have of
+        them; if they need any, those of all shards of the module tree together. Of a backward:
+        nothing, for it has the weights of its forward.
         """
-        watch = _C.Watch(self._stores)
-        if not self._has_shards_of(group):
-            return False
-        stale = [store for store in self._stores if store.is_stale and not store.needs_others]
-        if stale and torch_names.is_backward(group):
-            return True  # the next forward looks again
-        if stale:
-            casting.cast_masters(stale)
-        self.start.watch(watch)
-        return True
+        if backward:
+            pipelines.check(self._stores[0])
+            return
+        if not self.start.are_quiet:
+            watch = _C.Watch(self._stores)
+            written = [store for store in self._stores if store.is_stale]
+            if any(store.needs_others for store in written):
+                groups = torch_names.groups_of_tree(group)
+                stale.cast(shard for one in groups for shard in _shards(one))
+            elif written:
+                stale.cast((store, None) for store in written)
+            self.start.watch(watch)
+        if self._empty_shards.ask:
+            self._empty_shards.update()
+        debugging.compare("the weights of a forward", lambda: _facts(group))
+        if self._outbox.stays and not self._outbox.is_empty:
+            plans = map(_plans.get, torch_names.groups_of_tree(group))
+            _C.GatherStart.pack_together([plan.start for plan in plans if plan is not None])
 
     def _has_shards_of(self, group) -> bool:
         """Whether the shards of the group are those that the plan was made for."""
@@ -152,17 +165,6 @@ class GroupPlan:
             return False
         self._views = views
         return True
-
-    def _ask(self, group) -> bool:
-        """Whoever has to be asked before a gather; returns whether it is the backward's."""
-        if torch_names.is_backward(group):
-            pipelines.check(self._stores[0])
-            return True
-        if self._spans and not self.start.have_agreed():
-            self.start.agreed, begins = agreement.agree(group)
-            if begins and self._outbox.stays and not self._outbox.is_empty:
-                _pack_ahead(torch_names.groups_of_tree(group), self.start.agreed)
-        return False
 
     def _pack(self, backward: bool) -> None:
         self._outbox.open()
@@ -206,12 +208,24 @@ class GroupPlan:
         )
 
 
-def _pack_ahead(groups: list, number: int) -> None:
-    """After an agreement bytes are what they are until the next one: what the forward's gathers
-    pack is packed together. `number`: of the agreement.
-    """
-    plans = (_plans.get(group) for group in groups)
-    _C.GatherStart.pack_ahead([plan.start for plan in plans if plan is not None], number)
+def _shards(group) -> list[tuple]:
+    """The stores of a group's shards, each with the process group of those of all ranks."""
+    return [
+        (store, dtensors.shard_group(torch_names.sharded(parameter)))
+        for parameter, store in torch_names.quantized(group)
+    ]
+
+
+def _facts(group) -> list:
+    """What the debug mode compares before a forward's gather."""
+    return [
+        dtensors.fact(
+            torch_names.sharded(parameter),
+            f"{store.describe()}, whose tensor-wide scale has the digest "
+            f"{debugging.digest_of(buffers.spanning_of(store.bytes))}",
+        )
+        for parameter, store in torch_names.quantized(group)
+    ]
 
 
 def make_plan(group) -> GroupPlan:
@@ -219,8 +233,6 @@ def make_plan(group) -> GroupPlan:
     likeness.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
-    if group in _plans:
-        plan.start.agreed = _plans[group].start.agreed
     _plans[group] = plan
     return plan
 
@@ -237,9 +249,8 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
 
 
 def _forget(group) -> None:
-    """The next gather looks at all shards of a group, and agrees about them."""
+    """The next gather of a group is laid out anew."""
     _plans.pop(group, None)
-    agreement.forget(group)
     _C.note_change()
 
 

@@ -41,17 +41,13 @@ def _state(group):
 
 
 def asked(group, schedules: str) -> _C.Fsdp2Group:
-    """What C++ asks of a group whenever a gather begins: as is_backward, tree_of, forward_root. The
-    name of a module: pipelines.MODULE.
+    """What C++ asks of a group whenever a gather begins: as is_backward. The name of a module:
+    pipelines.MODULE.
     """
     return _C.Fsdp2Group(
         weakref.ref(group),
-        weakref.ref(_state(group)),
         training_state="_training_state",
-        forward=TrainingState.FORWARD,
         pre_backward=TrainingState.PRE_BACKWARD,
-        tree="_state_ctx",
-        root="iter_forward_root",
         schedules=schedules,
     )
 
@@ -96,11 +92,6 @@ def views(group) -> list:
     replaced. Asked before every gather, so no code of Python's runs for each parameter.
     """
     return [*map(getattr, map(local_tensor, group.fsdp_params), repeat("_view"), repeat(None))]
-
-
-def forward_root(tree):
-    """The state of the outermost module of a tree (tree_of) whose forward runs, or None."""
-    return tree.iter_forward_root
 
 
 def sharded(parameter) -> torch.Tensor:

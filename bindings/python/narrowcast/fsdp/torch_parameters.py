@@ -1,5 +1,5 @@
 """FSDP2's own parameters where it does what suits plain ones alone: subclasses of its FSDPParam,
-which an FSDPParam that has a quantized weight becomes; and what a module tree shares, which counts.
+which an FSDPParam that has a quantized weight becomes.
 Private names of FSDP2 stand here and in torch_names alone.
 """
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
-from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPStateContext
 from torch.distributed.tensor import Shard
 
 from narrowcast import _C
@@ -162,23 +161,3 @@ def drop_padding(parameter) -> None:
     copies a shard no more whose memory a plain tensor here has.
     """
     parameter._sharded_param_data = torch_names.store_of(parameter).tensors[0].view(-1)
-
-
-class WatchedTree(FSDPStateContext):
-    """`forwards`: how many have begun of the module tree since this was first asked.
-    `last_agreement`: of fsdp.agreement, about the tree's shards.
-    """
-
-    forwards = 0
-    last_agreement = None
-
-    def __setattr__(self, name: str, value) -> None:
-        if name == "iter_forward_root" and value is not None:
-            self.forwards += 1
-        super().__setattr__(name, value)
-
-
-def watch_tree(tree) -> None:
-    """Has what a module tree shares (torch_names.tree_of) count forwards."""
-    if type(tree) is FSDPStateContext:
-        tree.__class__ = WatchedTree

@@ -11,7 +11,6 @@ from megatron.core.dist_checkpointing import ShardedObject
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 
 from narrowcast.megatron import borrowed
-from narrowcast.zero.groups import together
 
 _LAYOUT = "narrowcast_layout"  # in a saved optimizer's state, beside Megatron's entries
 _SCATTERED = "dp_zero_gather_scatter"  # the sharding type that the first rank alone loads
@@ -40,7 +39,7 @@ class Checkpoints:
 
     def load_state_dict(self, state_dict):
         """Megatron's. Where it brings masters, the weights' bytes are made from them, which is
-        collective; what fails on one rank fails on all.
+        collective.
 
         ValueError if the parameters lay in other buffers and buckets when a 'dp_reshardable' or
         'dp_zero_gather_scatter' state was saved, which knows them by their places alone.
@@ -50,9 +49,8 @@ class Checkpoints:
                 super().load_state_dict(state_dict)
             return
         kind, own = state_dict.get("param_state_sharding_type"), dict(state_dict)
-        with together(self.data_parallel_group, "load_state_dict"), borrowed.for_optimizer():
+        with borrowed.for_optimizer():
             self._check_layout(state_dict.get("optimizer"))
-            # The scatter is begun when it is known that all ranks come to it.
             scattered = own.pop("param_state") if kind == _SCATTERED else None
             super().load_state_dict(own)
             for state in self.optimizer.state.values():  # Megatron gives one tensor to all
@@ -100,12 +98,11 @@ class Checkpoints:
         }
 
     def load_parameter_state(self, filename, **options):
-        """Megatron's. What fails on the first rank, which reads the file, fails on all."""
+        """Megatron's: the first rank reads the file."""
         if self.is_stub_optimizer:
             return
-        is_first, state = self.data_parallel_group.rank() == 0, None
-        with together(self.data_parallel_group, "load_parameter_state"):
-            state = torch.load(filename) if is_first else None
+        is_first = self.data_parallel_group.rank() == 0
+        state = torch.load(filename) if is_first else None
         self.load_parameter_state_from_dp_zero(state, **options)
 
     def load_parameter_state_from_dp_zero(self, state_dict, *, update_legacy_format=False):
@@ -114,9 +111,8 @@ class Checkpoints:
         """
         is_checked = self.data_parallel_group.rank() == 0 and not update_legacy_format
         with borrowed.for_optimizer():
-            with together(self.data_parallel_group, "load_parameter_state_from_dp_zero"):
-                if is_checked:
-                    self._check_scattered(state_dict)
+            if is_checked:
+                self._check_scattered(state_dict)
             super().load_parameter_state_from_dp_zero(
                 state_dict, update_legacy_format=update_legacy_format
             )

@@ -6,7 +6,7 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from narrowcast import _C, consensus
+from narrowcast import _C, ranks
 from narrowcast.operators import arithmetic, table
 from narrowcast.operators.common import bound
 from narrowcast.tensor import QuantizedTensor
@@ -59,7 +59,7 @@ def _prepare(
     can_take = all(stores) and len({_parts(store) for store in stores}) == 1
     fits = can_take and (can_send or not is_root)
     line = _parts(stores[0]) if fits else "something that cannot be sent (plain, or written to)"
-    consensus.check(what, [line], process_group, tensor.device)
+    ranks.same(what, [(process_group, tensor.device, line)])
 
 
 def _parts(store: Store) -> str:

@@ -1,19 +1,19 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
-import contextlib
 import threading
 from collections.abc import Callable
 
 import torch
 
-from narrowcast import _C, consensus
+from narrowcast import _C, ranks
 from narrowcast.optimizer import asking, loading, members, observation, options, torchs_adam
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
 from narrowcast.optimizer.narrow import NarrowParameters
 from narrowcast.optimizer.skipping import is_skipped
-from narrowcast.tensor import compiling
+from narrowcast.ranks import debugging
+from narrowcast.tensor import compiling, dtensors
 from narrowcast.zero.updates import Updates
 
 
@@ -50,11 +50,11 @@ class FusedAdam(torch.optim.Optimizer):
     step() or load_state_dict() is rounded to nearest, and begins a history anew.
 
     With shards of a format whose scale spans the tensor, step() is collective: every rank of the
-    shards' group must call it, with gradients or without; and so is the first step with any shards,
-    which raises a RuntimeError on all ranks if their parameters are not alike. A gradient or a
-    parameter that does not fit raises an error that names the parameter, and nothing changes on
-    this rank; the others raise a RuntimeError if their step needed this one. An exception that the
-    handler of a signal raises finds a step done or not begun. Threads take turns.
+    shards' group must call it; and so is the first step with any shards,
+    which raises a RuntimeError on all ranks if their parameters are not alike. All ranks have
+    gradients of the same parameters. A gradient or a parameter that does not fit raises an error
+    that names the parameter, and nothing changes on this rank. An exception that the handler of a
+    signal raises finds a step done or not begun. Threads take turns.
 
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
@@ -127,36 +127,15 @@ class FusedAdam(torch.optim.Optimizer):
             self._was_asked = True
             return loss
         with self._lock:
-            self._tables.have_agreed = False  # before anything is caught that withdraws
-            try:
-                if is_skipped(self):
-                    return loss
-                self._tables.hear()
-                self._prepare()
-                step = self._tables.begin()
-            except consensus.DisagreementError:  # raised on all ranks
-                raise
-            except BaseException as error:
-                self._withdraw(error)
-                raise
+            if is_skipped(self):
+                return loss
+            self._prepare()
+            debugging.compare("a step of FusedAdam", lambda: members.facts_of_step(self))
+            step = self._tables.begin()
             step()
             self.narrow.note()
             self._was_asked = False
-            self._tables.end()
         return loss
-
-    def _withdraw(self, error: BaseException) -> None:
-        """In the place of a step that this rank cannot take: has the others fail. Before the first
-        one they compare their parameters.
-        """
-        failed = f"whose first step failed with {type(error).__name__}: {error}"
-        every = members.named(self.param_groups)
-        lines = [(parameter, f"{name}, {failed}") for _, parameter, name in every]
-        if self._are_alike or not consensus.lines_by_group(lines):
-            self._tables.withdraw()
-            return
-        with contextlib.suppress(consensus.DisagreementError):
-            consensus.check_shards("parameters of FusedAdam", lines)
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""
@@ -188,11 +167,11 @@ class FusedAdam(torch.optim.Optimizer):
         self.make_state(states.has_gradient)
         entries = members.entries(self)
         if not self._are_alike:
-            lines = [(entry.parameter, entry.line) for entry in entries]
-            consensus.check_shards("parameters of FusedAdam", lines)
+            facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
+            ranks.same("parameters of FusedAdam", facts)
             self._are_alike = True
         self.narrow.lay_out(entries)
-        self._tables = Tables(entries, self.masters, self.fused, self._table_seeds)
+        self._tables = Tables(entries, self.masters, self.fused)
         self._roster = _C.Roster(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
@@ -207,7 +186,7 @@ class FusedAdam(torch.optim.Optimizer):
         self._table_seeds = self._roster = None
         self.masters: dict[torch.Tensor, torch.Tensor] = {}
         self.narrow = NarrowParameters()
-        self._tables = Tables([], self.masters, self.fused, [])
+        self._tables = Tables([], self.masters, self.fused)
         self._are_alike = self._was_asked = False  # `_was_asked`: its state is there for its form
         self._lock = threading.RLock()
 

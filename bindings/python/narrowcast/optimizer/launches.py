@@ -9,21 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from narrowcast import _C, consensus
-from narrowcast.fsdp import agreement, shared_casts
+from narrowcast import _C
 from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
-from narrowcast.optimizer.reduction import Reduction
 from narrowcast.optimizer.state import make_updatable
+from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
+from narrowcast.zero import stale
 from narrowcast.zero.updates import Updates, place_in
-
-_WAY_OUT = (
-    "the other ranks have updated their shards. Every rank raises this error. Load a checkpoint on "
-    "all ranks; or go on: the next gather makes the bytes of the masters as they are"
-)
 
 
 class Key(NamedTuple):
@@ -40,7 +35,7 @@ class Key(NamedTuple):
 class Tables:
     """Made from all parameters of an optimizer. `masters`: those that the state had when the
     optimizer last looked, by parameter; brought up to date here. `fused`: flat shards, the
-    optimizer's own list; `seeds`: of its groups.
+    optimizer's own list.
     """
 
     def __init__(
@@ -48,27 +43,23 @@ class Tables:
         entries: list[Entry],
         masters: dict[torch.Tensor, torch.Tensor],
         fused: list[Updates],
-        seeds: list[int | None],
     ):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
         self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
-        self._agreements = agreement.Agreements()
-        self.have_agreed = False  # in this step; whoever begins one says so
         every = [entry.parameter for entry in entries]
         self._distributed = gradients.of_other_ways(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
                 self._add(entry, sharing)
-        self._reductions: list[Reduction | Updates] = []
-        self._parts = self._lay_out(entries)
-        self._fused = fused  # which may get more before the next tables are made
+        self._reductions: list[Reduction] = []
+        self._parts = self._lay_out()
         self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
-        self._parts += chain.from_iterable(one.build(entries, seeds) for one in self._updates)
-        self._reductions += self._updates
-        self._shared = [one.shared for one in self._reductions if one.shared is not None]
+        self._parts += chain.from_iterable(one.build(entries) for one in self._updates)
+        every = [*self._reductions, *(one.exchange for one in self._updates)]
+        self._of_step = [one.of_step for one in every if one.is_collective]
 
     def _add(self, entry: Entry, sharing: dict[tuple, list[Entry]]) -> None:
         local = dtensors.local_of(entry.parameter)
@@ -130,26 +121,22 @@ class Tables:
         self._tables[key].add(parameter, name, group, state, *draw)
         self._entries[key].append(entry)
 
-    def _lay_out(self, entries: list[Entry]) -> list[_C.AdamPart]:
+    def _lay_out(self) -> list[_C.AdamPart]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
         order on all ranks: that of the parameters.
         """
-        amaxes: dict[Key, torch.Tensor] = {}
-        shared: dict[Key, _C.SharedAmaxes] = {}
         together: dict[tuple, list[Key]] = {}
         for key in self._tables:
             if key.group is not None:
                 together.setdefault((key.device, key.group), []).append(key)
-        pairs = ((entry.parameter, entry.line) for entry in entries)
-        lines = consensus.lines_by_group(pairs) if together else {}
-        for (_, group), keys in together.items():
-            tables = {self._tables[key]: self._entries[key] for key in keys}
-            reduction = Reduction(group, tables, lines[group])
-            self._reductions.append(reduction)
-            amaxes.update(zip(keys, reduction.amaxes, strict=True))
-            shared.update(dict.fromkeys(keys, reduction.shared))
+        amaxes: dict[Key, torch.Tensor] = {}
+        for (device, group), keys in together.items():
+            counts = [len(self._tables[key]) for key in keys]
+            words = torch.zeros(sum(counts), dtype=torch.int32, device=device)
+            self._reductions.append(reduction := Reduction(words, group))
+            amaxes.update(zip(keys, reduction.floats.split(counts), strict=True))
         return [
-            _C.AdamPart(table, amaxes.get(key), shared.get(key))
+            _C.AdamPart(table, amaxes.get(key), key in amaxes)
             for key, table in self._tables.items()
         ]
 
@@ -163,61 +150,41 @@ class Tables:
             table.prepare(options, grad_scale) for table in tables
         )
 
-    def hear(self) -> None:
-        """A step begins. DisagreementError, on all ranks, if the last one was not of all ranks."""
-        consensus.each(reduction.hear for reduction in self._reductions)
-
     def begin(self) -> Callable[[], None]:
-        """Of the step that was prepared, what changes no master: stale bytes whose history the
-        update goes on with are made (all others it makes itself), and ranks say who has gradients.
-        Returns what takes the step, a function of C's: see bindings/optimizer.cpp.
+        """Of the step that was prepared, what changes no master: makes stale bytes whose history
+        the update goes on with (all others it makes itself). Returns what takes the step, a
+        function of C's: see bindings/optimizer.cpp.
         """
-        self._agree()
-        for reduction in self._reductions:
-            reduction.begin()
-        absent = any(reduction.lacks_gradients for reduction in self._reductions)
-        rest = self._cast_absent if absent else None
-        return partial(_C.run_step, self._parts, self._shared, rest)
-
-    def end(self) -> None:
-        """After the step. DisagreementError, as hear(), on the CPU."""
-        consensus.each(reduction.listen for reduction in self._reductions)
-
-    def withdraw(self) -> None:
-        """In the place of a step, on a rank that cannot take it: joins the others' reductions, and
-        has them fail too.
-        """
-        new = [one for one in self._fused if one not in self._reductions]  # without tables yet
-        if not self._reductions and not new:
-            return
-        self.hear()
-        self._agree()
-        for reduction in chain(self._reductions, new):
-            reduction.withdraw()
-
-    def _agree(self) -> None:
-        if self.have_agreed or not self._delayed:  # as far as this rank could
-            return
-        self.have_agreed = True
-        self._agreements.make_bytes(
-            [store for store, _ in self._delayed], lambda: [group for _, group in self._delayed]
-        )
-
-    def _cast_absent(self) -> None:
-        for reduction in self._reductions:
-            if reduction.lacks_gradients:
-                reduction.cast_absent()
+        stale.cast(self._delayed)
+        for one in (*self._reductions, *self._updates):
+            one.begin()
+        return partial(_C.run_step, self._parts, self._of_step)
 
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     """Of the shards on a device, rounded alike, that share blocks with those of a process group."""
     _, group, *_ = key
     stores = [entry.store for entry in entries]
-    runs = [(one.begin, one.end) for one in map(shared_casts.shard_of, stores)]
+    runs = [(one.begin, one.end) for one in map(stale.shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
-    ranges = shared_casts.ranges_of(stores)
-    own = shared_casts.OwnStores(stores)
-    return Updates(own, runs, parameters, ranges, group, by_hand=False, way_out=_WAY_OUT)
+    return Updates(OwnStores(stores), runs, parameters, stale.ranges_of(stores), group, False)
+
+
+class OwnStores:
+    """In the place of a narrowcast.zero Weights: stores of the parameters themselves, of which an
+    AdamTable sees what becomes of them.
+    """
+
+    def __init__(self, stores: list[Store]):
+        self._stores = stores
+
+    def stores(self) -> list[Store]:
+        return self._stores
+
+    present = stores
+
+    def note_writes(self) -> None:
+        """A step does."""
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:

@@ -42,6 +42,21 @@ def entries(optimizer: FusedAdam) -> list[Entry]:
     return found
 
 
+def facts_of_step(optimizer: FusedAdam) -> list:
+    """What the debug mode compares at a step: of each parameter whether it has a gradient, whether
+    it was written to, its options and its count of steps.
+    """
+    found = []
+    for entry in entries(optimizer):
+        group = optimizer.param_groups[entry.group]
+        constants = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+        gradient = "no gradient" if entry.parameter.grad is None else "a gradient"
+        written = ", written to" if entry.store is not None and entry.store.is_stale else ""
+        line = f"{entry.line}, {gradient}{written}, step {entry.state.get('step')}, {constants}"
+        found.append(dtensors.fact(entry.parameter, line))
+    return found
+
+
 def _label_of(parameter: torch.Tensor) -> str | None:
     """The name that nc.convert has given a weight."""
     local = dtensors.local_of(parameter)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from narrowcast import consensus
+from narrowcast import ranks
 from narrowcast.optimizer import members
+from narrowcast.tensor import dtensors
 
 if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
@@ -19,7 +20,8 @@ def is_skipped(optimizer: FusedAdam) -> bool:
     if found_inf is None:
         return False
     every = (parameter for _, parameter, _ in members.named(optimizer.param_groups))
-    groups = consensus.shard_groups(every)
-    groups |= {one.group: one.device for one in optimizer.fused if one.group is not None}
+    groups = {dtensors.shard_group(one): dtensors.device_of(one) for one in every}
+    groups |= {one.group: one.device for one in optimizer.fused}
+    groups.pop(None, None)
     # A GradScaler that has seen no gradient on this rank gives the number 0.
-    return consensus.is_on_any(float(found_inf) != 0, groups)
+    return ranks.is_on_any(float(found_inf) != 0, groups)

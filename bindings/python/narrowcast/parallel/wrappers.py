@@ -12,7 +12,7 @@ from torch.distributed._composable import replicate
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel, distributed
 
-from narrowcast import consensus
+from narrowcast import ranks
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -58,9 +58,10 @@ def _whole(function):
             for name, parameter in module.named_parameters()
             if isinstance(parameter, QuantizedTensor) and name not in ignored
         }
-        lines = [_describe(name, weight) for name, weight in weights.items()]
         device = next(module.parameters()).device
-        consensus.check("the weights that one rank gives all others", lines, process_group, device)
+        lines = [_describe(name, weight) for name, weight in weights.items()]
+        facts = [(process_group, device, line) for line in ["weights in this order", *lines]]
+        ranks.same("the weights that one rank gives all others", facts)
         ignored.update(weights)
         where = process_group, broadcast_bucket_size, src
         function(module, *where, params_and_buffers_to_ignore=ignored, **options)

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast.fsdp import agreement
+from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
+from narrowcast.zero import stale
+from narrowcast.zero.empty_shards import EmptyShards
 
 _MODEL = "_narrowcast_model"  # of a module: the model that nc.convert was given
-_running = 0  # forwards of models that have seen to their parts
 
 
 def remember(model: nn.Module, modules: list[nn.Module]) -> None:
@@ -37,7 +38,10 @@ def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
     for kind, place in ((OfModel, model), (OfModule, module)):
         if place is not None:
             hooks = place._forward_pre_hooks.values()
-            (next((one for one in hooks if type(one) is kind), None) or kind.on(place)).add(part)
+            parts = next((one for one in hooks if type(one) is kind), None)
+            if parts is None:
+                place.register_forward_pre_hook(parts := kind([]))
+            parts.add(part)
 
 
 class _Model:
@@ -76,26 +80,26 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Some of them, as a hook before a forward."""
+    """Some of them, as a hook before a forward: makes the bytes of those that were written to."""
 
     def __init__(self, places: list[tuple[nn.Module, str, int]]):
         self._parts = [Part(weakref.ref(module), *rest) for module, *rest in places]
-        self._agreements = agreement.Agreements()
+        self._watch: _C.Watch | None = None
+        self._empty_shards = EmptyShards([])
 
     def add(self, part: Part) -> None:
         """In the place of an older one of the parameter."""
         self._parts = [one for one in self._parts if one[:2] != part[:2]] + [part]
+        self._watch = None
 
     def make_bytes(self) -> None:
-        """Of the parts that any rank has written to."""
-        found = [both for part in self._parts if (both := part.local) is not None]
-        if found:
-            self._agreements.make_bytes(
-                [local._store for _, local in found],
-                lambda: [dtensors.shard_group(parameter) for parameter, _ in found],
-            )
-        else:  # fully_shard has made shards of them
-            self._agreements = agreement.Agreements()
+        if self._watch is None or not self._watch.is_quiet:
+            found = [both for part in self._parts if (both := part.local) is not None]
+            self._watch = _C.Watch([local._store for _, local in found])
+            weights = [(parameter, local._store) for parameter, local in found]
+            stale.cast((store, dtensors.shard_group(parameter)) for parameter, store in weights)
+            self._empty_shards = EmptyShards(weights)
+        self._empty_shards.update()
 
     def __deepcopy__(self, memo):
         return type(self)(copy.deepcopy(self._places, memo))
@@ -110,35 +114,19 @@ class _Parts:
 
 
 class OfModel(_Parts):
-    """Of a whole model; with it, a hook that says when its forward has ended."""
-
-    @classmethod
-    def on(cls, model: nn.Module) -> OfModel:
-        model.register_forward_hook(_end, always_call=True)
-        model.register_forward_pre_hook(parts := cls([]))
-        return parts
+    """Of a whole model: with one reduction."""
 
     def __call__(self, module: nn.Module, arguments) -> None:
-        global _running
-        _running += 1
         self.make_bytes()
 
 
-def _end(module: nn.Module, arguments, output) -> None:
-    global _running
-    _running -= 1
-
-
 class OfModule(_Parts):
-    """Of one module."""
-
-    @classmethod
-    def on(cls, module: nn.Module) -> OfModule:
-        module.register_forward_pre_hook(parts := cls([]))
-        return parts
+    """Of one module, which may be called by itself. A graph of torch.compile leaves it out: where
+    blocks are compiled, the model's own hook has seen to their parts.
+    """
 
     def __call__(self, module: nn.Module, arguments) -> None:
-        if _running == 0 and not _is_recomputed():  # a graph of torch.compile has this alone
+        if not torch.compiler.is_compiling() and not _is_recomputed():
             self.make_bytes()
 
 
@@ -147,9 +135,5 @@ def _is_recomputed() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-# As torch.compiler.assume_constant_result does, which imports all that compiles: a graph that is
-# made in a backward is of that.
-_is_recomputed._dynamo_marked_constant = True
-
-for _function in (_Parts.make_bytes, OfModel.__call__, _end):
+for _function in (_Parts.make_bytes, OfModel.__call__):
     compiling.leave_alone(_function)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
@@ -94,26 +91,3 @@ def cast_again(store: Store, amax: torch.Tensor | None) -> None:
     casts_of([store]).cast(amax, draws=None if draw is None else [draw])
     if keeps_history:
         store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])
-
-
-def reducer(amaxes: torch.Tensor, group: dist.ProcessGroup) -> Callable[[], dist.Work]:
-    """What begins a reduction to the maximum over the ranks, in place; NaN is never in it. A
-    function of C's: no signal's handler can raise before it has begun.
-    """
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX
-    # On a GPU, NCCL works on the present stream, and nobody has to wait.
-    options.asyncOp = not amaxes.is_cuda
-    return partial(group.allreduce, [amaxes], options)
-
-
-def reduction(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> Callable[[], None]:
-    """The same, begun and ended at each call; without a group, of this rank alone."""
-    if group is None:
-        return lambda: None
-    return _C.SharedAmaxes(amaxes, reducer(amaxes, group)).reduce
-
-
-def reduce_over(amaxes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
-    """The same, once."""
-    reduction(amaxes, group)()

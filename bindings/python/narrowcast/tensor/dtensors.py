@@ -81,6 +81,15 @@ def leaves_empty(size: int, parts: int) -> bool:
     return 0 < size <= (parts - 1) * -(-size // parts)
 
 
+def leaves_any_empty(parameter: torch.Tensor) -> bool:
+    """Whether any rank has no elements of a parameter's whole."""
+    shapes = {tuple(parameter.shape)}
+    for cut in _cuts(parameter):
+        dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
+        shapes = {part for shape in shapes for part in _cut(shape, dim, count)}
+    return any(0 in shape for shape in shapes)
+
+
 def cuts_over(mesh, placements) -> list[int]:
     """The dimensions of a mesh over which placements cut a tensor."""
     return [
@@ -143,6 +152,11 @@ def shard_group(parameter: torch.Tensor):
     here = mesh.get_coordinate()
     ranks = mesh.mesh[tuple(slice(None) if index in cuts else at for index, at in enumerate(here))]
     return _joint_group(tuple(sorted(ranks.flatten().tolist())))
+
+
+def fact(parameter: torch.Tensor, line: str) -> tuple:
+    """A line of a parameter for narrowcast.ranks.same: alike over the ranks of its shards."""
+    return shard_group(parameter), device_of(parameter), line
 
 
 _joint: dict[tuple[int, ...], dist.ProcessGroup] = {}  # by ranks

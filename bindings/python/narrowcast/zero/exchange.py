@@ -1,4 +1,6 @@
-"""What the owners of flat shards tell each other in one reduction, by maxima of int32."""
+"""What the owners of flat shards reduce: amaxes of tensors, and amaxes and values of blocks that
+cuts divide.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,8 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.consensus import DisagreementError
-from narrowcast.heard import Heard
+from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
-from narrowcast.tensor import casting
 from narrowcast.tensor.store import Store
 from narrowcast.zero.shards import Shard
 
@@ -21,7 +21,7 @@ Ranges = list[list[tuple[int, int]]]
 
 class Part(NamedTuple):
     """The shards of one format. `places`: in the list of all; `amaxes`: of their tensors, float32
-    in the exchange; None where no scale spans the tensor.
+    [places] among the reduced words; None where no scale spans the tensor.
     """
 
     format: Format
@@ -30,23 +30,14 @@ class Part(NamedTuple):
     amaxes: torch.Tensor | None
 
 
-class Longest:
-    """Of the reductions of a process group: on all ranks the same."""
+class Exchange(Reduction):
+    """Its words, in order: `extra`, the user's; amaxes of tensors; of one format after another,
+    amaxes of blocks and values of elements that cuts divide. Parts of tensor parallelism have the
+    amaxes of tensors in common, and the rest beside each other.
 
-    def __init__(self):
-        self.integers = 0
-
-
-class Exchange:
-    """In its order: a flag; `extra` integers of the user's; amaxes of tensors; amaxes of blocks and
-    values of elements that cuts divide, of one format after another. All of it is filled with what
-    a rank says that has nothing to say, before others add to it. The flag is 0; rank + 1 of a rank
-    that has failed; as much and the number of ranks of one that makes a first call with others.
-    Parts of tensor parallelism have amaxes of tensors in common, and what their cuts divide beside
-    each other.
-
-    `what` failed, in messages, and what that means; `header`: the flag and what is extra, int32.
-    `longest`: of exchanges that must understand each other, whose reductions are all as long.
+    extra   int32 on the CPU: the identity of the user's words. Without others they are reduced if
+            `reduces_extra`
+    header  int32 [len(extra)], on the device
     """
 
     @torch.inference_mode(False)  # a first call may be there, and later ones not
@@ -55,46 +46,36 @@ class Exchange:
         shards: list[Shard],
         ranges: Ranges,
         group: dist.ProcessGroup | None,
-        what: str,
-        consequence: str,
-        extra: int = 0,
-        longest: Longest | None = None,
+        extra: torch.Tensor | None = None,
+        reduces_extra: bool = False,
     ):
-        self.ranges = ranges
-        self._what, self._consequence, self._longest = what, consequence, longest
-        self.group = group if group is not None and dist.get_world_size(group) > 1 else None
-        self.device = shards[0].store.bytes.device
+        self.ranges, self.device = ranges, shards[0].store.bytes.device
         places: dict[Format, list[int]] = defaultdict(list)
         for place, shard in enumerate(shards):
             places[shard.store.format].append(place)
         spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
-        self._sizes = [1 + extra, spans]
-        silence, self._flats = [torch.zeros(1 + extra + spans, dtype=torch.int32)], []
-        ((part, parts),) = {shard.part for shard in shards}
+        header = 0 if extra is None else len(extra)
+        identity = [] if extra is None else [extra]
+        identity.append(torch.zeros(spans, dtype=torch.int32))
+        flats, ((part, parts),) = [], {shard.part for shard in shards}
         for some in places.values():
             own = [shards[place] for place in some]
             cuts = [[of_rank[place][0] for of_rank in ranges] for place in some]
             rooms = [_room(own, cuts, None if one == part else one) for one in range(parts)]
-            flat = _flat(own, cuts, sum(map(len, [*silence, *rooms[:part]])))
-            self._flats.append((own[0].store.format, some, flat))
-            silence += rooms
-        self._lay_out(torch.cat(silence).to(self.device))
-        self.is_collective = self.group is not None and len(self.memory) > 1 + extra
-        self._is_unheard = False
-
-    def _lay_out(self, silence: torch.Tensor) -> None:
-        """What is reduced, and its parts."""
-        self.silence, self.memory = silence, silence.clone()
-        self._silent_floats = silence.view(torch.float32)
-        rest = len(silence) - sum(self._sizes)
-        self.header, amaxes, _ = self.memory.split([*self._sizes, rest])
-        self.floats, amaxes = self.memory.view(torch.float32), amaxes.view(torch.float32)
+            flat = _flat(own, cuts, sum(map(len, [*identity, *rooms[:part]])))
+            flats.append((own[0].store.format, some, flat))
+            identity += rooms
+        whole = torch.cat(identity)
+        super().__init__(
+            whole.to(self.device), group if reduces_extra or len(whole) > header else None
+        )
+        self.header = self.words[:header]
+        amaxes = self.floats[header : header + spans]
         self.parts: list[Part] = []
-        for format, some, flat in self._flats:
+        for format, some, flat in flats:
             count = len(some) if format.tensor_amax else 0
             own, amaxes = amaxes[:count], amaxes[count:]
             self.parts.append(Part(format, some, flat, own if count else None))
-        self.heard = Heard(self.header)
 
     def is_current(self, stores: list[Store]) -> bool:
         """Whether these, of the weights, have their bytes where launches write."""
@@ -102,68 +83,6 @@ class Exchange:
             part.shards.are_of([stores[place].bytes for place in part.places])
             for part in self.parts
         )
-
-    def begin(self) -> None:
-        missing = 0 if self._longest is None else self._longest.integers - len(self.memory)
-        if missing > 0:
-            with torch.inference_mode(False):
-                self._lay_out(torch.cat([self.silence, self.silence.new_zeros(missing)]))
-        _C.copy_floats(self.floats, self._silent_floats)
-        self._is_unheard = self.is_collective
-
-    def abandon(self) -> None:
-        """What has begun is not reduced."""
-        self._is_unheard = False
-
-    def hear(self) -> list[int]:
-        """The header of the last reduction, if nobody has heard it. DisagreementError if a rank
-        failed in it.
-        """
-        if not self._is_unheard:
-            return []
-        self._is_unheard = False
-        header = self.heard.read()
-        if header[0]:
-            raise self._failure(header[0])
-        return header
-
-    def will_hear(self, flag: int) -> bool:
-        """In the place of this reduction there was another, in which a rank has failed: whether the
-        others hear of it in their next one, as this rank does then.
-        """
-        if self.heard.is_at_once:
-            return False
-        self.heard.pretend([flag, *[0] * (len(self.header) - 1)])
-        self._is_unheard = True
-        return True
-
-    def _failure(self, flag: int) -> DisagreementError:
-        ranks = dist.get_world_size(self.group)
-        if flag <= ranks:
-            return DisagreementError(
-                f"{self._what} failed on rank {flag - 1} of the group, which says why; "
-                f"{self._consequence}"
-            )
-        return DisagreementError(
-            f"rank {flag - 1 - ranks} of the group hands in weights for the first time, and this "
-            f"rank others, in {self._what}; {self._consequence}"
-        )
-
-    def withdraw(self) -> None:
-        """In the place of a reduction, on a rank that cannot take part: has the others fail."""
-        if not self.is_collective:
-            return
-        try:
-            self.hear()
-        except DisagreementError:  # of an earlier failure, which the others hear of now: they do
-            return  # not come to a reduction
-        self.begin()
-        self.memory[0] = dist.get_rank(self.group) + 1
-        casting.reduce_over(self.memory, self.group)
-        self.heard.fetch()
-        # Others hear of it now, or before the next reduction, and so does this rank then; now its
-        # own error is the one to raise.
-        self._is_unheard = not self.heard.is_at_once
 
 
 def _flat(own: list[Shard], cuts: list[list[int]], first_slot: int) -> _C.FlatShards:

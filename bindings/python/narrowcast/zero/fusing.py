@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.zero import ranges, shards
-from narrowcast.zero.groups import group_or_all, tell_failure
 from narrowcast.zero.updates import Updates, place_in
 from narrowcast.zero.weights import Weights
 
@@ -38,10 +37,10 @@ def fuse(
     model_weights, start_offsets, group, manual_post_all_gather_processing
                     as in nc.quantize_master_weights
 
-    Collective: ranks tell each other what they own. Then step() is collective too where cuts divide
-    blocks or bytes, or a scale spans a tensor: every rank calls it, also one that owns nothing.
-    Ranks have gradients of the same weights, and their groups the same seeds; weight i of the list
-    draws from seed + i.
+    Collective, and the host waits: ranks exchange what they own. Then step() is collective too
+    where cuts divide blocks or bytes, or a scale spans a tensor: every rank calls it, also one that
+    owns nothing. Ranks have gradients of the same weights, and their groups the same seeds; weight
+    i of the list draws from seed + i.
 
     Weights may get other bytes or another memory (Module.to, share_memory): the next step writes
     those. As of any optimizer, where the model gets another tensor in the place of a weight
@@ -52,28 +51,23 @@ def fuse(
     copy of the optimizer is fused anew.
 
     TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
-    the weights once; RuntimeError where another rank failed, or has other weights.
+    the weights once; RuntimeError on all ranks if they hand in different weights.
     """
-    group = group_or_all(group)
-    try:
-        _check_kind(optimizer)
-        own = shards.read("fuse", model_weights, master_weights, start_offsets)
-        parameters = [
-            None if shard.master is None else master
-            for shard, master in zip(own, master_weights, strict=True)
-        ]
-        _check_new(optimizer, own)
-        _check_masters(optimizer, parameters)
-    except Exception as error:  # whatever it is, the others would wait
-        tell_failure(error, group, "fuse")
-        raise
-    device = own[0].store.bytes.device if own else None
-    agreed = ranges.agree(own, None, group, device, "fuse")
+    group = ranges.group_or_all(group)
+    _check_kind(optimizer)
+    own = shards.read("fuse", model_weights, master_weights, start_offsets)
+    parameters = [
+        None if shard.master is None else master
+        for shard, master in zip(own, master_weights, strict=True)
+    ]
+    _check_new(optimizer, own)
+    _check_masters(optimizer, parameters)
+    of_all = ranges.exchange(own, group)
     if own:
         weights = Weights("those that were fused", model_weights)
         runs = [(shard.begin, shard.end) for shard in own]
         by_hand = manual_post_all_gather_processing
-        optimizer.fused.append(Updates(weights, runs, parameters, agreed, group, by_hand))
+        optimizer.fused.append(Updates(weights, runs, parameters, of_all, group, by_hand))
         optimizer.forget_tables()
 
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from narrowcast.consensus import DisagreementError
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
-from narrowcast.zero import columnwise, lists, meetings, ranges, shards
-from narrowcast.zero.groups import group_or_all, together
-from narrowcast.zero.plan import WHAT, Plan
+from narrowcast.zero import columnwise, plan, ranges, shards
+from narrowcast.zero.plan import Plan
 from narrowcast.zero.shards import Shard
 from narrowcast.zero.weights import note_writes
 
@@ -56,48 +54,30 @@ def quantize_master_weights(
     it comes with a gather. Where a scale spans the tensor, it and amax are right on all ranks. A
     delayed scale moves on, as in an optimizer's step.
 
-    The first call with some weights is collective: ranks tell each other what they own. (Bytes that
-    Module.to has made are new; it is called on all ranks alike.) Later ones reduce once, and not at
-    all if no cut divides a block and no scale spans a tensor. A call that fails on one rank fails
-    on all that reduce with it, and changes nothing. To cut the same weights in another way, call
-    nc.zero.forget on all ranks first.
+    The first call with some weights is collective, and the host waits: ranks exchange what they
+    own. (Bytes that Module.to has made are new; it is called on all ranks alike.) Later ones reduce
+    once, and not at all if no cut divides a block and no scale spans a tensor. All ranks call it
+    for the same weights in the same order. To cut weights in another way, call nc.zero.forget on
+    all ranks first.
 
-    TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
-    the weights once; RuntimeError where another rank failed, or has other weights.
+    TypeError or ValueError, and nothing changes, for arguments that are wrong on this rank, or
+    shards that do not cover the weights once; RuntimeError on all ranks if they hand in different
+    weights in a first call.
     """
-    group = group_or_all(group)
-    try:
-        check_source(source)
-        check_rounding(rounding)
-        check_word("seed", seed)
-        check_word("step", step)
-        own = shards.read(WHAT, model_weights, master_weights, start_offsets)
-        targets = _targets(own, fsdp_shard_model_weights)
-    except Exception as error:  # whatever it is, the others would wait
-        _refuse(model_weights, group, error)
-        raise
-    plan = _plan(model_weights, own, group)
-    if plan is None:  # there are no weights
+    group = ranges.group_or_all(group)
+    check_source(source)
+    check_rounding(rounding)
+    check_word("seed", seed)
+    check_word("step", step)
+    own = shards.read("quantize_master_weights", model_weights, master_weights, start_offsets)
+    targets = _targets(own, fsdp_shard_model_weights)
+    casts = _plan_of(model_weights, own, group)
+    if not own:
         return
     draws = None
     if rounding == "stochastic":
         draws = [Draw((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
-    source_bf16 = source == "bf16"
-    meeting = lists.meeting_of(group)
-    try:
-        plan = _renewed(plan, model_weights, own)
-        masters = [shard.master for shard in own]
-        plan.collect(masters, source_bf16, draws, meeting.calls if meeting.misses_calls else None)
-    except BaseException as error:
-        plan.exchange.abandon()
-        if plan.exchange.is_collective:
-            meetings.fail(error, group)
-        raise
-    try:
-        plan.finish(source_bf16, stochastic=draws is not None)
-    except DisagreementError:
-        lists.drop([plan])
-        raise
+    casts.cast([shard.master for shard in own], source == "bf16", draws)
     for shard in own:
         columnwise.withhold(shard.store, manual_post_all_gather_processing)
     note_writes(model_weights)
@@ -110,55 +90,29 @@ def forget(weights: Sequence[torch.Tensor]) -> None:
     """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To
     be called on all of them, with weights that were handed in together.
     """
-    lists.drop(plan for weight in weights if (plan := lists.plan_of(weight)) is not None)
+    plan.drop(one for weight in weights if (one := plan.plan_of(weight)) is not None)
 
 
-def _plan(weights, own: list[Shard], group) -> Plan | None:
-    known = [lists.plan_of(weight) for weight in weights]
+def _plan_of(weights, own: list[Shard], group) -> Plan | None:
+    """That of a list of weights. Collective in the first call with it."""
+    known = [plan.plan_of(weight) for weight in weights]
     if not any(known):
-        return _first_plan(weights, own, group)
-    plan = known[0]
-    other = None
-    if plan is None or any(one is not plan for one in known) or not plan.is_of(own):
+        of_all = ranges.exchange(own, group)
+        return plan.keep(weights, Plan(own, of_all, group)) if own else None
+    first, other = known[0], None
+    if first is None or any(one is not first for one in known) or not first.is_of(own):
         other = "other weights or other shards"
-    elif plan.group is not group:
+    elif first.group is not group:
         other = "another process group"
     if other is not None:
-        error = ValueError(
+        raise ValueError(
             f"quantize_master_weights got {other} than when these weights were handed in first: "
             "call narrowcast.zero.forget(weights) on all ranks before they are cut in another way"
         )
-        _refuse(weights, group, error)
-        raise error
-    meetings.hear(plan)
-    return plan
-
-
-def _renewed(plan: Plan, weights, own: list[Shard]) -> Plan:
-    """The same with the bytes that the weights have now, on this rank alone."""
-    if plan.exchange.is_current([shard.store for shard in own]):
-        return plan
-    return lists.keep(weights, Plan(own, plan.ranges, plan.group, plan.number, plan.longest))
-
-
-def _first_plan(weights, own: list[Shard], group) -> Plan | None:
-    meetings.come(group)
-    device = own[0].store.bytes.device if own else None
-    agreed = ranges.agree(own, None, group, device, WHAT)
-    if not own:
-        return None
-    meeting = lists.meeting_of(group)
-    with together(group, WHAT, "no rank has changed its weights"):
-        plan = Plan(own, agreed, group, meeting.count + 1, meeting.longest)
-    meeting.count += 1
-    return lists.keep(weights, plan)
-
-
-def _refuse(weights, group, error: Exception) -> None:
-    """The arguments are wrong on this rank: tells the others, as far as they listen."""
-    some = weights if shards.is_list(weights) else [weights]
-    known = [plan for one in some if (plan := lists.plan_of(one)) is not None]
-    meetings.refuse(error, group, known)
+    if first.exchange.is_current([shard.store for shard in own]):
+        return first
+    # The bytes that the weights have now, on this rank alone.
+    return plan.keep(weights, Plan(own, first.ranges, group))
 
 
 def _codes_of(shard: Shard) -> tuple[int, int]:
@@ -175,7 +129,7 @@ def _own_codes(shard: Shard) -> torch.Tensor:
 def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
     if given is None:
         return [None] * len(own)
-    shards.check_list(WHAT, "fsdp_shard_model_weights", given)
+    shards.check_list("quantize_master_weights", "fsdp_shard_model_weights", given)
     if len(given) != len(own):
         raise ValueError(f"{len(given)} fsdp_shard_model_weights for {len(own)} weights")
     for place, (shard, target) in enumerate(zip(own, given, strict=True)):

@@ -1,13 +1,11 @@
-"""Which elements of which weight each rank owns: agreed upon once, before the first cast."""
+"""Which elements of which weight each rank owns: exchanged once, before the first cast."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from narrowcast.consensus import DisagreementError
+from narrowcast.ranks import DisagreementError
 from narrowcast.zero.shards import Shard, line
 
 _WAY_OUT = (
@@ -16,42 +14,41 @@ _WAY_OUT = (
 )
 
 
-def agree(
-    shards: list[Shard] | None,
-    error: str | None,
-    group: dist.ProcessGroup | None,
-    device: Any,
-    what: str,
-) -> list[list[tuple[int, int]]]:
-    """Collective: ranges[rank][weight], of all ranks. `error`: what was wrong with the arguments of
-    this rank, then `shards` is None; `what`: the call, in messages. DisagreementError on all ranks
-    if one has an error, or if they hand in different weights; ValueError, on all, unless each
-    element is one rank's.
+def group_or_all(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group; all ranks if it is None, this process alone where there are no others. ValueError
+    on a rank that is no member.
     """
-    own: Any = error if shards is None else [(line(s.store), s.begin, s.end) for s in shards]
-    every: list[Any] = [own]
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"this rank is no member of the process group: {group!r} stands for it")
+    if group is None and dist.is_available() and dist.is_initialized():
+        return dist.group.WORLD
+    return group
+
+
+def exchange(shards: list[Shard], group: dist.ProcessGroup | None) -> list[list[tuple[int, int]]]:
+    """Collective: ranges[rank][weight], of all ranks. DisagreementError on all ranks if they hand
+    in different weights; ValueError, on all, unless each element is one rank's.
+    """
+    every = [[(line(one.store), one.begin, one.end) for one in shards]]
     if group is not None:
-        every = [None] * dist.get_world_size(group)
-        with torch.cuda.device(device if device is not None and device.type == "cuda" else -1):
+        device = shards[0].store.bytes.device if shards else torch.device("cpu")
+        own, every = every[0], [None] * dist.get_world_size(group)
+        with torch.cuda.device(device if device.type == "cuda" else -1):
             dist.all_gather_object(every, own, group=group)
-    failed = [(rank, said) for rank, said in enumerate(every) if isinstance(said, str)]
-    if failed:
-        rank, said = failed[0]
-        raise DisagreementError(f"{what} failed on rank {rank} of the group: {said} {_WAY_OUT}")
-    _check_alike([[line for line, *_ in said] for said in every])
-    ranges = [[(begin, end) for _, begin, end in said] for said in every]
-    for place, shard in enumerate(shards or []):
+    _check_alike([[line for line, *_ in of_rank] for of_rank in every])
+    ranges = [[(begin, end) for _, begin, end in of_rank] for of_rank in every]
+    for place, shard in enumerate(shards):
         _check_covered(place, shard, [of_rank[place] for of_rank in ranges])
     return ranges
 
 
 def _check_alike(lines: list[list[str]]) -> None:
-    for rank, said in enumerate(lines):
-        if len(said) != len(lines[0]):
+    for rank, of_rank in enumerate(lines):
+        if len(of_rank) != len(lines[0]):
             raise DisagreementError(
-                f"rank 0 hands in {len(lines[0])} weights, rank {rank} {len(said)}. {_WAY_OUT}"
+                f"rank 0 hands in {len(lines[0])} weights, rank {rank} {len(of_rank)}. {_WAY_OUT}"
             )
-        for place, (one, other) in enumerate(zip(lines[0], said, strict=True)):
+        for place, (one, other) in enumerate(zip(lines[0], of_rank, strict=True)):
             if one != other:
                 raise DisagreementError(
                     f"weight {place} is {one} on rank 0 and {other} on rank {rank}. {_WAY_OUT}"

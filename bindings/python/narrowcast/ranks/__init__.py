@@ -1,0 +1,15 @@
+"""What ranks tell each other. Every rank runs the same program (docs/architecture.md, "The contract
+between ranks"), so little is left:
+
+    same       compares facts once, when they are first relied upon: a digest, and lines if it
+    differs Reduction  one all_reduce of int32 words by maxima, which no host waits for debug
+    compares, at every step and forward, what ranks must have alike; off by default
+
+Knows torch.distributed and _C, neither FSDP2 nor formats.
+"""
+
+from narrowcast.ranks.debugging import debug
+from narrowcast.ranks.facts import DisagreementError, Fact, is_on_any, same
+from narrowcast.ranks.reduction import Reduction
+
+__all__ = ["DisagreementError", "Fact", "Reduction", "debug", "is_on_any", "same"]
