@@ -78,9 +78,11 @@ class ShardCasts:
         floats = self._reduction.floats
         self._verdicts, amaxes = floats[: len(stores)], floats[len(stores) :]
         self._batches: list[_Whole | _Sharing] = []
-        for first, end in _runs([store.format for store in whole]):
-            part = slice(first, end)
-            self._batches.append(_Whole(whole[part], self._verdicts[part], amaxes[part]))
+        for format in dict.fromkeys(store.format for store in whole):
+            some = [store for store in whole if store.format is format]
+            first = whole.index(some[0])
+            part = slice(first, first + len(some))
+            self._batches.append(_Whole(some, self._verdicts[part], amaxes[part]))
         for part in self._reduction.parts if sharing else ():
             some = [sharing[place] for place in part.places]
             first = len(whole) + part.places[0]
@@ -116,12 +118,6 @@ class ShardCasts:
 
 def _format_name(store: Store) -> str:
     return store.format.name
-
-
-def _runs(formats: list) -> list[tuple[int, int]]:
-    """Where equal ones begin and end that lie together."""
-    begins = [at for at, one in enumerate(formats) if at == 0 or formats[at - 1] is not one]
-    return [*zip(begins, [*begins[1:], len(formats)], strict=True)]
 
 
 def _is_written(store: Store) -> bool:
