@@ -117,7 +117,6 @@ class AdamParameter {
     return requires_grad();
   }
 
-
   // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
   // otherwise they are stale.
   void commit(bool cast) {

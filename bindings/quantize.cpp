@@ -57,16 +57,6 @@ class CastList {
     table_.run(table_.machine().cast, "the cast", options);
   }
 
-  void record(const at::Tensor& amaxes, const at::Tensor& verdict) {
-    const nc_function record_amax = table_.machine().record_amax;
-    if (record_amax == nullptr) value_error("format ", first().facts().name, " keeps no history");
-    nc_launch options{};
-    options.amax = one_each(amaxes, "the tensor of amaxes");
-    options.verdict = one_each(verdict, "the verdict");
-    assign();
-    table_.run(record_amax, "recording the amax", options);
-  }
-
  private:
   const Bytes& first() const {
     if (matrices_.empty()) value_error("there is no matrix to cast");
@@ -170,10 +160,7 @@ void bind_quantize(py::module_& module) {
            "Makes the bytes of each matrix from its value. amaxes: float32 [matrices], of the "
            "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
            "draws: (seed, step, first) of each for stochastic rounding. verdict: float32 "
-           "[matrices]; where it is negative, the matrix stays as it is.")
-      .def("record", &CastList::record, py::arg("amaxes"), py::arg("verdict"),
-           "Enters amaxes, float32 [matrices], into histories, as after an update; the bytes of "
-           "the next multiplier are then to be cast. verdict: as in cast.");
+           "[matrices]; where it is negative, the matrix stays as it is.");
   module.def("derive_columnwise", &derive_columnwise, py::arg("matrices"),
              "Writes the columnwise buffers of matrices of one format on one device from the "
              "rowwise ones, in one launch.");
