@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 import hosts
 
-SECONDS = 60
+SECONDS = 120
 
 
 class RankError(AssertionError):
