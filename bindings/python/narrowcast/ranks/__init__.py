@@ -9,7 +9,7 @@ Knows torch.distributed and _C, neither FSDP2 nor formats.
 """
 
 from narrowcast.ranks.debugging import debug
-from narrowcast.ranks.facts import DisagreementError, Fact, is_on_any, same
+from narrowcast.ranks.facts import DisagreementError, Fact, is_on_any, of_all, same
 from narrowcast.ranks.reduction import Reduction
 
-__all__ = ["DisagreementError", "Fact", "Reduction", "debug", "is_on_any", "same"]
+__all__ = ["DisagreementError", "Fact", "Reduction", "debug", "is_on_any", "of_all", "same"]

@@ -61,6 +61,18 @@ def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool
     return flag
 
 
+def of_all(own: Any, group: dist.ProcessGroup | None, device: torch.device) -> list:
+    """A picklable object of each rank of a group, by rank; without a group this rank's alone.
+    Collective, and the host waits.
+    """
+    if group is None:
+        return [own]
+    every = [None] * dist.get_world_size(group)
+    with torch.cuda.device(device if device.type == "cuda" else -1):
+        dist.all_gather_object(every, own, group=group)
+    return every
+
+
 def _difference(what: str, facts: list[str], group, device) -> DisagreementError | None:
     """The error of all ranks of a group; None if they have the same lines."""
     _check_backend(group, device)
@@ -69,9 +81,7 @@ def _difference(what: str, facts: list[str], group, device) -> DisagreementError
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     if is_fake(both) or both.sum().item() == 0:  # the largest is the smallest
         return None
-    every: list = [None] * dist.get_world_size(group)
-    with torch.cuda.device(device if device.type == "cuda" else -1):
-        dist.all_gather_object(every, facts, group=group)
+    every = of_all(facts, group, device)
     return DisagreementError(_sentence(what, every, dist.get_process_group_ranks(group)))
 
 

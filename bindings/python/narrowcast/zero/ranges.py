@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from narrowcast import ranks
 from narrowcast.ranks import DisagreementError
 from narrowcast.zero.shards import Shard, line
 
@@ -29,12 +30,9 @@ def exchange(shards: list[Shard], group: dist.ProcessGroup | None) -> list[list[
     """Collective: ranges[rank][weight], of all ranks. DisagreementError on all ranks if they hand
     in different weights; ValueError, on all, unless each element is one rank's.
     """
-    every = [[(line(one.store), one.begin, one.end) for one in shards]]
-    if group is not None:
-        device = shards[0].store.bytes.device if shards else torch.device("cpu")
-        own, every = every[0], [None] * dist.get_world_size(group)
-        with torch.cuda.device(device if device.type == "cuda" else -1):
-            dist.all_gather_object(every, own, group=group)
+    own = [(line(one.store), one.begin, one.end) for one in shards]
+    device = shards[0].store.bytes.device if shards else torch.device("cpu")
+    every = ranks.of_all(own, group, device)
     _check_alike([[line for line, *_ in of_rank] for of_rank in every])
     ranges = [[(begin, end) for _, begin, end in of_rank] for of_rank in every]
     for place, shard in enumerate(shards):
