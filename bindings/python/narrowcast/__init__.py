@@ -17,6 +17,7 @@ from narrowcast.parallel import distributing as _distributing
 from narrowcast.parallel import full_tensors as _full_tensors
 from narrowcast.parallel import wrappers as _wrappers
 from narrowcast.plain import to_plain
+from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.summaries import summary
 from narrowcast.tensor import QuantizedTensor
@@ -30,6 +31,7 @@ __all__ = [
     "PluginError",
     "QuantizedTensor",
     "convert",
+    "debug",
     "fits",
     "format",
     "formats",

@@ -1,9 +1,10 @@
-"""What ranks tell each other. Every rank runs the same program (docs/architecture.md, "The contract
-between ranks"), so little is left:
+"""What ranks tell each other, which is little: every rank runs the same program
+(docs/decisions/0022-every-rank-runs-the-same-program.md).
 
-    same       compares facts once, when they are first relied upon: a digest, and lines if it
-    differs Reduction  one all_reduce of int32 words by maxima, which no host waits for debug
-    compares, at every step and forward, what ranks must have alike; off by default
+    same       compares facts once, when they are first relied upon: a digest in one reduction, and
+               the lines themselves if it differs
+    Reduction  one all_reduce of int32 words by maxima, which no host waits for
+    debug      compares, at every step and forward, what ranks must have alike; off by default
 
 Knows torch.distributed and _C, neither FSDP2 nor formats.
 """
