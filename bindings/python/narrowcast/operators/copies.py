@@ -6,8 +6,8 @@ import torch
 
 from narrowcast import _C, callers
 from narrowcast.fsdp import sharding
-from narrowcast.operators import averages, table
-from narrowcast.operators.common import bound, refuse
+from narrowcast.operators import arithmetic, averages, table
+from narrowcast.operators.common import bound, refuse, value_of
 from narrowcast.operators.views import alias
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, straddling
 from narrowcast.tensor.dispatch import implements
@@ -123,19 +123,20 @@ def _pin_memory(func, args, kwargs):
 @implements(*table.COPY.operators)
 def _copy(func, args, kwargs):
     target, source = args[:2]
-    if not isinstance(target, QuantizedTensor):
-        return target.copy_(source.decode(torch.float32), *args[2:])
-    if not isinstance(source, QuantizedTensor):
-        _write(target, source)
-        return target
+    is_quantized, brings = (isinstance(one, QuantizedTensor) for one in (target, source))
+    both = is_quantized and brings
     # As matrices too: flat views forget theirs.
-    alike = target.shape == source.shape and flattened(target) == flattened(source)
+    alike = both and target.shape == source.shape and flattened(target) == flattened(source)
     if alike and target._view.is_same(source._view):
-        pass  # set_state_dict, after a load into the weight's own state dict
-    elif alike and target.format is source.format:
+        return target  # set_state_dict, after a load into the weight's own state dict
+    if alike and target.format is source.format:
         _copy_bytes(target, source)
-    else:
-        _write(target, source.decode(torch.float32))
+        return target
+    if brings:
+        source = value_of(source, torch.float32, arithmetic.reads_masters(target, source))
+    if not is_quantized:
+        return target.copy_(source, *args[2:])
+    _write(target, source)
     return target
 
 

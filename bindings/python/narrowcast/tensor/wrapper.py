@@ -22,9 +22,10 @@ class QuantizedTensor(Attributes, torch.Tensor):
     """A tensor in a narrow format, made by nc.quantize and nc.convert.
 
     It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
-    made from. Shape and copy operations act on its bytes exactly or raise an error; arithmetic
-    that makes a plain tensor decodes; arithmetic in place raises, but for `w += x`, `w -= x` and
-    averages, which act on the master. A slice of rows is a view: it writes through.
+    made from. Shape and copy operations act on its bytes exactly or raise an error. Arithmetic that
+    makes a plain tensor reads decoded values, outside of forwards and backwards the master; in
+    place it raises, but for `w += x`, `w -= x` and averages, which act on the master. A slice of
+    rows is a view: it writes through.
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
