@@ -48,7 +48,7 @@ def matching(
     pairs, without = [], []
     for key, (_, parameter, name) in zip(keys, members.named(optimizer.param_groups), strict=True):
         saved = state_dict["state"].get(key)
-        if saved is not None:
+        if saved is not None and saved != {}:
             pairs.append((parameter, name, saved))
         elif optimizer.state.get(parameter) and parameter.requires_grad and not may_lack:
             raise ValueError(
