@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.consensus import DisagreementError
+from narrowcast.tensor import memory
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, lists, meetings, ranges, shards
@@ -188,6 +189,8 @@ def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
                 f"weight {place}: fsdp_shard_model_weights is to be a uint8 tensor of "
                 f"{end - begin} bytes, those of elements {shard.begin} to {shard.end}"
             )
+        if problem := memory.problem_with_writing(target):
+            raise ValueError(f"weight {place}: fsdp_shard_model_weights {problem}")
         if target.device != shard.store.bytes.device:
             raise ValueError(
                 f"weight {place} is on {shard.store.bytes.device}, and its "

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from narrowcast.registry import USAGES
-from narrowcast.tensor import QuantizedTensor, casting
+from narrowcast.tensor import QuantizedTensor, casting, memory
 from narrowcast.tensor.store import Store
 
 
@@ -128,6 +128,8 @@ def _shard(what: str, weight, master, start) -> Shard:
         raise ValueError(
             f"{what} is on {store.bytes.device}, and its master shard on {master.device}"
         )
+    if not master.is_contiguous() and (problem := memory.problem_with(master)):
+        raise ValueError(f"{what}: its master shard {problem}")
     start = _offset(what, start)
     elements = store.rows * store.columns
     if start < 0 or start + master.numel() > elements:
