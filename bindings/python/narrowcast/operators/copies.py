@@ -62,8 +62,12 @@ def _empty(func, args, kwargs):
 
 @implements(*table.PLAIN_LIKE.operators)
 def _plain_like(func, args, kwargs):
-    """Plain tensors: gradients and moments are made like this."""
+    """Plain tensors: gradients and moments are made like this. But what is staged for an
+    asynchronous save is copied into what torch makes here, on the CPU, of a tensor without address.
+    """
     tensor, *rest = args
+    if callers.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
+        return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
 
