@@ -35,11 +35,14 @@ class QuantizedTensor(Attributes, torch.Tensor):
     def __new__(
         cls,
         store: Store,
-        shape,
-        dtype: torch.dtype,
+        shape=None,
+        dtype: torch.dtype | None = None,
         region: Region | None = None,
         exchanged: bool = False,
+        requires_grad: bool | None = None,
     ):
+        if requires_grad is not None:  # as accelerate moves a parameter: type(p)(value, ...)
+            return _moved(store, requires_grad)
         view = View(store, region, exchanged)
         return wrap(cls, view, shape, strides(shape, exchanged, store.columns), dtype)
 
@@ -177,6 +180,19 @@ def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor
     _C.withhold_memory(tensor)
     tensor._view, tensor._flattened = view, (None, None)
     return tensor
+
+
+def _moved(value: torch.Tensor, requires_grad: bool) -> nn.Parameter:
+    """A parameter with the value of a quantized one on another device. TypeError for a plain value:
+    which format it is to have is not known here.
+    """
+    if not isinstance(value, QuantizedTensor):
+        raise TypeError(
+            "a plain value, as model.state_dict() holds of masters, cannot take a quantized "
+            "weight's place: offload with state_dict=model.state_dict(keep_vars=True), keep no "
+            "masters (nc.convert(..., trainable=False)), or set values by copy_"
+        )
+    return nn.Parameter(value, requires_grad)
 
 
 def rebuild(
