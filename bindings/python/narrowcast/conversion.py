@@ -237,7 +237,7 @@ def _empty_like(
     # A float32 weight's own memory, if it is contiguous and nobody else's; the optimizer goes on
     # with it. What is let go when the bytes are made need not be float32: a cast takes every
     # logical dtype.
-    value = casting.settled(local)
+    value = casting.settled(local, name)
     if options.keeps_master(weight):
         value = value.to(torch.float32, copy=is_held and not is_managed)
     master = Master(value.reshape(rows, columns).contiguous())

@@ -9,7 +9,7 @@ from narrowcast.fsdp import sharding
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, straddling
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, straddling
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
@@ -223,6 +223,8 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
             f"{target.describe()}: copy_ of a tensor on the meta device, which has no value. Give "
             "it one first (to_empty and an initialisation, or a load)"
         )
+    if problem := memory.problem_with(value):
+        raise ValueError(f"{target.describe()}: copy_ of a tensor that {problem}")
     value = value.to(target.device)
     try:
         value = value.expand(target.shape)

@@ -60,7 +60,10 @@ class QuantizedTensor(Attributes, torch.Tensor):
         ValueError if the usage is absent; TypeError if dtype is not float32, bfloat16 or float16.
         """
         if dtype not in LOGICAL_DTYPES:
-            raise TypeError(f"dequantize makes float32, bfloat16 or float16, not {dtype}")
+            raise TypeError(
+                f"{self.describe()}: its values are float32, bfloat16 or float16, not {dtype}: use "
+                "one of those, as param_dtype of MixedPrecisionPolicy too"
+            )
         return Dequantize.apply(self, dtype, usage)
 
     @property

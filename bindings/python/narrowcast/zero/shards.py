@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from narrowcast.registry import USAGES
-from narrowcast.tensor import QuantizedTensor, casting, memory
+from narrowcast.tensor import QuantizedTensor, casting
 from narrowcast.tensor.store import Store
 
 
@@ -128,8 +128,6 @@ def _shard(what: str, weight, master, start) -> Shard:
         raise ValueError(
             f"{what} is on {store.bytes.device}, and its master shard on {master.device}"
         )
-    if not master.is_contiguous() and (problem := memory.problem_with(master)):
-        raise ValueError(f"{what}: its master shard {problem}")
     start = _offset(what, start)
     elements = store.rows * store.columns
     if start < 0 or start + master.numel() > elements:
@@ -137,7 +135,7 @@ def _shard(what: str, weight, master, start) -> Shard:
             f"{what}: elements {start} to {start + master.numel()} are not all among the "
             f"{elements} of a {store.describe()}"
         )
-    run = casting.settled(master.detach()).reshape(-1).contiguous()
+    run = casting.settled(master.detach(), f"{what}: its master shard").reshape(-1).contiguous()
     return Shard(store, start, start + master.numel(), run)
 
 
