@@ -189,18 +189,12 @@ def cut_short(count):
     return make
 
 
-def made_in_inference(tensor):
-    with torch.inference_mode():
-        return tensor.clone()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (cut_short(0), f"takes bytes 0 to {N} of a storage of 0"),
         (cut_short(100), f"takes bytes 0 to {N} of a storage of 100"),
-        (lambda tensor: tensor[:1].expand(N), "has elements that share memory"),
-        (made_in_inference, "is an inference tensor"),
+        (lambda tensor: tensor[:1].expand(N), r"is to be .* contiguous"),
     ],
 )
 def test_targets_that_cannot_be_written_to(change, words, device):

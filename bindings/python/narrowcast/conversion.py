@@ -62,13 +62,12 @@ def convert(
                 what cannot be cut is then an error here
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
-    fully_shard; then it is collective. Weights that modules share, as one parameter or over the
-    same memory, are one parameter; by default one that is an nn.Linear's and another module's too
-    (a tied head) is left out, and what the format cannot hold, with a warning. Warns of optimizers
-    that hold replaced parameters, and of weights that cannot be cut over all ranks of a default
-    process group, and if a tenth of the elements or more is left out in parameters of three
-    dimensions, or by the default in matrices of modules that are no nn.Linear. nc.summary says what
-    was done.
+    fully_shard; then it is collective. Weights that modules share, or whose memory they share, are
+    one parameter; by default one of an nn.Linear and another module (a tied head) is left out, and
+    what the format cannot hold, with a warning. Warns of optimizers that hold replaced parameters,
+    of weights that cannot be cut over all ranks of a default process group, and if a tenth of the
+    elements or more is left out in parameters of three dimensions, or by the default in matrices of
+    modules that are no nn.Linear. nc.summary says what was done.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot

@@ -63,8 +63,8 @@ def chosen(
 
 
 def _identity(parameter: nn.Parameter) -> Hashable:
-    """Equal for parameters that modules share: one object, or several over the same elements, as
-    `b.weight.data = a.weight.data` leaves them. Those of several dtypes or shapes are not equal.
+    """Equal for parameters that modules share: one object, or several that look at the same memory
+    in the same way, as `b.weight.data = a.weight.data` leaves them.
     """
     value = parameter.detach()
     if type(value) is not torch.Tensor or value.layout != torch.strided or not value.data_ptr():

@@ -62,9 +62,7 @@ def _empty(func, args, kwargs):
 
 @implements(*table.PLAIN_LIKE.operators)
 def _plain_like(func, args, kwargs):
-    """Plain tensors: gradients and moments are made like this. But what is staged for an
-    asynchronous save is copied into what torch makes here, on the CPU, of a tensor without address.
-    """
+    """Plain tensors, as gradients and moments; but not what torch stages for asynchronous saves."""
     tensor, *rest = args
     if callers.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
         return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
@@ -223,7 +221,7 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
             f"{target.describe()}: copy_ of a tensor on the meta device, which has no value. Give "
             "it one first (to_empty and an initialisation, or a load)"
         )
-    if problem := memory.problem_with(value):
+    if memory.has_values(value) and (problem := memory.problem_with(value)):
         raise ValueError(f"{target.describe()}: copy_ of a tensor that {problem}")
     value = value.to(target.device)
     try:

@@ -43,9 +43,10 @@ def decoding(
 def settled(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
     keeps no memory at all for the zeros that forward-mode derivatives begin with. ValueError about
-    `what` if it is to be copied from memory that was freed; launches see others of that kind.
+    `what` if it is no run of elements, as launches check, and its memory was freed.
     """
-    if not value.is_contiguous() and (problem := memory.problem_with(value)):
+    is_strided = type(value) is torch.Tensor and not value.is_contiguous()
+    if is_strided and (problem := memory.problem_with(value)):
         raise ValueError(f"{what} {problem}")
     return _C.settled(value)
 

@@ -23,13 +23,6 @@ def problem_with(tensor: torch.Tensor) -> str | None:
     return f"takes bytes {begin} to {end} of a storage of {tensor.untyped_storage().nbytes()}"
 
 
-def problem_with_writing(tensor: torch.Tensor) -> str | None:
-    """What keeps values from being written to a plain tensor, for messages."""
-    if tensor.is_inference() and not torch.is_inference_mode_enabled():
-        return "is an inference tensor, which is written to in torch.inference_mode() alone"
-    return problem_with(tensor) or _overlap(tensor)
-
-
 def check_dense(owner, part: str, tensor) -> None:
     """TypeError or ValueError unless it is a plain tensor whose elements lie in memory, each in a
     place of its own.
@@ -42,8 +35,8 @@ def check_dense(owner, part: str, tensor) -> None:
         owner.refuse(f"{part} requires a gradient")
     if tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
         owner.refuse(f"{part} has values that its memory does not hold as they are")
-    if problem := _overlap(tensor):
-        owner.refuse(f"{part} {problem}")
+    if _overlaps(tensor):
+        owner.refuse(f"{part} has elements that share memory (strides {tensor.stride()})")
 
 
 def check_apart(owner, parts: dict) -> None:
@@ -77,14 +70,14 @@ def _steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
     return sorted((step, size) for step, size in pairs if size > 1)
 
 
-def _overlap(tensor: torch.Tensor) -> str | None:
-    """That two elements may be one, for messages."""
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements may be one."""
     reach = 0
     for step, size in _steps(tensor) if tensor.numel() else ():
         if step <= reach:
-            return f"has elements that share memory (strides {tensor.stride()})"
+            return True
         reach += step * (size - 1)
-    return None
+    return False
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -41,8 +41,13 @@ class QuantizedTensor(Attributes, torch.Tensor):
         exchanged: bool = False,
         requires_grad: bool | None = None,
     ):
-        if requires_grad is not None:  # as accelerate moves a parameter: type(p)(value, ...)
-            return _moved(store, requires_grad)
+        if requires_grad is not None:  # as accelerate moves a parameter
+            if not isinstance(store, QuantizedTensor):
+                raise TypeError(
+                    "a plain value cannot take a quantized weight's place. Offload with state_dict="
+                    "model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
+                )
+            return nn.Parameter(store, requires_grad)
         view = View(store, region, exchanged)
         return wrap(cls, view, shape, strides(shape, exchanged, store.columns), dtype)
 
@@ -60,10 +65,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
         ValueError if the usage is absent; TypeError if dtype is not float32, bfloat16 or float16.
         """
         if dtype not in LOGICAL_DTYPES:
-            raise TypeError(
-                f"{self.describe()}: its values are float32, bfloat16 or float16, not {dtype}: use "
-                "one of those, as param_dtype of MixedPrecisionPolicy too"
-            )
+            raise TypeError(f"{self.describe()}: read as float32, bfloat16 or float16, not {dtype}")
         return Dequantize.apply(self, dtype, usage)
 
     @property
@@ -183,19 +185,6 @@ def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor
     _C.withhold_memory(tensor)
     tensor._view, tensor._flattened = view, (None, None)
     return tensor
-
-
-def _moved(value: torch.Tensor, requires_grad: bool) -> nn.Parameter:
-    """A parameter with the value of a quantized one on another device. TypeError for a plain value:
-    which format it is to have is not known here.
-    """
-    if not isinstance(value, QuantizedTensor):
-        raise TypeError(
-            "a plain value, as model.state_dict() holds of masters, cannot take a quantized "
-            "weight's place: offload with state_dict=model.state_dict(keep_vars=True), keep no "
-            "masters (nc.convert(..., trainable=False)), or set values by copy_"
-        )
-    return nn.Parameter(value, requires_grad)
 
 
 def rebuild(
