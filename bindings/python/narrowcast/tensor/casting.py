@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
+from narrowcast.tensor import memory
 from narrowcast.tensor.master import Draw
 
 if TYPE_CHECKING:
@@ -39,10 +40,14 @@ def decoding(
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
-def settled(value: torch.Tensor) -> torch.Tensor:
+def settled(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
-    keeps no memory at all for the zeros that forward-mode derivatives begin with.
+    keeps no memory at all for the zeros that forward-mode derivatives begin with. ValueError about
+    `what` if it is no run of elements, as launches check, and its memory was freed.
     """
+    is_strided = type(value) is torch.Tensor and not value.is_contiguous()
+    if is_strided and (problem := memory.problem_with(value)):
+        raise ValueError(f"{what} {problem}")
     return _C.settled(value)
 
 

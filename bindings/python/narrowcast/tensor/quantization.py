@@ -57,7 +57,8 @@ def quantize(
     draw = Draw(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     bytes = buffers.allocate(format, rows, columns, usages, x.device)
-    casting.cast_value(bytes, x.detach().reshape(rows, columns), source == "bf16", draw)
+    value = casting.settled(x.detach(), "x").reshape(rows, columns)
+    casting.cast_value(bytes, value, source == "bf16", draw)
     return QuantizedTensor(Store(bytes), x.shape, x.dtype)
 
 
