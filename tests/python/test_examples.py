@@ -42,6 +42,13 @@ def test_demo(demo, tmp_path):
         assert gathered == sorted(gathered, reverse=True)
 
 
+def test_make_demo_builds_what_it_trains(demo):
+    formats = {options[1] for options in demo.RUNS.values()} - {demo.PLAIN}
+    command = ["make", "-C", str(EXAMPLES.parent), "--dry-run", "demo", "VENV=none"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f'-DNARROWCAST_BUILD_FORMATS="{";".join(sorted(formats))}"' in shown
+
+
 @pytest.mark.parametrize(
     ("distance", "near"),
     [(0.0, True), (-0.01, True), (0.5, False), (-0.5, False), (float("nan"), False)],
