@@ -11,8 +11,8 @@ from torch import nn
 from narrowcast import experts
 from narrowcast.argument_order import takes_module_first
 
-# A weight that is to be converted: its name, the parameter, and every place that holds it, as a
-# module and the name of an attribute.
+# A weight that is to be converted: its name, the parameter, and every place that holds it (or one
+# over the same memory), as a module and the name of an attribute.
 Weight = tuple[str, nn.Parameter, list[tuple[nn.Module, str]]]
 Filter = Callable[[str, nn.Module], bool] | str | Iterable[str] | None
 Parameters = Callable[[str, nn.Parameter], bool] | str | Iterable[str] | None
