@@ -47,7 +47,12 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
   }
   MatrixTable table(machine, device);
   table.assign({entry});
-  if (options.amax != nullptr) table.run(machine.reduce_amax, "the amax", options);
+  // Where a scale spans the tensor, its amax says what the scale is to be.
+  options.keep_nonfinite = 1;
+  if (options.amax != nullptr) {
+    table.run(machine.reduce_amax, "the amax", options);
+    options.keep_nonfinite = 0;
+  }
   table.run(machine.cast, "the cast", options);
   return made;
 }
