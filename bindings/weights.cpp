@@ -1,6 +1,7 @@
 #include "bindings/weights.hpp"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TracerMode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/intrusive_ptr.h>
@@ -131,7 +132,10 @@ at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor
   return sizes.size() == 1 ? as_rows(gradient).sum(0) : at::sum_to(gradient, sizes);
 }
 
-bool is_watched() { return c10::impl::TorchDispatchModeTLS::any_modes_set(); }
+bool is_watched() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+         at::tracer::impl::is_dispatch_enabled();
+}
 
 std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
                                                   const at::Tensor& incoming) {
@@ -154,6 +158,7 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
 }
 
 void bind_weights(py::module_& module) {
+  module.def("is_watched", &is_watched, "Whether a mode or a trace looks at operators.");
   module.def("set_operands", [](py::object find, py::object unread, py::object key,
                                 py::object value, py::object raise, py::object plain) {
     find_operand = find.release().ptr();
