@@ -91,7 +91,10 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
 }
 
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
-  if (is_plain(activation)) return settled(activation);
+  if (is_plain(activation)) {
+    if (!activation._is_zerotensor()) check_there(activation, "an input or gradient");
+    return settled(activation);
+  }
   const py::gil_scoped_acquire python;
   return settled(py::cast<at::Tensor>(py::handle{find_plain}(activation, weight)));
 }
