@@ -184,7 +184,7 @@ class GatherGroup {
   std::optional<Packed> now_packed() {
     const at::Device device = weights_[0]->shard().device;
     void* const stream = stream_of(device);
-    if (device.is_cuda() && is_captured(stream)) return {};
+    if (device.is_cuda() && capture_of(stream) != 0) return {};
     Packed packed{writes, 0, stream};
     for (auto& [format, batch] : packed_) {
       const std::optional<int64_t> counted = batch.of(false).counted_writes();

@@ -225,11 +225,11 @@ FLATTEN = _exact(
     "__tensor_flatten__, __tensor_unflatten__", "the buffers, what spans the tensor, and the master"
 )
 TRANSFORM = _exact(
-    "torch.vmap, torch.func.grad, jvp, functional_call, ..., forward-mode differentiation",
+    "torch.vmap, torch.func.grad, jvp, linearize, functional_call, ..., forward-mode differentiation",
     "of products with decoded values; derivatives are those of the forward's values",
 )
 EXPORT = _exact(
-    "torch.export",
+    "torch.export, make_fx, torch.jit.trace",
     "as it is; run_decompositions of weights that require no gradient, which it takes apart",
 )
 COMPILE = _exact(

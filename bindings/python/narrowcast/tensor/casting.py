@@ -24,10 +24,10 @@ NEWEST_AMAX = slice(2, 3)  # of a history
 def decode(
     bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The value [rows, columns] of a usage that is there. On meta and in traces, where `present`
-    says when the graph runs whether it has come: by an operator.
+    """The value [rows, columns] of a usage that is there. On meta, and where a mode or a trace
+    looks at operators, by one; `present` says when a graph runs whether the usage has come.
     """
-    if bytes.is_plain:
+    if bytes.is_plain and not _C.is_watched():
         return bytes.decode(usage, dtype)
     return torch.ops.narrowcast.dequantize(*decoding(bytes, dtype, usage, present, []))
 

@@ -162,7 +162,7 @@ class Store:
 
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a region, [rows, columns] of float32, bfloat16 or float16."""
-        if self.format.columnwise_derived and not self.bytes.is_plain:
+        if self.format.columnwise_derived and (_C.is_watched() or not self.bytes.is_plain):
             usage = self.bytes.usages[0]  # in a trace: both usages have the same values
         if self.place is not None:
             value = casting.decode(self.fresh(usage), dtype, usage)
