@@ -110,7 +110,7 @@ class GatherGroup {
   static void copy_scales(const std::vector<GatherGroup*>& groups) {
     const Scales present = groups[0]->present_scales();
     // What a CUDA graph records is copied when it is replayed.
-    const bool recorded = present.stream != nullptr && is_captured(present.stream);
+    const bool recorded = present.stream != nullptr && capture_of(present.stream) != 0;
     std::vector<at::Tensor> whole, shard;
     for (GatherGroup* group : groups) {
       if (group != groups[0] && (recorded || !group->is_freed())) continue;
