@@ -19,17 +19,12 @@ def local_weights(model):
 
 
 class Broken:
-    """Reductions fail, after some good ones, which are counted. Those of tables are known that are
-    made after the first object of this class.
-    """
+    """Reductions fail, after some good ones, which are counted."""
 
-    present = reducer = None
+    present = None
 
     def __init__(self, good=0):
         self.good, self.count = good, 0
-        if Broken.reducer is None:
-            Broken.reducer = casting.reducer
-            casting.reducer = Broken.watched
 
     def __enter__(self):
         Broken.present = self
@@ -43,9 +38,12 @@ class Broken:
         if self.count > self.good:
             raise ConnectionError("no network")
 
-    @staticmethod
-    def watched(*args):
-        begin = Broken.reducer(*args)
+
+def watched(reducer):
+    """A function like casting.reducer, whose reductions fail within a Broken."""
+
+    def watched_reducer(*args):
+        begin = reducer(*args)
 
         def reduce():
             if Broken.present:
@@ -53,6 +51,13 @@ class Broken:
             return begin()
 
         return reduce
+
+    return watched_reducer
+
+
+# When a rank loads this file, before any of its tests: models keep the reductions that their first
+# forward has made.
+casting.reducer = watched(casting.reducer)
 
 
 def failed_step(mesh, format, rounding="nearest"):
