@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 import hosts
 
-SECONDS = 120
+SECONDS = 20
 
 
 class RankError(AssertionError):

@@ -8,7 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 from models import SHARDINGS, assert_same, build, loss_of, same, shard
-from narrowcast.tensor import casting
+from narrowcast.ranks import reduction
 
 TESTED_FORMATS = [name for name in SHARDINGS if nc.format(name).tensor_amax]
 
@@ -19,17 +19,17 @@ def local_weights(model):
 
 
 class Broken:
-    """Reductions fail, after some good ones, which are counted. Those of tables are known that are
-    made after the first object of this class.
+    """Reductions fail while it is entered, after some good ones, which are counted: those that are
+    made after this object.
     """
 
-    present = reducer = None
+    present = None
 
     def __init__(self, good=0):
         self.good, self.count = good, 0
-        if Broken.reducer is None:
-            Broken.reducer = casting.reducer
-            casting.reducer = Broken.watched
+        if reduction._all_reduce is not Broken.watched:
+            Broken.all_reduce = reduction._all_reduce
+            reduction._all_reduce = Broken.watched
 
     def __enter__(self):
         Broken.present = self
@@ -44,8 +44,8 @@ class Broken:
             raise ConnectionError("no network")
 
     @staticmethod
-    def watched(*args):
-        begin = Broken.reducer(*args)
+    def watched(*arguments):
+        begin = Broken.all_reduce(*arguments)
 
         def reduce():
             if Broken.present:
@@ -139,13 +139,13 @@ def test_the_next_step(format, device, rounding):
 
 def failed_refresh(mesh, format):
     """A reduction that fails in a forward leaves the weights as they were: to be made."""
-    device = mesh.device_type
+    device, broken = mesh.device_type, Broken()
     model = shard(build(format, device), mesh, reshard_after_forward=True)
     with torch.no_grad():
         loss = loss_of(model, 0, device)
         weights = local_weights(model)
         weights["head.weight"].copy_(weights["head.weight"].master * 2)
-        with Broken(), pytest.raises(ConnectionError):
+        with broken, pytest.raises(ConnectionError):
             loss_of(model, 0, device)
         assert weights["head.weight"]._store.is_stale
         assert not same(loss_of(model, 0, device), loss)
@@ -156,14 +156,18 @@ def test_a_failed_forward(format, device):
     ranks.run(2, device, failed_refresh, format)
 
 
-def failed_agreement(mesh, format):
-    """Before the update: nothing has changed, and the step can be made again."""
+def failed_before(mesh, format):
+    """A step first makes the bytes of what was written, as the history goes on with them. Where
+    that fails nothing has changed, and the step can be made again.
+    """
     device = mesh.device_type
     losses = []
     for broken in (True, False):
         model = shard(build(format, device), mesh, reshard_after_forward=True)
         optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
         loss_of(model, 0, device).backward()
+        with torch.no_grad():
+            model.head.weight.copy_(2 * model.head.weight)
         if broken:
             with Broken(), pytest.raises(ConnectionError):
                 optimizer.step()
@@ -175,4 +179,4 @@ def failed_agreement(mesh, format):
 
 @pytest.mark.parametrize("name", [f for f in TESTED_FORMATS if nc.format(f).is_delayed])
 def test_a_step_can_be_made_again(name, device):
-    ranks.run(2, device, failed_agreement, name)
+    ranks.run(2, device, failed_before, name)
