@@ -174,7 +174,8 @@ def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.F
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
     """What all ranks must have alike of a weight."""
     kept = "" if options.keeps_master(weight) else ", without a master"
-    return f"{name} in {format.identity} for {options.products} products{kept}"
+    again = "auto" if options.recompute is None else options.recompute
+    return f"{name} in {format.identity} for {options.products} products, recompute={again}{kept}"
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) -> None:
