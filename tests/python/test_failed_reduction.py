@@ -19,17 +19,12 @@ def local_weights(model):
 
 
 class Broken:
-    """Reductions fail while it is entered, after some good ones, which are counted: those that are
-    made after this object.
-    """
+    """Reductions fail, after some good ones, which are counted."""
 
     present = None
 
     def __init__(self, good=0):
         self.good, self.count = good, 0
-        if reduction._all_reduce is not Broken.watched:
-            Broken.all_reduce = reduction._all_reduce
-            reduction._all_reduce = Broken.watched
 
     def __enter__(self):
         Broken.present = self
@@ -43,9 +38,12 @@ class Broken:
         if self.count > self.good:
             raise ConnectionError("no network")
 
-    @staticmethod
-    def watched(*arguments):
-        begin = Broken.all_reduce(*arguments)
+
+def watched(all_reduce):
+    """A function like reduction._all_reduce, whose reductions fail within a Broken."""
+
+    def watched_all_reduce(*arguments):
+        begin = all_reduce(*arguments)
 
         def reduce():
             if Broken.present:
@@ -53,6 +51,13 @@ class Broken:
             return begin()
 
         return reduce
+
+    return watched_all_reduce
+
+
+# When a rank loads this file, before any of its tests: models keep the reductions that their first
+# forward has made.
+reduction._all_reduce = watched(reduction._all_reduce)
 
 
 def failed_step(mesh, format, rounding="nearest"):
@@ -139,13 +144,13 @@ def test_the_next_step(format, device, rounding):
 
 def failed_refresh(mesh, format):
     """A reduction that fails in a forward leaves the weights as they were: to be made."""
-    device, broken = mesh.device_type, Broken()
+    device = mesh.device_type
     model = shard(build(format, device), mesh, reshard_after_forward=True)
     with torch.no_grad():
         loss = loss_of(model, 0, device)
         weights = local_weights(model)
         weights["head.weight"].copy_(weights["head.weight"].master * 2)
-        with broken, pytest.raises(ConnectionError):
+        with Broken(), pytest.raises(ConnectionError):
             loss_of(model, 0, device)
         assert weights["head.weight"]._store.is_stale
         assert not same(loss_of(model, 0, device), loss)

@@ -5,6 +5,7 @@ saved, to the bit.
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -14,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
     set_state_dict,
 )
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
@@ -26,6 +28,7 @@ from models import (
     same,
     shard,
 )
+from narrowcast.fsdp import torch_names
 from sharded_states import assert_equal, assert_equal_state, go_on, trained
 
 TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
@@ -146,3 +149,34 @@ def load_plain(mesh, format):
 @pytest.mark.parametrize("world", [1, 2])
 def test_plain_values_into_shards(format, device, world):
     ranks.run(world, device, load_plain, format)
+
+
+def look_ups(mesh, format, layers):
+    """How many of FSDP2's parameters are looked at while a model of so many weights is converted,
+    and while its state dict is made.
+    """
+    looked, every = 0, torch_names._parameters
+
+    def counted():
+        nonlocal looked
+        for one in every():
+            looked += 1
+            yield one
+
+    model = nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(layers)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    torch_names._parameters, counts = counted, []
+    try:
+        for call in (lambda: nc.convert(model, format), model.state_dict):
+            before = looked
+            call()
+            counts.append(looked - before)
+    finally:
+        torch_names._parameters = every
+    return counts
+
+
+def test_look_ups_grow_with_the_model():
+    few, many = (ranks.run(2, "cpu", look_ups, "mxfp8_e4m3", layers)[0] for layers in (8, 32))
+    assert all(b <= 4 * a for a, b in zip(few, many, strict=True)), (few, many)

@@ -47,6 +47,17 @@ def test_a_weight_that_nobody_shares_keeps_its_memory():
     assert nc.convert(head, FORMAT).weight.master.data_ptr() == place
 
 
+def test_an_optimizer_that_holds_a_weight_tied_by_storage():
+    """The memory of its parameter is not taken as the master."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    model[1].weight.data = model[0].weight.data
+    held = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with pytest.warns(RuntimeWarning, match=r"0\.weight, which an optimizer \(SGD\)"):
+        nc.convert(model, FORMAT)
+    old = held.param_groups[0]["params"][0]
+    assert model[0].weight.master.data_ptr() != old.data_ptr()
+
+
 def test_to_plain_after_the_optimizer():
     model = nc.convert(nn.Sequential(nn.Linear(64, 64)), FORMAT)
     held = nc.FusedAdam(model.parameters())

@@ -19,7 +19,9 @@ def elsewhere(weights: list[Weight]) -> set[int]:
     """
     least = _least_count()
     return {
-        id(weight) for _, weight, places in weights if sys.getrefcount(weight) > least + len(places)
+        id(weight)
+        for _, weight, places in weights
+        if sys.getrefcount(weight) > least + sum(getattr(*place) is weight for place in places)
     }
 
 

@@ -18,6 +18,7 @@ import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.distributed.tensor import DTensor
 
 from narrowcast import _C, callers, torch_version
 
@@ -25,6 +26,8 @@ from narrowcast import _C, callers, torch_version
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
 # Of the ranks that have its shards.
 process_group = operator.attrgetter("mesh_info.shard_process_group")
+# The node of a backward that runs users' hooks after gradients were accumulated.
+POST_BACKWARD = "RegisterPostBackwardFunctionBackward"
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 
@@ -115,12 +118,27 @@ def gathered_now(tensor: torch.Tensor) -> tuple:
     return next(found, None) or next(offloaded, (None, None))
 
 
+_managed: dict[int, tuple] = {}  # by id of a sharded parameter: weak references
+
+
 def managed(parameter: torch.Tensor):
-    """The group and the FSDPParam of a sharded parameter; (None, None) if there is none."""
-    for group, candidate in _parameters():
-        if sharded(candidate) is parameter:
-            return group, candidate
-    return None, None
+    """The group and the FSDPParam of a sharded parameter; (None, None) if there is none. Looked up
+    in a dict, which is made anew if it does not know the parameter.
+    """
+    if not isinstance(parameter, DTensor):
+        return None, None
+    if not (found := _looked_up(parameter)):
+        _managed.clear()
+        for group, candidate in _parameters():
+            _managed[id(sharded(candidate))] = weakref.ref(group), weakref.ref(candidate)
+        found = _looked_up(parameter)
+    return found or (None, None)
+
+
+def _looked_up(parameter: torch.Tensor) -> tuple | None:
+    group, candidate = (one() for one in _managed.get(id(parameter), (lambda: None,) * 2))
+    is_its = None not in (group, candidate) and sharded(candidate) is parameter
+    return (group, candidate) if is_its else None
 
 
 def root_modules(group) -> tuple:
