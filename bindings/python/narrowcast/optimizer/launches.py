@@ -54,9 +54,7 @@ class Tables:
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
                 self._add(entry, sharing)
-        self._empty_shards = empty_shards.EmptyShards(
-            [weight for weight in self._delayed if weight[1].master is not None]
-        )
+        self._empty_shards = empty_shards.EmptyShards(self._delayed)
         self._own = empty_shards.others(self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
