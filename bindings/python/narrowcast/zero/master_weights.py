@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from narrowcast.ranks import Fact, debugging
 from narrowcast.tensor import memory
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
@@ -72,6 +73,7 @@ def quantize_master_weights(
     check_word("step", step)
     own = shards.read("quantize_master_weights", model_weights, master_weights, start_offsets)
     targets = _targets(own, fsdp_shard_model_weights)
+    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
     casts = _plan_of(model_weights, own, group)
     if not own:
         return
@@ -115,6 +117,14 @@ def _plan_of(weights, own: list[Shard], group) -> Plan | None:
         return first
     # The bytes that the weights have now, on this rank alone.
     return plan.keep(weights, Plan(own, first.ranges, group))
+
+
+def _facts(own: list[Shard], group, *options) -> list[Fact]:
+    """What the debug mode compares at a call."""
+    return [
+        (group, one.store.bytes.device, f"weight {place}, {shards.line(one.store)}, {options}")
+        for place, one in enumerate(own)
+    ]
 
 
 def _codes_of(shard: Shard) -> tuple[int, int]:
