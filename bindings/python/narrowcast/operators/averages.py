@@ -9,7 +9,6 @@ import functools
 import threading
 
 import torch
-from torch.optim import swa_utils
 from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators import table
@@ -35,16 +34,15 @@ def is_averaging() -> bool:
     return getattr(_threads, "frozen", None) is not None
 
 
-def _of_masters(update_parameters):
+def of_masters(update_parameters):
+    """AveragedModel's function, in which weights stand for their masters."""
+
     @functools.wraps(update_parameters)
     def update(self, model):
         with _averaging(_frozen(self.module, model)):
             return update_parameters(self, model)
 
     return update
-
-
-swa_utils.AveragedModel.update_parameters = _of_masters(swa_utils.AveragedModel.update_parameters)
 
 
 def _frozen(averaged: torch.nn.Module, model: torch.nn.Module) -> set[int]:

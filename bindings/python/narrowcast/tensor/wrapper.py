@@ -201,6 +201,8 @@ def rebuild(
     store = parts.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
     if is_parameter:
+        for prepare in dispatch.PARAMETER_LOADED:
+            prepare()
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_() if requires_grad else tensor
 
