@@ -50,10 +50,7 @@ def convert(
     filter      a function of each module's name and the module, or a pattern of names (as of
                 fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear and the
                 modules with parameters of three dimensions that are called experts, all of which
-                are the default. A function
-                of torchao's order (module, name) is known by its signature: the first argument is
-                annotated as a module, or the second as str; without annotations, the first is
-                called module, mod, m or layer, or the second name, fqn or path. None: no module
+                are the default. None: no module
     parameters  the same over parameters, whatever module has them and whatever they are called: a
                 function of name and parameter, or patterns of names ("*.experts.gate_up_proj"),
                 which choose among floating ones of 2 dimensions and more
