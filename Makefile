@@ -8,7 +8,7 @@ TORCH   ?=
 VENV    ?= .venv$(TORCH:%=-%)
 PYTHON  ?=
 PRESET  ?= default
-# ON: the bindings in a few large files, which are compiled sooner all together, and later after a change of one.
+# ON: the bindings in two large files, which are compiled sooner all together, and later after a change of one.
 UNITY   ?= OFF
 # OFF: without the libraries that narrowcast is tested with, of which the tests are skipped then.
 LIBRARIES ?= ON
@@ -41,11 +41,13 @@ ifeq ($(VENV),none)
     $(error TORCH=$(TORCH) names what to install, and VENV=none installs nothing: leave one of them out)
   endif
   ready :=
+  demo_ready :=
   python := $(or $(PYTHON),python3)
   run_python := env PYTHONPATH=$(abspath $(BUILD))/python $(python)
   clang_format := clang-format
 else
   ready := $(VENV)/.ready
+  demo_ready := $(or $(wildcard $(ready)),$(VENV)/.demo)
   python := $(VENV)/bin/python
   run_python := $(python)
   clang_format := $(VENV)/bin/clang-format
@@ -59,6 +61,12 @@ ifdef PLUGINS_OF
                -DNARROWCAST_OPTIMIZE=-O1
 endif
 
+# What `make demo` builds: the formats that examples/demo.py trains with, in a folder of their own; for the GPU where one is, or CUDA=1 asks.
+demo_build   = build-demo$(TORCH:%=-torch-%)
+demo_formats = mxfp8_e4m3;nvfp4
+demo_python  = torch numpy pybind11 tqdm matplotlib
+demo_cuda    = $(if $(filter 1,$(CUDA)),ON,$(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF))
+
 .PHONY: help setup setup-newest build test test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \
         format tidy asan ubsan tsan fuzz fuzz-codegen fuzz-formats fuzz-parts \
         soak clean
@@ -70,7 +78,8 @@ help:
 	@echo "make test-newest  build, then the tests of what torch may change, with torch $(NEWEST) in .venv-$(NEWEST)/"
 	@echo "make exhaustive  every number type and scale rule, for all 2^32 floats (minutes)"
 	@echo "make exhaustive-cuts  every pair of cuts of a matrix, in every format (minutes of many cores)"
-	@echo "make demo        build, then train a small GPT four times and compare (demo/)"
+	@echo "make demo        two formats alone, into $(demo_build)/; then a small GPT is trained four times and compared (demo/); CUDA=1 for the GPU"
+	@echo "                 where none is seen, ARGS=\"--steps 800\" and the like"
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
 	@echo "make bench       measure this machine"
 	@echo "make bench-step  training steps under FSDP2 on all GPUs, beside bf16's; ARGS=\"--formats all\" and the like"
@@ -89,7 +98,12 @@ help:
 
 # The virtual environment and the Debian packages. Nothing is fetched that is there already.
 $(VENV)/.ready: tools/setup.sh tools/debian_packages.sh tools/requirements.txt tools/libraries.txt
-	TORCH=$(TORCH) LIBRARIES=$(LIBRARIES) tools/setup.sh $(VENV) $(PYTHON)
+	TORCH=$(TORCH) LIBRARIES=$(LIBRARIES) ONLY= tools/setup.sh $(VENV) $(PYTHON)
+	touch $@
+
+# The packages of the demo alone; `make test` adds the others.
+$(VENV)/.demo: tools/setup.sh tools/debian_packages.sh tools/requirements.txt
+	TORCH=$(TORCH) ONLY="$(demo_python)" tools/setup.sh $(VENV) $(PYTHON)
 	touch $@
 
 setup: $(ready)
@@ -120,8 +134,11 @@ exhaustive exhaustive-cuts: $(ready)
 	$(configure)
 	cmake --build $(BUILD) --parallel $(JOBS) --target $@
 
-demo: build
-	$(run_python) examples/demo.py --out demo
+demo: $(demo_ready)
+	$(configure) -B $(demo_build) -DNARROWCAST_BUILD_FORMATS="$(demo_formats)" -DNARROWCAST_CUDA=$(demo_cuda) -DNARROWCAST_CODEGEN=OFF \
+	  -DNARROWCAST_TESTS=OFF -DNARROWCAST_UNITY=ON
+	cmake --build $(demo_build) --parallel $(JOBS)
+	PYTHONPATH=$(abspath $(demo_build))/python $(python) examples/demo.py --out demo $(ARGS)
 
 regenerate: $(ready)
 	$(configure)

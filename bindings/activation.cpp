@@ -1,7 +1,7 @@
 #include "bindings/activation.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <mutex>
@@ -9,6 +9,7 @@
 
 #include "bindings/launch.hpp"
 #include "bindings/weights.hpp"
+#include "runtime/launch/capture.hpp"
 
 namespace narrowcast {
 
@@ -47,22 +48,18 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
   }
   MatrixTable table(machine, device);
   table.assign({entry});
-  if (options.amax != nullptr) table.run(machine.reduce_amax, "the amax", options);
+  // Where a scale spans the tensor, its amax says what the scale is to be.
+  options.keep_nonfinite = 1;
+  if (options.amax != nullptr) {
+    table.run(machine.reduce_amax, "the amax", options);
+    options.keep_nonfinite = 0;
+  }
   table.run(machine.cast, "the cast", options);
   return made;
 }
 
-namespace {
-
-bool is_capturing() {
-  const py::gil_scoped_acquire python;
-  return py::module_::import("torch.cuda").attr("is_current_stream_capturing")().cast<bool>();
-}
-
-}  // namespace
-
 RandomKey drawn_key(at::Device device) {
-  if (device.is_cuda() && is_capturing())
+  if (device.is_cuda() && capture_of(stream_of(device)) != 0)
     throw std::runtime_error(
         "a CUDA graph is being captured, and a gradient is rounded stochastically in it: the seed "
         "is drawn on the host, so each replay would have the same random words. Capture the "
@@ -78,14 +75,44 @@ namespace {
 
 using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
 
+// What a cast was made of: where the input was, what it was converted to, and when.
+struct Source {
+  const void* memory;
+  at::DimVector sizes, strides;
+  int64_t version;
+  at::ScalarType dtype;
+  int64_t rows;  // padding included
+  const Plugin* plugin;
+  void* stream;
+  uint64_t capture;  // what a CUDA graph records is nobody else's
+  bool operator==(const Source&) const = default;
+};
+
+Source source_of(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin) {
+  void* const stream = stream_of(value.device());
+  return {.memory = input.const_data_ptr(),
+          .sizes = at::DimVector(input.sizes()),
+          .strides = at::DimVector(input.strides()),
+          .version = input._version(),
+          .dtype = value.scalar_type(),
+          .rows = value.size(0),
+          .plugin = &plugin,
+          .stream = stream,
+          .capture = value.is_cuda() ? capture_of(stream) : 0};
+}
+
+// Whether torch counts all writes to a tensor that it knows of: not those in inference mode, nor
+// those of its fused optimizers, which write to parameters.
+bool counts_writes(const at::Tensor& tensor) {
+  if (tensor.is_inference()) return false;
+  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  return !(base.requires_grad() && base.is_leaf());
+}
+
 // The last cast, and what it was made of.
 struct LastInput {
   Weak input;
-  const void* memory;
-  std::vector<int64_t> strides;
-  uint32_t version;
-  at::ScalarType dtype;
-  c10::StreamId stream;
+  Source source;
   Activation activation;
   // Of the layers that have taken it: a part of a weight is another tensor each time, and FSDP2 may
   // put other bytes into the same.
@@ -101,27 +128,24 @@ struct LastInput {
     });
   }
 
-  bool serves(const at::Tensor& other, const at::Tensor& value, const Weight& weight,
-              const Plugin& plugin, Usages usages, c10::StreamId now) const {
+  bool serves(const at::Tensor& other, const Source& now, const Weight& weight,
+              Usages usages) const {
     // An input that has died may have another at its address: a weak pointer keeps the address.
     return input.use_count() != 0 && input._unsafe_get_target() == other.unsafeGetTensorImpl() &&
-           memory == other.const_data_ptr() && other.strides() == strides &&
-           version == other._version() && dtype == value.scalar_type() && stream == now &&
-           activation.plugin == &plugin && activation.rows == value.size(0) &&
-           activation.columns == value.size(1) && (!usages.rowwise || activation.has(0)) &&
+           source == now && (!usages.rowwise || activation.has(0)) &&
            (!usages.columnwise || activation.has(1)) && !has_served(weight);
   }
 };
 
+// Held for no cast and no freeing of memory, which may want Python's; and by whoever forks, so that
+// no other thread's lock is what a child begins with.
 std::mutex last_mutex;
+[[maybe_unused]] const int forks = pthread_atfork(
+    [] { last_mutex.lock(); }, [] { last_mutex.unlock(); }, [] { last_mutex.unlock(); });
 // Not destroyed with the process: by then torch's allocators may be gone.
 std::optional<LastInput>& last = *new std::optional<LastInput>;  // NOLINT(*-owning-memory)
 
 thread_local const at::Tensor* converted = nullptr;
-
-c10::StreamId stream_id(at::Device device) {
-  return device.is_cpu() ? 0 : c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
-}
 
 }  // namespace
 
@@ -131,31 +155,29 @@ ConvertedInput::~ConvertedInput() { converted = before_; }
 Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const at::Tensor& weight,
                       const Plugin& plugin, Usages usages) {
   const at::Tensor& input = converted == nullptr ? layers : *converted;
-  // An inference tensor counts no versions, so nobody could tell that it was written to.
-  if (input.is_inference() || !is_plain(input)) return cast_activation(value, plugin, usages);
-  const c10::StreamId stream = stream_id(value.device());
+  if (!is_plain(input) || !is_settled(input) || !counts_writes(input))
+    return cast_activation(value, plugin, usages);
+  const Source source = source_of(input, value, plugin);
   const LastInput::Weight asking{weight.unsafeGetTensorImpl(), key_of_weight(weight)};
-  const std::scoped_lock lock(last_mutex);
-  if (last && last->serves(input, value, asking, plugin, usages, stream)) {
-    last->weights.push_back(asking);
-    return last->activation;
+  {
+    const std::scoped_lock lock(last_mutex);
+    if (last && last->serves(input, source, asking, usages)) {
+      last->weights.push_back(asking);
+      return last->activation;
+    }
   }
-  last.reset();  // before more memory is taken
+  forget_input();  // before more memory is taken
   Activation made = cast_activation(value, plugin, usages);
-  last.emplace(LastInput{Weak(input.getIntrusivePtr()),
-                         input.const_data_ptr(),
-                         input.strides().vec(),
-                         static_cast<uint32_t>(input._version()),
-                         value.scalar_type(),
-                         stream,
-                         made,
-                         {asking}});
+  std::optional<LastInput> next({Weak(input.getIntrusivePtr()), source, made, {asking}});
+  const std::scoped_lock lock(last_mutex);
+  last.swap(next);
   return made;
 }
 
 void forget_input() {
+  std::optional<LastInput> forgotten;
   const std::scoped_lock lock(last_mutex);
-  last.reset();
+  last.swap(forgotten);
 }
 
 int64_t kept_input_bytes() {

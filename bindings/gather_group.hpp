@@ -112,7 +112,7 @@ class GatherGroup {
   static void copy_scales(const std::vector<GatherGroup*>& groups) {
     const Scales present = groups[0]->present_scales();
     // What a CUDA graph records is copied when it is replayed.
-    const bool recorded = present.stream != nullptr && is_captured(present.stream);
+    const bool recorded = present.stream != nullptr && capture_of(present.stream) != 0;
     std::vector<at::Tensor> whole, shard;
     for (GatherGroup* group : groups) {
       if (group != groups[0] && (recorded || !group->is_freed())) continue;
@@ -186,7 +186,7 @@ class GatherGroup {
   std::optional<Packed> now_packed() {
     const at::Device device = weights_[0]->shard().device;
     void* const stream = stream_of(device);
-    if (device.is_cuda() && is_captured(stream)) return {};
+    if (device.is_cuda() && capture_of(stream) != 0) return {};
     Packed packed{writes, 0, stream};
     for (auto& [format, batch] : packed_) {
       const std::optional<int64_t> counted = batch.of(false).counted_writes();

@@ -58,9 +58,10 @@ struct Output {
   // `shares`: other layers may take the input's cast.
   Output(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
          bool columnwise, bool shares) {
-    if (bias && bias->scalar_type() != input.scalar_type())
-      type_error("the bias is ", c10::toString(bias->scalar_type()), " and the input ",
-                 c10::toString(input.scalar_type()));
+    if (bias && (bias->scalar_type() != input.scalar_type() || bias->device() != weight.device()))
+      type_error("the bias is ", c10::toString(bias->scalar_type()), " on ", bias->device().str(),
+                 ", and the input ", c10::toString(input.scalar_type()), " with a weight on ",
+                 weight.device().str());
     const std::shared_ptr<Bytes> bytes = bytes_of_weight(weight);
     const Recipe recipe(bytes->facts());
     const Usages usages{true, columnwise};
@@ -156,8 +157,6 @@ at::Tensor scaled_linear_with_gradient(const at::Tensor& input, const at::Tensor
 }  // namespace
 
 void bind_scaled_linear(py::module_& module) {
-  // Who casts an input holds its lock, and may want Python's: nobody may wait the other way round.
-  constexpr auto kWithoutLock = py::call_guard<py::gil_scoped_release>();
   module.def("prefers_columnwise", &prefers_columnwise,
              "Whether a product of a pass reads a weight's columnwise bytes where it has both.");
   module.def(
@@ -165,8 +164,8 @@ void bind_scaled_linear(py::module_& module) {
       [](const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias) {
         return Output(input, weight, bias, /*columnwise=*/false, /*shares=*/false).value;
       },
-      kWithoutLock, "The operator narrowcast::scaled_linear in inference mode.");
-  module.def("kept_input_bytes", &kept_input_bytes, kWithoutLock,
+      "The operator narrowcast::scaled_linear in inference mode.");
+  module.def("kept_input_bytes", &kept_input_bytes,
              "Bytes of the last input's cast, which other layers may use.");
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);

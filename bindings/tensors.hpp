@@ -2,6 +2,7 @@
 // memory. `what` are the parts of a tensor's name in messages.
 #pragma once
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -51,10 +52,19 @@ void check_run(const at::Tensor& tensor, int64_t elements, at::Device device, co
 
 // Whether its storage has all of a plain tensor's elements: FSDP2 frees storages.
 inline size_t end_of(const at::Tensor& tensor) {
-  return (tensor.storage_offset() + tensor.numel()) * tensor.itemsize();
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                          tensor.storage_offset());
 }
 inline bool has_memory(const at::Tensor& tensor) {
   return tensor.storage().nbytes() >= end_of(tensor);
+}
+template <class... What>
+void check_there(const at::Tensor& tensor, const What&... what) {
+  if (tensor.numel() != 0 && !has_memory(tensor)) {
+    value_error(what..., " has been freed: its storage has ", tensor.storage().nbytes(),
+                " bytes, and its last element ends at ", end_of(tensor),
+                ". FSDP2 frees a gathered weight when it reshards its module");
+  }
 }
 
 // Whether memory holds the elements as they are. torch may put off a change of sign, and keeps no
@@ -74,11 +84,7 @@ void* address_of(const at::Tensor& tensor, const What&... what) {
   if (!is_plain(tensor)) type_error(what..., " is not a plain tensor");
   if (!is_settled(tensor))
     value_error(what..., " has a sign or zeros that torch has put off: clone it first");
-  if (tensor.numel() != 0 && !has_memory(tensor)) {
-    value_error(what..., " has been freed: its storage has ", tensor.storage().nbytes(),
-                " bytes, and its last element ends at ", end_of(tensor),
-                ". FSDP2 frees a gathered weight when it reshards its module");
-  }
+  check_there(tensor, what...);
   return const_cast<void*>(tensor.const_data_ptr());
 }
 

@@ -1,6 +1,7 @@
 #include "bindings/weights.hpp"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TracerMode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/intrusive_ptr.h>
@@ -90,7 +91,10 @@ int usage_of_weight(const at::Tensor& weight, const Bytes& bytes, bool backward)
 }
 
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
-  if (is_plain(activation)) return settled(activation);
+  if (is_plain(activation)) {
+    if (!activation._is_zerotensor()) check_there(activation, "an input or gradient");
+    return settled(activation);
+  }
   const py::gil_scoped_acquire python;
   return settled(py::cast<at::Tensor>(py::handle{find_plain}(activation, weight)));
 }
@@ -131,7 +135,10 @@ at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor
   return sizes.size() == 1 ? as_rows(gradient).sum(0) : at::sum_to(gradient, sizes);
 }
 
-bool is_watched() { return c10::impl::TorchDispatchModeTLS::any_modes_set(); }
+bool is_watched() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+         at::tracer::impl::is_dispatch_enabled();
+}
 
 std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
                                                   const at::Tensor& incoming) {
@@ -154,6 +161,7 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
 }
 
 void bind_weights(py::module_& module) {
+  module.def("is_watched", &is_watched, "Whether a mode or a trace looks at operators.");
   module.def("set_operands", [](py::object find, py::object unread, py::object key,
                                 py::object value, py::object raise, py::object plain) {
     find_operand = find.release().ptr();

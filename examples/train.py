@@ -47,7 +47,7 @@ def options():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", help="a file or folder; default: Python's standard library")
     parser.add_argument(
-        "--device", choices=["cpu", "cuda"], help="default: cuda where there is one"
+        "--device", choices=["cpu", "cuda"], help="default: cuda where a GPU and its kernels are"
     )
     parser.add_argument("--ranks", type=int, help="processes; default: 2, or 1 on one GPU")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
@@ -59,7 +59,8 @@ def options():
     if args.products == "scaled" and args.format not in able:
         parser.error(f"--products scaled takes --format {', '.join(able)}, not {args.format}")
     args.name = args.format + ("-scaled" if args.products == "scaled" else "")
-    args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    for_gpu = torch.cuda.is_available() and all(nc.format(name).cuda for name in nc.formats())
+    args.device = args.device or ("cuda" if for_gpu else "cpu")
     args.ranks = args.ranks or min(2, torch.cuda.device_count() if args.device == "cuda" else 2)
     return args
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Gets what a build needs and does not find: Debian packages, and a virtual environment with the Python packages
-# of requirements.txt, or with another torch that TORCH names, and those of libraries.txt. What is there already is not
-# asked for again:
-# [TORCH=VERSION] tools/setup.sh VENV [PYTHON]
+# of requirements.txt and libraries.txt. What is there already is not asked for again:
+#   [TORCH=VERSION] [LIBRARIES=OFF] [ONLY="PACKAGE..."] tools/setup.sh VENV [PYTHON]
+# TORCH: another torch than requirements.txt names. LIBRARIES=OFF: none of libraries.txt. ONLY: of requirements.txt the packages that
+# are named, for a build without tests and without the generator.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 venv=$1
@@ -14,8 +15,10 @@ missing=()
 command -v c++ >/dev/null || missing+=(g++)
 command -v cmake >/dev/null || missing+=(cmake)
 command -v ninja >/dev/null || missing+=(ninja-build)
-has_header toml++/toml.h || missing+=(libtomlplusplus-dev)
-has_header doctest/doctest.h || missing+=(doctest-dev)
+if [ -z "${ONLY:-}" ]; then
+  has_header toml++/toml.h || missing+=(libtomlplusplus-dev)
+  has_header doctest/doctest.h || missing+=(doctest-dev)
+fi
 
 python=
 for candidate in "${2:-}" "$venv/bin/python" python3 python3.{14,13,12,11,10}; do
@@ -41,7 +44,13 @@ if ! "$python" -c "$oldest"; then
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-libraries=()
-[ "${LIBRARIES:-ON}" = OFF ] || libraries=(-r "$here/libraries.txt")
-"$venv/bin/python" -m pip install --disable-pip-version-check -q "${libraries[@]}" -r \
-  <(sed "${TORCH:+s/^torch==.*/torch==$TORCH/}" "$here/requirements.txt")
+requirements() { sed "${TORCH:+s/^torch==.*/torch==$TORCH/}" "$here/requirements.txt"; }
+wanted=()
+if [ -n "${ONLY:-}" ]; then
+  read -ra wanted <<<"$ONLY"
+  wanted+=(-c)
+else
+  [ "${LIBRARIES:-ON}" = OFF ] || wanted+=(-r "$here/libraries.txt")
+  wanted+=(-r)
+fi
+"$venv/bin/python" -m pip install --disable-pip-version-check -q "${wanted[@]}" <(requirements)

@@ -17,7 +17,8 @@ std::string level_above(const Plan& plan) { return plan.two_levels ? "{in.tensor
 
 // The scale of a whole tensor: from its amax, or what earlier steps have decided.
 std::string tensor_scale(const Plan& plan) {
-  return plan.delayed_amax ? "scale_of<ScaleType>(in.multiplier)" : "Rule{}(in.tensor_amax)";
+  return plan.delayed_amax ? "scale_of<ScaleType>(in.multiplier)"
+                           : "unless_nan(Rule{}, in.tensor_amax)";
 }
 
 std::string scale_of(const Plan& plan, const nc_layout& layout) {

@@ -18,7 +18,7 @@ struct Sequence : Format {
   template <class Tile, class Rounding>
   NC_MACHINE static void cast(Tile& x, const Inputs<Rounding>& in, const TensorBuffers& out) {
     // One scale for the tensor.
-    const auto scale = x.tensor_scale(Rule{}(in.tensor_amax));
+    const auto scale = x.tensor_scale(unless_nan(Rule{}, in.tensor_amax));
     const auto codes = x.template encode<E4M3>(scale, in.rounding);
     if (out.rowwise) {
       x.store(out.rowwise_data, codes);

@@ -7,15 +7,17 @@
 namespace narrowcast {
 
 #if defined(NC_WITH_CUDA)
-bool is_captured(void* stream) {
+uint64_t capture_of(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
-  if (error == cudaSuccess) return status != cudaStreamCaptureStatusNone;
+  unsigned long long number = 0;  // NOLINT(google-runtime-int): as CUDA has it
+  const cudaError_t error =
+      cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &number);
+  if (error == cudaSuccess) return status == cudaStreamCaptureStatusNone ? 0 : number;
   cudaGetLastError();  // some other stream's work is recorded, and nobody may ask of this one
-  return true;
+  return UINT64_MAX;
 }
 #else
-bool is_captured(void* /*stream*/) { return false; }
+uint64_t capture_of(void* /*stream*/) { return 0; }
 #endif
 
 }  // namespace narrowcast

@@ -100,7 +100,7 @@ NC_MACHINE void reduce_tile_amax(const Tile& tile, float* amax) {
   const float largest = tile.amax();
   std::atomic_ref<float> shared(*amax);
   float seen = shared.load(std::memory_order_relaxed);
-  while (largest > seen &&
+  while (!(largest <= seen) && !is_nan(seen) &&
          !shared.compare_exchange_weak(seen, largest, std::memory_order_relaxed)) {
   }
 }

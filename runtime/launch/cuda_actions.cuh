@@ -10,10 +10,10 @@ namespace narrowcast::inline NC_VARIANT {
 // kCasts: whether it leaves codes and scales in the tile's strip. kByStrips: whether a thread block
 // may go through all tiles of a strip; and whether there is code of its own for tiles of which the
 // launch owns whole rows. Both make casts faster, which have little to do for each byte, and
-// updates slower, whose code is four times as long.
-template <class Rounding>
+// updates slower, whose code is four times as long. kKeepsNonfinite: nc_launch.keep_nonfinite.
+template <class Rounding, bool kKeeps = false>
 struct CastAction {
-  static constexpr bool kCollects = false, kByStrips = true;
+  static constexpr bool kCollects = false, kByStrips = true, kKeepsNonfinite = kKeeps;
   template <class Sequence>
   static constexpr bool kCasts = true;
   template <class Sequence, class Tile>
@@ -46,7 +46,7 @@ struct ReduceAmax {
 // Where a scale spans the tensor; elsewhere collect_kernel (cuda_collect.cuh) does less.
 template <class Rounding>
 struct CollectAction {
-  static constexpr bool kCollects = true, kByStrips = false;
+  static constexpr bool kCollects = true, kByStrips = false, kKeepsNonfinite = false;
   template <class Sequence>
   static constexpr bool kCasts = Sequence::kDelayedAmax;
   template <class Sequence, class Tile>
@@ -65,7 +65,7 @@ struct CollectAction {
 
 template <class Rounding>
 struct UpdateAction {
-  static constexpr bool kCollects = true, kByStrips = false;
+  static constexpr bool kCollects = true, kByStrips = false, kKeepsNonfinite = false;
   template <class Sequence>
   static constexpr bool kCasts = true;
   template <class Sequence, class Tile>
@@ -79,7 +79,7 @@ struct UpdateAction {
 };
 
 struct UpdateAmaxAction {
-  static constexpr bool kCollects = true, kByStrips = false;
+  static constexpr bool kCollects = true, kByStrips = false, kKeepsNonfinite = false;
   template <class Sequence>
   static constexpr bool kCasts = false;
   template <class Sequence, class Tile>

@@ -35,15 +35,23 @@ struct CudaKernels {
   static const char* reduce_amax(const nc_launch* l) {
     return run_largest<kTileRows, kWarpColumns, kLargestTiles>(l);
   }
-  template <class Rounding>
+  template <class Action>
   static const char* run_cast(const nc_launch* launch) {
     if (is_whole(*launch, kCastTile<Sequence>))
-      return launch_whole<whole_cast_kernel<Sequence, Rounding, kCastBlocks>>(
+      return launch_whole<whole_cast_kernel<Sequence, Action, kCastBlocks>>(
           launch, kCastTile<Sequence>, kThreads);
-    return run<CastAction<Rounding>, kCastBlocks>(launch);
+    return run<Action, kCastBlocks>(launch);
+  }
+  template <bool kKeeps>
+  static const char* run_cast(const nc_launch* l) {
+    return l->stochastic ? run_cast<CastAction<Stochastic, kKeeps>>(l)
+                         : run_cast<CastAction<Nearest, kKeeps>>(l);
   }
   static const char* cast(const nc_launch* l) {
-    return l->stochastic ? run_cast<Stochastic>(l) : run_cast<Nearest>(l);
+    if constexpr (!Sequence::kTensorAmax) {
+      if (l->keep_nonfinite) return run_cast<true>(l);
+    }
+    return run_cast<false>(l);
   }
   static const char* collect(const nc_launch* l) {
     if constexpr (!Sequence::kTensorAmax) {

@@ -14,14 +14,14 @@ inline constexpr int kLargestThreads = 256;
 
 __device__ __forceinline__ int64_t first_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// In a thread, of the elements from `begin`, a multiple of 16 bytes, up to `end`. fmaxf drops NaN.
-template <class Type>
+// In a thread, of the elements from `begin`, a multiple of 16 bytes, up to `end`.
+template <bool kKeepsNan, class Type>
 __device__ __forceinline__ float largest_of(const Type* run, int64_t begin, int64_t end) {
   constexpr int kVector = 16 / sizeof(Type), kAtOnce = 4;
   constexpr int64_t kStride = int64_t{kLargestThreads} * kVector;
   const int thread = thread_number();
   float largest = 0;
-  const auto take = [&](Type x) { largest = fmaxf(largest, fabsf(widen(x))); };
+  const auto take = [&](Type x) { largest = larger_magnitude<kKeepsNan>(largest, widen(x)); };
   if (reinterpret_cast<uint64_t>(run) % 16 != 0) {
     for (int64_t i = begin + thread; i < end; i += kLargestThreads) take(run[i]);
     return largest;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void raise_amax(const nc_launch& launch, float larges
 
 // ---- one tensor, as activations are: a block has no table to search before its first load ----
 
-template <int64_t kShare>
+template <int64_t kShare, bool kKeepsNonfinite>
 __global__ void __launch_bounds__(kLargestThreads)
     largest_of_one_kernel(const __grid_constant__ CudaWhole one) {
   if (is_stopped(one.launch)) return;
@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kLargestThreads)
     const auto* run = in_global_memory(static_cast<const Type*>(tensor.value));
     const int64_t from = blockIdx.x * kShare;
     const int64_t to = first_of(from + kShare, tensor.rows * tensor.columns);
-    raise_amax(one.launch, largest_of(run, from, to), one.launch.amax);
+    const float largest = largest_of<kKeepsNonfinite>(run, from, to);
+    raise_amax(one.launch, kKeepsNonfinite ? nan_unless_finite(largest) : largest, one.launch.amax);
   });
 }
 
@@ -78,7 +79,9 @@ inline const char* run_largest_of_one(const nc_launch* launch) {
   const nc_tensor& tensor = launch->tensors[0];
   const auto blocks = static_cast<unsigned>(ceil_div(tensor.rows * tensor.columns, kShare));
   if (blocks == 0) return nullptr;
-  return launch_grid<largest_of_one_kernel<kShare>>(launch, blocks, kLargestThreads);
+  return launch->keep_nonfinite
+             ? launch_grid<largest_of_one_kernel<kShare, true>>(launch, blocks, kLargestThreads)
+             : launch_grid<largest_of_one_kernel<kShare, false>>(launch, blocks, kLargestThreads);
 }
 
 // ---- many, by tables ----
@@ -104,7 +107,7 @@ __global__ void __launch_bounds__(kLargestThreads)
       with_dtype(tensor.value_dtype, [&](auto* type) {
         using Type = std::remove_pointer_t<decltype(type)>;
         const auto* run = in_global_memory(static_cast<const Type*>(tensor.value));
-        raise_amax(launch, largest_of(run, from, to), launch.amax + entry.index);
+        raise_amax(launch, largest_of<false>(run, from, to), launch.amax + entry.index);
       });
     }
     __syncthreads();  // before the entry is another's

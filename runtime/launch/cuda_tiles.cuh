@@ -69,7 +69,7 @@ struct TileShared {
 template <class Sequence, class Action, int kTiles, class Place>
 __device__ __forceinline__ void run_tiles(const Place& place, const nc_launch& launch) {
   using Shared = TileShared<Sequence, Action>;
-  using Tile = CudaTile<typename Shared::BlockStrip, Place::kOwned>;
+  using Tile = CudaTile<typename Shared::BlockStrip, Place::kOwned, Action::kKeepsNonfinite>;
   const CudaEntry& entry = Shared::entry();
 #pragma unroll 1
   for (int i = 0; i < kTiles; ++i) {
@@ -172,23 +172,24 @@ const char* launch_tiles_of(const nc_launch* launch) {
 template <class Sequence>
 inline constexpr Extent kCastTile{Sequence::kTileRows, kWarpColumns};
 
-template <class Sequence, class Rounding, int kMinBlocks>
+template <class Sequence, class Action, int kMinBlocks>
 __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize, kMinBlocks)
     whole_cast_kernel(const __grid_constant__ CudaWhole whole) {
   __shared__ Strip<Sequence, 1> strip;
   const nc_launch& launch = whole.launch;
   const nc_tensor& tensor = whole.tensor;
   if (is_stopped(launch)) return;
-  CudaTile<Strip<Sequence, 1>, Owned::kAll> tile({{tensor.rows, tensor.columns},
-                                                  block_origin(kCastTile<Sequence>),
-                                                  Part(tensor, launch, /*collects=*/false),
-                                                  {0, Sequence::kTileRows},
-                                                  blockIdx.x == 0 && blockIdx.y == 0,
-                                                  /*has_words=*/true},
-                                                 strip, 0);
+  using Tile = CudaTile<Strip<Sequence, 1>, Owned::kAll, Action::kKeepsNonfinite>;
+  Tile tile({{tensor.rows, tensor.columns},
+             block_origin(kCastTile<Sequence>),
+             Part(tensor, launch, /*collects=*/false),
+             {0, Sequence::kTileRows},
+             blockIdx.x == 0 && blockIdx.y == 0,
+             /*has_words=*/true},
+            strip, 0);
   load_value(tile, tensor, launch.source_bf16);
   const float amax = launch.amax == nullptr ? 0.0f : *launch.amax;
-  CastAction<Rounding>::template cast<Sequence>(tile, tensor, nullptr, amax, /*update=*/false);
+  Action::template cast<Sequence>(tile, tensor, nullptr, amax, /*update=*/false);
   __syncthreads();
   tile.template write_strip<1>(typename Sequence::TensorBuffers(tensor));
 }

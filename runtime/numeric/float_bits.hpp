@@ -24,9 +24,16 @@ NC_EVERYWHERE constexpr uint32_t magnitude_bits(float x) { return bits_of(x) & k
 NC_EVERYWHERE constexpr bool is_nan(float x) { return magnitude_bits(x) > kInfinityBits; }
 
 // The magnitude for an amax: NaN is dropped, so that one of them does not decide a block's scale.
-NC_EVERYWHERE constexpr uint32_t amax_bits(float x) {
+// `most`: the largest that counts; of activations NaN does.
+NC_EVERYWHERE constexpr uint32_t amax_bits(float x, uint32_t most = kInfinityBits) {
   const uint32_t magnitude = magnitude_bits(x);
-  return magnitude > kInfinityBits ? 0 : magnitude;
+  return magnitude > most ? 0 : magnitude;
+}
+
+// Of an amax, which has no sign.
+NC_EVERYWHERE constexpr bool is_finite(float amax) { return bits_of(amax) < kInfinityBits; }
+NC_EVERYWHERE constexpr float nan_unless_finite(float amax) {
+  return is_finite(amax) ? amax : float_of(kMagnitudeMask);
 }
 
 NC_EVERYWHERE constexpr uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }

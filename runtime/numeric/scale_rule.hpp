@@ -13,6 +13,20 @@ NC_EVERYWHERE constexpr Scale<typename ScaleType::Stored> scale_of(float multipl
   return ScaleType::of(multiplier);
 }
 
+// A rule's scale, or NaN: of an activation that is not finite, which no product is to hide.
+template <class Rule>
+NC_EVERYWHERE constexpr auto scale_or_nan(const Rule& rule, float amax, bool is_nan) {
+  auto scale = rule(amax);
+  if (is_nan) scale.stored = nan_scale<decltype(scale.stored)>();
+  return scale;
+}
+
+// Where a scale spans the tensor.
+template <class Rule>
+NC_EVERYWHERE constexpr auto unless_nan(const Rule& rule, float tensor_amax) {
+  return scale_or_nan(rule, tensor_amax, is_nan(tensor_amax));
+}
+
 // The multiplier that brings amax to max. An amax of 0 or infinity gives no ratio, and keeps the
 // values as they are.
 NC_EVERYWHERE constexpr float exact_multiplier(float amax, float max) {

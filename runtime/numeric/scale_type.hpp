@@ -12,7 +12,15 @@ struct Scale {
   StoredType stored;
 };
 
-// An exponent: 2^(code - 127). Code 0 is the fp32 subnormal 2^-127, 255 is NaN and never written.
+// A NaN of every type: of those of a byte all bits.
+template <class Stored>
+NC_EVERYWHERE constexpr Stored nan_scale() {
+  if constexpr (sizeof(Stored) == 1) return 0xff;
+  return std::numeric_limits<Stored>::quiet_NaN();
+}
+
+// An exponent: 2^(code - 127). Code 0 is the fp32 subnormal 2^-127, 255 is NaN, of activations
+// alone.
 struct E8M0 {
   using Stored = uint8_t;
   static constexpr bool kPowerOfTwo = true;

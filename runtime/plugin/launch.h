@@ -103,7 +103,9 @@ typedef struct nc_launch {
   int32_t host_tables;    /* GPU only: `tensors` and `steps` are in the host's memory, are read
                              before the function returns, and have NC_PARAMETER_TENSORS
                              entries at most */
-  int32_t reserved;
+  int32_t keep_nonfinite; /* of reduce_amax of one tensor, and of cast where no scale spans the
+                             tensor: an infinity or a NaN makes an amax NaN, and so its scale */
+
   float* exchange; /* in the machine's memory: what nc_seams has slots of; NULL: nothing.
                       collect, update and update_amax write the owner's part, cast reads that
                       of all: the maxima of the bits, as integers with a sign. Where an owner

@@ -78,7 +78,7 @@ inline constexpr nc_struct kStructs[] = {
               one_minus_beta2, rcp_bias1, rcp_bias2, learning_rate, epsilon, weight_decay,
               grad_multiplier, scaled, reserved),
     NC_STRUCT(nc_launch, tensors, steps, amax, verdict, found_inf, count, tiles, source_bf16,
-              stochastic, host_tables, reserved, exchange, stream, parallel_for),
+              stochastic, host_tables, keep_nonfinite, exchange, stream, parallel_for),
     NC_STRUCT(nc_segment, buffer, payload, begin, end, in_place, as_stored),
     NC_STRUCT(nc_route, rows, columns, shard_rows, world, phase, payloads, segments, reserved,
               payload_bytes, segment),

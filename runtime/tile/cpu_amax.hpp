@@ -29,9 +29,10 @@ NC_EVERYWHERE Words load_words(const void* words) {
   return w;
 }
 
-NC_EVERYWHERE Words load_magnitudes(const float* x) {
+// `most`: as in amax_bits.
+NC_EVERYWHERE Words load_magnitudes(const float* x, uint32_t most) {
   const Words magnitude = load_words(x) & static_cast<int32_t>(kMagnitudeMask);
-  return magnitude & (magnitude <= static_cast<int32_t>(kInfinityBits));  // NaN is dropped
+  return magnitude & (magnitude <= static_cast<int32_t>(most));
 }
 
 NC_EVERYWHERE int32_t largest_word(Words words) {
@@ -45,25 +46,32 @@ NC_EVERYWHERE int32_t largest_word(Words words) {
 }
 
 template <int kLength>
-NC_EVERYWHERE uint32_t largest_magnitude(const float* x) {
+NC_EVERYWHERE uint32_t largest_magnitude(const float* x, uint32_t most) {
   int32_t largest = 0;
   if constexpr (kLength % kWords == 0) {
-    Words words = load_magnitudes(x);
-    for (int i = kWords; i < kLength; i += kWords) words = larger(words, load_magnitudes(x + i));
+    Words words = load_magnitudes(x, most);
+    for (int i = kWords; i < kLength; i += kWords)
+      words = larger(words, load_magnitudes(x + i, most));
     largest = largest_word(words);
   } else {
     for (int i = 0; i < kLength; ++i) {
-      const int32_t bits = static_cast<int32_t>(amax_bits(x[i]));
+      const int32_t bits = static_cast<int32_t>(amax_bits(x[i], most));
       largest = bits > largest ? bits : largest;
     }
   }
   return static_cast<uint32_t>(largest);
 }
 
+// From bits; a NaN is the same on every machine.
+NC_EVERYWHERE float amax_of(uint32_t largest) {
+  return float_of(largest > kInfinityBits ? kMagnitudeMask : largest);
+}
+
 // largest[i] becomes the larger of itself and the magnitude of x[i]; for a multiple of 16 elements.
-NC_EVERYWHERE void keep_larger_magnitudes(const float* x, int count, uint32_t* largest) {
+NC_EVERYWHERE void keep_larger_magnitudes(const float* x, int count, uint32_t most,
+                                          uint32_t* largest) {
   for (int i = 0; i < count; i += kWords) {
-    const Words kept = larger(load_words(largest + i), load_magnitudes(x + i));
+    const Words kept = larger(load_words(largest + i), load_magnitudes(x + i, most));
     std::memcpy(largest + i, &kept, sizeof(kept));
   }
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/machine.hpp"
+#include "runtime/numeric/scale_rule.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -19,6 +19,7 @@ template <int kRows, int kColumns, int R, int C>
 struct CpuBlocks {
   static constexpr int kDown = kRows / R, kAcross = kColumns / C;
   int down, across;  // blocks that the tile has
+  bool keeps_nonfinite;
   alignas(64) float value[kDown][kAcross];
 
   template <class Rule>
@@ -28,7 +29,8 @@ struct CpuBlocks {
     const int rows = std::min(down, kDown), columns = std::min(across, kAcross);
     for (int i = 0; i < rows; ++i) {
       for (int j = 0; j < columns; ++j) {
-        const auto scale = rule(value[i][j]);
+        const float amax = value[i][j];
+        const auto scale = scale_or_nan(rule, amax, keeps_nonfinite && !is_finite(amax));
         scales.multiplier[i][j] = scale.multiplier;
         scales.stored[i][j] = scale.stored;
       }

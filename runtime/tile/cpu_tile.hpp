@@ -71,28 +71,29 @@ struct CpuTile : CpuPlace<kTileRows> {
     NC_MACHINE void row(int r, uint8_t* codes) const { std::memcpy(codes, code[r], kColumns); }
   };
 
-  // The largest magnitude of each R x C block. NaN is dropped. Magnitudes order like their bits,
-  // and an integer maximum vectorises.
+  // The largest magnitude of each R x C block. Magnitudes order like their bits, and an
+  // integer maximum vectorises.
   template <int R, int C>
   NC_MACHINE Blocks<R, C> block_amax() const {
     Blocks<R, C> amax;
     amax.down = static_cast<int>(ceil_div(rows, R));
     amax.across = static_cast<int>(ceil_div(width, C));
+    amax.keeps_nonfinite = part.keeps_nonfinite;
     for (int down = 0; down * R < rows; ++down) {
       uint32_t largest[kColumns / C] = {};
       const int end = std::min((down + 1) * R, rows);
       for (int r = down * R; r < end; ++r) {
         if constexpr (C == 1) {
-          keep_larger_magnitudes(x[r], width, largest);
+          keep_larger_magnitudes(x[r], width, part.most(), largest);
         } else {
           for (int across = 0; across * C < width; ++across) {
-            const uint32_t most = largest_magnitude<C>(&x[r][across * C]);
-            largest[across] = std::max(most, largest[across]);
+            const uint32_t of_row = largest_magnitude<C>(&x[r][across * C], part.most());
+            largest[across] = std::max(of_row, largest[across]);
           }
         }
       }
       for (int across = 0; across * C < width; ++across) {
-        amax.value[down][across] = float_of(largest[across]);
+        amax.value[down][across] = amax_of(largest[across]);
       }
     }
     if (part.seams != nullptr) share(amax);
@@ -104,12 +105,13 @@ struct CpuTile : CpuPlace<kTileRows> {
     alignas(64) uint32_t largest[kWidestBlock] = {};
     for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < width; c += kWidestBlock) {
-        keep_larger_magnitudes(x[r] + c, kWidestBlock, largest);
+        keep_larger_magnitudes(x[r] + c, kWidestBlock, part.most(), largest);
       }
     }
     uint32_t most = 0;
     for (const uint32_t bits : largest) most = std::max(most, bits);
-    return float_of(most);
+    const float amax = float_of(most);
+    return part.keeps_nonfinite ? nan_unless_finite(amax) : amax;
   }
 
   // The values of all owners in the bytes that they share, after the own ones have been loaded.

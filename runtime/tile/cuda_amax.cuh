@@ -12,7 +12,7 @@ namespace narrowcast::inline NC_VARIANT {
 // The maxima across kLanes lanes, of the rows in the lane's share. Each step halves the distance
 // between lanes, and the rows as well, as long as there are two: a lane keeps one half and sends
 // the other. A block in several lanes fills the columns of each.
-template <int kLanes, int kDown, int kAcross>
+template <bool kKeepsNan, int kLanes, int kDown, int kAcross>
 __device__ __forceinline__ void reduce_lanes(int lane, float (&value)[kDown][kAcross]) {
   static_assert(kLanes == 1 || kAcross == 1);
   int count = kDown;
@@ -25,14 +25,14 @@ __device__ __forceinline__ void reduce_lanes(int lane, float (&value)[kDown][kAc
     for (int i = 0; i < count; ++i) {
       const float low = value[i][0], high = halves ? value[count + i][0] : low;
       const float received = __shfl_xor_sync(~0u, upper ? low : high, distance);
-      value[i][0] = fmaxf(upper ? high : low, received);
+      value[i][0] = larger_magnitude<kKeepsNan>(upper ? high : low, received);
     }
   }
 }
 
 // The maxima across groups of warps, of the columns in the thread's share. `staged`: in shared
 // memory.
-template <class Share, class Place, int kAcross>
+template <bool kKeepsNan, class Share, class Place, int kAcross>
 __device__ __forceinline__ void reduce_warps(const Place& at, float* staged,
                                              const float (&value)[kAcross],
                                              float (&largest)[Share::kAcross]) {
@@ -47,8 +47,8 @@ __device__ __forceinline__ void reduce_warps(const Place& at, float* staged,
     largest[across] = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      largest[across] =
-          fmaxf(largest[across], staged[(first + w * kAcross + across) * kWarpSize + at.lane]);
+      largest[across] = larger_magnitude<kKeepsNan>(
+          largest[across], staged[(first + w * kAcross + across) * kWarpSize + at.lane]);
     }
   }
 }
@@ -73,7 +73,7 @@ __device__ __forceinline__ void gather_warps(const Place& at, float* staged,
 // shared memory, and multipliers in another, which each begin free: of a tile that is full the
 // barrier of the multipliers comes after the last read of the maxima, and that of the next maxima
 // after the last read of the multipliers. Of others a cast may not follow.
-template <class Share, class Place>
+template <class Share, class Place, bool kKeepsNonfinite>
 struct CudaAmax {
   using Blocks = typename Share::Blocks;
   static constexpr bool kGathers = Share::kAcross < Blocks::kAcross;
@@ -85,17 +85,17 @@ struct CudaAmax {
   __device__ __forceinline__ CudaAmax(const Place& at, float* maxima, float* multipliers,
                                       float (&largest)[Blocks::kDown][Blocks::kAcross])
       : at(at), multipliers(multipliers) {
-    reduce_lanes<Blocks::kLanes>(at.lane, largest);
+    reduce_lanes<kKeepsNonfinite, Blocks::kLanes>(at.lane, largest);
     if constexpr (Blocks::kWarps > 1) {
       if constexpr (!Place::kFull) __syncthreads();
-      reduce_warps<Share>(at, maxima, largest[0], value[0]);
+      reduce_warps<kKeepsNonfinite, Share>(at, maxima, largest[0], value[0]);
       if constexpr (Place::kFull && !kGathers) __syncthreads();
     } else {
 #pragma unroll
       for (int down = 0; down < Share::kDown; ++down) {
 #pragma unroll
-        for (int across = 0; across < Share::kAcross; ++across)
-          value[down][across] = fmaxf(largest[down][across], 0.0f);  // where all are NaN
+        for (int across = 0; across < Share::kAcross; ++across)  // 0 where all are NaN
+          value[down][across] = larger_magnitude<kKeepsNonfinite>(0.0f, largest[down][across]);
       }
     }
   }
@@ -135,7 +135,8 @@ struct CudaAmax {
     for (int down = 0; down < Share::kDown; ++down) {
 #pragma unroll
       for (int across = 0; across < Share::kAcross; ++across) {
-        const auto scale = rule(value[down][across]);
+        const float amax = value[down][across];
+        const auto scale = scale_or_nan(rule, amax, kKeepsNonfinite && !is_finite(amax));
         multiplier[down][across] = scale.multiplier;
         scales.stored[down][across] = scale.stored;
       }

@@ -15,6 +15,14 @@ inline constexpr int kWarpColumns = kWarpSize * kThreadColumns;
 
 constexpr int lesser(int a, int b) { return a < b ? a : b; }
 
+// The larger magnitude. A NaN is dropped, if one of the two is none, or kept.
+template <bool kKeepsNan>
+__device__ __forceinline__ float larger_magnitude(float largest, float x) {
+  if constexpr (!kKeepsNan) return fmaxf(largest, fabsf(x));
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(largest) : "f"(fabsf(x)));
+  return largest;
+}
+
 // A thread's number in its block. That its high bits are zero lets the compiler divide it, and what
 // is made of it, by a shift: of an int that might be negative it cannot, and tiles divide often.
 __device__ __forceinline__ int thread_number() {

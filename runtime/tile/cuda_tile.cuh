@@ -19,7 +19,7 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <class Strip, Owned kOwned>
+template <class Strip, Owned kOwned, bool kKeepsNonfinite>
 struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
   using Values = CudaValues<Strip::kWarps, kOwned>;
   using Place = typename Values::Place;
@@ -32,7 +32,7 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
       : Values(place), strip(strip), step(step) {}
 
   // The largest magnitude of each R x C block: in the thread, then across lanes, then across warps.
-  // fmaxf drops NaN, as long as one of the two is none.
+  // A NaN is dropped, as long as one of the two is none, or kept.
   template <int R, int C>
   __device__ __forceinline__ auto block_amax() const {
     using Blocks = ThreadBlocks<R, C>;
@@ -43,10 +43,11 @@ struct CudaTile : CudaValues<Strip::kWarps, kOwned> {
       for (int c = 0; c < kThreadColumns; ++c) {
         float& of_block = largest[r / Blocks::kRows][c / Blocks::kColumns];
         const bool first = r % Blocks::kRows == 0 && c % Blocks::kColumns == 0;
-        of_block = first ? fabsf(x[r][c]) : fmaxf(of_block, fabsf(x[r][c]));
+        of_block = first ? fabsf(x[r][c]) : larger_magnitude<kKeepsNonfinite>(of_block, x[r][c]);
       }
     }
-    CudaAmax<EvenShare<R, C>, Place> amax(*this, strip.maxima, strip.multipliers, largest);
+    CudaAmax<EvenShare<R, C>, Place, kKeepsNonfinite> amax(*this, strip.maxima, strip.multipliers,
+                                                           largest);
     if constexpr (!kFull) amax.share();
     return amax;
   }

@@ -14,6 +14,7 @@ struct Part {
   const nc_seams* seams;
   float* exchange;
   bool collects;
+  bool keeps_nonfinite;  // in amaxes: NaN counts, and the scale of what is not finite is NaN
 
   // `collects`: whether the launch writes to the exchange, or reads it.
   NC_EVERYWHERE Part(const nc_tensor& tensor, const nc_launch& launch, bool collects)
@@ -21,7 +22,11 @@ struct Part {
         end(tensor.rows * tensor.columns - tensor.after),
         seams(launch.exchange == nullptr ? nullptr : tensor.seams),
         exchange(launch.exchange),
-        collects(collects) {}
+        collects(collects),
+        keeps_nonfinite(!collects && launch.keep_nonfinite != 0) {}
+
+  // The largest magnitude that counts in an amax, as bits.
+  NC_EVERYWHERE uint32_t most() const { return keeps_nonfinite ? kMagnitudeMask : kInfinityBits; }
 
   NC_EVERYWHERE bool owns(int64_t element) const { return begin <= element && element < end; }
 

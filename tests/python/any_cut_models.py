@@ -125,13 +125,11 @@ def train_both(mesh, format, options=None, rounding="nearest", convert_first=Tru
     optimizers = [nc.FusedAdam(groups(one, rounding), lr=1e-2, seed=3) for one in models]
     train(mesh, models, optimizers, 3)
     assert_whole(*models, *optimizers)
-    with torch.no_grad():  # by one rank alone: all make the bytes anew, in the next forward
-        own = model.up.weight.to_local(), mesh.get_local_rank() == 0
-        for one, writes in (own, (whole.up.weight, True)):
-            if writes:
-                value = one.master.clone()
-                value[: min(7, len(value))] *= 1.5
-                one.copy_(value)
+    with torch.no_grad():  # all make the bytes anew, in the next forward
+        value = whole.up.weight.master.clone()
+        value[:7] *= 1.5
+        whole.up.weight.copy_(value)
+        model.up.weight.to_local().copy_(ranks_part(value, mesh))
     train(mesh, models, optimizers, 1, first=3)
     assert_whole(*models, *optimizers)
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))

@@ -33,10 +33,14 @@ class Whole:
 
 
 class Flat:
-    """A rank's shards of them. `cuts`: where ranks begin, and the end, of each weight."""
+    """A rank's shards of them. `cuts`: where ranks begin, and the end, of each weight. Without a
+    mesh: of one process, on the CPU.
+    """
 
     def __init__(self, mesh, values, name, cuts, options, **fuse_options):
-        device, self.rank = mesh.device_type, mesh.get_local_rank()
+        device, self.rank, group = "cpu", 0, None
+        if mesh is not None:
+            device, self.rank, group = mesh.device_type, mesh.get_local_rank(), mesh.get_group()
         self.cuts = cuts
         self.weights = [flat.poisoned(value, name, device) for value in values]
         pairs = [
@@ -47,7 +51,6 @@ class Flat:
         own = [one for one in self.masters if one is not None]
         self.optimizer = nc.FusedAdam([{"params": own}], **options)
         starts = [start for _, start in pairs]
-        group = mesh.get_group()
         zero.fuse(self.optimizer, self.weights, self.masters, starts, group, **fuse_options)
 
     def step(self, gradients):

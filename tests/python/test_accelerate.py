@@ -7,10 +7,11 @@ import os
 from unittest import mock
 
 import pytest
+import torch
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, build, build_plain, same, shard, train
+from models import DEVICES, GATHERS, build, build_plain, loss_of, same, shard, train
 from narrowcast.tensor import dtensors
 
 pytest.importorskip("accelerate", reason="accelerate is not installed")
@@ -69,3 +70,39 @@ def trained(mesh, format):
 @pytest.mark.parametrize("weights", [GATHERS[-1], None])
 def test_fsdp2(weights, device):
     ranks.run(2, device, trained, weights)
+
+
+def offloaded(model, **options):
+    """What a model computes whose weights are on meta between its forwards."""
+    from accelerate import cpu_offload
+
+    cpu_offload(model, execution_device=DEVICES[-1], **options)
+    assert all(p.is_meta for p in model.parameters())
+    with torch.no_grad():
+        loss = loss_of(model, 0, DEVICES[-1])
+    assert all(p.is_meta for p in model.parameters())
+    return loss
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_offloading(format, trainable):
+    model = build(format, trainable=trainable)
+    with torch.no_grad():
+        expected = loss_of(build(format, trainable=trainable).to(DEVICES[-1]), 0, DEVICES[-1])
+    options = {"state_dict": model.state_dict(keep_vars=True)} if trainable else {}
+    assert same(offloaded(model, **options), expected)
+
+
+def test_masters_that_are_offloaded():
+    """By model.state_dict(): values, of which accelerate does not say which format they are in."""
+    with pytest.raises(TypeError, match=r"state_dict=model\.state_dict\(keep_vars=True\)"):
+        offloaded(build(GATHERS[0]))
+
+
+def test_offloading_to_files(tmp_path):
+    from accelerate import disk_offload
+
+    for dtype, words in ((torch.float32, "numpy"), (torch.bfloat16, "view as torch.int16 is not")):
+        model = build(GATHERS[0], dtype=dtype, trainable=False)
+        with pytest.raises(NotImplementedError, match=rf"{words}.* dequantize\(\)"):
+            disk_offload(model, tmp_path, execution_device="cpu")

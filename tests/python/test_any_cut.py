@@ -17,7 +17,6 @@ from any_cut_models import (
     CUT_WITHIN_BLOCKS,
     build,
     by_pass,
-    gathered,
     ranks_part,
     sharded,
     train_both,
@@ -131,29 +130,6 @@ def what_a_shard_cannot_do(mesh, format):
 
 def test_what_a_shard_cannot_do(device):
     ranks.run(2, device, what_a_shard_cannot_do, by_pass(32))
-
-
-def missing_gradient(mesh, format):
-    """On one rank alone: all raise, and go on from the masters as they are."""
-    model = sharded(build(format, mesh.device_type), mesh)
-    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
-    x = torch.ones(3, 64, device=mesh.device_type)
-    model(x).sum().backward()
-    if mesh.get_local_rank() == 1:
-        model.up.weight.grad = None
-    with pytest.raises(RuntimeError, match=r"some ranks had a gradient.*Every rank raises"):
-        optimizer.step()
-        optimizer.step()  # in which the ranks of GPUs hear of it
-    model(x)
-    model.unshard()
-    weight = copy.deepcopy(model.up.weight)
-    model.reshard()
-    master = torch.cat(gathered(model.up.weight.to_local().master, mesh))
-    assert_same(weight, nc.quantize(master, format), BUFFERS, "up")
-
-
-def test_missing_gradient(device):
-    ranks.run(2, device, missing_gradient, by_pass(32))
 
 
 def summarized(mesh, format):

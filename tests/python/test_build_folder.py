@@ -3,6 +3,7 @@ that are no files.
 """
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -143,6 +144,19 @@ def test_what_cannot_be_printed(tmp_path):
             == "narrowcast: standard output: No space left on device\n"
         )
         assert check.returncode == 1
+
+
+def test_what_cannot_be_written(tmp_path):
+    """A limit stands for a full disk: no file takes a byte."""
+    command = "build", write(tmp_path, "mine"), "-o", tmp_path / "out", *QUICK
+    build = python("-m", "narrowcast", *command, preexec_fn=without_files)
+    error = build.communicate(timeout=120)[1]
+    assert error.endswith(f" or a file in {tmp_path / 'out'}: File too large\n")
+    assert build.returncode == 1
+
+
+def without_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def test_a_spec_of_any_name_and_bytes(tmp_path, capsys):

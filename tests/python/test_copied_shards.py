@@ -66,13 +66,12 @@ def test_a_part_was_gathered_first(format, device):
 
 
 def written_and_saved(mesh, format):
-    """One rank writes, all make bytes, and the optimizer's state is saved before its first step."""
+    """Ranks write and make bytes, and the optimizer's state is saved before its first step."""
     model = model_for(mesh, format, None)
     optimizer = nc.FusedAdam(model.parameters())
     optimizer.make_state()
     weight = model[0].weight
-    if mesh.get_local_rank() == 0:
-        weight.detach().to_local().fill_(3.0)
+    weight.detach().to_local().fill_(3.0 - mesh.get_local_rank())
     model[0].unshard()
     model[0].reshard()
     saved = optimizer.state_dict()["state"][0]

@@ -117,6 +117,29 @@ def test_a_captured_step(products):
     assert all(map(same, values(model), values(other)))
 
 
+@pytest.mark.parametrize("eager_first", [True, False])
+def test_a_cast_of_a_capture_is_its_own(eager_first):
+    """Layers of one input and stream, inside and outside of a capture: each casts for itself."""
+    inside, outside = (
+        nc.convert(nn.Linear(256, 64).cuda(), "fp8_e4m3", products="scaled") for _ in range(2)
+    )
+    x, later = (one.clone() for one in inputs()[:2].float())
+    expected = inside(later), outside(x.clone())
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        if eager_first:
+            got = outside(x)
+        with torch.cuda.graph(graph, stream=stream):
+            captured_output = inside(x)
+        if not eager_first:
+            got = outside(x)
+        x.copy_(later)
+        graph.replay()
+    stream.synchronize()
+    assert same(captured_output, expected[0]) and same(got, expected[1])
+
+
 def test_random_gradients_in_a_capture():
     """The seed of a replay would be the one of the capture."""
     model, x = build("nvfp4", "scaled"), inputs()[0]

@@ -42,6 +42,22 @@ def test_demo(demo, tmp_path):
         assert gathered == sorted(gathered, reverse=True)
 
 
+def test_make_demo_builds_what_it_trains(demo):
+    formats = {options[1] for options in demo.RUNS.values()} - {demo.PLAIN}
+    command = ["make", "-C", str(EXAMPLES.parent), "--dry-run", "demo", "VENV=none"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f'-DNARROWCAST_BUILD_FORMATS="{";".join(sorted(formats))}"' in shown
+
+
+def test_a_build_of_some_formats_refuses_a_name_that_is_none(tmp_path):
+    off = [f"-DNARROWCAST_{part}=OFF" for part in ("BINDINGS", "TESTS", "CODEGEN", "CUDA")]
+    command = ["cmake", "-S", EXAMPLES.parent, "-B", tmp_path, *off]
+    command += ["-DNARROWCAST_BUILD_FORMATS=nvfp4;mxfp8"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0
+    assert "NARROWCAST_BUILD_FORMATS names mxfp8" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("distance", "near"),
     [(0.0, True), (-0.01, True), (0.5, False), (-0.5, False), (float("nan"), False)],

@@ -67,13 +67,13 @@ def alone(mesh):
 
 
 def written(mesh, format, first):
-    """One rank alone writes to its experts: all make bytes of one amax in the next forward."""
+    """Ranks write to their experts: all make bytes of one amax in the next forward."""
     model = build(mesh, format, OverExperts(), first)
     whole = nc.convert(build_plain(format), format)
     with torch.no_grad():
-        if mesh.get_local_rank() == 1:
-            model.experts.up.to_local()[1].fill_(3.0)
-        whole.experts.up[3].fill_(3.0)
+        model.experts.up.to_local()[1].fill_(2.0 + mesh.get_local_rank())
+        for rank in range(mesh.size()):
+            whole.experts.up[2 * rank + 1].fill_(2.0 + rank)
         x = batch(format, 0, 0)
         torch.testing.assert_close(model(x), whole(x))
     assert_part(model.experts.up, whole.experts.up, ("rowwise_data", "amax"), format)
@@ -153,7 +153,7 @@ def sharded(mesh, folder):
         model = build(grid["over"], format, OverExperts(), True)
         model = shard(model, grid, shard_placement_fn=lambda p: Shard(1) if p.dim() > 2 else None)
         train(model, whole, format, rank)
-        lone_write(grid, format)
+        written_shards(grid, format)
         saved(grid, format, f"{folder}/{format}")
 
 
@@ -163,8 +163,8 @@ def shard(model, grid, **options):
     return fully_shard(model, mesh=grid._flatten() if grid.ndim > 1 else grid, **options)
 
 
-def lone_write(grid, format):
-    """The amax is that of all four parts, whichever rank writes."""
+def written_shards(grid, format):
+    """The amax is that of all four parts."""
     whole = nc.convert(build_plain(format), format)
     model = shard(build(grid["over"], format, OverExperts(), True), grid)
     x = batch(format, 0, dist.get_rank())
@@ -172,9 +172,9 @@ def lone_write(grid, format):
     model.reshard()
     model.experts.reshard()
     with torch.no_grad():
-        if dist.get_rank() == 3:
-            model.experts.up.to_local().fill_(3.0)
-        whole.experts.up[3].fill_(3.0)
+        model.experts.up.to_local().fill_(2.0 + dist.get_rank())
+        for rank in range(dist.get_world_size()):  # experts over two ranks, and then over shards
+            whole.experts.up[2 * (rank % 2) + rank // 2].fill_(2.0 + rank)
         torch.testing.assert_close(model(x), whole(x))
 
 

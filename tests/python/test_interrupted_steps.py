@@ -14,14 +14,7 @@ from interrupting import Interrupt, interrupted_at
 from models import GATHERS, Model, assert_quantized, local_rows, loss_of, one_of_each, same, shard
 
 TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
-SPANNING = [
-    name for name in GATHERS if nc.format(name).tensor_amax and not nc.format(name).is_delayed
-]
-# A rank that is interrupted there is outside of its step, or within a collective of another kind.
-OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py", "fsdp/agreement.py")
-# With delayed scaling also where ranks agree upon what was written.
-AGREEING = ("tensor/casting.py", "tensor/master.py", "tensor/store.py", "tensor/dtensors.py")
-DELAYED = [name for name in nc.formats() if nc.format(name).is_delayed]
+SPANNING = [name for name in GATHERS if nc.format(name).tensor_amax]
 
 
 def small_model(format, device):
@@ -116,57 +109,46 @@ def test_real_signals(format, device):
     assert set(done) == {True, False}
 
 
-def interrupted_rank(mesh, format, lines=40, skipped=OUTSIDE):
-    """One rank's step is interrupted. The other hears of it and waits for nobody; what both have
-    then is made bytes of by the next forward, from one amax.
+def interrupted_ranks(mesh, format):
+    """A step of all ranks is interrupted at one line after another: the ranks have done it or not
+    begun it, and the next forward has bytes of one amax.
     """
-    device, heard = mesh.device_type, 0
+    device, line, every = mesh.device_type, 0, []
     model = shard(small_model(format, device), mesh, reshard_after_forward=True)
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
-    loss_of(model, 0, device).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-    def is_outside(frame):
-        return frame.f_code.co_filename.endswith(skipped)
-
-    def step(line):
-        """Whether it raised, because of rank 1."""
-        try:
-            if line is None or mesh.get_local_rank() == 0:
-                optimizer.step()
-            else:
-                assert interrupted_at(line, optimizer.step, is_outside)
-        except RuntimeError as error:
-            assert "rank 1 could not take its part" in str(error)
-            return True
-        return False
-
-    for line in range(lines):
+    while not every or every[-1][0]:
         loss_of(model, line, device).backward()
-        heard += step(line)
-        if device == "cuda":
-            heard += step(None)  # a GPU's ranks hear of it then
+        if line % 2:
+            with torch.no_grad():
+                model.head.weight.copy_(1.5 * model.head.weight)
+        if line == 0:
+            optimizer.step()
+        before = [value(p.to_local()).clone() for p in model.parameters()]
+        hit = interrupted_at(line, optimizer.step)
+        after = [value(p.to_local()) for p in model.parameters()]
+        moved = {not same(one, other) for one, other in zip(before, after, strict=True)}
+        assert len(moved) == 1, line
+        every.append((hit, *moved))
         optimizer.zero_grad()
         with torch.no_grad():
             loss_of(model, line, device)
         for name, p in model.named_parameters():
-            if isinstance(p.to_local(), nc.QuantizedTensor):
-                whole = nc.quantize(p.full_tensor().float().cpu(), format)
-                local = p.to_local()
-                assert same(local.amax, whole.amax), (name, line)
-                assert same(local.dequantize(), local_rows(whole.dequantize(), p, mesh)), name
-    return heard
+            local = p.to_local()
+            if not isinstance(local, nc.QuantizedTensor):
+                continue
+            if local.history is not None:
+                assert_quantized(local.detach().cpu(), local.master.cpu(), name)
+                continue
+            whole = nc.quantize(p.full_tensor().float().cpu(), format)
+            assert same(local.amax, whole.amax), (name, line)
+            assert same(local.dequantize(), local_rows(whole.dequantize(), p, mesh)), name
+        line += 1
+    return every
 
 
 @pytest.mark.parametrize("spanning", SPANNING)
-def test_on_one_rank(spanning, device):
-    heard = ranks.run(2, device, interrupted_rank, spanning)
-    assert heard[0] > 20
-
-
-@pytest.mark.parametrize("delayed", DELAYED)
-def test_on_one_rank_before_it_agrees(delayed, device):
-    """It takes its part in the others' agreement too, though it has agreed in the last step."""
-    heard = ranks.run(2, device, interrupted_rank, delayed, 6, OUTSIDE + AGREEING)
-    assert heard[0] == 6
+def test_on_all_ranks(spanning, device):
+    every, other = ranks.run(2, device, interrupted_ranks, spanning)
+    assert every == other
+    assert len(every) > 20
+    assert {moved for hit, moved in every if hit} == {True, False}

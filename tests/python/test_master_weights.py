@@ -186,6 +186,10 @@ def test_shards_of_codes(format, device):
     target = torch.zeros(64 * 128 * bits // 8, dtype=torch.uint8, device=device)
     nc.quantize_master_weights([weight], [2 * value], [0], None, [target])
     assert same(target, weight.rowwise_data.view(-1))
+    with torch.inference_mode():
+        other = torch.zeros_like(target)
+    nc.quantize_master_weights([weight], [2 * value], [0], None, [other])
+    assert same(other, weight.rowwise_data.view(-1))
     with pytest.raises(ValueError, match=f"a uint8 tensor of {target.numel()} bytes"):
         nc.quantize_master_weights([weight], [value], [0], None, [target[1:]])
     with pytest.raises(ValueError, match="2 fsdp_shard_model_weights for 1 weights"):

@@ -7,10 +7,7 @@ import torch.distributed as dist
 import flat
 import narrowcast as nc
 import ranks
-from narrowcast.tensor import casting
-
-# Integers: whether a rank has failed, which list of weights it is, and which call.
-HEADER = 1 + 2 + 2
+from narrowcast.ranks import reduction
 
 
 def count_reductions(mesh, name, cuts):
@@ -19,14 +16,18 @@ def count_reductions(mesh, name, cuts):
     weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(3)]
     master, start = flat.shards(value.to(mesh.device_type), cuts, mesh.get_local_rank())
     arguments = weights, [master] * 3, [start] * 3, mesh.get_group()
-    nc.quantize_master_weights(*arguments)
-    counted, reduce = [], casting.reduce_over
+    counted, all_reduce = [], reduction._all_reduce
 
-    def counting(tensor, group):
-        counted.append(tensor.numel())
-        reduce(tensor, group)
+    def counting(words, group):
+        begin = all_reduce(words, group)
+        return lambda: counted.append(words.numel()) or begin()
 
-    casting.reduce_over = counting
+    reduction._all_reduce = counting
+    try:
+        nc.quantize_master_weights(*arguments)
+    finally:
+        reduction._all_reduce = all_reduce
+    counted.clear()
     everything = {
         what: getattr(dist, what) for what in ("all_reduce", "all_gather", "all_gather_object")
     }
@@ -35,7 +36,6 @@ def count_reductions(mesh, name, cuts):
     try:
         nc.quantize_master_weights(*arguments)
     finally:
-        casting.reduce_over = reduce
         for what, function in everything.items():
             setattr(dist, what, function)
     assert flat.gather(weights[2], nc.quantize(value.to(mesh.device_type), name))
@@ -46,7 +46,7 @@ def test_cuts_of_whole_blocks_reduce_amaxes_of_tensors_alone(format, device):
     row = nc.format(format).row_step * 64
     counted = ranks.run(2, device, count_reductions, format, [0, row, 512 * 64])
     spans = nc.format(format).tensor_amax
-    assert counted == [[HEADER + 3] if spans else []] * 2
+    assert counted == [[3] if spans else []] * 2
 
 
 def test_cuts_of_blocks_reduce_once(format, device):
@@ -59,7 +59,7 @@ def test_cuts_of_blocks_reduce_once(format, device):
     (most,) = counted[0]
     assert counted == [[most]] * 2
     # Amaxes of a row of blocks, and values of the two rows that a cut is between.
-    assert most <= HEADER + 3 * (1 + 2 * 64 + 2 * 64)
+    assert most <= 3 * (1 + 2 * 64 + 2 * 64)
 
 
 def count_launches(mesh, name):

@@ -1,5 +1,5 @@
-"""What goes wrong with Megatron on one rank alone, or between saving and loading: an error on every
-rank, which says what it is. And what Megatron's users do to a model that is wrapped already.
+"""What goes wrong with Megatron where ranks are made otherwise, or between saving and loading: an
+error, which says what it is. And what Megatron's users do to a model that is wrapped already.
 """
 
 import pytest
@@ -90,27 +90,25 @@ def test_recipes_that_differ(payload, words):
         assert said.startswith("DisagreementError") and words in said, said
 
 
-def loads_on_one_rank(mesh, kind, path):
+def loads_damaged(mesh, kind, path):
     with mt.megatron_on_cpu():
         saved = mt.Run(FORMAT)
         saved.feed(0)
         saving.save(saved, path, kind)
         other = mt.Run(FORMAT, seed=1)
         loaded = dist_checkpointing.load(saving._sharded(other, kind, True), path)
-        if mesh.get_local_rank() == 1:
-            del loaded["optimizer"]["optimizer"]["param_groups"]
+        del loaded["optimizer"]["optimizer"]["param_groups"]
         return error_of(other.optimizer.load_state_dict, loaded["optimizer"])
 
 
 @pytest.mark.parametrize("kind", ["fully_reshardable", *BY_PLACE])
-def test_a_state_that_one_rank_cannot_load(kind, tmp_path):
-    other, own = ranks.run(2, "cpu", loads_on_one_rank, kind, str(tmp_path / "checkpoint"))
-    assert own.startswith("KeyError")
-    assert other.startswith("DisagreementError: load_state_dict failed on rank 1"), other
+def test_a_state_that_cannot_be_loaded(kind, tmp_path):
+    for said in ranks.run(2, "cpu", loads_damaged, kind, str(tmp_path / "checkpoint")):
+        assert said.startswith("KeyError")
 
 
 def scattered(mesh, path):
-    """What the first rank reads is wrong, of which the others know nothing."""
+    """What the first rank, which is alone here, reads is wrong: an error before it is scattered."""
     with mt.megatron_on_cpu():
         run, said = mt.Run(FORMAT), []
         run.feed(0)
@@ -119,21 +117,18 @@ def scattered(mesh, path):
         (kind,) = part.gbuf_ranges[0]
         load = part.load_parameter_state_from_dp_zero
         for wrong in (None, torch.zeros(size - 1), torch.zeros(size, dtype=torch.float64)):
-            damaged = state and {**state, 0: {kind: {**state[0][kind], "exp_avg": wrong}}}
+            damaged = {**state, 0: {kind: {**state[0][kind], "exp_avg": wrong}}}
             said.append(error_of(load, damaged))
         said.append(error_of(part.load_parameter_state, f"{path}/none"))
         return said, error_of(load, state)
 
 
 def test_a_state_that_the_first_rank_cannot_scatter(tmp_path):
-    (own, no_error), (others, nor_here) = ranks.run(2, "cpu", scattered, str(tmp_path))
-    for one, other, what in zip(
-        own, others, ["missing", "torch.float32", "64", "none"], strict=True
-    ):
-        assert what in one and other.startswith("DisagreementError: load_parameter_state"), other
-        assert "failed on rank 0" in other and one in other
-    assert own[0].startswith("ValueError: param, exp_avg, exp_avg_sq of buffer 0 are ")
-    assert no_error is nor_here is None
+    ((said, no_error),) = ranks.run(1, "cpu", scattered, str(tmp_path))
+    for one, what in zip(said, ["missing", "torch.float32", "64", "none"], strict=True):
+        assert what in one
+    assert said[0].startswith("ValueError: param, exp_avg, exp_avg_sq of buffer 0 are ")
+    assert no_error is None
 
 
 def two_dtypes(mesh):

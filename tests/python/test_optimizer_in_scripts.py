@@ -3,6 +3,8 @@ step, state that is asked for early, habits of training loops.
 """
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -147,3 +149,14 @@ def test_torchs_optimizers_are_told_of_fused_adam(format, kind, foreach):
     with pytest.raises(NotImplementedError, match=r"optimizer of such weights is nc\.FusedAdam"):
         train(model, optimizer, 1)
     assert_same(model.head.weight.detach(), before)
+
+
+def test_a_torch_that_asks_for_state_otherwise():
+    """torch.distributed.checkpoint's step that is none is known by its function: where that has
+    another name, it is an error at once, and no real step later.
+    """
+    other = "import torch.distributed.checkpoint.state_dict as asks; del asks._init_optim_state"
+    words = [sys.executable, "-c", f"{other}; import narrowcast"]
+    answer = subprocess.run(words, capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert "cannot import name '_init_optim_state'" in answer.stderr

@@ -149,3 +149,20 @@ def test_frozen_parameters_may_be_missing(format):
     optimizer.load_state_dict({**saved, "state": {}})
     optimizer.load_state_dict({**saved, "state": {"another": saved["state"][0]}})
     assert optimizer.state[layer.weight]["step"] == 0
+
+
+def test_an_empty_entry_is_no_state(format):
+    """Looking at `optimizer.state[p]` of a frozen parameter leaves one. torch's optimizers load it;
+    a parameter that has state here and is trained needs some there.
+    """
+    model = nc.convert(nn.Sequential(nn.Linear(96, 96), nn.Linear(96, 96)), format)
+    model[0].requires_grad_(False)
+    optimizer = stepped(model)
+    assert not optimizer.state[model[0].weight]
+    saved = optimizer.state_dict()
+    assert saved["state"][0] == {}
+    optimizer.load_state_dict(saved)
+    nc.FusedAdam(model.parameters()).load_state_dict(saved)
+    saved["state"][2] = {}
+    with pytest.raises(ValueError, match="no state for"):
+        optimizer.load_state_dict(saved)

@@ -1,4 +1,6 @@
-"""The README's example runs as it stands, and for a format of each way of gathering."""
+"""The README's example runs as it stands, and for a format of each way of gathering; its picture
+shows the formats' facts; the files that it names are there.
+"""
 
 import os
 import re
@@ -10,7 +12,8 @@ import pytest
 
 from models import one_of_each
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 MODEL = """
 import torch
 from torch import nn
@@ -57,3 +60,18 @@ def test_example(name, tmp_path):
         [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_picture_shows_the_facts(tmp_path):
+    drawn = tmp_path / "overview.svg"
+    command = [sys.executable, str(ROOT / "tools" / "draw_overview.py"), str(drawn)]
+    subprocess.run(command, check=True, timeout=300)
+    committed = (ROOT / "docs" / "overview.svg").read_text(encoding="utf-8")
+    assert committed == drawn.read_text(encoding="utf-8"), "run `python tools/draw_overview.py`"
+
+
+def test_files_that_it_names_are_there():
+    named = re.findall(r"`((?:\w+/)+[\w.]*)`", README.read_text(encoding="utf-8"))
+    assert len(named) > 8
+    roots = (ROOT, ROOT / "bindings" / "python" / "narrowcast")
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []

@@ -161,23 +161,6 @@ def test_what_cannot_be_seen_names_the_option():
         assert "recompute=True" in message
 
 
-def disagree(mesh, format):
-    """One rank alone checkpoints: payloads would differ in size."""
-    model = build(format)
-    model.reentrant = False if mesh.get_rank() == 1 else None
-    model = shard(model, mesh, reshard_after_forward=True)
-    loss_of(model, 0)
-
-
-def test_ranks_that_disagree():
-    answers = ranks.errors(2, "cpu", disagree, BY_PASS)
-    assert len(set(answers)) == 1
-    kind, message = answers[0]
-    assert kind == "DisagreementError"
-    assert "rank 1 has" in message
-    assert "within a checkpoint" in message
-
-
 def test_the_option():
     with pytest.raises(ValueError, match='recompute is True, False or "auto"'):
         nc.convert(nn.Linear(64, 64), BY_PASS, recompute="yes")

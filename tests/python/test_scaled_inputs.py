@@ -2,11 +2,15 @@
 that see it. And inputs and gradients whose memory is not their values.
 """
 
+import os
+import signal
 import threading
+import time
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import narrowcast as nc
@@ -68,6 +72,26 @@ def test_one_cast_under_autocast(format):
     assert all(map(same, kept, negated)) and unconverted[0].data_ptr() != negated[0].data_ptr()
 
 
+def test_an_input_of_another_size(format):
+    """Its memory and strides may stay, and with rows of zeros it has as many as before."""
+    one, other, x = scaled.layer(format), scaled.layer(format), torch.randn(8, 96)
+    one(x)
+    x.data = x.data[:7]
+    assert all(map(same, saved_by(lambda: other(x)), saved_by(lambda: other(x.clone()))))
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(4)], ids=["whole", "a view"])
+def test_a_parameter_that_was_stepped(format, device, part):
+    """Torch counts no writes of its fused optimizers."""
+    one, other = scaled.layer(format, device), scaled.layer(format, device)
+    parameter = nn.Parameter(torch.randn(8, 96, device=device))
+    parameter.grad = torch.ones_like(parameter)
+    x = parameter if part == slice(None) else parameter[part]
+    one(x)
+    torch.optim.AdamW([parameter], lr=1.0, fused=True).step()
+    assert same(other(x), other(x.detach().clone()))
+
+
 def test_a_cast_is_forgotten(format):
     """Nothing is kept of an input after its backward."""
     from narrowcast import _C
@@ -97,6 +121,33 @@ def test_threads(format):
         thread.join(timeout=120)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_fork_during_a_cast(format):
+    """No lock is held during a cast: a child that another thread's cast was forked in can cast."""
+    layer, large = scaled.layer(format), torch.randn(20000, 96)
+    done = threading.Event()
+
+    def cast():
+        while not done.is_set():
+            layer(large)
+
+    thread = threading.Thread(target=cast, daemon=True)
+    thread.start()
+    children = []
+    for _ in range(5):
+        time.sleep(0.05)
+        if (child := os.fork()) == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends a child that hangs
+            torch.set_num_threads(1)
+            layer(torch.ones(1, 96))
+            os._exit(0)
+        children.append(child)
+    done.set()
+    thread.join()
+    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
 
 
 # ---- values that are not in a tensor's memory as they are ----
@@ -167,6 +218,24 @@ def test_nested_inputs(format):
     for out, gradient in outputs:
         assert same(torch.cat([out[0, :3], out[1]]), expected)
         torch.testing.assert_close(gradient, x.sum(0).expand(64, -1))
+
+
+def freed(tensor):
+    """The same without its memory, and not contiguous."""
+    other = tensor.clone().t().contiguous().t()
+    other.untyped_storage().resize_(0)
+    return other
+
+
+def test_freed_memory(format):
+    layer, x = scaled.layer(format), torch.randn(8, 96)
+    with pytest.raises(ValueError, match="input or gradient has been freed"):
+        layer(freed(x))
+    with pytest.raises(ValueError, match="input or gradient has been freed"), torch.no_grad():
+        layer(freed(x))
+    out = Same.apply(layer(x), freed)
+    with pytest.raises(RuntimeError, match="input or gradient has been freed"):
+        out.backward(torch.ones_like(out))
 
 
 def test_an_input_without_memory(format):

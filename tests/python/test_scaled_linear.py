@@ -117,6 +117,15 @@ def test_a_bias(format, device):
     assert same(with_bias, plain + layer.bias)
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_bias_elsewhere(format, device, gradients):
+    """As with plain weights, an error."""
+    layer = scaled.layer(format, device)
+    bias = torch.zeros(64, device="meta")
+    with torch.set_grad_enabled(gradients), pytest.raises(TypeError, match="bias is Float on meta"):
+        F.linear(torch.randn(5, 96, device=device), layer.weight, bias)
+
+
 def test_autocast(format, device):
     """As F.linear: the product is in autocast's dtype, the gradients in those of their tensors."""
     layer = scaled.layer(format, device)
@@ -204,10 +213,17 @@ def test_partners_that_are_others_now(monkeypatch):
         partner = nc.format(name).products.input
         if partner == name:
             continue
+        layer = nc.convert(torch.nn.Linear(128, 128), name, products="scaled")
+        saved = pickle.dumps(layer.weight)
         monkeypatch.setitem(nc.registry._formats, partner, nc.format("int8_block32"))
         with pytest.raises(ValueError, match=f"{name} was built when .*: build it again"):
             nc.convert(torch.nn.Linear(128, 128), name, products="scaled")
+        with pytest.raises(ValueError, match=f"'weight'.*{name} was built when .*: build it again"):
+            pickle.loads(saved)
         nc.convert(torch.nn.Linear(128, 128), name)
+        monkeypatch.delitem(nc.registry._formats, partner)
+        with pytest.raises(ValueError, match=f"'weight': products=.*casts inputs to {partner} and"):
+            pickle.loads(saved)
         monkeypatch.undo()
     for name in able:
         nc.convert(torch.nn.Linear(128, 128), name, products="scaled")

@@ -58,14 +58,14 @@ def alone(mesh):
 
 
 def written(mesh, format, first):
-    """One rank alone writes: all make bytes of the amax of all, when the model is next called."""
+    """All write, and make bytes of the amax of all, when the model is next called."""
     model = build(mesh, format, converted_first=first)
     whole = nc.convert(build_plain(format), format)
     with torch.no_grad():
-        if mesh.get_local_rank() == 1:
-            model.up.weight.to_local()[:32].fill_(3.0)
-        begin = width_of(format)
-        whole.up.weight[begin : begin + 32].fill_(3.0)
+        model.up.weight.to_local()[:32].fill_(2.0 + mesh.get_local_rank())
+        for rank in range(mesh.size()):
+            begin = rank * width_of(format)
+            whole.up.weight[begin : begin + 32].fill_(2.0 + rank)
         torch.testing.assert_close(model(batch(format, 0)), whole(batch(format, 0)))
     assert_part(model.up.weight, whole.up.weight, EVERY, format)
     for one in (model, whole):

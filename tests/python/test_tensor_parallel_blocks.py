@@ -1,5 +1,5 @@
 """Models of several blocks whose weights are cut by tensor parallelism: compiled, copied, taken out
-of lists. What one rank writes is in the next forward of all.
+of lists. What ranks write is in the next forward.
 """
 
 import copy
@@ -34,7 +34,7 @@ def compiled(mesh, format):
 
 
 def blocks_compiled(mesh, format):
-    """As torchtitan does, with checkpointing: agreements about writes are outside of graphs, and in
+    """As torchtitan does, with checkpointing: casts of written parts are outside of graphs, and in
     no forward that a backward runs again.
     """
     model = nn.Sequential(build_plain(format), build_plain(format))
@@ -104,11 +104,11 @@ def in_a_list(mesh, format):
 
 
 def assert_copies_agree(mesh, model, x, direct=True):
-    """A rank's write is in the next forward of all. `direct`: of a layer by itself, too."""
+    """A write is in the next forward of all. `direct`: of a layer by itself, too."""
     before = model(x)
+    scale = 1.0 + mesh.get_local_rank()
     with torch.no_grad():
-        if mesh.get_local_rank() == 1:
-            model[1].up.weight.to_local().fill_(before.abs().max().item())
+        model[1].up.weight.to_local().fill_(scale * before.abs().max().item())
     after = model(x)
     assert not same(before, after)
     parts = [torch.empty_like(after) for _ in range(mesh.size())]
@@ -118,8 +118,7 @@ def assert_copies_agree(mesh, model, x, direct=True):
         return
     inner = model[0].up(x)  # called by itself
     with torch.no_grad():
-        if mesh.get_local_rank() == 0:
-            model[0].up.weight.to_local().fill_(inner.abs().max().item() + 1)
+        model[0].up.weight.to_local().fill_(scale * inner.abs().max().item() + 1)
     assert not same(model[0].up(x), inner)
 
 

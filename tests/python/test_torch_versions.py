@@ -141,7 +141,6 @@ def groups(mesh, format):
     assert all(torch_names.groups_of_tree(group) == found for group in found)
     assert [len(torch_names.quantized(group)) for group in found] == [2, 1]
     assert torch_names.managed(model[1].weight)[0] is found[0]
-    assert [torch_names.forward_root(torch_names.tree_of(group)) for group in found] == [None, None]
 
 
 def test_groups_of_a_tree():

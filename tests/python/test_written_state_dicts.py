@@ -7,8 +7,8 @@ import torch
 
 import narrowcast as nc
 import ranks
-from lone_writes import assert_whole, expected_forward, forward, model_for, weights
 from models import same
+from written_models import assert_whole, expected_forward, forward, model_for, weights
 
 WAYS = {
     "zero_": lambda value: value.zero_(),

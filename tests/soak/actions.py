@@ -76,9 +76,8 @@ def _may_reshard(state: State) -> bool:
 
 
 def _write(rng: random.Random, state: State) -> Action:
-    """To the shard of one rank alone."""
+    """To all shards of a weight."""
     facts = {
-        "rank": rng.randrange(state.world),
         "weight": rng.randrange(3),
         "seed": rng.getrandbits(32),
         "size": rng.choice((0.01, 0.1, 3.0)),
@@ -133,37 +132,26 @@ def _trained(rng: random.Random, state: State) -> int:
 
 
 def _take_away(rng: random.Random, state: State, facts: dict, traits: list) -> None:
-    """Gradients that are missing: parameter and rank, None for all ranks. torch's scaler is
-    collective where it has a gradient, so under it none is missing on one rank alone. One parameter
-    always has a gradient: it tells whether a step was done.
+    """Gradients that are missing, on all ranks. One parameter always has a gradient: it tells
+    whether a step was done.
     """
-    missing = {}
-    for one in range(state.count - 1):
-        if one == state.frozen or rng.random() > 0.4:
-            continue
-        alone = "scaler" not in facts and state.world > 1 and rng.random() < 0.6
-        missing[one] = rng.randrange(state.world) if alone else None
-    bad = facts.get("bad")
-    if bad is not None:
-        missing.pop(bad[0], None)
+    bad = facts.get("bad", (None,))[0]
+    missing = [
+        one
+        for one in range(state.count - 1)
+        if one not in (state.frozen, bad) and rng.random() < 0.4
+    ]
     if missing:
         facts["missing"] = missing
-        traits += {
-            "gradients missing on all ranks" if rank is None else "gradients missing on one rank"
-            for rank in missing.values()
-        }
+        traits.append("gradients missing")
 
 
 def _interrupt(rng: random.Random, state: State, facts: dict, traits: list) -> None:
-    """A handler that raises within the step of one rank. The first step of an optimizer compares
-    ranks, a collective of another kind, in which a rank that is gone is waited for. In a step that
-    is collective, the line where it raises is chosen: see interrupts.py.
-    """
-    if not state.has_tables or (state.format.is_delayed and state.world == 1):
+    """A handler that raises within the step: on all ranks at one line, for they run one program."""
+    if not state.has_tables:
         return
-    rank = rng.randrange(state.world)
-    if state.spans or rng.random() < 0.3:
-        facts["interrupt"] = (rank, "line", rng.randrange(70))
+    if state.world > 1 or rng.random() < 0.3:
+        facts["interrupt"] = ("line", rng.randrange(70))
     else:
-        facts["interrupt"] = (rank, "timer", rng.uniform(1e-6, 1e-3))
-    traits.append(f"interrupted at a {facts['interrupt'][1]}")
+        facts["interrupt"] = ("timer", rng.uniform(1e-6, 1e-3))
+    traits.append(f"interrupted at a {facts['interrupt'][0]}")

@@ -5,31 +5,24 @@ import torch.distributed as dist
 
 def unreduced_amax() -> None:
     """Rank 1 casts with the amax of its own shard."""
-    from narrowcast.tensor import casting
+    from narrowcast.ranks import reduction
 
-    reducer = casting.reducer
+    all_reduce = reduction._all_reduce
 
-    def broken(memory, group):
-        begin = reducer(memory, group)
+    def broken(words, group):
+        begin = all_reduce(words, group)
 
         def reduce():
-            before = memory.clone()
+            before = words.clone()
             work = begin()
             if dist.get_rank() == 1:
                 work.wait()
-                memory.copy_(before)
+                words.copy_(before)
             return work
 
         return reduce
 
-    casting.reducer = broken
-
-
-def absent_not_cast() -> None:
-    """A shard without a gradient keeps bytes of an old amax."""
-    from narrowcast.optimizer.reduction import Reduction
-
-    Reduction.cast_absent = lambda self: None
+    reduction._all_reduce = broken
 
 
 def failure_forgotten() -> None:
@@ -79,17 +72,24 @@ def lone_inf() -> None:
 
 
 def lost_rank() -> None:
-    """A rank that cannot come does not say so: the others wait."""
-    from narrowcast.optimizer.launches import Tables
+    """Rank 1 leaves out a step for which the others wait."""
+    from narrowcast import FusedAdam
+    from narrowcast.optimizer import members
 
-    Tables.withdraw = lambda self: None
+    step = FusedAdam._step
+
+    def broken(self, closure):
+        stores = [entry.store for entry in members.entries(self)]
+        is_collective = any(one is not None and one.format.tensor_amax for one in stores)
+        return None if is_collective and dist.get_rank() == 1 else step(self, closure)
+
+    FusedAdam._step = broken
 
 
 FAULTS = {
     one.__name__.replace("_", "-"): one
     for one in (
         unreduced_amax,
-        absent_not_cast,
         failure_forgotten,
         draw_not_loaded,
         lone_inf,

@@ -5,26 +5,19 @@ import signal
 import torch
 
 from interrupting import Interrupt, interrupted_at
+from narrowcast.ranks import reduction
 
-# A rank that is interrupted there is outside of what the others hear of, or within a collective of
-# another kind, and they would wait for it, as in any collective program: no line of these files is
-# chosen where a step is collective, nor what this function calls, with which ranks agree.
-OUTSIDE = ("optimizer/adam.py", "optimizer/observation.py")
-AGREEING = "_agree"
+# Where a rank whose shard is empty runs other lines than the rest: lines there do not count, so
+# that all ranks are interrupted at one place.
+OUTSIDE = ("zero/stale.py", "zero/exchange.py", "tensor/casting.py", "tensor/master.py")
+OUTSIDE += ("tensor/store.py", "tensor/dtensors.py")
 
 
-def at_line(line: int, function, is_collective: bool) -> None:
+def at_line(line: int, function) -> None:
     """Calls a function and raises at the line-th line of narrowcast's that it runs, if it runs so
-    many; those where a collective function cannot be interrupted do not count.
+    many.
     """
-    interrupted_at(line, function, *([_is_outside] if is_collective else []))
-
-
-def _is_outside(frame) -> bool:
-    outside = frame.f_code.co_filename.endswith(OUTSIDE)
-    while frame is not None and not outside:
-        frame, outside = frame.f_back, frame.f_code.co_name == AGREEING
-    return outside
+    interrupted_at(line, function, lambda frame: frame.f_code.co_filename.endswith(OUTSIDE))
 
 
 def by_timer(seconds: float, function) -> None:
@@ -54,19 +47,20 @@ def keep_coming(are_on: bool) -> None:
 
 
 class Network:
-    """In the place of the module `casting`, for the reductions of steps alone: they fail while
-    `is_broken`.
-    """
+    """Makes the reductions of steps, which fail while `is_broken`."""
 
-    def __init__(self, casting):
-        self._casting, self.is_broken = casting, False
+    is_broken = False
 
-    def __getattr__(self, name):
-        return getattr(self._casting, name)
+    def reduction(self, identity, group):
+        """In the place of a Reduction."""
+        all_reduce = reduction._all_reduce
+        reduction._all_reduce = lambda *arguments: self._breakable(all_reduce(*arguments))
+        try:
+            return reduction.Reduction(identity, group)
+        finally:
+            reduction._all_reduce = all_reduce
 
-    def reducer(self, *arguments):
-        begin = self._casting.reducer(*arguments)
-
+    def _breakable(self, begin):
         def reduce():
             if self.is_broken:
                 raise ConnectionError("no network")

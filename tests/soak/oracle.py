@@ -155,36 +155,24 @@ class Oracle:
             if parameter.format is not None:
                 parameter.agree()
 
-    def step(self, gradients, done: list[bool], failed: bool = False, marked=None) -> None:
-        """An update with gradients[parameter][rank], None where one is missing, on the ranks that
-        have done it. `failed`: the reduction has. If a rank has not come, the others know no amax
-        (`marked`: those ranks, if not all that have done it).
+    def step(self, gradients, failed: bool = False) -> None:
+        """An update with gradients[parameter][rank], None where one is missing. `failed`: the
+        reduction has.
         """
-        whole = all(done) or self.world == 1
         for parameter, given in zip(self.parameters, gradients, strict=True):
-            if parameter.is_delayed:  # the step begins with an agreement
+            if parameter.is_delayed:  # the step begins with casts of what was written
                 parameter.agree()
-            moved = [
-                shard
-                for shard, gradient, is_done in zip(parameter.shards, given, done, strict=True)
-                if is_done and gradient is not None
-            ]
+            if given[0] is None:
+                continue
             for shard, gradient in zip(parameter.shards, given, strict=True):
-                if any(shard is one for one in moved):
-                    self._update(parameter, shard, gradient)
+                self._update(parameter, shard, gradient)
             if parameter.format is None:
                 continue
-            if not parameter.spans or self.world == 1:
-                self._cast(parameter, moved, moved)
-            elif not whole:
-                for rank, shard in enumerate(parameter.shards):
-                    if done[rank] if marked is None else rank in marked:
-                        parameter.mark(shard)
-            elif failed:
-                for shard in moved:
+            if failed and parameter.spans:
+                for shard in parameter.shards:
                     parameter.mark(shard)
-            elif moved:
-                self._cast(parameter, parameter.shards, moved)
+            else:
+                self._cast(parameter)
 
     def _update(self, parameter: Parameter, shard: Shard, gradient: np.ndarray) -> None:
         options = self.options[parameter.group]
@@ -196,10 +184,9 @@ class Oracle:
         for part, value in zip(parts, new, strict=True):
             part[...] = value
 
-    def _cast(self, parameter: Parameter, shards: list[Shard], moved: list[Shard]) -> None:
-        """Those with a gradient and those without draw by the last step of their own."""
-        amax = parameter.amax if moved else None
-        for shard in shards:
+    def _cast(self, parameter: Parameter) -> None:
+        amax = parameter.amax
+        for shard in parameter.shards:
             if parameter.is_delayed:
                 shard.history.record(amax)
             parameter.cast(shard, amax, self.draw_of(parameter, shard))

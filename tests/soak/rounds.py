@@ -89,7 +89,7 @@ class Round:
 
     # ---- what actions mean ----
 
-    def _after_step(self, facts: dict, came: list[dict], seen: list):
+    def _after_step(self, facts: dict, came: list[dict], seen: list) -> None:
         gradients = self._gradients(facts, came)
         if facts.get("scaler") is not None:
             self.counts["optimizer steps"] += 1
@@ -97,56 +97,37 @@ class Round:
             bad = not all(np.isfinite(one).all() for one in shards)
             self.oracle.update_scale(bad)
             if bad:
-                return None
-        done = self._done(facts, seen)
+                return
         broken = facts.get("broken", False)
-        everyone = all(done)
         for rank, one in enumerate(came):
-            wanted = None
-            if broken:
-                wanted = "ConnectionError: no network"
-            elif not everyone and self.state.spans and done[rank] and self.setup.device == "cpu":
-                wanted = f"FusedAdam: rank {done.index(False)} could not take its part"
-            error = one["error"]
-            good = error is None if wanted is None else wanted in str(error)
-            self._expect(f"what rank {rank} raised", error if not good else wanted, wanted)
-        marked = None
-        if not everyone and self.state.spans and self.setup.device == "cuda":
-            answers = self.world.ask("hear")
-            wanted = f"FusedAdam: rank {done.index(False)} could not take its part"
-            for rank, answer in enumerate(answers):
-                error = answer["came"]["error"]
-                self._expect(f"rank {rank} heard", wanted in str(error) or error, True)
-            seen, marked = [answer["seen"] for answer in answers], [*range(len(done))]
-        self.oracle.step(gradients, done, broken, marked)
+            wanted = "ConnectionError: no network" if broken else None
+            self._expect(f"what rank {rank} raised", one["error"], wanted)
+        if self._is_done(facts, seen):
+            self.oracle.step(gradients, broken)
+        else:
+            self._learn(seen)
         self.state.has_tables = True
         self.counts["optimizer steps"] += 1
-        self._learn(facts, seen)
-        return seen
 
-    def _done(self, facts: dict, seen: list) -> list[bool]:
-        """Whether each rank has done its step: a signal may come before it or after. The last
-        parameter, which always has a gradient, tells; all others are compared.
+    def _is_done(self, facts: dict, seen: list) -> bool:
+        """Whether all ranks have done the step, or none: a signal may come before it or after. The
+        last parameter, which always has a gradient, tells; all others are compared.
         """
+        if "interrupt" not in facts:
+            return True
         before = [shard.step for shard in self.oracle.parameters[-1].shards]
-        done = [True] * self.state.world
-        if "interrupt" in facts:
-            rank = facts["interrupt"][0]
-            done[rank] = seen[rank][-1]["steps"] == before[rank] + 1
-            self.counts["steps done" if done[rank] else "steps not begun"] += 1
-        return done
+        done = [of_rank[-1]["steps"] - was for of_rank, was in zip(seen, before, strict=True)]
+        self._expect("steps done by the ranks", len(set(done)), 1)
+        self.counts["steps done" if done[0] else "steps not begun"] += 1
+        return done[0] == 1
 
-    def _learn(self, facts: dict, seen: list) -> None:
-        """A signal behind a rank's update may leave the bytes that it has no gradient for as they
-        were, to be made: only the rank knows.
+    def _learn(self, seen: list) -> None:
+        """A step with delayed scaling begins with casts of what was written: only the ranks know
+        whether a signal came before them or after.
         """
-        if "interrupt" not in facts or not self.state.spans:
-            return
-        rank = facts["interrupt"][0]
-        for index in facts.get("missing", {}):
-            parameter = self.oracle.parameters[index]
-            if parameter.spans and seen[rank][index]["is stale"]:
-                parameter.mark(parameter.shards[rank])
+        for index, parameter in enumerate(self.oracle.parameters):
+            if parameter.is_delayed and not any(of_rank[index]["is stale"] for of_rank in seen):
+                parameter.agree()
 
     def _gradients(self, facts: dict, came: list[dict]) -> list[list]:
         """Of each parameter and rank, as one process has them; the ranks have the same."""
@@ -162,11 +143,11 @@ class Round:
             ]
         self._spoil(whole, facts)
         scale = np.float32(self.oracle.scale if facts.get("scaler") else 1)
-        missing, gradients = facts.get("missing", {}), []
+        missing, gradients = facts.get("missing", []), []
         for index, (parameter, one) in enumerate(zip(self.oracle.parameters, whole, strict=True)):
             parts = []
             for rank, shard in enumerate(parameter.shards):
-                absent = one is None or (index in missing and missing[index] in (None, rank))
+                absent = one is None or index in missing
                 part = None if absent else one[shard.rows]
                 parts.append(part)
                 wanted = None if absent else digest(part * scale)
@@ -207,10 +188,10 @@ class Round:
     def _after_write(self, facts: dict, came: list[dict], seen: list) -> None:
         weights = [p for p in self.oracle.parameters if p.format is not None]
         parameter = weights[facts["weight"]]
-        shard = parameter.shards[facts["rank"]]
-        shape = (shard.end - shard.begin, parameter.master.shape[1])
-        if shape[0]:
-            parameter.write(shard, setups.noise(shape, facts["seed"], facts["size"]))
+        whole = setups.noise(parameter.master.shape, facts["seed"], facts["size"])
+        for shard in parameter.shards:
+            if shard.end > shard.begin:
+                parameter.write(shard, whole[shard.rows])
 
     def _after_options(self, facts: dict, came: list[dict], seen: list) -> None:
         self.oracle.options[facts["group"]].update(facts["options"])

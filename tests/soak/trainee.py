@@ -15,12 +15,12 @@ from torch.distributed.tensor import DTensor
 import narrowcast as nc
 import setups
 from interrupts import Network, at_line, by_timer, keep_coming
-from narrowcast.optimizer import reduction
+from narrowcast.optimizer import launches
 from net import build, groups, loss_of
 
 _PARTS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
-_NETWORK = Network(reduction.casting)
-reduction.casting = _NETWORK
+_NETWORK = Network()
+launches.Reduction = _NETWORK.reduction
 
 
 def digest(value) -> str:
@@ -62,7 +62,7 @@ class Trainee:
     # ---- actions ----
 
     def step(self, seed, source, size, missing=(), scaler=None, bad=None, interrupt=None, **other):
-        loss, rank = None, self.mesh.get_local_rank()
+        loss = None
         factor = self.scaler.get_scale() if scaler else 1.0
         if source == "backward":
             value = loss_of(self.model, self.setup, seed)
@@ -72,7 +72,7 @@ class Trainee:
         for index, p in enumerate(self.parameters):
             if source == "drawn" and p.requires_grad:
                 self._give(p, setups.noise(tuple(p.shape), seed + index, size) * factor)
-            if index in missing and missing[index] in (None, rank):
+            if index in missing:
                 p.grad = None
         if bad is not None:
             self._spoil(*bad)
@@ -93,13 +93,13 @@ class Trainee:
             return None
         _NETWORK.is_broken = broken
         try:
-            if interrupt is not None and interrupt[0] == self.mesh.get_local_rank():
-                self._interrupted(*interrupt[1:])
+            if interrupt is not None:
+                self._interrupted(*interrupt)
             else:
                 self.optimizer.step()
             if interrupt is not None and self.setup.device == "cuda":
                 torch.cuda.synchronize()
-        except (nc.consensus.DisagreementError, ConnectionError) as error:
+        except ConnectionError as error:
             return f"{type(error).__name__}: {error}"
         finally:
             _NETWORK.is_broken = False
@@ -109,12 +109,7 @@ class Trainee:
         if way == "timer":
             by_timer(when, self.optimizer.step)
             return
-        spans = nc.format(self.setup.format).tensor_amax
-        at_line(when, self.optimizer.step, is_collective=spans and self.mesh.size() > 1)
-
-    def hear(self):
-        """Ranks of GPUs hear at the next step of one that could not come."""
-        return {"error": self._take(None, None)}
+        at_line(when, self.optimizer.step)
 
     def _give(self, p, whole: np.ndarray) -> None:
         gradient = torch.from_numpy(whole).to(p.dtype)[self._rows(p)].to(self.setup.device)
@@ -130,12 +125,13 @@ class Trainee:
         if rows.start <= row < rows.stop:
             p.grad.to_local()[row - rows.start].fill_(float(value))
 
-    def write(self, rank, weight, seed, size):
-        local = self._quantized()[weight].to_local()
-        if rank == self.mesh.get_local_rank() and local.numel():
+    def write(self, weight, seed, size):
+        p = self._quantized()[weight]
+        local = p.to_local()
+        if local.numel():
             with torch.no_grad():
-                value = torch.from_numpy(setups.noise(tuple(local.shape), seed, size))
-                local.copy_(value.to(self.setup.device))
+                value = torch.from_numpy(setups.noise(tuple(p.shape), seed, size))
+                local.copy_(value[self._rows(p)].to(self.setup.device))
 
     def _quantized(self) -> list[torch.Tensor]:
         return [p for p in self.parameters if isinstance(p.to_local(), nc.QuantizedTensor)]

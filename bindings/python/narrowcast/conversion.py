@@ -69,11 +69,12 @@ def convert(
                 what cannot be cut is then an error here
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
-    fully_shard; then it is collective. Weights that modules share stay shared; by default one that
-    is an nn.Linear's and another module's too (a tied head) is left out, and what the format cannot
-    hold, with a warning. Warns of weights that cannot be cut over all ranks of a default process
-    group, and if a tenth of the elements or more is left out in parameters of three dimensions, or
-    by the default in matrices of modules that are no nn.Linear. nc.summary says what was done.
+    fully_shard; then it is collective. Weights that modules share, or whose memory they share, are
+    one parameter; by default one of an nn.Linear and another module (a tied head) is left out, and
+    what the format cannot hold, with a warning. Warns of weights that cannot be cut over all ranks
+    of a default process group, and if a tenth of the elements or more is left out in parameters of
+    three dimensions, or by the default in matrices of modules that are no nn.Linear. nc.summary
+    says what was done.
 
     An optimizer that was made before goes on with the parameters that it has found, and trains
     nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
@@ -97,7 +98,8 @@ def convert(
     chosen, by_default = selection.chosen(model, filter, parameters)
     weights, others = fitting.storable(chosen, by_default, format)
     is_default = filter is selection.default_filter and parameters is None
-    left = left_out.of(model, {id(weight) for _, weight, _ in chosen}, is_default)
+    taken = {id(getattr(*place)) for *_, places in chosen for place in places}
+    left = left_out.of(model, taken, is_default)
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
@@ -180,7 +182,8 @@ def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.F
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
     """What all ranks must have alike of a weight."""
     kept = "" if options.keeps_master(weight) else ", without a master"
-    return f"{name} in {format.identity} for {options.products} products{kept}"
+    again = "auto" if options.recompute is None else options.recompute
+    return f"{name} in {format.identity} for {options.products} products, recompute={again}{kept}"
 
 
 def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) -> None:
@@ -239,7 +242,7 @@ def _empty_like(
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = casting.settled(local)
+    value = casting.settled(local, name)
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())

@@ -44,7 +44,13 @@ def partners_of(format: registry.Format, products: str) -> tuple[registry.Format
             f'products="scaled": {format.name} names no formats for activations and gradients. '
             f"Use one that does ({', '.join(able)}), or add [products] to its spec"
         )
-    partners = tuple(map(registry.format, (format.products.input, format.products.gradient)))
+    try:
+        partners = tuple(map(registry.format, (format.products.input, format.products.gradient)))
+    except ValueError as error:
+        raise ValueError(
+            f'products="scaled": {format.name} casts inputs to {format.products.input} and '
+            f"gradients to {format.products.gradient}, and {error}"
+        ) from None
     _check_kinds(format, partners)
     return partners
 

@@ -9,11 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _state_dict_utils
 
-from narrowcast import registry
+from narrowcast import state_dicts
 from narrowcast.fsdp import sharding
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors, straddling
-from narrowcast.tensor.master import Master
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor import QuantizedTensor, dtensors, straddling
 from narrowcast.tensor.store import Store
 
 
@@ -28,6 +26,8 @@ def with_bytes(broadcast):
         received = dict(full_state_dict)
         for key in keys:
             value = received[key] if dist.get_rank() == 0 else None
+            if key.endswith(state_dicts.HISTORY):
+                local_state_dict.setdefault(key, torch.empty(0))  # torch gives what is asked for
             target = local_state_dict.get(key)
             is_quantized = isinstance(dtensors.local_of(target), QuantizedTensor)
             bytes = _bytes_of_first(value, device, pg) if is_quantized else None
@@ -43,37 +43,16 @@ def with_bytes(broadcast):
 
 def _bytes_of_first(value, device, pg) -> QuantizedTensor | None:
     """The first rank's weight, on all ranks; None if it sends plain values."""
-    described = [_describe(value) if isinstance(value, QuantizedTensor) else None]
-    dist.broadcast_object_list(described, src=0, group=pg)
-    if described[0] is None:
+    forms = [value.detach().to("meta") if isinstance(value, QuantizedTensor) else None]
+    dist.broadcast_object_list(forms, src=0, group=pg)
+    if forms[0] is None:
         return None
-    there = _device_of(pg or dist.group.WORLD, device)
-    mine = _room(*described[0], there) if value is None else value.detach().to(there)
+    possible = (pg or dist.group.WORLD)._device_types  # where the group can send
+    there = device if device.type in {one.type for one in possible} else possible[0]
+    mine = torch.empty_like(forms[0], device=there) if value is None else value.detach().to(there)
     with torch.no_grad():
         dist.broadcast(mine, src=0, group=pg)
     return mine
-
-
-def _describe(value: QuantizedTensor) -> tuple:
-    """What _room() takes."""
-    store = value._store
-    facts = store.format.name, tuple(value.shape), value.dtype
-    return *facts, store.bytes.usages, store.master is not None
-
-
-def _room(name: str, shape, dtype, usages, has_master: bool, device) -> QuantizedTensor:
-    rows, columns = matrix_shape(shape)
-    bytes = buffers.allocate(registry.format(name), rows, columns, usages, device)
-    value = None
-    if has_master:
-        value = torch.empty(rows, columns, dtype=torch.float32, device=device)
-    return QuantizedTensor(Store(bytes, value if value is None else Master(value)), shape, dtype)
-
-
-def _device_of(pg: dist.ProcessGroup, device: torch.device) -> torch.device:
-    """Where a process group can send, of a model on a device."""
-    possible = pg._device_types
-    return device if device.type in {one.type for one in possible} else possible[0]
 
 
 def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> None:

@@ -8,7 +8,7 @@ from narrowcast.fsdp import torch_names
 from narrowcast.replaced import parameter_like
 from narrowcast.selection import Weight
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.zero import stale
+from narrowcast.zero import empty_shards, stale
 
 
 def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
@@ -30,10 +30,9 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "decoded":
-        stale.cast(
-            (dtensors.local_of(parameter)._store, dtensors.shard_group(parameter))
-            for _, parameter, _ in found
-        )
+        weights = [(one, dtensors.local_of(one)._store) for _, one, _ in found]
+        stale.cast(empty_shards.others(weights))
+        empty_shards.EmptyShards(weights).update()
     for _, parameter, places in found:
         _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
     return model

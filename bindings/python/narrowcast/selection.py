@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
+import torch
 from torch import nn
 
 from narrowcast import experts
 
-# A weight that is to be converted: its name, the parameter, and every place that holds it, as a
-# module and the name of an attribute.
+# A weight that is to be converted: its name, the parameter, and every place that holds it (or one
+# over the same memory), as a module and the name of an attribute.
 Weight = tuple[str, nn.Parameter, list[tuple[nn.Module, str]]]
 Filter = Callable[[str, nn.Module], bool] | str | Iterable[str] | None
 Parameters = Callable[[str, nn.Parameter], bool] | str | Iterable[str] | None
@@ -29,20 +30,23 @@ def chosen(
     a choice that is not the default divides a shared parameter; TypeError for what is no choice.
     """
     by_module, by_name = _module_choice(filter), _parameter_choice(parameters)
-    found: dict[int, Weight] = {}
-    left_out: dict[int, str] = {}
-    explicit: set[int] = set()
+    found: dict[Hashable, Weight] = {}
+    left_out: dict[Hashable, str] = {}
+    explicit: set[Hashable] = set()
     for path, module in model.named_modules():
         wanted = experts.weights_of(module) if by_module(path, module) else []
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            name, key = f"{path}.{attribute}" if path else attribute, id(parameter)
+            name, key = f"{path}.{attribute}" if path else attribute, _identity(parameter)
             named = by_name(name, parameter)
             if not named and attribute not in wanted:
                 left_out.setdefault(key, name)
                 continue
-            found.setdefault(key, (name, parameter, []))[2].append((module, attribute))
+            first, tied, places = found.setdefault(key, (name, parameter, []))
+            if parameter.requires_grad and not tied.requires_grad:
+                found[key] = first, parameter, places
+            places.append((module, attribute))
             if named or filter is not default_filter:
                 explicit.add(key)
     tied = [key for key in found if key in left_out]
@@ -57,10 +61,20 @@ def chosen(
     return [*found.values()], {one[0] for key, one in found.items() if key not in explicit}
 
 
+def _identity(parameter: nn.Parameter) -> Hashable:
+    """Equal for parameters that modules share: one object, or several that look at the same memory
+    in the same way, as `b.weight.data = a.weight.data` leaves them.
+    """
+    value = parameter.detach()
+    if type(value) is not torch.Tensor or value.layout != torch.strided or not value.data_ptr():
+        return id(parameter)
+    return value.data_ptr(), value.dtype, value.shape, value.stride()
+
+
 def _divided(name: str, other: str) -> ValueError:
     return ValueError(
-        f"{name} is the same parameter as {other}, which the filter leaves out. Let the filter "
-        "choose both or neither"
+        f"{name} is the same parameter as {other}, or shares its memory, and the filter leaves "
+        "that out. Let the filter choose both or neither"
     )
 
 

@@ -11,6 +11,8 @@ from narrowcast import _C
 from narrowcast.fsdp import sharding
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
+HISTORY = "._extra_state"  # behind a weight's name: torch's functions look for no attribute of it
+
 
 def attach(model: nn.Module) -> None:
     """Has the state dicts of a model's modules hold the masters of quantized weights, in float32,
@@ -28,8 +30,8 @@ def attach(model: nn.Module) -> None:
 
 def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
     """After module.state_dict(): the master in the place of a weight that has one, and no copy of
-    it. A weight without one stays as it is, for its bytes are all that there is of it; and so does
-    a parameter itself, which keep_vars=True asks for.
+    it; if it is frozen, the history of delayed scaling too. A weight without master stays as it is,
+    for its bytes are all that there is of it; so do parameters, which keep_vars=True asks for.
     """
     for name, parameter in _quantized(module):
         held = state_dict.get(prefix + name)
@@ -39,6 +41,12 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         local = dtensors.local_of(parameter)
         local._store.master.watch()  # a load may fill what is handed out
         state_dict[prefix + name] = dtensors.like(held, local.master.detach())
+        history = local._store.bytes.history
+        if history is not None and not parameter.requires_grad:
+            local._store.notice()
+            # A cast of the master makes the same bytes, unless there were steps; zeros begin anew.
+            has_steps = (history[0] != history[1]) | history[3:].any()
+            state_dict[prefix + name + HISTORY] = torch.where(has_steps, history, 0.0)
 
 
 def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
@@ -55,17 +63,24 @@ def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
 
 
 def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:
-    """Before a load: one that assigns gets quantized tensors of the plain ones to assign. TypeError
-    or ValueError if a value cannot take a weight's place.
+    """Before a load: one that assigns gets quantized tensors of the plain ones to assign; a value
+    that has a history is written here, and by torch after that. TypeError or ValueError if a value
+    cannot take a weight's place.
     """
-    if not local_metadata.get("assign_to_params_buffers", False):
-        return
+    assigns = local_metadata.get("assign_to_params_buffers", False)
     for name, parameter in _quantized(module):
+        history = state_dict.pop(prefix + name + HISTORY, None)
         value = state_dict.get(prefix + name)
-        is_plain = isinstance(value, torch.Tensor) and not _is_quantized(value)
-        if is_plain and value.shape == parameter.shape:  # torch has words for other shapes
+        if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+            continue  # torch has words for other shapes
+        if not _is_quantized(value) and (assigns or history is not None):
             _check(prefix + name, parameter, value)
-            state_dict[prefix + name] = _like(parameter, value.detach())
+            if assigns:
+                state_dict[prefix + name] = parameter = _like(parameter, value.detach())
+            else:
+                dtensors.local_of(parameter).write(dtensors.local_of(value.detach()))
+        if history is not None:
+            dtensors.local_of(parameter)._store.resume(history, None)
 
 
 def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -37,10 +37,10 @@ def _run(command, options: dict) -> bool:
         raise SystemExit(_INTERRUPTED) from None
     except BrokenPipeError:  # whoever reads has read enough
         pass
-    except OSError as error:
-        print(
-            f"narrowcast: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr
-        )
+    except OSError as error:  # it names a file that cannot be opened, and none that is full
+        files = f" or a file in {options['output']}" if "output" in options else ""
+        where = error.filename or f"standard output{files}"
+        print(f"narrowcast: {where}: {error.strerror}", file=sys.stderr)
     return False
 
 

@@ -23,8 +23,8 @@ from narrowcast.fsdp.slots import Slots
 from narrowcast.fsdp.wholes import Wholes
 from narrowcast.ranks import debugging
 from narrowcast.tensor import buffers, dtensors
-from narrowcast.zero import stale
-from narrowcast.zero.empty_shards import EmptyShards
+from narrowcast.tensor.store import Store
+from narrowcast.zero import empty_shards, stale
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -54,7 +54,7 @@ class GroupPlan:
         self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
         self._stores = [member.store for member in self.members]
         shards = map(torch_names.sharded, parameters)
-        self._empty_shards = EmptyShards([*zip(shards, self._stores, strict=True)])
+        self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
         self._has_scales = any(store.format.tensor_amax for store in self._stores)
         self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
         asked = torch_names.asked(group, pipelines.MODULE)
@@ -140,18 +140,16 @@ class GroupPlan:
         if backward:
             pipelines.check(self._stores[0])
             return
+        debugging.compare("the weights of a forward", lambda: _facts(group))
         if not self.start.are_quiet:
-            watch = _C.Watch(self._stores)
-            written = [store for store in self._stores if store.is_stale]
-            if any(store.needs_others for store in written):
+            watch, shards = _C.Watch(self._stores), _shards(group)
+            if any(store.needs_others and store.is_stale for store, _ in shards):
                 groups = torch_names.groups_of_tree(group)
-                stale.cast(shard for one in groups for shard in _shards(one))
-            elif written:
-                stale.cast((store, None) for store in written)
+                shards = [shard for one in groups for shard in _shards(one)]
+            stale.cast(shards)
             self.start.watch(watch)
         if self._empty_shards.ask:
             self._empty_shards.update()
-        debugging.compare("the weights of a forward", lambda: _facts(group))
         if self._outbox.stays and not self._outbox.is_empty:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
             _C.GatherStart.pack_together([plan.start for plan in plans if plan is not None])
@@ -209,23 +207,35 @@ class GroupPlan:
 
 
 def _shards(group) -> list[tuple]:
-    """The stores of a group's shards, each with the process group of those of all ranks."""
-    return [
-        (store, dtensors.shard_group(torch_names.sharded(parameter)))
-        for parameter, store in torch_names.quantized(group)
-    ]
+    """What this rank knows by itself of: the stores of a group's shards, each with the process
+    group of those of all ranks.
+    """
+    every = torch_names.quantized(group)
+    return empty_shards.others((torch_names.sharded(one), store) for one, store in every)
 
 
 def _facts(group) -> list:
-    """What the debug mode compares before a forward's gather."""
+    """What the debug mode compares before a forward's gather: of the weights that it brings how
+    they are gathered, and their tensor-wide scales; of those that are cast with them whether they
+    were written to.
+    """
     return [
-        dtensors.fact(
-            torch_names.sharded(parameter),
-            f"{store.describe()}, whose tensor-wide scale has the digest "
-            f"{debugging.digest_of(buffers.spanning_of(store.bytes))}",
-        )
-        for parameter, store in torch_names.quantized(group)
+        dtensors.fact(torch_names.sharded(parameter), _line(one, store, one is group))
+        for one in torch_names.groups_of_tree(group)
+        for parameter, store in torch_names.quantized(one)
+        if not empty_shards.asks(torch_names.sharded(parameter), store)
     ]
+
+
+def _line(group, store: Store, is_gathered: bool) -> str:
+    line = store.label.name or store.describe()
+    if store.is_stale:
+        return f"{line}, written to"
+    if not is_gathered:
+        return line
+    again = " for both passes" if likeness.is_recomputed(group, store) else ""
+    scale = debugging.digest_of(buffers.spanning_of(store.bytes))
+    return f"{line}, gathered{again}, with the scale {scale}"
 
 
 def make_plan(group) -> GroupPlan:

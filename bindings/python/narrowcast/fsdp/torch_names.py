@@ -26,6 +26,8 @@ from narrowcast import _C, callers, torch_version
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
 # Of the ranks that have its shards.
 process_group = operator.attrgetter("mesh_info.shard_process_group")
+# The node of a backward that runs users' hooks after gradients were accumulated.
+POST_BACKWARD = "RegisterPostBackwardFunctionBackward"
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 

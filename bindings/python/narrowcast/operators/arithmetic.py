@@ -1,12 +1,14 @@
-"""Operators that do not act on the bytes: arithmetic, which is in no table, decodes; arithmetic in
-place, views of other shapes and other orders of rows and columns are refused.
+"""Operators that do not act on the bytes: arithmetic, which is in no table, reads values;
+arithmetic in place, views of other shapes and other orders of rows and columns are refused.
 """
 
 import torch
-from torch.utils._pytree import tree_any
+from torch.utils._pytree import tree_any, tree_leaves
 
+from narrowcast import callers
+from narrowcast.fsdp import torch_names
 from narrowcast.operators import averages, table
-from narrowcast.operators.common import bound, refuse, run_on_values, written
+from narrowcast.operators.common import bound, refuse, run_on_values, value_of, written
 from narrowcast.parallel import distributing
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
@@ -14,12 +16,37 @@ from narrowcast.tensor.dispatch import implements
 
 @implements(*(None, *table.REARRANGE.operators, *table.SET.operators, *table.AVERAGE.operators))
 def run(func, args, kwargs):
-    """Runs an operator on decoded values, unless it is refused."""
+    """Runs an operator on values, unless it is refused."""
     if reason := _reason_against(func, args, kwargs):
         return refuse((args, kwargs), func, reason)
     if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
         return averages.run(func, args, kwargs)
-    return run_on_values(func, args, kwargs, averages.value_of)
+    if averages.is_averaging():
+        return run_on_values(func, args, kwargs, value_of)
+    as_master = reads_masters(args, kwargs)
+    return run_on_values(func, args, kwargs, lambda one: value_of(one, one.dtype, as_master))
+
+
+_CALL = torch.nn.Module.__call__.__code__  # of every module
+# Nodes of a backward that compute nothing with weights, and run hooks of users.
+_HOOKED = "torch::autograd::AccumulateGrad", torch_names.POST_BACKWARD
+
+
+def reads_masters(*values) -> bool:
+    """Whether arithmetic on some values reads the masters of weights, and not their decoded values:
+    in an average, and outside of every forward and backward. A forward is the call of a module or
+    of an autograd.Function, and what records gradients or is traced.
+    """
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    stores = [leaf._store for leaf in leaves if isinstance(leaf, QuantizedTensor)]
+    node = torch._C._current_autograd_node()
+    return averages.is_averaging() or (
+        any(store.master and store.bytes.is_plain for store in stores)
+        and not (torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves))
+        and (torch._C._is_fwd_grad_enabled() or torch.is_inference_mode_enabled())
+        and (node is None or node.name() in _HOOKED)
+        and all(frame.f_code is not _CALL for frame in callers.frames())
+    )
 
 
 _INDEX = torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default
@@ -99,9 +126,6 @@ def _gather_shards(func, args, kwargs):
         shape = func(torch.empty(first.shape, device="meta"), *args[1:], **kwargs).shape
         return distributing.filled_up(first, tuple(shape))
 
-    def value(tensor):
-        if tensor._store.partial and tensor.master is not None:
-            return tensor.master.to(tensor.dtype)
-        return tensor.decode(tensor.dtype)
-
-    return run_on_values(func, args, kwargs, value)
+    return run_on_values(
+        func, args, kwargs, lambda one: value_of(one, one.dtype, as_master=one._store.partial)
+    )

@@ -4,29 +4,18 @@ computes averages in place or not, by functions of the user's; so while it does,
 its master in all arithmetic.
 """
 
-import contextlib
 import functools
 import threading
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators import table
-from narrowcast.operators.common import written
+from narrowcast.operators.common import run_on_values, value_of, written
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.master import Master
 from narrowcast.tensor.store import Store
 
 _threads = threading.local()
-
-
-@contextlib.contextmanager
-def _averaging(frozen: set[int]):
-    before, _threads.frozen = getattr(_threads, "frozen", None), frozen
-    try:
-        yield
-    finally:
-        _threads.frozen = before
 
 
 def is_averaging() -> bool:
@@ -39,8 +28,11 @@ def of_masters(update_parameters):
 
     @functools.wraps(update_parameters)
     def update(self, model):
-        with _averaging(_frozen(self.module, model)):
+        before, _threads.frozen = getattr(_threads, "frozen", None), _frozen(self.module, model)
+        try:
             return update_parameters(self, model)
+        finally:
+            _threads.frozen = before
 
     return update
 
@@ -70,16 +62,6 @@ def _are_equal(mine: Store, other: Store) -> bool:
     return all(torch.equal(a, b.to(a.device)) for a, b in pairs)
 
 
-def value_of(tensor: QuantizedTensor) -> torch.Tensor:
-    """What a weight is in arithmetic: decoded, or in an average its master."""
-    return high_precision(tensor) if is_averaging() else tensor.decode(tensor.dtype)
-
-
-def high_precision(tensor: QuantizedTensor) -> torch.Tensor:
-    """float32: the master, or the decoded value where none is kept."""
-    return tensor.decode(torch.float32) if tensor.master is None else tensor.master
-
-
 def is_one(func, args, kwargs) -> bool:
     """Whether an operator in place is a step of an average: any in an AveragedModel; elsewhere
     lerp_ of weights with masters, or of lists in which plain tensors meet plain ones.
@@ -98,11 +80,8 @@ def _are_alike(*pair) -> bool:
 def run(func, args, kwargs):
     """Runs an operator in place on the masters; the bytes are made when they are next needed."""
     targets = [one for one in written(func, args, kwargs) if isinstance(one, QuantizedTensor)]
-    values = {id(one): high_precision(one) for one in targets}
-    plain = tree_map_only(
-        QuantizedTensor, lambda one: values.get(id(one), high_precision(one)), (args, kwargs)
-    )
-    func(*plain[0], **plain[1])
+    values = {id(one): value_of(one) for one in targets}
+    run_on_values(func, args, kwargs, lambda one: values.get(id(one), value_of(one)))
     for one in targets:
         if one.master is None:
             write(one, values[id(one)])

@@ -37,6 +37,12 @@ def in_transform() -> bool:
     return transform is not None or torch.autograd.forward_ad._current_level >= 0
 
 
+def value_of(tensor: QuantizedTensor, dtype=torch.float32, as_master=True) -> torch.Tensor:
+    """The master in a dtype, or the decoded value where none is kept or wanted."""
+    has_one = as_master and tensor._store.master is not None
+    return tensor.master.to(dtype) if has_one else tensor.decode(dtype)
+
+
 def run_on_values(func, args, kwargs, value):
     """Runs a function with value(tensor) in the place of each QuantizedTensor."""
     args, kwargs = tree_map_only(QuantizedTensor, value, (args, kwargs))

@@ -4,12 +4,12 @@ import math
 
 import torch
 
-from narrowcast import _C
+from narrowcast import _C, callers
 from narrowcast.fsdp import sharding
-from narrowcast.operators import averages, table
-from narrowcast.operators.common import bound, refuse
+from narrowcast.operators import arithmetic, averages, table
+from narrowcast.operators.common import bound, refuse, value_of
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, straddling
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, straddling
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.parts import flattened
 from narrowcast.tensor.pieces import copy_region, zeros_like
@@ -62,8 +62,10 @@ def _empty(func, args, kwargs):
 
 @implements(*table.PLAIN_LIKE.operators)
 def _plain_like(func, args, kwargs):
-    """Plain tensors: gradients and moments are made like this."""
+    """Plain tensors, as gradients and moments; but not what torch stages for asynchronous saves."""
     tensor, *rest = args
+    if callers.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
+        return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
 
@@ -108,19 +110,20 @@ def _pin_memory(func, args, kwargs):
 @implements(*table.COPY.operators)
 def _copy(func, args, kwargs):
     target, source = args[:2]
-    if not isinstance(target, QuantizedTensor):
-        return target.copy_(source.decode(torch.float32), *args[2:])
-    if not isinstance(source, QuantizedTensor):
-        _write(target, source)
-        return target
+    is_quantized, brings = (isinstance(one, QuantizedTensor) for one in (target, source))
+    both = is_quantized and brings
     # As matrices too: flat views forget theirs.
-    alike = target.shape == source.shape and flattened(target) == flattened(source)
+    alike = both and target.shape == source.shape and flattened(target) == flattened(source)
     if alike and target._view.is_same(source._view):
-        pass  # set_state_dict, after a load into the weight's own state dict
-    elif alike and target.format is source.format:
+        return target  # set_state_dict, after a load into the weight's own state dict
+    if alike and target.format is source.format:
         _copy_bytes(target, source)
-    else:
-        _write(target, source.decode(torch.float32))
+        return target
+    if brings:
+        source = value_of(source, torch.float32, arithmetic.reads_masters(target, source))
+    if not is_quantized:
+        return target.copy_(source, *args[2:])
+    _write(target, source)
     return target
 
 
@@ -204,6 +207,8 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
             f"{target.describe()}: copy_ of a tensor on the meta device, which has no value. Give "
             "it one first (to_empty and an initialisation, or a load)"
         )
+    if memory.has_values(value) and (problem := memory.problem_with(value)):
+        raise ValueError(f"{target.describe()}: copy_ of a tensor that {problem}")
     value = value.to(target.device)
     try:
         value = value.expand(target.shape)

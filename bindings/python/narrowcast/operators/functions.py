@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast.fsdp import sharding
-from narrowcast.operators import averages
-from narrowcast.operators.common import first_quantized
+from narrowcast.operators.arithmetic import reads_masters
+from narrowcast.operators.common import first_quantized, run_on_values, value_of
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles
 
@@ -21,10 +21,10 @@ def _to_plain(func, args, kwargs):
     asks experts before a product, is as it is, and the backward decodes it anew.
     """
     tensor, *rest = args
-    if averages.is_averaging():
-        return func(averages.high_precision(tensor.detach()), *rest, **kwargs)
     if _OWN.get(func) == tensor.dtype:
         return tensor
+    if reads_masters(tensor):
+        return func(value_of(tensor.detach()).clone(), *rest, **kwargs)
     return func(tensor.dequantize(torch.float32), *rest, **kwargs)
 
 
@@ -34,17 +34,9 @@ _OWN = {torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.half: torch.float16}
 @handles(F.dropout, F.alpha_dropout, F.feature_alpha_dropout)
 def _drop_out(func, args, kwargs):
     """Of the values: torch draws zeros and ones into a tensor like the weight, and multiplies."""
-    if _is_in_place(*args, **kwargs):
+    if kwargs.get("inplace", args[3:] == (True,)):
         return as_torch_does(func, args, kwargs)
-    return _drop_out_of(func, *args, **kwargs)
-
-
-def _is_in_place(input, p=0.5, training=True, inplace=False) -> bool:
-    return inplace
-
-
-def _drop_out_of(func, input: QuantizedTensor, *args, **kwargs) -> torch.Tensor:
-    return func(input.dequantize(input.dtype), *args, **kwargs)
+    return run_on_values(func, args, kwargs, lambda tensor: tensor.float().to(tensor.dtype))
 
 
 @handles(

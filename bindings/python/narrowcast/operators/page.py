@@ -9,12 +9,12 @@ from the table that the code runs on (`bindings/python/narrowcast/operators/tabl
 formats of your own.
 
 Each cell is **exact** (on the bytes: `dequantize(op(q)) == op(dequantize(q))`), an **identity**
-(the same bytes), **read** (a view that has no bytes: products and arithmetic read its decoded
-values, which are exact, and all else is an error with the reason given), or an **error** with its
-reason. Nothing dequantizes silently. What is in no row is arithmetic: out of place (`w + 1`,
-`w.norm()`, `torch.einsum`, `w.float()`) it makes a plain tensor of decoded values, in place it is
-an error. `w.amax` is a buffer (or None), not torch's method:
-`torch.amax(w, dim)` is the operation.
+(the same bytes), **read** (a view that has no bytes: products and arithmetic read its values, which
+are exact, and all else is an error with the reason given), or an **error** with its reason. What is
+in no row is arithmetic: out of place (`w + 1`, `w.norm()`, `w.float()`) it makes a plain tensor,
+outside of forwards and backwards of the master and within them of decoded values
+([the rule](arithmetic.md)); in place it is an error. `w.amax` is a buffer (or None), not torch's
+method: `torch.amax(w, dim)` is the operation.
 
 Cuts and joints elsewhere than where a cell says are errors that name the format, the numbers and
 the nearest legal bounds. The end of a tensor is always legal, and a tensor with one usage alone has

@@ -2,8 +2,8 @@
 
 Handlers are entered by row (narrowcast.tensor.dispatch.implements), and `narrowcast operators`
 prints the rows; so what is documented is what runs. An operation is exact on the bytes, an
-identity, a view that is only read, or an error with its reason. What is in no row is arithmetic:
-out of place it makes a plain tensor of decoded values, in place it is an error.
+identity, a view that is only read, or an error with its reason. What is in no row is arithmetic
+(narrowcast.operators.arithmetic): out of place it makes a plain tensor, in place it is an error.
 """
 
 import dataclasses
@@ -183,7 +183,7 @@ BROADCAST = _exact(
 )
 SEND = _exact(
     "dist.send, gather, all_gather, all_to_all, reduce_scatter of a weight into plain tensors",
-    "the decoded values travel",
+    "the values that arithmetic reads travel",
 )
 RECEIVE = _error(
     "dist.recv, reduce, all_reduce, gather, all_to_all, reduce_scatter, all_gather_into_tensor "
@@ -212,7 +212,7 @@ NO_MEMORY = _error(
 IS_PINNED = _exact("is_pinned", "whether all buffers are", "is_pinned")
 RECORD_STREAM = _exact("record_stream", "of every buffer; none is made anew", "record_stream")
 EQUAL = _exact(
-    "equal, of two quantized tensors", "equal bytes; if they differ, equal values", "equal"
+    "equal, also to a plain tensor", "equal bytes; if they differ, equal decoded values", "equal"
 )
 
 # ---- protocols ----
@@ -225,11 +225,11 @@ FLATTEN = _exact(
     "__tensor_flatten__, __tensor_unflatten__", "the buffers, what spans the tensor, and the master"
 )
 TRANSFORM = _exact(
-    "torch.vmap, torch.func.grad, jvp, functional_call, ..., forward-mode differentiation",
+    "torch.vmap, torch.func.grad, jvp, linearize, functional_call, ..., forward-mode differentiation",
     "of products with decoded values; derivatives are those of the forward's values",
 )
 EXPORT = _exact(
-    "torch.export",
+    "torch.export, make_fx, torch.jit.trace",
     "as it is; run_decompositions of weights that require no gradient, which it takes apart",
 )
 COMPILE = _exact(

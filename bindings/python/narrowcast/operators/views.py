@@ -53,12 +53,12 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     transposes = transpose.kind != "error"
     if tensor.is_flat and like.numel() != tensor.numel():
         refuse_flat(tensor, func)
-    found = None
-    if like.dtype == tensor.dtype:
-        place = like.stride(), like.storage_offset()
-        found = region.find(shape, *place, store.rows, store.columns)
-        if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
-            return Transposed(store, shape, *place, tensor.dtype)
+    if like.dtype != tensor.dtype:
+        return refuse(tensor, func, f"as {like.dtype} is not possible: use dequantize(), then that")
+    place = like.stride(), like.storage_offset()
+    found = region.find(shape, *place, store.rows, store.columns)
+    if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
+        return Transposed(store, shape, *place, tensor.dtype)
     if found is None and store.place is not None and like.numel() > store.rows * store.columns:
         return QuantizedTensor(store, shape, tensor.dtype)
     if found is None:

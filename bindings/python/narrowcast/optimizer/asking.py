@@ -4,6 +4,7 @@ remembered in histories like any other, and perhaps wait for other ranks.
 """
 
 import torch
+from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 from narrowcast import callers
 
@@ -12,7 +13,7 @@ def is_for_state() -> bool:
     """Whether the present step is such a one. There is nothing else to know it by: a schedule may
     begin at 0, and a rank may have gradients of zeros alone.
     """
-    return callers.is_running("torch.distributed.checkpoint.state_dict", "_init_optim_state")
+    return any(frame.f_code is _init_optim_state.__code__ for frame in callers.frames())
 
 
 def is_estimate() -> bool:

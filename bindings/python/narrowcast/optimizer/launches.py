@@ -17,7 +17,7 @@ from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
-from narrowcast.zero import stale
+from narrowcast.zero import empty_shards, stale
 from narrowcast.zero.updates import Updates, place_in
 
 
@@ -47,13 +47,15 @@ class Tables:
         self._tables: dict[Key, _C.AdamTable] = {}
         self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
-        self._delayed: list[tuple[Store, Any]] = []  # with the process group of their shards
+        self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
         self._distributed = gradients.of_other_ways(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
                 self._add(entry, sharing)
+        self._empty_shards = empty_shards.EmptyShards(self._delayed)
+        self._own = empty_shards.others(self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
@@ -84,7 +86,7 @@ class Tables:
                 sharing.setdefault((local.device, group, stochastic, part), []).append(entry)
             return
         if store.format.is_delayed:
-            self._delayed.append((store, group))
+            self._delayed.append((entry.parameter, store))
         shared = group if store.format.tensor_amax else None
         self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
 
@@ -155,7 +157,8 @@ class Tables:
         the update goes on with (all others it makes itself). Returns what takes the step, a
         function of C's: see bindings/optimizer.cpp.
         """
-        stale.cast(self._delayed)
+        stale.cast(self._own)
+        self._empty_shards.update()
         for one in (*self._reductions, *self._updates):
             one.begin()
         return partial(_C.run_step, self._parts, self._of_step)

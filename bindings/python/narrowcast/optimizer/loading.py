@@ -6,8 +6,8 @@ import torch
 
 from narrowcast.optimizer import members, saved_state, torchs_adam
 from narrowcast.optimizer import state as states
-from narrowcast.tensor import QuantizedTensor, casting, dtensors
-from narrowcast.tensor.master import Draw, Saved
+from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.master import Draw
 
 
 def load_state_dict(optimizer, state_dict: dict, theirs: bool, check_group) -> None:
@@ -91,15 +91,9 @@ def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
     if isinstance(local, QuantizedTensor):
         history = state["history"].clone() if "history" in state else None
         local.write(master)
-        store, step = local._store, int(state["step"])
-        if history is not None:
-            if history[0] == 0:  # saved after a write, before its cast
-                store.mark_stale(store.used)
-                return
-            store.bytes.history.copy_(history)
+        step = int(state["step"])
         stochastic = seed is not None and step > 0  # before the first step, all is to nearest
         draw = Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
-        store.master.saved = Saved(draw)
-        casting.publish(store)
+        local._store.resume(history, draw)
     elif master is not None:
         local.copy_(master)

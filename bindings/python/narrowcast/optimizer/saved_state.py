@@ -10,7 +10,6 @@ from narrowcast.optimizer import members, torchs_adam
 from narrowcast.tensor import QuantizedTensor, dtensors, memory
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ORIGIN = "It must come from FusedAdam, or with of_adamw=True from torch.optim.AdamW or Adam"
 _NO_MASTER = (
     "FusedAdam saves none of a float32 parameter, which is its own: load such a checkpoint into a "
@@ -51,7 +50,7 @@ def matching(
     pairs, without = [], []
     for key, (_, parameter, name) in zip(keys, members.named(optimizer.param_groups), strict=True):
         saved = state_dict["state"].get(key)
-        if saved is not None:
+        if saved is not None and saved != {}:
             pairs.append((parameter, name, saved))
         elif optimizer.state.get(parameter) and parameter.requires_grad and not may_lack:
             raise ValueError(
@@ -149,8 +148,7 @@ def _check_readable(key: str, other: torch.Tensor, name: str) -> None:
     local = dtensors.local_of(other)
     if isinstance(local, QuantizedTensor):
         raise TypeError(f"{name}: {key} is a QuantizedTensor in the state dict: dequantize() it")
-    problem = memory.problem_with(local) if type(local) in _PLAIN else None
-    if problem is not None:
+    if problem := memory.problem_with(local):
         raise ValueError(f"{name}: {key} {problem}, in the state dict")
 
 

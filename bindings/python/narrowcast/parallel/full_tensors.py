@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from narrowcast.operators.averages import high_precision
+from narrowcast.operators.common import value_of
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -18,7 +18,7 @@ class _Value(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
         # Not the master itself, which nobody expects to write to.
-        return high_precision(weight).to(weight.dtype, copy=True)
+        return value_of(weight).to(weight.dtype, copy=True)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:

@@ -13,9 +13,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
+from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
-from narrowcast.zero import stale
-from narrowcast.zero.empty_shards import EmptyShards
+from narrowcast.zero import empty_shards, stale
 
 _MODEL = "_narrowcast_model"  # of a module: the model that nc.convert was given
 
@@ -85,7 +85,7 @@ class _Parts:
     def __init__(self, places: list[tuple[nn.Module, str, int]]):
         self._parts = [Part(weakref.ref(module), *rest) for module, *rest in places]
         self._watch: _C.Watch | None = None
-        self._empty_shards = EmptyShards([])
+        self._empty_shards = empty_shards.EmptyShards([])
 
     def add(self, part: Part) -> None:
         """In the place of an older one of the parameter."""
@@ -93,12 +93,13 @@ class _Parts:
         self._watch = None
 
     def make_bytes(self) -> None:
-        if self._watch is None or not self._watch.is_quiet:
+        if self._watch is None or not self._watch.is_quiet or debugging.is_on:
             found = [both for part in self._parts if (both := part.local) is not None]
             self._watch = _C.Watch([local._store for _, local in found])
             weights = [(parameter, local._store) for parameter, local in found]
-            stale.cast((store, dtensors.shard_group(parameter)) for parameter, store in weights)
-            self._empty_shards = EmptyShards(weights)
+            debugging.compare("the weights of a forward", lambda: _facts(weights))
+            stale.cast(empty_shards.others(weights))
+            self._empty_shards = empty_shards.EmptyShards(weights)
         self._empty_shards.update()
 
     def __deepcopy__(self, memo):
@@ -111,6 +112,15 @@ class _Parts:
     def _places(self) -> list[tuple[nn.Module, str, int]]:
         every = ((part.module(), *part[1:]) for part in self._parts)
         return [place for place in every if place[0] is not None]
+
+
+def _facts(weights: list) -> list:
+    """What the debug mode compares before a forward: which parts were written to."""
+    return [
+        dtensors.fact(parameter, store.describe() + ", written to" * store.is_stale)
+        for parameter, store in weights
+        if not empty_shards.asks(parameter, store)
+    ]
 
 
 class OfModel(_Parts):

@@ -9,6 +9,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
+from narrowcast.tensor import memory
 from narrowcast.tensor.master import Draw
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ NEWEST_AMAX = slice(2, 3)  # of a history
 def decode(
     bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The value [rows, columns] of a usage that is there. On meta and in traces, where `present`
-    says when the graph runs whether it has come: by an operator.
+    """The value [rows, columns] of a usage that is there. On meta, and where a mode or a trace
+    looks at operators, by one; `present` says when a graph runs whether the usage has come.
     """
-    if bytes.is_plain:
+    if bytes.is_plain and not _C.is_watched():
         return bytes.decode(usage, dtype)
     return torch.ops.narrowcast.dequantize(*decoding(bytes, dtype, usage, present, []))
 
@@ -36,10 +37,14 @@ def decoding(
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
-def settled(value: torch.Tensor) -> torch.Tensor:
+def settled(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
-    keeps no memory at all for the zeros that forward-mode derivatives begin with.
+    keeps no memory at all for the zeros that forward-mode derivatives begin with. ValueError about
+    `what` if it is no run of elements, as launches check, and its memory was freed.
     """
+    is_strided = type(value) is torch.Tensor and not value.is_contiguous()
+    if is_strided and (problem := memory.problem_with(value)):
+        raise ValueError(f"{what} {problem}")
     return _C.settled(value)
 
 

@@ -7,6 +7,7 @@ import math
 import torch
 
 from narrowcast import registry
+from narrowcast.conversion_options import partners_of
 from narrowcast.tensor import buffers, memory
 from narrowcast.tensor.parts import BUFFERS, SPANNING
 from narrowcast.tensor.region import matrix_shape
@@ -72,15 +73,12 @@ def check_parts(
 
 
 def _check_products(owner: Owner, format: registry.Format, products) -> None:
+    """The same that nc.convert checks: their formats may be others where a weight is loaded."""
     owner.check_type("products", products, str)
-    if products not in ("decoded", "scaled"):
-        owner.refuse(f'its products are {products!r}, not "decoded" or "scaled"')
-    if products == "decoded":
-        return
-    if format.products is None:
-        owner.refuse(f'its products are "scaled", and {format.name} names no formats for them')
-    for partner in (format.products.input, format.products.gradient):
-        registry.format(partner)
+    try:
+        partners_of(format, products)
+    except ValueError as error:
+        raise ValueError(f"{owner.words}: {error}") from None
 
 
 def _check_sizes(owner: Owner, what: str, sizes) -> None:

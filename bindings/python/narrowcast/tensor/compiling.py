@@ -19,9 +19,15 @@ def leave_alone(function) -> None:
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
+
 def check_write(what: str) -> None:
-    """NotImplementedError in a trace of torch.compile: whether bytes are stale is no tensor."""
-    if torch._guards.TracingContext.try_get() is not None:
+    """NotImplementedError in a trace (of torch.compile, make_fx or torch.jit): bytes are made by no
+    operator, and whether they are stale is no tensor.
+    """
+    proxies = torch._C._get_dispatch_mode(_PROXY)
+    if proxies or torch.jit.is_tracing() or torch._guards.TracingContext.try_get():
         raise NotImplementedError(
             f"{what}: a compiled function cannot write to it, because its graph would not know "
             "that the bytes are to be made anew. Write outside of it, or in a function under "

@@ -10,8 +10,10 @@ _INFINITY = 0x7F800000  # as the bits of a float32
 
 def problem_with(tensor: torch.Tensor) -> str | None:
     """What keeps the elements of a plain tensor from being read, for messages: of a storage that
-    was cut short torch would read what lies behind it.
+    was cut short torch would read what lies behind it. None of a subclass, whose storage says less.
     """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+        return None
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         kind = "nested" if tensor.is_nested else tensor.layout
         return f"is {'quantized by torch' if tensor.is_quantized else kind}, not dense"

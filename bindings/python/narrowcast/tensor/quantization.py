@@ -6,7 +6,7 @@ import numbers
 import torch
 
 from narrowcast import registry
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, compiling
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store
@@ -47,6 +47,7 @@ def quantize(
     """
     format = registry.format(format)
     check_value(x)
+    compiling.check_write("the result of nc.quantize")
     usages = list(itertools.compress(registry.USAGES, (rowwise, columnwise)))
     if not usages:
         raise ValueError("quantize with rowwise=False and columnwise=False would make nothing")
@@ -57,7 +58,8 @@ def quantize(
     draw = Draw(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     bytes = buffers.allocate(format, rows, columns, usages, x.device)
-    casting.cast_value(bytes, x.detach().reshape(rows, columns), source == "bf16", draw)
+    value = casting.settled(x.detach(), "x").reshape(rows, columns)
+    casting.cast_value(bytes, value, source == "bf16", draw)
     return QuantizedTensor(Store(bytes), x.shape, x.dtype)
 
 

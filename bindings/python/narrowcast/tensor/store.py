@@ -9,7 +9,7 @@ from narrowcast.registry import USAGES
 from narrowcast.tensor import buffers, casting, compiling
 from narrowcast.tensor.label import UNNAMED, Label
 from narrowcast.tensor.late import Late
-from narrowcast.tensor.master import Master
+from narrowcast.tensor.master import Draw, Master, Saved
 from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region
 
@@ -162,7 +162,7 @@ class Store:
 
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a region, [rows, columns] of float32, bfloat16 or float16."""
-        if self.format.columnwise_derived and not self.bytes.is_plain:
+        if self.format.columnwise_derived and (_C.is_watched() or not self.bytes.is_plain):
             usage = self.bytes.usages[0]  # in a trace: both usages have the same values
         if self.place is not None:
             value = casting.decode(self.fresh(usage), dtype, usage)
@@ -229,6 +229,21 @@ class Store:
         """The master is handed out."""
         if self.master is not None:
             self.master.watch()
+
+    def resume(self, history: torch.Tensor | None, draw: Draw | None) -> None:
+        """The master is that of a saved state, whose bytes are to be made again: with its history,
+        unless that is another format's, and rounded with its draw.
+        """
+        own = self.bytes.history
+        if history is not None and (None in (self.master, own) or own.shape != history.shape):
+            return
+        if history is not None and history[0] == 0:  # saved after a write, before its cast
+            self.mark_stale(self.used)
+            return
+        if history is not None:
+            own.copy_(history)
+        self.master.saved = Saved(draw)
+        casting.publish(self)
 
     def notice(self) -> None:
         """Somebody else may have written to the master."""

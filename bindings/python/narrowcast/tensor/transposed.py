@@ -1,5 +1,5 @@
-"""Transposed views of bytes that cannot be transposed: products and arithmetic read their decoded
-values, and nothing else acts on them.
+"""Transposed views of bytes that cannot be transposed: products and arithmetic read their values,
+and nothing else acts on them.
 """
 
 import torch
@@ -67,6 +67,12 @@ class Reading:
         """What belongs to the whole tensor, by its name."""
         return getattr(self.store.bytes, name)
 
+    @property
+    def master(self) -> torch.Tensor:
+        """The same elements of the store's. Where that has none, __getattr__ is asked."""
+        value = self.store.master.value
+        return value.as_strided(self._shape, self._stride, value.storage_offset() + self.first)
+
     def read(self, dtype: torch.dtype, backward: bool) -> torch.Tensor:
         """The value that a product of a pass reads; see View.read."""
         return self.decode(dtype, self.store.product_usage(backward))
@@ -80,7 +86,7 @@ class Reading:
     def __getattr__(self, name: str):
         raise NotImplementedError(
             f"{self.store.describe()}: this transposed view {self.reason()}. Products and "
-            "arithmetic read its decoded values; for all else use dequantize()"
+            "arithmetic read its values; for all else use dequantize()"
         )
 
     def reason(self) -> str:

@@ -22,9 +22,10 @@ class QuantizedTensor(Attributes, torch.Tensor):
     """A tensor in a narrow format, made by nc.quantize and nc.convert.
 
     It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
-    made from. Shape and copy operations act on its bytes exactly or raise an error; arithmetic
-    that makes a plain tensor decodes; arithmetic in place raises, but for `w += x`, `w -= x` and
-    averages, which act on the master. A slice of rows is a view: it writes through.
+    made from. Shape and copy operations act on its bytes exactly or raise an error. Arithmetic that
+    makes a plain tensor reads decoded values, outside of forwards and backwards the master; in
+    place it raises, but for `w += x`, `w -= x` and averages, which act on the master. A slice of
+    rows is a view: it writes through.
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
@@ -35,11 +36,19 @@ class QuantizedTensor(Attributes, torch.Tensor):
     def __new__(
         cls,
         store: Store,
-        shape,
-        dtype: torch.dtype,
+        shape=None,
+        dtype: torch.dtype | None = None,
         region: Region | None = None,
         exchanged: bool = False,
+        requires_grad: bool | None = None,
     ):
+        if requires_grad is not None:  # as accelerate moves a parameter
+            if not isinstance(store, QuantizedTensor):
+                raise TypeError(
+                    "a plain value cannot take a quantized weight's place. Offload with state_dict="
+                    "model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
+                )
+            return nn.Parameter(store, requires_grad)
         view = View(store, region, exchanged)
         return wrap(cls, view, shape, strides(shape, exchanged, store.columns), dtype)
 
@@ -57,7 +66,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
         ValueError if the usage is absent; TypeError if dtype is not float32, bfloat16 or float16.
         """
         if dtype not in LOGICAL_DTYPES:
-            raise TypeError(f"dequantize makes float32, bfloat16 or float16, not {dtype}")
+            raise TypeError(f"{self.describe()}: read as float32, bfloat16 or float16, not {dtype}")
         return Dequantize.apply(self, dtype, usage)
 
     @property

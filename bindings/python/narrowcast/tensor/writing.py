@@ -2,7 +2,7 @@
 
 import torch
 
-from narrowcast.tensor import buffers, casting, memory
+from narrowcast.tensor import buffers, casting, compiling, memory
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 
@@ -14,6 +14,7 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     ValueError if FSDP2 has freed the bytes.
     """
     store.check_there()
+    compiling.check_write(store.describe())
     if store.master is not None:
         _write_master(store, region, value)
     elif region == store.whole and not store.needs_others:

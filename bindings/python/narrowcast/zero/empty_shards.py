@@ -4,6 +4,8 @@ the others' shards, so these weights ask before every gather of a forward.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from narrowcast import _C
@@ -14,18 +16,28 @@ from narrowcast.zero import stale
 
 _ABSENT = torch.iinfo(torch.int32).min  # a word of a rank without rows
 
+Weights = list[tuple[torch.Tensor, Store]]  # sharded parameters, each with its store
+
+
+def asks(parameter: torch.Tensor, store: Store) -> bool:
+    """Whether a weight's scale spans the tensor, or it shares blocks, and a rank has no rows."""
+    return store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
+
+
+def others(weights: Iterable[tuple[torch.Tensor, Store]]) -> list[tuple[Store, stale.Group]]:
+    """Those of which each rank knows by itself what was written, as stale.cast() takes them."""
+    return [
+        (store, dtensors.shard_group(parameter))
+        for parameter, store in weights
+        if not asks(parameter, store)
+    ]
+
 
 class EmptyShards:
-    """Of some sharded parameters, each with its store: those whose scale spans the tensor, or that
-    share blocks, and leave a rank without rows.
-    """
+    """Of some weights: those that ask."""
 
-    def __init__(self, weights: list[tuple[torch.Tensor, Store]]):
-        asking = [
-            (store, dtensors.shard_group(parameter))
-            for parameter, store in weights
-            if store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
-        ]
+    def __init__(self, weights: Weights):
+        asking = [(store, dtensors.shard_group(one)) for one, store in weights if asks(one, store)]
         self._casts = stale.together(one for one in asking if one[0].master is not None)
         frozen: dict = {}
         for store, group in asking:

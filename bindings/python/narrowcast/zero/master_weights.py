@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from narrowcast.ranks import Fact, debugging
+from narrowcast.tensor import memory
 from narrowcast.tensor.master import Draw
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 from narrowcast.zero import columnwise, plan, ranges, shards
@@ -39,9 +41,9 @@ def quantize_master_weights(
     group           the ranks whose shards make up the weights; None: all, or this process alone
                     where torch.distributed is not initialised
     fsdp_shard_model_weights
-                    uint8 [bytes], None where nothing is owned: where the rowwise codes of this
-                    rank's elements go as well, from the byte that holds the first one to that which
-                    holds the last; on the weight's device
+                    uint8 [bytes], contiguous, on the weight's device; None where nothing is owned:
+                    where the rowwise codes of this rank's elements go as well, from the byte that
+                    holds the first one to that which holds the last
     manual_post_all_gather_processing
                     columnwise bytes that follow from rowwise ones are absent after the call.
                     False: until somebody reads them; True: until nc.post_all_gather_processing
@@ -71,6 +73,7 @@ def quantize_master_weights(
     check_word("step", step)
     own = shards.read("quantize_master_weights", model_weights, master_weights, start_offsets)
     targets = _targets(own, fsdp_shard_model_weights)
+    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
     casts = _plan_of(model_weights, own, group)
     if not own:
         return
@@ -83,7 +86,8 @@ def quantize_master_weights(
     note_writes(model_weights)
     for shard, target in zip(own, targets, strict=True):
         if target is not None:
-            target.copy_(_own_codes(shard))
+            with torch.inference_mode(target.is_inference()):
+                target.copy_(_own_codes(shard))
 
 
 def forget(weights: Sequence[torch.Tensor]) -> None:
@@ -115,6 +119,14 @@ def _plan_of(weights, own: list[Shard], group) -> Plan | None:
     return plan.keep(weights, Plan(own, first.ranges, group))
 
 
+def _facts(own: list[Shard], group, *options) -> list[Fact]:
+    """What the debug mode compares at a call."""
+    return [
+        (group, one.store.bytes.device, f"weight {place}, {shards.line(one.store)}, {options}")
+        for place, one in enumerate(own)
+    ]
+
+
 def _codes_of(shard: Shard) -> tuple[int, int]:
     """The rowwise bytes that hold its elements."""
     bits = shard.store.format.rowwise.element_bits
@@ -137,11 +149,13 @@ def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
             continue
         begin, end = _codes_of(shard)
         fits = isinstance(target, torch.Tensor) and target.dtype == torch.uint8
-        if not fits or tuple(target.shape) != (end - begin,):
+        if not fits or tuple(target.shape) != (end - begin,) or not target.is_contiguous():
             raise ValueError(
                 f"weight {place}: fsdp_shard_model_weights is to be a uint8 tensor of "
-                f"{end - begin} bytes, those of elements {shard.begin} to {shard.end}"
+                f"{end - begin} bytes, contiguous, those of elements {shard.begin} to {shard.end}"
             )
+        if problem := memory.problem_with(target):
+            raise ValueError(f"weight {place}: fsdp_shard_model_weights {problem}")
         if target.device != shard.store.bytes.device:
             raise ValueError(
                 f"weight {place} is on {shard.store.bytes.device}, and its "

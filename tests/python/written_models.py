@@ -1,4 +1,4 @@
-"""Models of several ranks of which one writes to its shard alone, and what all must then have."""
+"""Models of several ranks that write to their shards, and what all must then have."""
 
 import torch
 
@@ -21,12 +21,13 @@ def weights(model):
     return {n: p for n, p in named if isinstance(p.to_local(), nc.QuantizedTensor)}
 
 
-def write(mesh, weight, factor, writer=0):
-    """On one rank alone. The largest value of the tensor becomes another."""
-    if mesh.get_local_rank() == writer:
-        with torch.no_grad():
-            local = weight.to_local()
-            local.copy_(factor * local.master)
+def write(mesh, weight, factor, largest=0):
+    """On all ranks: `factor` times its values on one, and the same values on the others. The
+    largest value of the tensor becomes another.
+    """
+    local = weight.to_local()
+    with torch.no_grad():
+        local.copy_((factor if mesh.get_local_rank() == largest else 1.0) * local.master)
 
 
 def whole_master(weight):
