@@ -22,7 +22,7 @@ def values(model):
     return [p.master if isinstance(p, nc.QuantizedTensor) else p for p in local]
 
 
-def prepared(mesh, format, ram_efficient=False, **options):
+def prepared(mesh, format):
     """A model and its optimizer as accelerate prepares them for FSDP2."""
     from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
     from accelerate.utils import DistributedType
@@ -31,7 +31,7 @@ def prepared(mesh, format, ram_efficient=False, **options):
         fsdp_version=2,
         auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=["Block"],
-        cpu_ram_efficient_loading=ram_efficient,
+        cpu_ram_efficient_loading=False,
         reshard_after_forward=True,
     )
     on_cpu = mesh.device_type == "cpu"
@@ -39,7 +39,7 @@ def prepared(mesh, format, ram_efficient=False, **options):
         PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU
     accelerator = Accelerator(cpu=on_cpu, fsdp_plugin=plugin)
     assert accelerator.is_fsdp2
-    model = build(format, **options) if format else build_plain("mxfp4")
+    model = build(format) if format else build_plain("mxfp4")
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
     return accelerator.prepare(model, optimizer)
 
@@ -70,17 +70,6 @@ def trained(mesh, format):
 @pytest.mark.parametrize("weights", [GATHERS[-1], None])
 def test_fsdp2(weights, device):
     ranks.run(2, device, trained, weights)
-
-
-def sent_from_rank_0(mesh, format):
-    """Values are, and weights without masters have none."""
-    words = r"cpu_ram_efficient_loading=False.*trainable=True"
-    with with_accelerate(), pytest.raises(ValueError, match=words):
-        prepared(mesh, format, ram_efficient=True, trainable=False)
-
-
-def test_frozen_weights_are_not_sent_as_values():
-    ranks.run_alone(2, "cpu", sent_from_rank_0, GATHERS[-1])
 
 
 def offloaded(model, **options):

@@ -1,8 +1,7 @@
-"""Which parameters nc.convert chooses: functions of either order, patterns of names, parameters of
+"""Which parameters nc.convert chooses: functions, patterns of names, parameters of
 any name.
 """
 
-import functools
 import re
 import warnings
 
@@ -49,43 +48,7 @@ def quantized(**options):
     }
 
 
-def torchao_names(mod, fqn):
-    return isinstance(mod, nn.Linear) and "mlp" in fqn
-
-
-def torchao_annotations(one: nn.Module, other: str) -> bool:
-    return torchao_names(one, other)
-
-
-def torchao_rest(mod, *rest):
-    return torchao_names(mod, *rest)
-
-
-def ours(name, module):
-    return torchao_names(module, name)
-
-
-class Callable:
-    def __call__(self, module, fqn):
-        return torchao_names(module, fqn)
-
-
-FILTERS = [
-    torchao_names,
-    torchao_annotations,
-    torchao_rest,
-    ours,
-    Callable(),
-    functools.partial(lambda extra, m, name: torchao_names(m, name), None),
-]
-
-
-@pytest.mark.parametrize("filter", FILTERS, ids=range(len(FILTERS)))
-def test_either_order(filter):
-    assert quantized(filter=filter) == {"mlp.0.weight", "mlp.2.weight"}
-
-
-def test_an_order_that_nothing_tells_is_ours():
+def test_a_filter_takes_name_and_module():
     assert quantized(filter=lambda a, b: isinstance(b, nn.Linear) and a.endswith("attn")) == {
         "attn.weight"
     }

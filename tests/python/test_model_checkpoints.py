@@ -50,9 +50,8 @@ def test_a_state_dict_holds_masters(format):
 
 def test_a_weight_that_is_tied_or_moved_later(format):
     """The state dicts of the module that has it hold its master, too."""
-    model = nc.convert(nn.Sequential(nn.Linear(128, 128), nn.Linear(128, 128)), format)
-    model.append(nn.Linear(128, 128))
-    model.append(nn.Linear(128, 128))
+    model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(4)))
+    nc.convert(model, format, filter=["0", "1"])
     model[2].weight = model[0].weight
     model[3].register_parameter("weight", nn.Parameter(model[1].weight.detach()))
     state = model.state_dict()

@@ -150,7 +150,7 @@ def again(mesh, format):
     with torch.device("meta"):
         later = build(mesh, format)
     assert isinstance(later.up.weight.to_local(), nc.QuantizedTensor)
-    layer = nn.Linear(*reversed(model.up.weight.shape))
+    layer = nc.convert(nn.Linear(*reversed(model.up.weight.shape)), format)
     layer.register_parameter("weight", nn.Parameter(model.up.weight.detach()))
     assert isinstance(layer, type(model.up))
 

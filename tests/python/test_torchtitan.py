@@ -1,8 +1,6 @@
-"""torchtitan, the real one, 0.2 or 0.3: its functions shard, initialize, step and save a model that
+"""torchtitan, the real one: its functions shard, initialize, step and save a model that
 narrowcast.torchtitan's converter has converted (titan.py).
 """
-
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +17,6 @@ from titan import Job
 
 TESTED_FORMATS = [GATHERS[0], GATHERS[-1]]
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
-WIDTH = 256
 
 
 def train(job, first, last):
@@ -43,10 +40,10 @@ def values(model):
 
 
 def trained(mesh, format, folder):
-    job = Job(format, WIDTH)
+    job = Job(format)
     quantized = [p for p in job.model.parameters() if dtensors.local_of(p).dtype == torch.float32]
     assert sum(isinstance(dtensors.local_of(p), nc.QuantizedTensor) for p in quantized) > 8
-    plain = Job(None, WIDTH)
+    plain = Job(None)
     assert all(map(same, values(job.model), values(plain.model)))  # the same initial values
     nc.convert(plain.model, format)
     job.complete()
@@ -56,7 +53,7 @@ def trained(mesh, format, folder):
     assert all(map(same, values(job.model), values(plain.model)))
     dcp.save(job.saved, checkpoint_id=folder)
     losses = train(job, 2, 4)
-    other = Job(format, WIDTH).complete()
+    other = Job(format).complete()
     dcp.load(other.saved, checkpoint_id=folder)
     other.schedulers.load_state_dict(plain.schedulers.state_dict())
     assert train(other, 2, 4) == losses
@@ -67,7 +64,7 @@ def saved_before_training(mesh, format):
     """A checkpoint of the first step; torchtitan 0.3 would make the state by a step that counts."""
     found = []
     for is_asked in (False, True):
-        job = Job(format, WIDTH).complete()
+        job = Job(format).complete()
         if is_asked:
             state = job.optimizers.state_dict()
             assert {float(one) for name, one in state.items() if name.endswith(".step")} == {0}
@@ -93,7 +90,7 @@ def test_on_ranks(tmp_path):
 
 def parallel(mesh, format, degrees):
     """The whole model is given the same gradients, and steps as the parts do."""
-    job = Job(format, WIDTH, **degrees).complete()
+    job = Job(format, **degrees).complete()
     whole = nc.convert(job.whole(), format)
     quantized = [isinstance(p, nc.QuantizedTensor) for p in whole.parameters()]
     parts = [isinstance(dtensors.local_of(p), nc.QuantizedTensor) for p in job.model.parameters()]
@@ -127,22 +124,16 @@ def parallel(mesh, format, degrees):
         assert all(dtensors.local_of(one).any() for one in biases)  # torchtitan's own balancing
 
 
-@pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 2, "ep": 2}, {"tp": 2, "ep": 2, "etp": 2}])
+@pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 2, "ep": 2}])
 def test_tensor_and_expert_parallelism(format, degrees):
-    import narrowcast.torchtitan as glue
-
-    if "etp" in degrees and not hasattr(glue, "register"):
-        pytest.skip("torchtitan 0.3 has no tensor parallelism within experts")
     ranks.run_alone(4, "cpu", parallel, format, degrees)
 
 
 def test_other_backends_cut_in_ways_of_their_own():
-    import narrowcast.torchtitan as glue
-
-    if hasattr(glue, "register"):
-        pytest.skip("torchtitan 0.2 has one")
     from torchtitan.models.llama3 import model_registry
     from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+    import narrowcast.torchtitan as glue
 
     config = llama3_debugmodel()
     config.parallelism.tensor_parallel_degree = 2
@@ -156,16 +147,4 @@ def test_other_optimizers_are_refused():
     import narrowcast.torchtitan as glue
 
     with pytest.raises(NotImplementedError, match=r"is SGD: nc\.FusedAdam is AdamW or Adam"):
-        if hasattr(glue, "register"):
-            glue.build_optimizers([], SimpleNamespace(name="SGD"), None)
-        else:
-            glue.Optimizers._resolve_optimizer_factory("SGD")
-
-
-def test_a_format_is_needed():
-    import narrowcast.torchtitan as glue
-
-    if not hasattr(glue, "register"):
-        pytest.skip("torchtitan 0.3's configurations have no default for it")
-    with pytest.raises(ValueError, match=r"needs a format: set job\.custom_config_module"):
-        glue.Converter(SimpleNamespace(), None)
+        glue.Optimizers._resolve_optimizer_factory("SGD")

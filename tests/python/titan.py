@@ -2,32 +2,24 @@
 own functions as its Trainer does, which itself needs a GPU.
 """
 
-import functools
-import importlib
-
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 STEPS_OF_SCHEDULE = 8
-_meshes, _registered = {}, set()
+_meshes = {}
 
 
 class Job:
     """A model of torchtitan, sharded and initialized, and its `optimizers`, `schedulers` and
     `saved`, what torchtitan saves of model and optimizers. format: None for a plain one; `model`
     can then be converted before complete() is called. `degrees`: of parallelism, by torchtitan's
-    names (tp, ep, etp), of a model with experts if there is one of experts.
+    names (tp, ep), of a model with experts if there is one of experts.
     """
 
-    def __init__(self, format, width, **degrees):
+    def __init__(self, format, **degrees):
         _use_cpu()
-        try:
-            from torchtitan.protocols import model_converter  # noqa: F401
-        except ImportError:
-            self._parts = _Parts03(format, width, degrees)
-        else:
-            self._parts = _Parts02(format, width, degrees)
+        self._parts = _Parts(format, degrees)
         self.model = self._parts.model
         for module in self.model.modules():  # gloo has no other sum than the plain one
             if hasattr(module, "set_force_sum_reduction_for_comms"):
@@ -67,88 +59,10 @@ def _use_cpu():
     parallel_dims.device_type = "cpu"
 
 
-def _use_cpu_for_experts():
-    """0.2 orders tokens by a kernel for GPUs, and torch counts no integers on the CPU."""
-    kernels = importlib.import_module("torchtitan.models.moe.kernels")
-    users = importlib.import_module("torchtitan.models.moe.utils")
-    order = functools.partial(kernels.generate_permute_indices, use_cpu=True)
-    users.generate_permute_indices = order
-    if not hasattr(torch, "_own_histc"):
-        torch._own_histc = torch.histc
-        torch.histc = lambda tokens, **options: torch._own_histc(tokens.float(), **options).long()
-
-
-class _Parts02:
-    """By a job's configuration and a train spec."""
-
-    def __init__(self, format, width, degrees):
-        import dataclasses
-
-        from torchtitan.config import ConfigManager
-        from torchtitan.distributed import ParallelDims
-        from torchtitan.protocols import model_converter, train_spec
-
-        import narrowcast.torchtitan as glue
-
-        name = "deepseek_v3" if "ep" in degrees else "llama3"
-        if "ep" in degrees:
-            _use_cpu_for_experts()
-        if name not in _registered:
-            glue.register(name)
-            _registered.add(name)
-        arguments = ["--job.custom_config_module=narrowcast.torchtitan.job_config"]
-        arguments += [f"--model.name={name}", "--training.seq_len=16", "--optimizer.lr=1e-2"]
-        arguments += ["--activation_checkpoint.mode=full", "--parallelism.disable_loss_parallel"]
-        if format is not None:
-            arguments += ["--model.converters=narrowcast", f"--narrowcast.format={format}"]
-        self._config = ConfigManager().parse_args(arguments)
-        degrees = dict.fromkeys(("dp_replicate", "cp", "tp", "pp", "ep", "etp"), 1) | degrees
-        self._dims = ParallelDims(**degrees, dp_shard=-1, world_size=dist.get_world_size())
-        self._dims.build_mesh()
-        self._spec = train_spec.get_train_spec(name)
-        arguments = self._spec.model_args["debugmodel"]
-        shape = {"dim": width, "n_layers": 2, "n_heads": 4}
-        if name == "llama3":
-            shape["multiple_of"] = width
-        else:
-            experts = dataclasses.replace(arguments.moe_args, num_experts=4, top_k=2)
-            shape |= {"inter_dim": width, "moe_inter_dim": width, "moe_args": experts}
-            heads = dict.fromkeys(
-                ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), width // 4
-            )
-            shape |= {"kv_lora_rank": width, **heads}
-        self._arguments = dataclasses.replace(arguments, **shape)
-        self._arguments.update_from_config(self._config)
-        with torch.device("meta"):
-            model = self._spec.model_cls(self._arguments)
-        converters = model_converter.build_model_converters(self._config, self._dims)
-        converters.convert(model)
-        self.model = self._spec.parallelize_fn(model, self._dims, self._config)
-
-    def plain(self):
-        return self._spec.model_cls(self._arguments)
-
-    def optimizers(self):
-        return self._spec.build_optimizers_fn([self.model], self._config.optimizer, self._dims)
-
-    def schedulers(self, optimizers):
-        config = self._config.lr_scheduler
-        config.warmup_steps = 2
-        return self._spec.build_lr_schedulers_fn(optimizers, config, STEPS_OF_SCHEDULE)
-
-    def wrapper(self, model):
-        from torchtitan.components.checkpoint import ModelWrapper
-
-        return ModelWrapper(model)
-
-    def forward(self, model, tokens):
-        return model(tokens)
-
-
-class _Parts03:
+class _Parts:
     """By configurations of everything."""
 
-    def __init__(self, format, width, degrees):
+    def __init__(self, format, degrees):
         from torchtitan.distributed import ParallelDims
         from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 

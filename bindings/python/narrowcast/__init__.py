@@ -5,7 +5,6 @@ FSDP2.
 from narrowcast import torch_version as _torch_version  # before all that needs the right one
 
 # isort: split
-from narrowcast import full_state_dicts as _full_state_dicts
 from narrowcast import operators as _operators
 from narrowcast.command import start as _start
 from narrowcast.conversion import convert
@@ -13,15 +12,11 @@ from narrowcast.errors import PluginError
 from narrowcast.fitting import fits
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
-from narrowcast.parallel import distributing as _distributing
-from narrowcast.parallel import full_tensors as _full_tensors
-from narrowcast.parallel import wrappers as _wrappers
 from narrowcast.plain import to_plain
 from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.summaries import summary
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor import initialization as _initialization
 from narrowcast.tensor.quantization import quantize
 from narrowcast.zero import post_all_gather_processing, quantize_master_weights
 
@@ -49,5 +44,4 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _distributing, _full_state_dicts, _hooks, _initialization, _operators, _start
-del _full_tensors, _torch_version, _wrappers
+del load_all, _hooks, _operators, _start, _torch_version

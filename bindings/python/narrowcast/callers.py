@@ -1,5 +1,6 @@
 """The functions that are running, from the innermost out: whoever calls says so nowhere else."""
 
+import itertools
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -28,6 +29,14 @@ def is_running(module: str, name: str) -> bool:
     takes no look at the frames.
     """
     return module in sys.modules and any(is_function(one, module, name) for one in frames())
+
+
+def is_running_anywhere(module: str, name: str) -> bool:
+    """The same on any thread: autograd's engine has its own for a GPU, and the caller waits."""
+    if module not in sys.modules:
+        return False
+    every = itertools.chain.from_iterable(map(frames, sys._current_frames().values()))
+    return any(is_function(one, module, name) for one in every)
 
 
 def argument_of(name: str, argument: str = "self"):

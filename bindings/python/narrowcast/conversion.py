@@ -4,12 +4,21 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import experts, fitting, held, left_out, ranks, registry, selection, state_dicts
+from narrowcast import (
+    experts,
+    fitting,
+    left_out,
+    ranks,
+    registry,
+    selection,
+    state_dicts,
+    torch_hooks,
+)
 from narrowcast.conversion_options import Options, partners_of
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.operators import flops
-from narrowcast.parallel import cuts, wrappers, written
+from narrowcast.parallel import cuts, distributing, wrappers, written
 from narrowcast.parallel import tensor as tensor_parallel
 from narrowcast.replaced import parameter_like
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
@@ -41,10 +50,7 @@ def convert(
     filter      a function of each module's name and the module, or a pattern of names (as of
                 fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear and the
                 modules with parameters of three dimensions that are called experts, all of which
-                are the default. A function
-                of torchao's order (module, name) is known by its signature: the first argument is
-                annotated as a module, or the second as str; without annotations, the first is
-                called module, mod, m or layer, or the second name, fqn or path. None: no module
+                are the default. None: no module
     parameters  the same over parameters, whatever module has them and whatever they are called: a
                 function of name and parameter, or patterns of names ("*.experts.gate_up_proj"),
                 which choose among floating ones of 2 dimensions and more
@@ -65,10 +71,14 @@ def convert(
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
     fully_shard; then it is collective. Weights that modules share, or whose memory they share, are
     one parameter; by default one of an nn.Linear and another module (a tied head) is left out, and
-    what the format cannot hold, with a warning. Warns of optimizers that hold replaced parameters,
-    of weights that cannot be cut over all ranks of a default process group, and if a tenth of the
-    elements or more is left out in parameters of three dimensions, or by the default in matrices of
-    modules that are no nn.Linear. nc.summary says what was done.
+    what the format cannot hold, with a warning. Warns of weights that cannot be cut over all ranks
+    of a default process group, and if a tenth of the elements or more is left out in parameters of
+    three dimensions, or by the default in matrices of modules that are no nn.Linear. nc.summary
+    says what was done.
+
+    An optimizer that was made before goes on with the parameters that it has found, and trains
+    nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
+    master's, so whoever else has it shares it.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
@@ -93,9 +103,8 @@ def convert(
     _check_all(weights, format, partners)
     fitting.foresee(weights, format, mesh)
     _convert(weights, format, options)
-    held.warn_of_holders(weights, "nc.convert")
     flops.register()
-    state_dicts.attach_counts(model)
+    state_dicts.attach(model)
     _watch(model, weights, format)
     left_out.warn_of(left)
     fitting.warn_of_others(others, format)
@@ -110,6 +119,7 @@ def convert_layer(module: nn.Module, name: str, format: str, products: str) -> N
     weights = [(name, module.weight, [(module, "weight")])]
     _check_all(weights, format, partners_of(format, products))
     _convert(weights, format, Options(False, products, True))
+    state_dicts.attach(module)
 
 
 def _check_shapes(model: nn.Module) -> None:
@@ -131,20 +141,17 @@ def _check_all(weights: list[selection.Weight], format: registry.Format, partner
 
 def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
     """Replaces weights, all of which have been checked."""
-    elsewhere = held.elsewhere(weights)
+    torch_hooks.install()
     facts = [
         dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
     ]
     ranks.same("what nc.convert converts", facts)
-    quantized = [
-        _empty_like(name, weight, format, options, id(weight) in elsewhere)
-        for name, weight, _ in weights
-    ]
+    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
     groups = [dtensors.shard_group(weight) for _, weight, _ in weights]
     stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
-            state_dicts.attach(module)
+            distributing.watch_registrations(module)
         if not options.keeps_master(weight):
             tensor._store.drop_master()
         requires_grad = weight.requires_grad and options.trainable is not False
@@ -224,23 +231,20 @@ def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
 
 
 def _empty_like(
-    name: str, weight: nn.Parameter, format: registry.Format, options: Options, is_held: bool
+    name: str, weight: nn.Parameter, format: registry.Format, options: Options
 ) -> QuantizedTensor:
-    """A tensor with the weight's value as its master and bytes that are still to be made.
-    `is_held`: whether somebody goes on with the weight itself.
-    """
+    """A tensor with the weight's value as its master and bytes that are still to be made."""
     local = dtensors.local_of(weight).detach()
     rows, columns = matrix_shape(local.shape)
     is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
     usages = registry.USAGES
     if is_managed:
         usages = buffers.kept_usages(format, usages)
-    # A float32 weight's own memory, if it is contiguous and nobody else's; the optimizer goes on
-    # with it. What is let go when the bytes are made need not be float32: a cast takes every
-    # logical dtype.
+    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
+    # go when the bytes are made need not be float32: a cast takes every logical dtype.
     value = casting.settled(local, name)
     if options.keeps_master(weight):
-        value = value.to(torch.float32, copy=is_held and not is_managed)
+        value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     master.watch()  # a state dict of the plain model may have the memory, too
     place = sharding.place_of(weight, format)

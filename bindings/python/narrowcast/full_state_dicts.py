@@ -15,7 +15,7 @@ from narrowcast.tensor import QuantizedTensor, dtensors, straddling
 from narrowcast.tensor.store import Store
 
 
-def _with_bytes(broadcast):
+def with_bytes(broadcast):
     """torch's function, which sends some keys of a state dict that the first rank has, and gives
     each rank its part of what it receives. All ranks know which of their own values are bytes, and
     for these alone ask what will come.
@@ -103,7 +103,7 @@ def _own_slice(whole: QuantizedTensor, mesh, placements) -> QuantizedTensor | No
     return whole[first : first + count]
 
 
-def _with_cuts(distribute):
+def with_cuts(distribute):
     """torch's function, where every rank has the whole."""
 
     @functools.wraps(distribute)
@@ -118,7 +118,3 @@ def _with_cuts(distribute):
         return dtensors.DTensor.from_local(own, device_mesh, placements, run_check=False, **sizes)
 
     return give
-
-
-_state_dict_utils._broadcast_tensors = _with_bytes(_state_dict_utils._broadcast_tensors)
-_state_dict_utils.distribute_tensor = _with_cuts(_state_dict_utils.distribute_tensor)

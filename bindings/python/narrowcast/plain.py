@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-from narrowcast import held
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import torch_names
 from narrowcast.replaced import parameter_like
@@ -21,8 +20,8 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
 
     Works before and after fully_shard, on each rank's own shards; then "decoded" is collective, as
     nc.convert is. Parameters that modules share stay shared. An optimizer holds the parameters that
-    it was made with: make it anew. Warns of those, and of other modules that shared a parameter.
-    ValueError for other values, TypeError if the model is no torch.nn.Module.
+    it was made with: make it anew. ValueError for other values, TypeError if the model is no
+    torch.nn.Module.
     """
     if values not in ("master", "decoded"):
         raise ValueError(f'values is "master" or "decoded", not {values!r}')
@@ -34,8 +33,8 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
         weights = [(one, dtensors.local_of(one)._store) for _, one, _ in found]
         stale.cast(empty_shards.others(weights))
         empty_shards.EmptyShards(weights).update()
-    _replace_all(found, values)
-    held.warn_of_holders(found, "nc.to_plain")
+    for _, parameter, places in found:
+        _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
     return model
 
 
@@ -56,12 +55,6 @@ def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
         return local.master.detach().to(local.dtype)
     usages = local._view.usages
     return local.detach().decode(local.dtype, "rowwise" if "rowwise" in usages else usages[0])
-
-
-def _replace_all(found: list[Weight], values: str) -> None:
-    """A function, whose variables hold no parameter when holders are counted after it."""
-    for _, parameter, places in found:
-        _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
 
 
 def _replace(parameter: nn.Parameter, places, value: torch.Tensor) -> None:

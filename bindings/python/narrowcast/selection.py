@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from narrowcast import experts
-from narrowcast.argument_order import takes_module_first
 
 # A weight that is to be converted: its name, the parameter, and every place that holds it (or one
 # over the same memory), as a module and the name of an attribute.
@@ -81,10 +80,8 @@ def _divided(name: str, other: str) -> ValueError:
 
 def _nothing(filter: Filter, shared: dict[str, str]) -> ValueError:
     tied = "".join(f"; {name} is left out, for it is {other} too" for name, other in shared.items())
-    called = ""
-    if callable(filter) and filter is not default_filter:
-        order = "(module, name)" if takes_module_first(filter) else "(name, module)"
-        called = f"; it was called with {order}"
+    is_own = callable(filter) and filter is not default_filter
+    called = "; it was called with (name, module)" if is_own else ""
     return ValueError(
         "the filter chooses no module of the model, so there is nothing to convert (the default "
         f"chooses every nn.Linear, and experts{tied}{called}). parameters= chooses others, of any "
@@ -123,11 +120,10 @@ def _is_matrix(name: str, parameter: nn.Parameter) -> bool:
 
 
 def _with_weights(filter):
-    """A user's function over modules, in our order. ValueError if it chooses one without weight."""
-    reverse = takes_module_first(filter)
+    """A user's function over modules. ValueError if it chooses one without weight."""
 
     def choose(path: str, module: nn.Module) -> bool:
-        wanted = filter(module, path) if reverse else filter(path, module)
+        wanted = filter(path, module)
         if wanted and not experts.weights_of(module):
             raise ValueError(
                 f"the filter chooses {path or 'the model'} ({type(module).__name__}), which has "

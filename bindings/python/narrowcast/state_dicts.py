@@ -1,7 +1,7 @@
 """What the state dict of a module holds of its quantized weights, and what a load of one does.
 
-Hooks of torch's own, on the modules of a model that nc.convert is given: so whoever asks a module
-for its state dict gets the same, whatever the library that asks.
+Hooks of torch's own, on each module of a model that nc.convert is given: whichever library asks one
+for its state dict gets the same, also where a quantized weight was tied to it since.
 """
 
 import torch
@@ -14,31 +14,18 @@ from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 HISTORY = "._extra_state"  # behind a weight's name: torch's functions look for no attribute of it
 
 
-def attach(module: nn.Module) -> None:
-    """Has a module's state dicts hold the masters of its quantized weights, in float32, and has
-    load_state_dict(assign=True) keep them quantized. Twice is as once.
-    """
-    if hold_masters in module._state_dict_hooks.values():
-        return
-    module.register_state_dict_post_hook(hold_masters)
-    module.register_load_state_dict_pre_hook(assign_quantized)
-
-
-def attach_counts(model: nn.Module) -> None:
-    """Has what is written to the state dicts of a model's modules count as written to their plain
-    parameters: see optimizer.narrow. Twice is as once.
+def attach(model: nn.Module) -> None:
+    """Has the state dicts of a model's modules hold the masters of quantized weights, in float32,
+    and has load_state_dict(assign=True) keep those quantized. What is written to such a state dict
+    counts as written to plain parameters: see optimizer.narrow. Twice is as once.
     """
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):  # takes no hooks; nor does FSDP2 shard it
             continue
-        if module._parameters and share_counts not in module._state_dict_hooks.values():
+        if module._parameters and hold_masters not in module._state_dict_hooks.values():
+            module.register_state_dict_post_hook(hold_masters)
             module.register_state_dict_post_hook(share_counts)
-
-
-def _meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
-    """Of each parameter that a module gets: a quantized one may be tied, or moved, to another."""
-    if parameter is not None and _is_quantized(parameter):
-        attach(module)
+            module.register_load_state_dict_pre_hook(assign_quantized)
 
 
 def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
@@ -136,6 +123,3 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     quantized.copy_(given)
     dtype = parameter.dtype if value.dtype == torch.float32 else value.dtype
     return dtensors.like(value, quantized.with_store(quantized._store, dtype))
-
-
-nn.modules.module.register_module_parameter_registration_hook(_meet)

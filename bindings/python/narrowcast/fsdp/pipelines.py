@@ -5,13 +5,9 @@ FSDP2 gathers after that are other objects, whose gradients it would lose withou
 
 from __future__ import annotations
 
-import itertools
-import sys
-
 from narrowcast import callers
 from narrowcast.tensor.store import Store
 
-_FUNCTION = "stage_backward_input"
 MODULE = "torch.distributed.pipelining._backward"  # where it was imported, there may be such
 
 
@@ -19,15 +15,9 @@ def check(store: Store) -> None:
     """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
     a pipeline's schedule takes apart.
     """
-    if MODULE in sys.modules and _is_running():
+    if callers.is_running_anywhere(MODULE, "stage_backward_input"):
         raise NotImplementedError(
             f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
             "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "
             "the forward: fully_shard(..., reshard_after_forward=False) for all modules of a stage"
         )
-
-
-def _is_running() -> bool:
-    """On any thread: autograd's engine has its own for a GPU, and the caller waits for it."""
-    every = itertools.chain.from_iterable(map(callers.frames, sys._current_frames().values()))
-    return any(callers.is_function(frame, MODULE, _FUNCTION) for frame in every)

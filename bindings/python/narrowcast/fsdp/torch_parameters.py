@@ -114,11 +114,16 @@ class CutOtherwise(FSDPParam):
         super().init_unsharded_param()
 
 
+def _become(parameter: FSDPParam, kind: type) -> None:
+    """FSDP2 makes its parameters, and asks for no class."""
+    parameter.__class__ = kind
+
+
 def watch(parameters: Iterable[FSDPParam]) -> None:
     """Has those say so that find another shard."""
     for parameter in parameters:
         if type(parameter) is FSDPParam:
-            parameter.__class__ = Watched
+            _become(parameter, Watched)
 
 
 _made: dict[tuple, type] = {}  # by kinds
@@ -136,7 +141,7 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
         _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
     # FSDP2's may be another one since a gather that ended in an exception.
     parameter.own_placement = parameter.fsdp_placement = torch_names.placement(parameter)
-    parameter.__class__ = _made[kinds]
+    _become(parameter, _made[kinds])
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
@@ -145,7 +150,8 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     """
     group._to_sharded()
     if hasattr(parameter, "own_placement"):  # adapt() has been here
-        parameter.__class__, parameter.fsdp_placement = FSDPParam, parameter.own_placement
+        _become(parameter, FSDPParam)
+        parameter.fsdp_placement = parameter.own_placement
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
     parameter._init_extensions()

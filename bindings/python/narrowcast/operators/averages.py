@@ -8,7 +8,6 @@ import functools
 import threading
 
 import torch
-from torch.optim import swa_utils
 
 from narrowcast.operators import table
 from narrowcast.operators.common import run_on_values, value_of, written
@@ -24,7 +23,9 @@ def is_averaging() -> bool:
     return getattr(_threads, "frozen", None) is not None
 
 
-def _of_masters(update_parameters):
+def of_masters(update_parameters):
+    """AveragedModel's function, in which weights stand for their masters."""
+
     @functools.wraps(update_parameters)
     def update(self, model):
         before, _threads.frozen = getattr(_threads, "frozen", None), _frozen(self.module, model)
@@ -34,9 +35,6 @@ def _of_masters(update_parameters):
             _threads.frozen = before
 
     return update
-
-
-swa_utils.AveragedModel.update_parameters = _of_masters(swa_utils.AveragedModel.update_parameters)
 
 
 def _frozen(averaged: torch.nn.Module, model: torch.nn.Module) -> set[int]:

@@ -69,5 +69,6 @@ def refuse_flat(tensor: QuantizedTensor, func) -> None:
             func,
             "of a flat view, which serves views back, copies, storage queries and arithmetic. Use "
             "dequantize() and the plain tensor that it makes. (Flat views are view(-1), as "
-            "torch.nn.utils.parameters_to_vector takes of each parameter.)",
+            "torch.nn.utils.parameters_to_vector takes of each parameter, and "
+            "FullyShardedDataParallel, FSDP1: torch.distributed.fsdp.fully_shard takes its place.)",
         )

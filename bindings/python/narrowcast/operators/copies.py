@@ -87,26 +87,11 @@ def _to_copy(func, args, kwargs):
     if device == tensor.device:
         return tensor.with_store(tensor._view.own_store(), dtype)
 
-    if device.type == "meta" and tensor._store.master is None:
-        _check_returns(tensor)
-
     def move(buffer):
         return buffer.to(device, non_blocking=values["non_blocking"])
 
     store = tensor._store if tensor._view.is_whole else tensor._view.own_store()
     return tensor.with_store(store.map(move), dtype)
-
-
-def _check_returns(tensor: QuantizedTensor) -> None:
-    """ValueError where accelerate has all ranks forget their weights, to be sent those of rank 0 as
-    plain values; on all ranks, for later rank 0 alone would know.
-    """
-    if callers.is_running("accelerate.utils.fsdp_utils", "fsdp2_prepare_model"):
-        raise ValueError(
-            f"{tensor.describe()}: accelerate's cpu_ram_efficient_loading sends values from rank "
-            "0, and this weight has bytes alone, no master. Set cpu_ram_efficient_loading=False, "
-            "or keep masters: nc.convert(..., trainable=True)"
-        )
 
 
 def _is_autocast(device: str) -> bool:

@@ -77,7 +77,7 @@ def _replace(func, args, kwargs):
             "another dtype nc.to_plain(model) first"
         )
     if _goes_by_data(tensor, converted):
-        converted.__class__ = _ByData
+        _become(converted, _ByData)
         return True
     return as_torch_does(func, args, kwargs)
 
@@ -93,6 +93,10 @@ class _ByData(QuantizedTensor):
     @property
     def __tensor_flatten__(self):
         raise AttributeError
+
+
+def _become(tensor: QuantizedTensor, kind: type) -> None:
+    tensor.__class__ = kind
 
 
 def _goes_by_data(tensor: torch.Tensor, converted: torch.Tensor) -> bool:
@@ -120,7 +124,7 @@ def _assign_data(func, args, kwargs):
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
     if isinstance(value, _ByData):
-        value.__class__ = QuantizedTensor
+        _become(value, QuantizedTensor)
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.look_at(value._view)

@@ -26,11 +26,11 @@ def _stack(func, args, kwargs):
 def _cat(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensors, first = values["tensors"], first_quantized(values["tensors"])
+    refuse_flat(first, func)
     for index, one in enumerate(tensors):
         other = one.format.name if isinstance(one, QuantizedTensor) else "plain"
         if other != first.format.name:
             refuse(first, func, f"needs pieces of one format, and piece {index} is {other}. {_WAY}")
-        refuse_flat(one, func)
     plain = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in tensors]
     like = torch.cat(plain, values["dim"])
     pieces = [one for one in tensors if one.numel()] or tensors[:1]

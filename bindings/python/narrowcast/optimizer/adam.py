@@ -195,22 +195,23 @@ class FusedAdam(torch.optim.Optimizer):
         self._roster = None
 
     def state_dict(self):
-        """As torch's, with AdamW's options too; masters are the weights' present ones, histories
-        copies. Once there is state, that of parameters which require a gradient and have had none
-        is made too: so all ranks have the same entries, and checkpoints of all times.
+        """As torch's; masters are the weights' present ones, histories copies. Once there is state,
+        that of parameters which require a gradient and have had none is made too: so all ranks have
+        the same entries, and checkpoints of all times.
         """
         if any(self.state.values()):
             self.make_state(states.is_trained)
         states.follow_masters(self)
         return super().state_dict()
 
-    def load_state_dict(self, state_dict) -> None:
+    def load_state_dict(self, state_dict, of_adamw: bool = False) -> None:
         """Copies a state dict's values into the state, which is made where there is none, without a
         cast: masters and moments to the bit. The quantized bytes are made from the masters when
-        they are next needed. Of torch's AdamW and Adam moments, steps and options are taken, and
-        the masters stay as they are. ValueError, before anything changes, if it does not fit.
+        they are next needed. `of_adamw`: it is one of torch's AdamW or Adam, of which moments,
+        steps and options are taken, and the masters stay as they are. ValueError, before anything
+        changes, if it does not fit.
         """
-        loading.load_state_dict(self, state_dict, options.check)
+        loading.load_state_dict(self, state_dict, of_adamw, options.check)
         self._roster, self._was_asked = None, False
 
     def __getstate__(self):

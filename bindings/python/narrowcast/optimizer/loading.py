@@ -1,4 +1,4 @@
-"""A state dict is loaded into FusedAdam: its own without a cast, torch's AdamW's too."""
+"""A state dict is loaded into FusedAdam: its own or torch's AdamW's, without a cast."""
 
 import copy
 
@@ -10,9 +10,10 @@ from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.master import Draw
 
 
-def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
+def load_state_dict(optimizer, state_dict: dict, theirs: bool, check_group) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
     class would cast it to the parameters' dtypes. All is checked before anything changes.
+    `theirs`: it is one of torch's AdamW.
     `check_group(group, index)` raises ValueError or TypeError for options that make no sense.
     """
     saved_state.check_type("the state dict", state_dict, dict)
@@ -20,8 +21,7 @@ def load_state_dict(optimizer, state_dict: dict, check_group) -> None:
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         result = hook(optimizer, state_dict)
         state_dict = state_dict if result is None else result
-    pairs, without = saved_state.matching(optimizer, state_dict)
-    theirs = torchs_adam.is_theirs(state_dict)
+    pairs, without = saved_state.matching(optimizer, state_dict, theirs)
     made = states.missing(optimizer, {parameter for parameter, _, _ in pairs}.__contains__)
     for parameter, name, saved in pairs:
         state = made.get(parameter) or optimizer.state[parameter]

@@ -10,7 +10,7 @@ from narrowcast.optimizer import members, torchs_adam
 from narrowcast.tensor import QuantizedTensor, dtensors, memory
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_ORIGIN = "It must come from FusedAdam, torch.optim.AdamW or Adam"
+_ORIGIN = "It must come from FusedAdam, or with of_adamw=True from torch.optim.AdamW or Adam"
 _NO_MASTER = (
     "FusedAdam saves none of a float32 parameter, which is its own: load such a checkpoint into a "
     "model of float32, fully_shard it, and call nc.convert after that, which goes on with the state"
@@ -18,11 +18,12 @@ _NO_MASTER = (
 
 
 def matching(
-    optimizer, state_dict
+    optimizer, state_dict, theirs: bool
 ) -> tuple[list[tuple[torch.Tensor, str, dict]], list[torch.Tensor]]:
     """Parameters with their names and their saved state, and those that are to have none, for they
     had no gradient or were frozen: they begin anew. ValueError if groups or parameters do not
-    match, TypeError if it is no state dict.
+    match, and if it is one of torch's AdamW, unless it is to be (`theirs`); TypeError if it is no
+    state dict.
     """
     check_type("the state dict", state_dict, dict)
     for key, *kinds in (("state", dict), ("param_groups", list, tuple)):
@@ -43,7 +44,9 @@ def matching(
         )
     _check_names(optimizer.param_groups, saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    may_lack = not state_dict["state"] or torchs_adam.is_theirs(state_dict)
+    if not theirs:
+        torchs_adam.check_not_theirs(state_dict)
+    may_lack = theirs or not state_dict["state"]
     pairs, without = [], []
     for key, (_, parameter, name) in zip(keys, members.named(optimizer.param_groups), strict=True):
         saved = state_dict["state"].get(key)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from narrowcast.optimizer import members, torchs_adam
+from narrowcast.optimizer import members
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
 
@@ -116,26 +116,16 @@ def follow_masters(optimizer) -> None:
 
 
 def as_saved(optimizer, state_dict: dict) -> dict:
-    """A state dict as torch makes it, with all that FusedAdam saves: the first of its hooks, so
-    that a user's see that.
-    """
-    is_form = optimizer._was_asked  # something is to be loaded into it
-    saved = _with_own_histories(state_dict, begin=is_form)
-    groups = [torchs_adam.with_their_options(one, saved["state"]) for one in saved["param_groups"]]
-    saved["param_groups"] = [torchs_adam.unloaded(one) for one in groups] if is_form else groups
-    return saved
-
-
-def _with_own_histories(state_dict: dict, begin: bool) -> dict:
-    """A state dict whose histories are no memory of the weights': a checkpoint is loaded into the
-    state dicts of model and optimizer at once, in any order, and a weight that is written to, even
-    with what the checkpoint has, forgets its history. `begin`: with histories that do, because
-    those of the weights may be left there by a checkpoint of another format, and belong to none of
-    its values.
+    """A state dict as torch makes it, with histories that are no memory of the weights'. A
+    checkpoint is loaded into the state dicts of model and optimizer at once, in any order, and a
+    weight that is written to, even with what the checkpoint has, forgets its history. The first of
+    the hooks, so that a user's see that.
     """
     for key, state in state_dict["state"].items():
         if "history" in state:
-            history = state["history"]
-            own = torch.zeros_like(history) if begin else history.clone()
+            # One that something is to be loaded into begins anew: a checkpoint of another format
+            # would leave it there, and it belongs to none of its values.
+            is_form, history = optimizer._was_asked, state["history"]
+            own = torch.zeros_like(history) if is_form else history.clone()
             state_dict["state"][key] = {**state, "history": own}
     return state_dict

@@ -1,7 +1,9 @@
 """distribute_tensor of a quantized weight, and parallelize_module and distribute_module of a model
 that is converted already: they cut a weight with torch.chunk, fill up the last parts, scatter them
-and give the module a DTensor, which is met here.
+and register a DTensor in the module.
 """
+
+import weakref
 
 import torch
 from torch import nn
@@ -56,9 +58,31 @@ def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
     return QuantizedTensor(store, shape, part.dtype)
 
 
-def meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
-    """Of each parameter that a module gets: does what nc.convert does for DTensors, if it is a
-    quantized part. NotImplementedError or ValueError as there.
+class Registration:
+    """The register_parameter of one converted module, in the place of its class's. torch calls it
+    whenever a parameter is set. Copies and pickles of the module have one of their own.
+    """
+
+    def __init__(self, module: nn.Module):
+        self._module = weakref.ref(module)
+
+    def __call__(self, name: str, param: torch.Tensor | None) -> None:
+        module = self._module()
+        _take_part(module, name, param)
+        type(module).register_parameter(module, name, param)
+
+    def __reduce__(self):
+        return Registration, (self._module(),)
+
+
+def watch_registrations(module: nn.Module) -> None:
+    """Has a converted module take a DTensor of a quantized part, as nc.convert takes one."""
+    module.__dict__["register_parameter"] = Registration(module)
+
+
+def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
+    """Does what nc.convert does for DTensors, if a parameter is one of a quantized part.
+    NotImplementedError or ValueError as there.
     """
     local = dtensors.local_of(parameter)
     if local is parameter or not isinstance(local, QuantizedTensor):
@@ -74,6 +98,3 @@ def meet(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
     if isinstance(module, nn.Linear):
         tensor.adopt(module)
     written.watch(module, name, parameter)
-
-
-nn.modules.module.register_module_parameter_registration_hook(meet)

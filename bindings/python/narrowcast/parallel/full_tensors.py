@@ -5,7 +5,6 @@ that give masters (operators/arithmetic.py); over one it hands out the shard as 
 import functools
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from narrowcast.operators.common import value_of
 from narrowcast.tensor import QuantizedTensor
@@ -26,7 +25,7 @@ class _Value(torch.autograd.Function):
         return gradient
 
 
-def _plain(function):
+def of_masters(function):
     """torch's full_tensor(), whose result is a plain tensor on any number of ranks."""
 
     @functools.wraps(function)
@@ -36,6 +35,3 @@ def _plain(function):
         return _Value.apply(whole) if is_cut and isinstance(whole, QuantizedTensor) else whole
 
     return full_tensor
-
-
-DTensor.full_tensor = _plain(DTensor.full_tensor)

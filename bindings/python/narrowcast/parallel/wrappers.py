@@ -1,6 +1,6 @@
 """Modules that wrap a whole model. DistributedDataParallel (and replicate(), which makes one) keeps
 every weight whole on every rank, and gives all ranks those of one. FullyShardedDataParallel
-flattens parameters, which no format allows.
+flattens parameters, which no format allows: see cat in narrowcast.operators.joins.
 """
 
 import functools
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable import replicate
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.nn.parallel import DistributedDataParallel, distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast import ranks
 from narrowcast.tensor import QuantizedTensor
@@ -43,7 +43,7 @@ def _describe(name: str, weight: QuantizedTensor) -> str:
     return f"{name}, {size}, with {parts}"
 
 
-def _whole(function):
+def sent_as_bytes(function):
     """torch's function that gives all ranks the parameters and buffers of one, joined to long plain
     tensors. Quantized weights travel as the buffers and the master that they are.
     """
@@ -73,25 +73,3 @@ def _whole(function):
                 dist._broadcast_coalesced(process_group, tensors, broadcast_bucket_size, src)
 
     return synchronize
-
-
-def _not_flattened(function):
-    """The constructor of FSDP1, but NotImplementedError for a module with quantized weights."""
-
-    @functools.wraps(function)
-    def construct(self, module, *args, **kwargs):
-        for parameter in module.parameters():
-            if isinstance(parameter, QuantizedTensor):
-                raise NotImplementedError(
-                    f"{parameter.describe()}: FullyShardedDataParallel (FSDP1) flattens parameters "
-                    "into one, and a format's blocks and scales do not lie in one. Call "
-                    "torch.distributed.fsdp.fully_shard (FSDP2) on each block and on the model in "
-                    "its place"
-                )
-        function(self, module, *args, **kwargs)
-
-    return construct
-
-
-distributed._sync_module_states = _whole(distributed._sync_module_states)
-FullyShardedDataParallel.__init__ = _not_flattened(FullyShardedDataParallel.__init__)

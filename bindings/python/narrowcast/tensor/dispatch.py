@@ -10,6 +10,7 @@ import torch
 
 FUNCTIONS: dict[Callable, Callable] = {}
 OPERATORS: dict[Callable, Callable] = {}
+PARAMETER_LOADED: list[Callable[[], None]] = []  # called when a parameter has been unpickled
 
 
 def handles(*functions):

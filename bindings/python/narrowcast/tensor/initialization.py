@@ -1,20 +1,17 @@
 """The functions of nn.init on a QuantizedTensor: they act on the high-precision value, with the
-random numbers of a plain tensor, and the bytes are made once.
-
-A fill is an operation that does so already (narrowcast.operators.writes). The functions of several
-operations, of which no one says what the whole is, are wrapped here: for quantized weights alone;
-any other tensor goes straight to torch's function.
+random numbers of a plain tensor, and the bytes are made once. A fill is an operation that does so
+already (narrowcast.operators.writes); functions of several operations are replaced in torch
+(narrowcast.torch_hooks).
 """
 
 import functools
 
 import torch
-from torch import nn
 
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 
-def _by_value(function):
+def by_value(function):
     """An initializer that runs on a plain float32 tensor in place of a quantized one, sharded or
     not, and writes what it leaves.
     """
@@ -36,7 +33,3 @@ def _by_value(function):
         return tensor
 
     return initializer
-
-
-for _name in ("eye_", "dirac_", "orthogonal_", "sparse_", "trunc_normal_"):
-    setattr(nn.init, _name, _by_value(getattr(nn.init, _name)))

@@ -93,14 +93,3 @@ def have_same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
     other = other.to(value.device, torch.float32)
     return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))
-
-
-_NOWHERE = 2**50  # beyond what any process and GPU can address
-
-
-def number_of(first: torch.Tensor) -> int:
-    """By which libraries find weights again, of their first buffer: no one address has the values,
-    and at this one lies nothing. 0 where nothing is in memory.
-    """
-    is_there = type(first) is torch.Tensor and not first.is_meta
-    return _NOWHERE + first.data_ptr() if is_there else 0

@@ -133,10 +133,12 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return first.untyped_storage()[:] if own else first.untyped_storage()
 
     def data_ptr(self) -> int:
-        """Of a parameter, a number of its own, and no address: accelerate finds parameters by it. 0
+        """Of a parameter the address of its first buffer, for accelerate finds parameters by it. 0
         of all others: torch's asynchronous saving asks whether a tensor is memory.
         """
-        return memory.number_of(self._store.tensors[0]) if isinstance(self, nn.Parameter) else 0
+        first = self._store.tensors[0]
+        is_there = isinstance(self, nn.Parameter) and memory.has_values(first)
+        return first.data_ptr() if is_there else 0
 
     __tensor_flatten__ = parts.flatten
     inner_tensors = parts.inner_tensors
@@ -210,6 +212,8 @@ def rebuild(
     store = parts.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
     if is_parameter:
+        for prepare in dispatch.PARAMETER_LOADED:
+            prepare()
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_() if requires_grad else tensor
 

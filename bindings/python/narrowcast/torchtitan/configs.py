@@ -1,4 +1,4 @@
-"""For torchtitan 0.3: configurations of a converter and of optimizers."""
+"""Configurations of a converter and of optimizers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -10,9 +10,9 @@ from torch import nn
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 from torchtitan.protocols.model import ModelConfigConverter
 
+from narrowcast.conversion import convert
 from narrowcast.optimizer import FusedAdam
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.torchtitan.conversion import convert_model
 
 
 class Converter(ModelConfigConverter):
@@ -54,9 +54,10 @@ def _converted(kind: type, options: Converter.Config) -> type:
 
         def build(self, **runtime):
             model = kind.build(self, **runtime)
-            convert_model(
-                model, options.format, options.filter, options.parameters, options.products
-            )
+            given = {"parameters": list(options.parameters) or None, "products": options.products}
+            if options.filter:
+                given["filter"] = list(options.filter)
+            convert(model, options.format, **given)
             model.apply(_initialize_as_plain)
             return model
 
