@@ -227,8 +227,10 @@ class WeightGather {
 
   OptionalTensor own_of(const OptionalTensor& spanning) {
     if (!spanning) return spanning;
+    at::Tensor own = at::empty_like(*spanning);
+    spanning_[0].push_back(own.variable_data());  // writes to it torch counts apart
     spanning_[1].push_back(*spanning);
-    return spanning_[0].emplace_back(at::empty_like(*spanning));
+    return own;
   }
 
   std::shared_ptr<Bytes> make_whole(const Phase& phase, const OptionalTensor& amax,

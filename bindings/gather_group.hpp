@@ -1,7 +1,7 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 
 #include <array>
@@ -120,7 +120,7 @@ class GatherGroup {
       if (!recorded) group->scales_ = present;
     }
     // Not counted as writes: graphs that have saved them for a backward want those of its gather.
-    const at::AutoDispatchBelowADInplaceOrView uncounted;
+    const at::NoGradGuard once;
     if (!whole.empty()) at::_foreach_copy_(whole, shard);
   }
   // Says which usages have come.
