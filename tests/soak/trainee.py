@@ -215,8 +215,10 @@ class Trainee:
         return seen
 
 
-def _readable(value: DTensor) -> DTensor:
+def _readable(value: torch.Tensor) -> torch.Tensor:
     """The master in the place of a shard whose bytes wait for the other ranks."""
+    if not isinstance(value, DTensor):
+        return value  # a history
     local = value.to_local()
     if isinstance(local, nc.QuantizedTensor) and local._store.is_stale:
         return _like(value, local.master)

@@ -12,7 +12,6 @@ import torch
 from narrowcast import _C
 from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
-from narrowcast.optimizer.state import make_updatable
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -70,10 +69,9 @@ class Tables:
             return
         _check_in_model(entry, local)
         local.detach_from_whole()
-        if entry.state or entry.parameter.requires_grad:  # another rank may have a gradient
-            make_updatable(local)
         store = local._store
         if entry.state:
+            store.keep_master()
             self._settle_master(entry, local)
             if store.bytes.history is not None:
                 entry.state["history"] = store.bytes.history
