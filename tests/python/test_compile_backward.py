@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, Layer, same
+from narrowcast import _C
 
 TESTED_FORMATS = GATHERS
 
@@ -50,6 +51,7 @@ def exchange(layer, other, usages):
                 put(to, source)
         if mine.amax is not None:
             put(mine.amax, theirs.amax)
+    _C.note_write()  # as they do, too
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # FSDP2's gathers wait for nothing between forward and backward
 

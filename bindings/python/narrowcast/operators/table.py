@@ -225,7 +225,8 @@ FLATTEN = _exact(
     "__tensor_flatten__, __tensor_unflatten__", "the buffers, what spans the tensor, and the master"
 )
 TRANSFORM = _exact(
-    "torch.vmap, torch.func.grad, jvp, linearize, functional_call, ..., forward-mode differentiation",
+    "torch.vmap, torch.func.grad, jvp, linearize, functional_call, ..., and forward-mode "
+    "differentiation",
     "of products with decoded values; derivatives are those of the forward's values",
 )
 EXPORT = _exact(
