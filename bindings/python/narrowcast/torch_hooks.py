@@ -26,13 +26,13 @@ _REPLACED = [
     # These consist of several operations, and random numbers would be rounded between two of them,
     # or an operation be refused. The other initializers are operators, which need no replacement.
     *((nn.init, name, initialization.by_value) for name in _INITIALIZERS),
-    # Averages by a function of the user's would be of decoded values, which small steps of an
-    # average do not change.
+    # Averages by a function of the user's would be rounded to the logical dtype, or read decoded
+    # values, which small steps of an average do not change.
     (AveragedModel, "update_parameters", averages.of_masters),
     # DistributedDataParallel would send decoded values, and every rank round its masters to them.
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
-    # On a mesh of one rank it would be the weight itself, whose arithmetic decodes; on more ranks
-    # it is the master.
+    # On a mesh of one rank it would be the weight itself: within a module its arithmetic decodes,
+    # and a write to it writes to the weight. On more ranks it is a copy of the masters.
     (DTensor, "full_tensor", full_tensors.of_masters),
     # Full state dicts of weights without masters would be sent as other tensors than the other
     # ranks wait for, and be cut within blocks.

@@ -200,7 +200,7 @@ FULL = _exact(
 
 STORAGE = _identity(
     "untyped_storage, data_ptr",
-    "the storage of the first buffer, which FSDP2 compares; a number, no address",
+    "the storage of the first buffer, which FSDP2 compares; its address of a parameter, else 0",
 )
 SHARED = _exact(
     "share_memory_, is_shared",

@@ -3,8 +3,9 @@ and a learning rate of 0, and calls step(). A step of FusedAdam would be counted
 remembered in histories like any other, and perhaps wait for other ranks.
 """
 
+import sys
+
 import torch
-from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 from narrowcast import callers
 
@@ -13,7 +14,11 @@ def is_for_state() -> bool:
     """Whether the present step is such a one. There is nothing else to know it by: a schedule may
     begin at 0, and a rank may have gradients of zeros alone.
     """
-    return any(frame.f_code is _init_optim_state.__code__ for frame in callers.frames())
+    asking = sys.modules.get("torch.distributed.checkpoint.state_dict")  # slow to import
+    if asking is None:
+        return False
+    code = asking._init_optim_state.__code__
+    return any(frame.f_code is code for frame in callers.frames())
 
 
 def is_estimate() -> bool:

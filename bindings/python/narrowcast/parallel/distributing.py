@@ -60,7 +60,8 @@ def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
 
 class Registration:
     """The register_parameter of one converted module, in the place of its class's. torch calls it
-    whenever a parameter is set. Copies and pickles of the module have one of their own.
+    whenever a parameter is set. Deep copies and pickles of the module have one of their own; a
+    shallow copy (copy.copy) has the module's, as it has its dict of parameters.
     """
 
     def __init__(self, module: nn.Module):
