@@ -160,7 +160,7 @@ INITIALIZERS = {
     "zeros_": nn.init.zeros_,
     "ones_": nn.init.ones_,
     "constant_": lambda t: nn.init.constant_(t, 0.3),
-    "eye_": nn.init.eye_,
+    "eye_": lambda t: nn.init.eye_(t),  # looked up when nc.convert has replaced it
     "orthogonal_": lambda t: nn.init.orthogonal_(t, gain=2**0.5),
     "sparse_": lambda t: nn.init.sparse_(t, sparsity=0.1),
 }
