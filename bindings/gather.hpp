@@ -1,7 +1,6 @@
 // What FSDP2's all-gathers carry of one sharded weight, and where it arrives: docs/sharding.md.
 #pragma once
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -227,7 +226,7 @@ class WeightGather {
 
   OptionalTensor own_of(const OptionalTensor& spanning) {
     if (!spanning) return spanning;
-    at::Tensor own = at::empty_like(*spanning);
+    at::Tensor own = spanning->clone();
     spanning_[0].push_back(own.variable_data());  // writes to it torch counts apart
     spanning_[1].push_back(*spanning);
     return own;

@@ -133,16 +133,15 @@ def table_of(format, tensors, stochastic):
 def run_step(table, amaxes):
     """A step of one table. `amaxes`: how many are reduced; to the largest of them."""
     if amaxes == 0:
-        _C.run_step([_C.AdamPart(table, None, None)], [], None)
+        _C.run_step([_C.AdamPart(table, None, False)], [])
         return
-    memory = torch.zeros(1 + amaxes)  # the first one says whether the others can be used
+    memory = torch.zeros(amaxes)
 
     def reduce():
-        memory[1:] = memory[1:].max()
+        memory.fill_(memory.max())
         return SimpleNamespace(wait=lambda: None)
 
-    shared = _C.SharedAmaxes(memory, reduce)
-    _C.run_step([_C.AdamPart(table, memory[1:], shared)], [shared], None)
+    _C.run_step([_C.AdamPart(table, memory, True)], [_C.Reduction(memory, reduce)])
 
 
 @pytest.mark.parametrize("stochastic", [False, True])

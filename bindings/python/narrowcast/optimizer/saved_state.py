@@ -22,8 +22,8 @@ def matching(
 ) -> tuple[list[tuple[torch.Tensor, str, dict]], list[torch.Tensor]]:
     """Parameters with their names and their saved state, and those that are to have none, for they
     had no gradient or were frozen: they begin anew. ValueError if groups or parameters do not
-    match, and if it is one of torch's AdamW, unless it is to be (`theirs`); TypeError if it is no
-    state dict.
+    match, and for a state of torch's AdamW where masters are needed, unless `theirs` says that it
+    is one; TypeError if it is no state dict.
     """
     check_type("the state dict", state_dict, dict)
     for key, *kinds in (("state", dict), ("param_groups", list, tuple)):
@@ -44,7 +44,8 @@ def matching(
         )
     _check_names(optimizer.param_groups, saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    if not theirs:
+    parameters = [parameter for _, parameter, _ in members.named(optimizer.param_groups)]
+    if not theirs and any(map(_has_master, parameters)):
         torchs_adam.check_not_theirs(state_dict)
     may_lack = theirs or not state_dict["state"]
     pairs, without = [], []
@@ -60,6 +61,12 @@ def matching(
         elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
             without.append(parameter)
     return pairs, without
+
+
+def _has_master(parameter: torch.Tensor) -> bool:
+    """Whether its master is not the parameter itself."""
+    is_quantized = isinstance(dtensors.local_of(parameter), QuantizedTensor)
+    return is_quantized or parameter.dtype != torch.float32
 
 
 def _check_names(groups: list[dict], saved_groups) -> None:
