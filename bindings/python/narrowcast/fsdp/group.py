@@ -141,6 +141,8 @@ class GroupPlan:
             pipelines.check(self._stores[0])
             return
         debugging.compare("the weights of a forward", lambda: _facts(group))
+        if not self.start.are_quiet or self._empty_shards.ask:
+            _come_after_writes(self._stores[0])
         if not self.start.are_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
             if any(store.needs_others and store.is_stale for store, _ in shards):
@@ -204,6 +206,15 @@ class GroupPlan:
         _C.GatherGroup.copy_scales(
             [plan._gathers for plan in plans if plan is self or not plan.keeps_parts]
         )
+
+
+def _come_after_writes(store: Store) -> None:
+    """FSDP2 gathers on a stream of its own, which waits for the default one when a forward of the
+    tree begins, but not for what is written within the forward.
+    """
+    device = store.bytes.device
+    if store.bytes.is_plain and device.type == "cuda":
+        torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
 
 
 def _shards(group) -> list[tuple]:
