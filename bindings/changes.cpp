@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "bindings/kept_work.hpp"
 #include "bindings/module.hpp"
 #include "bindings/python_tensors.hpp"
 
@@ -46,8 +45,6 @@ void bind_changes(py::module_& module) {
       "changes", [] { return changes; }, "How many have been noted.");
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
              "From now on torch counts a write to either as one to both.");
-  module.def("keep_work", &keep_work, py::arg("work"),
-             "Of a reduction on the CPU, before it is waited for: bindings/kept_work.hpp.");
   py::class_<Watch, std::shared_ptr<Watch>>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

@@ -1,5 +1,6 @@
 """The small models, batches and comparisons that the tests of training share."""
 
+import io
 import math
 
 import torch
@@ -211,3 +212,11 @@ def local_values(model):
     """Masters, or what is its own master, of the local parts."""
     local = (dtensors.local_of(p).detach() for p in model.parameters())
     return [p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for p in local]
+
+
+def pickled(value):
+    """What torch.save and torch.load make of it."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)

@@ -1,14 +1,13 @@
 """Hooks that torch allows of optimizers, and copies of a model with its optimizer."""
 
 import copy
-import io
 
 import pytest
 import torch
 from torch import nn
 
 import narrowcast as nc
-from models import one_of_each
+from models import one_of_each, pickled
 
 
 def trained(dtype=torch.float32):
@@ -54,13 +53,6 @@ def test_a_hook_that_keeps_little():
 
     optimizer.register_state_dict_post_hook(little)
     assert optimizer.state_dict()["param_groups"] == [{"params": [0, 1], "lr": 1e-2}]
-
-
-def pickled(pair):
-    file = io.BytesIO()
-    torch.save(pair, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])

@@ -3,7 +3,6 @@ when a quantized parameter is unpickled; else hooks of converted modules.
 """
 
 import copy
-import io
 import subprocess
 import sys
 import weakref
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from models import pickled
 
 LOOK = """
 import sys, torch, torch.distributed.fsdp, torch.distributed.tensor.parallel
@@ -70,13 +70,6 @@ def test_a_quantized_parameter_that_is_unpickled(tmp_path):
         code = "torch.load(sys.argv[1]); print(*changed(before))"
         expected = REPLACED if name == "parameter" else set()
         assert run(code, str(tmp_path / name)) == expected
-
-
-def pickled(module):
-    file = io.BytesIO()
-    torch.save(module, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])

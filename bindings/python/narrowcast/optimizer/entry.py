@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.tensor.master import Draw
 from narrowcast.tensor.store import Store
 
 
@@ -27,14 +26,6 @@ class Entry(NamedTuple):
         """Of a quantized one."""
         local = dtensors.local_of(self.parameter)
         return local._store if isinstance(local, QuantizedTensor) else None
-
-    @property
-    def last_draw(self) -> Draw | None:
-        """That of its last step: before the first, all is rounded to nearest."""
-        step = int(self.state.get("step", 0))
-        if self.seed is None or step == 0:
-            return None
-        return Draw(self.seed, step, dtensors.first_element(self.parameter))
 
     @property
     def line(self) -> str:
