@@ -28,7 +28,7 @@ constexpr const char* kUsage =
     "  --check        write nothing; fail if DIR is not what the specs make\n"
     "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
     "ever after\n"
-    "  --known DIR    the specs of DIR, too, can be named by [products] of these\n"
+    "  --known DIR    the specs of DIR, too, can be named by [matmul] of these\n"
     "  --check-specs  only read the specs, and print every error\n";
 
 struct Arguments {

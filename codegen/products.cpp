@@ -48,8 +48,8 @@ const Plan* partner(const Field<std::string>& name, const char* key, const Plan&
       std::vector<std::string_view> names{kSelf};
       for (const auto& [other, unused] : known) names.push_back(other);
       diagnostics.add(name.at,
-                      std::string("products.") + key + " names no format: " +
-                          in_quotes(name.value) + did_you_mean(name.value, names, "\""),
+                      std::string("matmul.") + key + " names no format: " + in_quotes(name.value) +
+                          did_you_mean(name.value, names, "\""),
                       "\"self\", a format that comes with narrowcast, or one whose spec is given "
                       "along with this one");
       return nullptr;
@@ -58,7 +58,7 @@ const Plan* partner(const Field<std::string>& name, const char* key, const Plan&
   }
   if (!found->delayed_amax) return found;
   diagnostics.add(name.at,
-                  std::string("products.") + key + " cannot be " + in_quotes(found->name) +
+                  std::string("matmul.") + key + " cannot be " + in_quotes(found->name) +
                       ", whose scale comes from a history",
                   "activations and gradients are cast once each, and have none; name a format with "
                   "amax \"current\"");

@@ -11,7 +11,7 @@ namespace narrowcast::codegen {
 
 using Plans = std::map<std::string, Plan, std::less<>>;  // by name
 
-// What the spec's [products] come to. `known`: the formats that it may name; the plan's own need
+// What the spec's [matmul] comes to. `known`: the formats that it may name; the plan's own need
 // not be among them. A diagnostic for a name that is none of them, or cannot be cast to.
 ProductPlan products_of(const Format& format, const Plan& plan, const Plans& known,
                         Diagnostics& diagnostics);

@@ -55,8 +55,8 @@ Format read_root(TableReader root) {
   format.amax = quantize.word_or("amax", Amax::kCurrent);
   quantize.finish();
 
-  format.has_products = root.has("products");
-  TableReader products = root.table("products");
+  format.has_products = root.has("matmul");
+  TableReader products = root.table("matmul");
   if (format.has_products) format.products = read_products(products);
 
   root.finish();

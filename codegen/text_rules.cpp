@@ -61,13 +61,13 @@ void name_is_an_identifier(const Format& format, Diagnostics& diagnostics) {
                   "words of a-z and 0-9, joined by single underscores, beginning with a letter");
 }
 
-// No [products] could name such a format. All other words are free: generated C++ has a namespace
+// No [matmul] could name such a format. All other words are free: generated C++ has a namespace
 // that nothing else is called.
 void name_is_not_self(const Format& format, Diagnostics& diagnostics) {
   if (!known(format.name) || format.name.value != kSelf) return;
   diagnostics.add(format.name.at,
                   "format " + in_quotes(kSelf) +
-                      " is the word by which [products] names the "
+                      " is the word by which [matmul] names the "
                       "spec's own format",
                   "add a word to it, such as " + in_quotes("self_scaled"));
 }

@@ -23,7 +23,7 @@ PLAIN = "plain"
 RUNS = {
     PLAIN: ["--format", "plain"],
     "mxfp8_e4m3": ["--format", "mxfp8_e4m3"],
-    "mxfp8_e4m3-scaled": ["--format", "mxfp8_e4m3", "--products", "scaled"],
+    "mxfp8_e4m3-scaled": ["--format", "mxfp8_e4m3", "--matmul", "scaled"],
     "nvfp4": ["--format", "nvfp4"],
 }
 STEPS = 400  # half of train.py's

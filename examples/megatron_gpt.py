@@ -29,7 +29,7 @@ from text import read
 def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--format", default="mxfp8_e4m3", choices=nc.formats())
-    parser.add_argument("--products", default="decoded", choices=["decoded", "scaled"])
+    parser.add_argument("--matmul", default="dequantized", choices=["dequantized", "scaled"])
     parser.add_argument("--tp", type=int, default=1, help="tensor-parallel ranks; the rest is DP")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
@@ -52,8 +52,8 @@ def options():
         parser.error(f"--tp {args.tp} does not divide {ranks} ranks")
     if args.batch % (ranks // args.tp) != 0:
         parser.error(f"--batch {args.batch} is not shared by {ranks // args.tp} DP ranks")
-    if args.products == "scaled" and not nc.format(args.format).products:
-        parser.error(f"--products scaled: {args.format} has none")
+    if args.matmul == "scaled" and not nc.format(args.format).matmul:
+        parser.error(f"--matmul scaled: {args.format} has none")
     if args.load is not None and not args.load.is_dir():
         parser.error(f"--load {args.load}: no such folder")
     if args.save is not None and args.save.exists():

@@ -48,7 +48,7 @@ class Training:
         )
         spec, parallel, optimizers = get_gpt_layer_local_spec(), distributed, optimizer
         if format is not None:
-            spec = megatron.get_gpt_layer_spec(format, args.products)
+            spec = megatron.get_gpt_layer_spec(format, args.matmul)
             parallel = optimizers = megatron
         self.gpt = GPTModel(self.config, spec, VOCABULARY, args.time).cuda()
         self.model = parallel.DistributedDataParallel(

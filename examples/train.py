@@ -1,7 +1,7 @@
 """Trains a small GPT on bytes, its weights kept and gathered in a narrow format under FSDP2.
 
     python examples/train.py --format nvfp4                    # starts its own ranks
-    python examples/train.py --format nvfp4 --products scaled  # multiplies the bytes
+    python examples/train.py --format nvfp4 --matmul scaled  # multiplies the bytes
     torchrun --nproc-per-node 2 examples/train.py --format mxfp8_e4m3
 
 What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.FusedAdam.
@@ -36,7 +36,10 @@ def options():
     formats = [*nc.formats(), "plain"]
     parser.add_argument("--format", default="mxfp8_e4m3", choices=formats, help="of the weights")
     parser.add_argument(
-        "--products", default="decoded", choices=["decoded", "scaled"], help="of linear layers"
+        "--matmul",
+        default="dequantized",
+        choices=["dequantized", "scaled"],
+        help="of linear layers",
     )
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
@@ -55,10 +58,10 @@ def options():
     parser.add_argument("--save-every", type=int, default=100, help="steps")
     parser.add_argument("--out", type=Path, help="where to write what the run measured, as JSON")
     args = parser.parse_args()
-    able = [name for name in nc.formats() if nc.format(name).products]
-    if args.products == "scaled" and args.format not in able:
-        parser.error(f"--products scaled takes --format {', '.join(able)}, not {args.format}")
-    args.name = args.format + ("-scaled" if args.products == "scaled" else "")
+    able = [name for name in nc.formats() if nc.format(name).matmul]
+    if args.matmul == "scaled" and args.format not in able:
+        parser.error(f"--matmul scaled takes --format {', '.join(able)}, not {args.format}")
+    args.name = args.format + ("-scaled" if args.matmul == "scaled" else "")
     for_gpu = torch.cuda.is_available() and all(nc.format(name).cuda for name in nc.formats())
     args.device = args.device or ("cuda" if for_gpu else "cpu")
     args.ranks = args.ranks or min(2, torch.cuda.device_count() if args.device == "cuda" else 2)
@@ -70,7 +73,7 @@ def build(args, mesh):
     torch.manual_seed(args.seed)  # every rank, every format: one initialisation
     model = GPT(args.width, args.layers, args.width // 32).to(args.device)
     if args.format != "plain":
-        nc.convert(model, args.format, products=args.products)
+        nc.convert(model, args.format, matmul=args.matmul)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.bf16 else None)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -136,7 +139,7 @@ def train(args, mesh):
     gathered_per_step = gathered.bytes / max(1, len(steps))  # before the evaluation gathers more
     return {
         "format": args.format,
-        "products": args.products,
+        "matmul": args.matmul,
         "ranks": ranks,
         "bits_per_byte": bits_per_byte(model, held_out, args, mesh),
         "gathered_bytes_per_step": gathered_per_step,

@@ -39,7 +39,7 @@ def speed(measured):
     rows = measured["scaled"]
     shares(scaled, [row["weights"] for row in rows], rows)
     scaled.set(title="Scaled products, and two formats decoded: four H200", xlim=(1, 1.4))
-    rows = measured["decoded"]
+    rows = measured["dequantized"]
     shares(decoded, [row["format"] for row in rows], rows)
     decoded.set(title="Decoded products: four H100", xlim=(1, 1.04))
     decoded.set(xlabel="tokens/s, as a share of those with bf16 weights")
@@ -66,7 +66,7 @@ def optimizer(measured):
 
 def peak_memory(measured):
     """GiB a rank: the peak of a step beside that of bf16, and what its shards store."""
-    rows = measured["decoded"]
+    rows = measured["dequantized"]
     names = [row["format"] for row in rows]
     figure, both = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, layout="constrained")
     for axes, key, color in zip(both, ("peak_gib", "shards_gib"), (COMPILED, EAGER), strict=True):

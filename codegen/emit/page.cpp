@@ -135,7 +135,7 @@ std::string products(const Plan& plan) {
     return "Those of decoded weights and plain activations: the spec names no formats that "
            "activations and gradients are cast to.";
   return fill(R"text(
-    With `products="scaled"`, a linear layer casts its input to `$input$` and the gradient of its output to `$gradient$`, rounded $rounding$.
+    With `matmul="scaled"`, a linear layer casts its input to `$input$` and the gradient of its output to `$gradient$`, rounded $rounding$.
     A product is that of the decoded values; where the machine has no matrix unit for it, the operands are decoded first.
 
     | product | operands | matrix unit |

@@ -1,5 +1,5 @@
 // The kinds of products that matrix units know: what an operand of each looks like is decided in
-// kind_of.hpp, what runs them in bindings/units.cpp.
+// kind_of.hpp, what runs them in bindings/matmul/tensor_cores.cpp.
 #pragma once
 
 #include "runtime/plugin/table.h"
@@ -13,7 +13,7 @@ struct ProductKind {
 
 // In the order of nc_product_kind.
 inline constexpr ProductKind kProductKinds[NC_PRODUCT_KIND_COUNT] = {
-    {"decoded", "none"},
+    {"dequantized", "none"},
     {"one scale by one scale", "sm_89 and newer"},
     {"1x128 by 128x128", "sm_90"},
     {"1x128 by 1x128", "sm_90"},

@@ -22,7 +22,7 @@ from stopwatch import Stopwatch
 
 LINEAR_COLUMNS = [
     ("format", "linear, bf16 activations", "s"),
-    ("products", "products", "s"),
+    ("matmul", "matmul", "s"),
     ("size", "weight", "s"),
     ("plain_forward_us", "bf16 forward us", ".1f"),
     ("forward_us", "quantized", ".1f"),
@@ -75,12 +75,12 @@ def linear_rows(formats, sizes, watch) -> list[dict]:
     rows = []
     for size in sizes:
         plain = linear_microseconds(None, size, watch)
-        for name, products in _with_products(formats):
-            forward, backward = linear_microseconds(name, size, watch, products)
+        for name, matmul in _with_products(formats):
+            forward, backward = linear_microseconds(name, size, watch, matmul)
             rows.append(
                 {
                     "format": name,
-                    "products": products,
+                    "matmul": matmul,
                     "size": f"{size} x {size}",
                     "plain_forward_us": plain[0],
                     "forward_us": forward,
@@ -96,14 +96,14 @@ def linear_rows(formats, sizes, watch) -> list[dict]:
 def _with_products(formats):
     """Each format with each kind of products that it has."""
     for name in formats:
-        yield name, "decoded"
-        if nc.format(name).products:
+        yield name, "dequantized"
+        if nc.format(name).matmul:
             yield name, "scaled"
 
 
-def linear_microseconds(format, size, watch, products="decoded"):
+def linear_microseconds(format, size, watch, matmul="dequantized"):
     """Of a forward, and of its backward."""
-    weight = weights([(size, size)], watch.device, torch.bfloat16, format, products)[0]
+    weight = weights([(size, size)], watch.device, torch.bfloat16, format, matmul)[0]
     x = torch.randn(ROWS, size, device=watch.device, dtype=torch.bfloat16, requires_grad=True)
     gradient = torch.randn_like(x)
 
@@ -118,13 +118,13 @@ def linear_microseconds(format, size, watch, products="decoded"):
 
 
 def weights(
-    shapes, device, dtype=torch.float32, format=None, products="decoded"
+    shapes, device, dtype=torch.float32, format=None, matmul="dequantized"
 ) -> list[nn.Parameter]:
     """Parameters without values that matter, quantized if a format is given."""
     layers = [nn.Linear(n, m, bias=False, device=device, dtype=dtype) for m, n in shapes]
     module = nn.ModuleList(layers)
     if format is not None:
-        nc.convert(module, format, products=products)
+        nc.convert(module, format, matmul=matmul)
     return list(module.parameters())
 
 

@@ -112,7 +112,7 @@ class Training:
         model = GPT(args.width, args.layers, args.heads)  # on the CPU: equal on every machine
         self.model = model.to(args.device, torch.bfloat16)
         if mode.format:
-            convert = {"filter": modes.is_converted, "products": mode.products}
+            convert = {"filter": modes.is_converted, "matmul": mode.matmul}
             nc.convert(self.model, mode.format, **convert)
         if args.compile:
             for block in self.model.blocks:

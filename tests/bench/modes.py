@@ -13,7 +13,7 @@ import llama
 import narrowcast as nc
 
 PLAIN, TORCHAO, EAGER = "bf16", "tensorwise", "+e"
-PRODUCTS = {"nc": "decoded", "scaled": "scaled"}  # by how a mode begins
+PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
@@ -36,7 +36,7 @@ class Mode:
         return name if kind in PRODUCTS else None
 
     @property
-    def products(self) -> str:
+    def matmul(self) -> str:
         """nc.convert's option."""
         return PRODUCTS[self.weights.partition(":")[0]]
 
@@ -56,7 +56,7 @@ def parse(text: str) -> Mode:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e"
             )
-        if nc.format(mode.format).products is None and mode.products == "scaled":
+        if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
     return mode
 
@@ -84,7 +84,7 @@ def build(mode: Mode, options, mesh):
     with torch.device("meta"):
         model = llama.Llama(options.layers, options.width, options.vocabulary)
     if mode.format:
-        nc.convert(model, mode.format, filter=is_converted, products=mode.products)
+        nc.convert(model, mode.format, filter=is_converted, matmul=mode.matmul)
     elif mode.weights == TORCHAO:
         _convert_with_torchao(model)
     shard(model, mesh, compiled=not mode.eager)

@@ -67,7 +67,7 @@ def trainer(mode, way, args):
         model = llama.Llama(args.layers, args.width, args.vocabulary).bfloat16()
     llama.initialize(model)
     if mode.format:
-        nc.convert(model, mode.format, filter=modes.is_converted, products=mode.products)
+        nc.convert(model, mode.format, filter=modes.is_converted, matmul=mode.matmul)
         optimizer = nc.FusedAdam(model.parameters(), **modes.ADAM)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), fused=True, **modes.ADAM)

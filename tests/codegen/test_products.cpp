@@ -57,8 +57,8 @@ ProductPlan with_products(const std::string& name, const std::string& input,
   for (const fs::path& path : good_specs()) {
     if (path.stem() != name) continue;
     std::string text = text_of(path);
-    text.resize(std::min(text.find("[products]"), text.size()));
-    text.append("\n[products]\ninput = \"").append(input);
+    text.resize(std::min(text.find("[matmul]"), text.size()));
+    text.append("\n[matmul]\ninput = \"").append(input);
     text.append("\"\ngradient = \"").append(gradient).append("\"\n");
     return plan_of(Source{path.string(), text}).products;
   }

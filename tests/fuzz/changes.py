@@ -12,7 +12,7 @@ from narrowcast.tensor.checks import NAMES
 
 FIELDS = (
     *("format", "shape", "dtype", "tensors", "name", "recompute", "partial", "flattened"),
-    *("requires_grad", "is_parameter", "products"),
+    *("requires_grad", "is_parameter", "matmul"),
 )
 TENSORS = FIELDS.index("tensors")
 _ODD = (
@@ -20,7 +20,7 @@ _ODD = (
     *(0.5, float("nan"), "", "x", "gr\u00fcn \u2603", "\ud800", "\0", "x" * 5000, b"", b"\xff", ()),
     *([], {}, (1,), (0, 0), (64, 64), [64, 64], (2**40, 2**40), (1,) * 200, (2**62, 0), ("a", 1)),
     *((-1, -1), (0.5, 2), ((),), [[]], {"a": 1}, torch.float64, torch.uint8, torch.bfloat16),
-    *("decoded", "scaled", torch.Size([64, 64]), torch.Size([])),
+    *("dequantized", "scaled", torch.Size([64, 64]), torch.Size([])),
 )
 _FLOATS = (float("nan"), float("inf"), -float("inf"), -1.0, -0.0, 0.0, 1.0, 3e38, 1e-45)
 _DTYPES = (
@@ -207,7 +207,7 @@ def _sensible_fact(rng, arguments):
         (
             ("format", rng.choice(nc.formats())),
             ("dtype", rng.choice((torch.float32, torch.bfloat16, torch.float16))),
-            ("products", rng.choice(("decoded", "scaled"))),
+            ("matmul", rng.choice(("dequantized", "scaled"))),
             ("name", rng.choice((None, "", "a.weight", "gr\u00fcn", "\ud800\n", "x" * 1000))),
             *((flag, rng.random() < 0.5) for flag in flags),
         )

@@ -37,9 +37,9 @@ class Mutator:
         device = "meta" if rng.random() < 0.1 else "cpu"
         if rng.random() < 0.5:
             layer = nn.Linear(columns, rows, bias=False, device=device)
-            scaled = f.products is not None and rng.random() < 0.3
-            products = "scaled" if scaled else "decoded"
-            tensor = nc.convert(layer, format, products=products).weight
+            scaled = f.matmul is not None and rng.random() < 0.3
+            matmul = "scaled" if scaled else "dequantized"
+            tensor = nc.convert(layer, format, matmul=matmul).weight
             tensor = tensor if rng.random() < 0.5 else tensor.detach()
         else:
             rows = rng.choice((rows, rows, rows, 0))

@@ -93,7 +93,7 @@ def _is_readable(arguments) -> bool:
 def _check_same(tensor, arguments) -> None:
     """The parts of a tensor that was taken are those that it came from."""
     _, again = tensor.__reduce_ex__(2)
-    given = [*arguments, *(False, False, "decoded")[len(arguments) - 8 :]]
+    given = [*arguments, *(False, False, "dequantized")[len(arguments) - 8 :]]
     for field, old, new in zip(FIELDS, given, again, strict=True):
         if field != "tensors" and (old != new or (type(old), type(new)) == (bool, int)):
             raise FailedInputError(f"{field} was {old!r} and is {new!r}")

@@ -11,7 +11,7 @@ namespace narrowcast::fuzz {
 
 class Target {
  public:
-  // `known`: plans that [products] may name.
+  // `known`: plans that [matmul] may name.
   explicit Target(codegen::Plans known) : known_(std::move(known)) {}
 
   // Reads and validates the text, derives its plan, and emits all files of it. Returns how many

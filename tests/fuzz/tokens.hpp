@@ -123,7 +123,7 @@ inline constexpr const char* kTokens[] = {
     "tensor_scale.type = \"f32\"\n",
     "element.packing = \"byte\"\n",
     "amax = \"delayed\"\n",
-    "[products]\n",
+    "[matmul]\n",
     "input = \"self\"\n",
     "gradient = \"self\"\n",
     "$",

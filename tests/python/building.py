@@ -16,7 +16,7 @@ SPEC = {
     "rowwise": {"block": [4, 8]},
     "columnwise": {"block": [4, 8]},
     "quantize": {"scale": "floor"},
-    "products": {"input": "self", "gradient": "mxfp8_e5m2"},
+    "matmul": {"input": "self", "gradient": "mxfp8_e5m2"},
 }
 QUICK = ("--baseline", "--gpu", "off")
 CAST = (

@@ -14,7 +14,7 @@ from narrowcast.tensor.checks import NAMES
 
 FIELDS = (
     *("format", "shape", "dtype", "tensors", "name", "recompute", "partial", "flattened"),
-    *("requires_grad", "is_parameter", "products"),
+    *("requires_grad", "is_parameter", "matmul"),
 )
 
 

@@ -2,10 +2,10 @@
 
 import torch
 
-import flat
+import flats
 import narrowcast as nc
 from models import same
-from narrowcast import zero
+from narrowcast import flat
 
 NEAREST, STOCHASTIC = {"lr": 0.05}, {"lr": 0.05, "rounding": "stochastic", "seed": 2**64 - 1}
 
@@ -42,28 +42,28 @@ class Flat:
         if mesh is not None:
             device, self.rank, group = mesh.device_type, mesh.get_local_rank(), mesh.get_group()
         self.cuts = cuts
-        self.weights = [flat.poisoned(value, name, device) for value in values]
+        self.weights = [flats.poisoned(value, name, device) for value in values]
         pairs = [
-            flat.shards(value.to(device), of_weight, self.rank)
+            flats.shards(value.to(device), of_weight, self.rank)
             for value, of_weight in zip(values, cuts, strict=True)
         ]
         self.masters = [one if one is None else torch.nn.Parameter(one) for one, _ in pairs]
         own = [one for one in self.masters if one is not None]
         self.optimizer = nc.FusedAdam([{"params": own}], **options)
         starts = [start for _, start in pairs]
-        zero.fuse(self.optimizer, self.weights, self.masters, starts, group, **fuse_options)
+        flat.fuse(self.optimizer, self.weights, self.masters, starts, group, **fuse_options)
 
     def step(self, gradients):
         for master, gradient, cuts in zip(self.masters, gradients, self.cuts, strict=True):
             if master is not None:
-                own = None if gradient is None else flat.shards(gradient, cuts, self.rank)[0]
+                own = None if gradient is None else flats.shards(gradient, cuts, self.rank)[0]
                 master.grad = None if own is None else own.to(master.device)
         self.optimizer.step()
 
     def fault(self, whole):
         """Empty, or what is not as in the whole."""
         for place, (weight, expected) in enumerate(zip(self.weights, whole.weights, strict=True)):
-            if not flat.is_written_rightly(weight, to_device(expected, weight.device)):
+            if not flats.is_written_rightly(weight, to_device(expected, weight.device)):
                 return f"weight {place} has other bytes"
             if weight.history is not None and not same(weight.history.cpu(), expected.history):
                 return f"weight {place} has another history"

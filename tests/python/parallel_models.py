@@ -67,7 +67,7 @@ def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", siz
         x = batch(format, step, size=size)
         mine = x if sequence is None else x.chunk(2, 1)[sequence]
         y = model(mine)
-        if step == 0 and options.get("products") != "scaled":
+        if step == 0 and options.get("matmul") != "scaled":
             expected = whole(x) if sequence is None else whole(x).chunk(2, 1)[sequence]
             torch.testing.assert_close(y, expected)
         (y.square().sum() / 2**10).backward()

@@ -7,7 +7,7 @@ from torch import nn
 
 import narrowcast as nc
 
-SCALED = [name for name in nc.formats() if nc.format(name).products]
+SCALED = [name for name in nc.formats() if nc.format(name).matmul]
 ACCUMULATION = 2**-10  # of a row: the error of the accumulation
 
 
@@ -27,23 +27,23 @@ def weight_values(weight, usage):
 
 def forward(x, weight):
     """[..., out_features], without a bias."""
-    products = weight.format.products
-    out = values(x, products.input, "rowwise") @ weight_values(weight, "rowwise").t()
+    matmul = weight.format.matmul
+    out = values(x, matmul.input, "rowwise") @ weight_values(weight, "rowwise").t()
     return out.view(*x.shape[:-1], out.shape[1])
 
 
 def input_gradient(gradient, weight):
     """Of a format whose gradients are rounded to nearest."""
-    products = weight.format.products
-    out = values(gradient, products.gradient, "rowwise") @ weight_values(weight, "columnwise")
+    matmul = weight.format.matmul
+    out = values(gradient, matmul.gradient, "rowwise") @ weight_values(weight, "columnwise")
     return out.view(*gradient.shape[:-1], out.shape[1])
 
 
 def weight_gradient(gradient, x, weight):
     """The same."""
-    products = weight.format.products
-    return values(gradient, products.gradient, "columnwise").t() @ values(
-        x, products.input, "columnwise"
+    matmul = weight.format.matmul
+    return values(gradient, matmul.gradient, "columnwise").t() @ values(
+        x, matmul.input, "columnwise"
     )
 
 
@@ -60,4 +60,4 @@ def row_error(got, expected):
 def layer(format, device="cpu", dtype=torch.float32, inner=96, outer=64, **options):
     torch.manual_seed(0)
     plain = nn.Linear(inner, outer, device=device, dtype=dtype, **options)
-    return nc.convert(plain, format, products="scaled")
+    return nc.convert(plain, format, matmul="scaled")

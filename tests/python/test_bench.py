@@ -96,7 +96,7 @@ def test_host_time(tmp_path):
     few = ("--samples", 3, "--counts", "2,4,8", "--sizes", 64, "--formats", "mxfp8_e4m3")
     result, rows = bench("host_time.py", *few, json_file=tmp_path / "rows")
     parts = {part: [row for row in rows if row["part"] == part] for part in ("linear", "step")}
-    assert [row["products"] for row in parts["linear"]] == ["decoded", "scaled"]
+    assert [row["matmul"] for row in parts["linear"]] == ["dequantized", "scaled"]
     for row in parts["linear"]:
         assert min(row[key] for key in ("forward_us", "plain_forward_us", "backward_us")) > 0
         assert row["forward_ratio"] == row["forward_us"] / row["plain_forward_us"]

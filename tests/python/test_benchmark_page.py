@@ -25,7 +25,7 @@ def table(page, row):
     return {re.match(r"`(\w+)`", r[0])[1]: r[1:] for r in rows}
 
 
-@pytest.mark.parametrize(("key", "columns"), [("decoded", 6), ("optimizer", 7)])
+@pytest.mark.parametrize(("key", "columns"), [("dequantized", 6), ("optimizer", 7)])
 def test_tables_have_the_measured_figures(key, columns):
     shown = {name: figures(cells) for name, cells in table(FOLDER / "README.md", columns).items()}
     left_out = ("format", "passes")

@@ -1,4 +1,4 @@
-"""What makes plans over shards look at them again (bindings/changes.cpp), and what does not."""
+"""What makes plans over shards look at them again (core/changes.cpp), and what not."""
 
 import pytest
 import torch

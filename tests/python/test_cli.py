@@ -38,12 +38,12 @@ def test_show_every_format(capsys, format):
         assert fact in shown
     assert "rowwise: a scale for each" in shown
     assert "columnwise: a scale for each" in shown
-    products = f.products and [
-        f.products.input,
-        f.products.forward.kind,
-        f.products.forward.machines,
+    matmul = f.matmul and [
+        f.matmul.input,
+        f.matmul.forward.kind,
+        f.matmul.forward.machines,
     ]
-    assert all(word in shown for word in products or ["scaled products   none"])
+    assert all(word in shown for word in matmul or ["scaled products   none"])
 
 
 def test_show_bytes(capsys):

@@ -173,7 +173,7 @@ def transformed(model, x):
     return {
         "vmap": torch.vmap(model)(x),
         "vmap of matrices": torch.vmap(model, in_dims=1)(x),
-        "decoded": torch.vmap(lambda one: torch.einsum("ti,oi->to", one, model[0].weight))(x),
+        "dequantized": torch.vmap(lambda one: torch.einsum("ti,oi->to", one, model[0].weight))(x),
         "functional_call": call(model, parameters, (x,)),
         "jvp": torch.func.jvp(model, (x,), (x.cos(),))[1],
         "grad": [*torch.func.grad(loss)(parameters, x).values()],
@@ -193,8 +193,8 @@ def test_transforms(format):
 
 
 def test_transforms_of_scaled_products():
-    model, x = nc.convert(layer(), "mxfp8_e4m3", products="scaled"), batch()
-    with pytest.raises(NotImplementedError, match=r'0\.weight.*scaled products.*"decoded"'):
+    model, x = nc.convert(layer(), "mxfp8_e4m3", matmul="scaled"), batch()
+    with pytest.raises(NotImplementedError, match=r'0\.weight.*scaled products.*"dequantized"'):
         torch.func.jvp(model, (x,), (x,))
 
 

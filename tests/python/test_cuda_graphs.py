@@ -20,10 +20,10 @@ def forget():
     torch._dynamo.reset()
 
 
-def build(format, products):
+def build(format, matmul):
     torch.manual_seed(0)
     layers = nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)
-    return nc.convert(nn.Sequential(*layers).cuda().bfloat16(), format, products=products)
+    return nc.convert(nn.Sequential(*layers).cuda().bfloat16(), format, matmul=matmul)
 
 
 def inputs():
@@ -50,13 +50,13 @@ def trained(model, forward):
     return losses
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
-def test_reduced_overhead(format, products):
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+def test_reduced_overhead(format, matmul):
     """Random gradients are no equal ones, but those of torch's seed."""
     results = []
     for mode in ("default", "reduce-overhead"):
         torch._dynamo.reset()
-        model = build(format, products)
+        model = build(format, matmul)
         torch.manual_seed(2)
         losses = trained(model, torch.compile(model, mode=mode, fullgraph=True))
         results.append([*losses, *values(model)])
@@ -92,15 +92,15 @@ def captured(run):
     return graph
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
 def pass_through(model, x):
     model(x).float().square().mean().backward()
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
-def test_a_captured_step(products):
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+def test_a_captured_step(matmul):
     """Forward and backward in a graph, the optimizer's step outside of it."""
-    model, other = (build("mxfp8_e4m3", products) for _ in range(2))
+    model, other = (build("mxfp8_e4m3", matmul) for _ in range(2))
     static = inputs()[0].clone()
     optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, other)]
     warm_up(lambda: pass_through(model, static))
@@ -121,7 +121,7 @@ def test_a_captured_step(products):
 def test_a_cast_of_a_capture_is_its_own(eager_first):
     """Layers of one input and stream, inside and outside of a capture: each casts for itself."""
     inside, outside = (
-        nc.convert(nn.Linear(256, 64).cuda(), "fp8_e4m3", products="scaled") for _ in range(2)
+        nc.convert(nn.Linear(256, 64).cuda(), "fp8_e4m3", matmul="scaled") for _ in range(2)
     )
     x, later = (one.clone() for one in inputs()[:2].float())
     expected = inside(later), outside(x.clone())
@@ -149,7 +149,7 @@ def test_random_gradients_in_a_capture():
 
 
 def test_a_step_in_a_capture():
-    model = build("mxfp8_e4m3", "decoded")
+    model = build("mxfp8_e4m3", "dequantized")
     for one in model.parameters():
         one.grad = torch.zeros(one.shape, dtype=one.dtype, device="cuda")
     optimizer = nc.FusedAdam(model.parameters())

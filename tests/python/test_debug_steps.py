@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from disagreements import assert_named, odd
@@ -124,7 +124,7 @@ def test_steps_that_are_alike(format, device):
 @debugged
 def fused_steps(mesh, change):
     """Weights of which the first rank owns all, parts, and nothing."""
-    values = [flat.value_of((64, 128), seed=place, special=False) for place in range(3)]
+    values = [flats.value_of((64, 128), seed=place, special=False) for place in range(3)]
     cuts = [[0, 8192, 8192], [0, 1001, 8192], [0, 0, 8192]]
     parts = Flat(mesh, values, "nvfp4", cuts, STOCHASTIC)
     for step in range(2):
@@ -159,10 +159,10 @@ def casts(mesh, change):
     """Two lists; the last rank hands in the other one, or casts otherwise."""
     calls, values = [], []
     for place in range(2):
-        value = flat.value_of((64 * (1 + place), 64), seed=place, special=False)
+        value = flats.value_of((64 * (1 + place), 64), seed=place, special=False)
         values.append(value.to(mesh.device_type))
         cuts = [0, 1001, value.numel()]
-        master, start = flat.shards(values[-1], cuts, mesh.get_local_rank())
+        master, start = flats.shards(values[-1], cuts, mesh.get_local_rank())
         weight = nc.quantize(values[-1], "nvfp4")
         calls.append(([weight], [master], [start], mesh.get_group()))
     for call in calls:

@@ -8,19 +8,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import BUFFERS, same
-from narrowcast import zero
-from narrowcast.zero import Gather
+from narrowcast import flat
+from narrowcast.flat import Gather
 
 
 def cast(mesh, value, name, cuts, weight=None):
     """A weight that all ranks have cast their shards of, into poisoned bytes."""
     device = mesh.device_type
-    weight = flat.poisoned(value, name, device) if weight is None else weight
-    master, start = flat.shards(value.to(device), cuts, mesh.get_local_rank())
+    weight = flats.poisoned(value, name, device) if weight is None else weight
+    master, start = flats.shards(value.to(device), cuts, mesh.get_local_rank())
     nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
     return weight
 
@@ -42,11 +42,11 @@ def equals_whole_cast(mesh, weight, value):
 
 
 def odd_start(mesh, name):
-    value = flat.value_of((64, 128))
+    value = flats.value_of((64, 128))
     for cut in (4161, 1, 127, 8191):
         cuts = [0, cut, 64 * 128]
         weight = cast(mesh, value, name, cuts)
-        assert flat.is_written_rightly(weight, nc.quantize(value.to(weight.device), name))
+        assert flats.is_written_rightly(weight, nc.quantize(value.to(weight.device), name))
         assert equals_whole_cast(mesh, gathered(mesh, weight, cuts), value)
 
 
@@ -61,10 +61,10 @@ def test_codes_behind_an_odd_start_are_in_their_places(name, device):
 
 
 def small_and_packed(mesh, name):
-    value = flat.value_of((12, 32), special=False)  # 384 elements: 32 of 192 bytes were stale
+    value = flats.value_of((12, 32), special=False)  # 384 elements: 32 of 192 bytes were stale
     cuts = [0, 192, 384]
     weight = cast(mesh, value, name, cuts)
-    poisoned = [(one == flat.POISON).sum() for one in flat.stored(weight).values()]
+    poisoned = [(one == flats.POISON).sum() for one in flats.stored(weight).values()]
     assert sum(map(int, poisoned)) > 0  # the other rank's
     assert equals_whole_cast(mesh, gathered(mesh, weight, cuts), value)
 
@@ -77,7 +77,7 @@ def test_no_byte_of_a_packed_gather_is_stale(format, device):
 
 
 def infinite(mesh, name):
-    value = flat.value_of((64, 128), special=False)
+    value = flats.value_of((64, 128), special=False)
     value[5, 3] = torch.inf
     cuts = [0, 4161, 64 * 128]
     weight = cast(mesh, value, name, cuts)
@@ -99,7 +99,7 @@ def test_an_infinity_in_one_shard_scales_as_in_the_whole(name, device):
 
 
 def squares(mesh):
-    value = flat.value_of((64, 128), special=False)
+    value = flats.value_of((64, 128), special=False)
     cuts = [0, 4161, 64 * 128]
     weight = gathered(mesh, cast(mesh, value, "mxfp8_2d", cuts), cuts)
     for scales in (weight.rowwise_scale_inv[:64, :4], weight.columnwise_scale_inv[:2, :128].t()):
@@ -135,21 +135,21 @@ def test_more_elements_than_32_bits_count():
         "mxfp8_e4m3",
         columnwise=False,
     )
-    flat.poison(weight)
+    flats.poison(weight)
     last = torch.randn(1000, device="cuda")
-    zero.quantize_master_weights(
+    flat.quantize_master_weights(
         [weight], [torch.cat([torch.zeros(rows * columns - 1000, device="cuda"), last])], [0]
     )
     end = nc.quantize(torch.cat([torch.zeros(columns - 1000, device="cuda"), last]), "mxfp8_e4m3")
     assert same(weight.rowwise_data[-1:], end.rowwise_data)
-    assert not (weight.rowwise_data == flat.POISON).any()
+    assert not (weight.rowwise_data == flats.POISON).any()
 
 
 # ---- 6: a rank with an empty shard skips the reduction, and its peers hang ----
 
 
 def empty(mesh, name, which):
-    value = flat.value_of((64, 128), special=False)
+    value = flats.value_of((64, 128), special=False)
     cuts = {0: [0, 0, 4161, 8192], 1: [0, 4161, 4161, 8192], 2: [0, 4161, 8192, 8192]}[which]
     weight = cast(mesh, value, name, cuts)
     assert equals_whole_cast(mesh, gathered(mesh, weight, cuts), value)
@@ -166,7 +166,7 @@ def test_an_empty_shard_keeps_nobody_waiting(format, which, device):
 def steps(mesh, name):
     cuts, weight = [0, 4161, 64 * 128], None
     for step in range(3):
-        value = flat.value_of((64, 128), seed=step, special=False)
+        value = flats.value_of((64, 128), seed=step, special=False)
         weight = gathered(mesh, cast(mesh, value, name, cuts, weight), cuts)
         delayed = nc.format(name).is_delayed  # its scale is that of earlier steps
         assert delayed or equals_whole_cast(mesh, weight, value)
@@ -183,13 +183,13 @@ def test_columnwise_bytes_are_of_the_last_step(format, device):
 
 def two_types(mesh):
     device, names = mesh.device_type, ["fp8_e4m3", "fp8_e5m2"]
-    value, cuts = flat.value_of((64, 128), special=False), [0, 4161, 64 * 128]
-    pairs = [flat.shards(value.to(device), cuts, mesh.get_local_rank()) for _ in names]
+    value, cuts = flats.value_of((64, 128), special=False), [0, 4161, 64 * 128]
+    pairs = [flats.shards(value.to(device), cuts, mesh.get_local_rank()) for _ in names]
     masters = [torch.nn.Parameter(master) for master, _ in pairs]
     starts = [start for _, start in pairs]
-    weights = [flat.poisoned(value, name, device) for name in names]
+    weights = [flats.poisoned(value, name, device) for name in names]
     optimizer = nc.FusedAdam(masters)
-    zero.fuse(optimizer, weights, masters, starts, mesh.get_group())
+    flat.fuse(optimizer, weights, masters, starts, mesh.get_group())
     for master in masters:
         master.grad = torch.ones_like(master)
     optimizer.step()

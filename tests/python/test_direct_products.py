@@ -85,7 +85,7 @@ def asks_torch(call):
 @pytest.mark.parametrize("width", [16, 144, 1008])
 def test_any_rows_are_a_units(name, rows, width):
     """Nothing of a layer is decoded, whatever the number of rows, and of widths in steps of 16."""
-    forward = nc.format(name).products.forward
+    forward = nc.format(name).matmul.forward
     if not _C.has_unit(torch.empty(0, device="cuda").device, forward.number):
         pytest.skip("this GPU has no such unit")
     layer = scaled.layer(name, "cuda", torch.bfloat16, width, 2 * width)

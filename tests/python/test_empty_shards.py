@@ -184,7 +184,7 @@ def load_trained(mesh, format, path):
     with torch.no_grad():
         model.few.bias.zero_()
     load()
-    nc.to_plain(model, values="decoded")
+    nc.to_plain(model, values="dequantized")
     plain = get_model_state_dict(model, options=full)
     assert mesh.get_local_rank() > 0 or same(plain["w"], value.cpu())
 

@@ -15,11 +15,11 @@ TESTED_FORMATS = SHARDINGS
 OPTIONS = {"rows": {}, "columns": {"shard_placement_fn": lambda _: Shard(1)}}
 
 
-def estimate(mesh, format, cut, products):
+def estimate(mesh, format, cut, matmul):
     width = 2 * unit(format) if cut != "rows within blocks" else 80
     with FakeTensorMode():
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(2)))
-        nc.convert(model, format, products=products)
+        nc.convert(model, format, matmul=matmul)
         for module in (*model, model):
             fully_shard(module, mesh=mesh, **OPTIONS.get(cut, {}))
         optimizer = nc.FusedAdam(model.parameters())
@@ -36,10 +36,10 @@ def estimate(mesh, format, cut, products):
 def test_a_step(format, cut):
     if cut == "rows within blocks" and nc.format(format).is_delayed:
         pytest.skip("cannot be cut so")
-    ranks.run(2, "cpu", estimate, format, cut, "decoded")
+    ranks.run(2, "cpu", estimate, format, cut, "dequantized")
 
 
-SCALED = [name for name in nc.formats() if nc.format(name).products is not None]
+SCALED = [name for name in nc.formats() if nc.format(name).matmul is not None]
 
 
 @pytest.mark.parametrize("name", SCALED)

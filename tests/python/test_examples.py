@@ -31,7 +31,12 @@ def test_demo(demo, tmp_path):
     assert (tmp_path / "losses.png").stat().st_size > 10_000
     assert (tmp_path / "table.txt").read_text() in result.stdout
     runs = [json.loads((tmp_path / f"{name}.json").read_text()) for name in demo.RUNS]
-    assert [run["products"] for run in runs] == ["decoded", "decoded", "scaled", "decoded"]
+    assert [run["matmul"] for run in runs] == [
+        "dequantized",
+        "dequantized",
+        "scaled",
+        "dequantized",
+    ]
     assert all(len(run["losses"]) == 3 for run in runs)
     first = [run["losses"][0] for run in runs]
     assert max(first) - min(first) < 0.1, "the runs do not begin with the same weights"
@@ -72,7 +77,7 @@ def test_scaled_products_need_a_format_that_names_some(name, monkeypatch, capsys
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import train
 
-    monkeypatch.setattr(sys, "argv", ["train.py", "--format", name, "--products", "scaled"])
+    monkeypatch.setattr(sys, "argv", ["train.py", "--format", name, "--matmul", "scaled"])
     with pytest.raises(SystemExit) as ended:
         train.options()
     assert ended.value.code == 2

@@ -57,20 +57,20 @@ def test_blocks_do_not_straddle_experts(name):
 
 
 def test_scaled_products_of_one_expert():
-    model = nc.convert(build("selected"), "mxfp8_e4m3", products="scaled")
+    model = nc.convert(build("selected"), "mxfp8_e4m3", matmul="scaled")
     x, w = torch.randn(TOKENS, WIDTH), model[0].up
     alone = nn.Linear(WIDTH, HIDDEN, bias=False)
     alone.weight = nn.Parameter(w.master[1])
-    alone = nc.convert(alone, "mxfp8_e4m3", products="scaled")
+    alone = nc.convert(alone, "mxfp8_e4m3", matmul="scaled")
     assert same(F.linear(x, w[1]), alone(x))
 
 
 @pytest.mark.parametrize("how", ["batched", "grouped"])
 def test_products_of_all_experts_decode(how):
-    """Whatever was asked for: outputs and gradients are those of decoded products."""
+    """Whatever was asked for: outputs and gradients are those of dequantized products."""
     scaled, plain = (
-        nc.convert(build(how), "mxfp8_e4m3", products=products)[0]
-        for products in ("scaled", "decoded")
+        nc.convert(build(how), "mxfp8_e4m3", matmul=matmul)[0]
+        for matmul in ("scaled", "dequantized")
     )
     x = torch.randn(TOKENS, WIDTH)
     for one in (scaled, plain):

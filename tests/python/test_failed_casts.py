@@ -5,12 +5,12 @@ has changed, and the calls that follow are right.
 import pytest
 import torch
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import same
+from narrowcast.flat import plan
 from narrowcast.ranks import reduction
-from narrowcast.zero import plan
 
 SHAPE, N = (64, 128), 64 * 128
 INNER = 1001  # a cut of a block
@@ -32,20 +32,20 @@ class Calls:
 
     def __init__(self, name, mesh=None, device="cpu"):
         self.name, self.group = name, mesh and mesh.get_group()
-        self.value = flat.value_of(SHAPE, special=False).to(device)
+        self.value = flats.value_of(SHAPE, special=False).to(device)
         self.weight = nc.quantize(torch.zeros_like(self.value), name)
         cuts, rank = ([0, INNER, N], mesh.get_local_rank()) if mesh else ([0, N], 0)
-        self.master, self.start = flat.shards(self.value, cuts, rank)
+        self.master, self.start = flats.shards(self.value, cuts, rank)
 
     def call(self, change=lambda *arguments: arguments, **options):
         arguments = change([self.weight], [self.master], [self.start])
         nc.quantize_master_weights(*arguments, self.group, **options)
 
     def stored(self):
-        return {key: one.clone() for key, one in flat.stored(self.weight).items()}
+        return {key: one.clone() for key, one in flats.stored(self.weight).items()}
 
     def is_unchanged(self, before):
-        now = flat.stored(self.weight)
+        now = flats.stored(self.weight)
         return now.keys() == before.keys() and all(same(now[key], before[key]) for key in now)
 
 
@@ -60,7 +60,7 @@ def test_wrong_arguments_in_a_later_call(which, device):
     calls.master = 2 * calls.master
     calls.call()
     expected = nc.quantize(2 * calls.value, "mxfp8_2d")
-    assert all(same(one, flat.stored(expected)[key]) for key, one in calls.stored().items())
+    assert all(same(one, flats.stored(expected)[key]) for key, one in calls.stored().items())
 
 
 def fails_within(mesh, name):
@@ -84,7 +84,7 @@ def fails_within(mesh, name):
         with pytest.raises(OSError, match="out of paper"):
             calls.call(manual_post_all_gather_processing=True)
         assert calls.is_unchanged(before) or nc.format(name).is_delayed
-        assert flat.stored(calls.weight).keys() == before.keys()  # columnwise bytes are there
+        assert flats.stored(calls.weight).keys() == before.keys()  # columnwise bytes are there
     fails = False
     calls.call()
     return reduces
@@ -100,7 +100,7 @@ def test_a_reduction_that_fails(format, device):
 
 
 def test_what_is_no_offset_and_no_target(device):
-    value = flat.value_of(SHAPE, special=False).to(device)
+    value = flats.value_of(SHAPE, special=False).to(device)
     weight = nc.quantize(value, "mxfp8_e4m3")
     for start in (True, 1.0, "0"):
         with pytest.raises(TypeError, match="its offset is"):
@@ -137,7 +137,7 @@ def cut_short(count):
     ],
 )
 def test_targets_that_cannot_be_written_to(change, words, device):
-    value = flat.value_of(SHAPE, special=False).to(device)
+    value = flats.value_of(SHAPE, special=False).to(device)
     weight = nc.quantize(torch.zeros_like(value), "mxfp8_e4m3")
     target = change(torch.zeros(N, dtype=torch.uint8, device=device))
     with pytest.raises(ValueError, match=f"weight 0: fsdp_shard_model_weights {words}"):
@@ -167,7 +167,7 @@ def fails_while_planned(mesh):
     finally:
         plan.Plan.__init__ = made
     calls.call()
-    assert flat.gather(calls.weight, nc.quantize(calls.value, calls.name))
+    assert flats.gather(calls.weight, nc.quantize(calls.value, calls.name))
 
 
 def test_a_plan_that_cannot_be_made():

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import STORAGES, same
 from narrowcast import _C
-from narrowcast.zero import Gather
+from narrowcast.flat import Gather
 
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,), (37, 53)]
 
@@ -29,10 +29,10 @@ def holds(name, shape):
 def bucket_of(device, shapes=SHAPES):
     """Weights of all formats and shapes, poisoned, with their values and names."""
     pairs = [(shape, name) for name in nc.formats() for shape in shapes if holds(name, shape)]
-    values = [flat.value_of(shape, seed).to(device) for seed, (shape, _) in enumerate(pairs)]
+    values = [flats.value_of(shape, seed).to(device) for seed, (shape, _) in enumerate(pairs)]
     names = [name for _, name in pairs]
     weights = [
-        flat.poisoned(value, name, device) for value, name in zip(values, names, strict=True)
+        flats.poisoned(value, name, device) for value, name in zip(values, names, strict=True)
     ]
     return weights, values, names
 
@@ -57,7 +57,7 @@ def owned(values, world, seed):
 
 def cast(mesh, weights, values, cuts):
     rank = mesh.get_local_rank()
-    masters = [flat.shards(*pair, rank) for pair in zip(values, cuts, strict=True)]
+    masters = [flats.shards(*pair, rank) for pair in zip(values, cuts, strict=True)]
     nc.quantize_master_weights(weights, *zip(*masters, strict=True), mesh.get_group())
 
 
@@ -67,8 +67,8 @@ def fault(weight, value):
     """
     expected = nc.quantize(value, weight.format.name)
     nc.post_all_gather_processing([weight])
-    want = flat.stored(expected)
-    have = flat.stored(weight)
+    want = flats.stored(expected)
+    have = flats.stored(weight)
     assert have.keys() == want.keys()
     return next((name for name, one in have.items() if not same(one, want[name])), None)
 
@@ -109,17 +109,17 @@ def test_all_formats_in_one_bucket(world, async_op, device):
 def gather_again(mesh, name):
     """Steps over one Gather: each brings the newest bytes, and nothing of the step before."""
     device = mesh.device_type
-    weights = [flat.poisoned(flat.value_of((64, 128), special=False), name, device)]
+    weights = [flats.poisoned(flats.value_of((64, 128), special=False), name, device)]
     cuts, ranges = owned([torch.empty(64 * 128)], mesh.size(), 1)
     gather = Gather(weights, ranges, mesh.get_group())
     for step in range(1, 4):
-        values = [step * flat.value_of((64, 128), step, special=False).to(device)]
+        values = [step * flats.value_of((64, 128), step, special=False).to(device)]
         cast(mesh, weights, values, cuts)
         assert gather.is_current()
         gather.start(async_op=step % 2 == 0)
         gather.finish()
         parts = [None] * mesh.size()
-        own = {name: one.cpu().numpy().tobytes() for name, one in flat.stored(weights[0]).items()}
+        own = {name: one.cpu().numpy().tobytes() for name, one in flats.stored(weights[0]).items()}
         dist.all_gather_object(parts, own, mesh.get_group())
         assert all(part == parts[0] for part in parts)
         if not nc.format(name).is_delayed:
@@ -134,8 +134,8 @@ def test_every_step_gathers_anew(name, device):
 def read_too_early(mesh, name):
     """Columnwise bytes that somebody has made of shards alone are made again."""
     device = mesh.device_type
-    value = flat.value_of((64, 128), special=False).to(device)
-    weight = flat.poisoned(value, name, device)
+    value = flats.value_of((64, 128), special=False).to(device)
+    weight = flats.poisoned(value, name, device)
     cast(mesh, [weight], [value], [[0, 1000, 64 * 128]])
     gather = Gather([weight], [[(0, 1000)], [(1000, 64 * 128)]], mesh.get_group())
     weight.columnwise_data  # noqa: B018
@@ -154,25 +154,25 @@ def test_columnwise_that_was_read_too_early(name, device):
 
 def test_one_rank_moves_nothing(format, device):
     weight = nc.quantize(torch.ones(64, 128, device=device), format)
-    before = {name: one.clone() for name, one in flat.stored(weight).items()}
+    before = {name: one.clone() for name, one in flats.stored(weight).items()}
     gather = Gather([weight], [[(0, 64 * 128)]], None)
     gather.start()
     with pytest.raises(RuntimeError, match="has been started"):
         gather.start()
     gather.finish()
     assert gather.payload_bytes == 0 and gather.is_current()
-    assert all(same(one, before[name]) for name, one in flat.stored(weight).items())
+    assert all(same(one, before[name]) for name, one in flats.stored(weight).items())
 
 
 def test_ranks_in_any_order():
     """Ranges need not follow the ranks, and a rank may own nothing."""
-    value = flat.value_of((64, 128), special=False)
+    value = flats.value_of((64, 128), special=False)
     name = nc.formats()[0]
     whole = nc.quantize(value, name)
     ranges = [[(5000, 8192)], [(0, 0)], [(0, 5000)]]
     gathers, payloads, codes = [], [], []
     for rank, [(begin, end)] in enumerate(ranges):
-        bytes = flat.poisoned(value, name)._store.bytes
+        bytes = flats.poisoned(value, name)._store.bytes
         codes.append(bytes.buffer(0))
         codes[rank].view(-1)[begin:end] = whole.rowwise_data.view(-1)[begin:end]
         gathers.append(_C.FlatGather([bytes], ranges, rank))

@@ -6,7 +6,7 @@ import torch
 import narrowcast as nc
 import ranks
 from narrowcast import _C
-from narrowcast.zero import Gather
+from narrowcast.flat import Gather
 
 
 def out_of_turn(mesh):

@@ -46,7 +46,7 @@ def test_decoded(format, device, compiled):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", SCALED)
 def test_scaled(name, device, compiled):
-    plain, quantized = counted(name, device, compiled, products="scaled")
+    plain, quantized = counted(name, device, compiled, matmul="scaled")
     assert quantized == plain > 0
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from fused import NEAREST, STOCHASTIC, Flat, Whole, gradient_of, to_device
@@ -36,7 +36,7 @@ def cuts_of(values, world, rng):
 
 def train(mesh, name, options, seed):
     rng = random.Random(seed)
-    values = [flat.value_of(shape, seed=place) for place, shape in enumerate(shapes_of(name))]
+    values = [flats.value_of(shape, seed=place) for place, shape in enumerate(shapes_of(name))]
     cuts = cuts_of(values, mesh.size(), rng)
     whole = Whole(values, name, options)
     parts = Flat(mesh, values, name, cuts, options)
@@ -49,9 +49,9 @@ def train(mesh, name, options, seed):
             derived = nc.format(name).columnwise_derived
             assert weight._store.bytes.has("columnwise") != derived
             on_device = to_device(expected, mesh.device_type)
-            assert flat.gather(weight, on_device, mesh.get_group()), (cuts, step)
+            assert flats.gather(weight, on_device, mesh.get_group()), (cuts, step)
             assert all(same(getattr(weight, one), getattr(on_device, one)) for one in BUFFERS)
-            flat.poison(weight)
+            flats.poison(weight)
 
 
 @pytest.mark.parametrize("name", nc.formats())
@@ -73,7 +73,7 @@ def test_one_process(format, device):
 
 def without_some(mesh, name):
     """No rank has one of weight 1 in the second step."""
-    values = [flat.value_of((64, 128), seed=place, special=False) for place in range(3)]
+    values = [flats.value_of((64, 128), seed=place, special=False) for place in range(3)]
     cuts = [[0, 1001, 64 * 128], [0, 4097, 64 * 128], [0, 64 * 128, 64 * 128]]
     whole, parts = Whole(values, name, NEAREST), Flat(mesh, values, name, cuts, NEAREST)
     for step in range(2):
@@ -91,7 +91,7 @@ def test_weights_without_a_gradient_stay(format, device):
 
 def owned_by_one(mesh, name):
     """Nobody has a gradient in the second step, and the last rank owns nothing."""
-    values = [flat.value_of((64, 128), special=False)]
+    values = [flats.value_of((64, 128), special=False)]
     whole = Whole(values, name, NEAREST)
     parts = Flat(mesh, values, name, [[0, 64 * 128, 64 * 128]], NEAREST)
     for step in range(3):
@@ -116,7 +116,7 @@ def test_weights_that_move(format):
 
 
 def moved(mesh, name):
-    values = [flat.value_of((64, 128), special=False)]
+    values = [flats.value_of((64, 128), special=False)]
     whole, parts = Whole(values, name, NEAREST), Flat(mesh, values, name, [[0, 8192]], NEAREST)
     for step in range(2):
         gradients = [gradient_of((64, 128), step, 0)]
@@ -132,7 +132,7 @@ def moved(mesh, name):
 
 def count_reductions(mesh, name, cuts):
     """Of a step; any other collective fails it."""
-    values = [flat.value_of((512, 64), special=False)] * 3
+    values = [flats.value_of((512, 64), special=False)] * 3
     parts = Flat(mesh, values, name, [cuts] * 3, NEAREST)
     gradients = [gradient_of((512, 64), 0, 0)] * 3
     parts.step(gradients)

@@ -68,10 +68,8 @@ def test_columnwise_is_that_of_squares(device):
 
 def test_a_layer_uses_it():
     """All three products of such a weight are of the faster kind."""
-    products = nc.format("fp8_block128").products
-    assert products.input == MIXED
-    assert products.gradient == GROUPS
-    kinds = {
-        one.kind for one in (products.forward, products.input_gradient, products.weight_gradient)
-    }
+    matmul = nc.format("fp8_block128").matmul
+    assert matmul.input == MIXED
+    assert matmul.gradient == GROUPS
+    kinds = {one.kind for one in (matmul.forward, matmul.input_gradient, matmul.weight_gradient)}
     assert kinds == {"1x128 by 128x128"}

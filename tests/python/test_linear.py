@@ -73,11 +73,11 @@ def test_no_second_derivative(format):
         gradient.sum().backward()
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
 @pytest.mark.parametrize("of", ["input", "weight", "incoming", "earlier weight"])
-def test_no_second_derivative_of_one_thing_alone(of, products):
+def test_no_second_derivative_of_one_thing_alone(of, matmul):
     """Who asks for a derivative with respect to one tensor gets an error, and no zero."""
-    layer = nc.convert(nn.Sequential(nn.Linear(64, 64)), "mxfp8_e4m3", products=products)[0]
+    layer = nc.convert(nn.Sequential(nn.Linear(64, 64)), "mxfp8_e4m3", matmul=matmul)[0]
     first = nn.Linear(64, 64)
     x = torch.randn(4, 64, requires_grad=True)
     incoming = torch.randn(4, 64, requires_grad=True)

@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import BUFFERS, STORAGES, same
-from narrowcast import zero
+from narrowcast import flat
 
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,)]
 
@@ -49,9 +49,9 @@ def option_of_weight(options, place):
 @pytest.mark.parametrize("name", nc.formats())
 def test_one_owner_of_all(name, options, device):
     """The bytes are those of nc.quantize; a delayed scale casts with the multiplier that it has."""
-    values = [flat.value_of(shape, seed).to(device) for seed, shape in enumerate(shapes_of(name))]
-    weights = [flat.poisoned(value, name, device) for value in values]
-    zero.quantize_master_weights(weights, values, [0] * len(weights), **options)
+    values = [flats.value_of(shape, seed).to(device) for seed, shape in enumerate(shapes_of(name))]
+    weights = [flats.poisoned(value, name, device) for value in values]
+    flat.quantize_master_weights(weights, values, [0] * len(weights), **options)
     for place, (weight, value) in enumerate(zip(weights, values, strict=True)):
         expected = nc.quantize(value, name, **option_of_weight(options, place))
         if not nc.format(name).is_delayed or options.get("source") != "bf16":
@@ -64,7 +64,7 @@ def test_one_owner_of_all(name, options, device):
 @pytest.mark.parametrize("usage", ["rowwise", "columnwise"])
 def test_one_usage(format, usage, device):
     """Columnwise alone is refused; rowwise alone stays alone."""
-    value = flat.value_of((64, 128)).to(device)
+    value = flats.value_of((64, 128)).to(device)
     weight = nc.quantize(value, format, **{usage: True, "columnwise": usage == "columnwise"})
     if usage == "columnwise":
         weight = nc.quantize(value, format, rowwise=False)
@@ -96,11 +96,11 @@ def cast_by_all(mesh, name, options):
     rank, world, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     rng = random.Random(world)
     for shape in shapes_of(name)[:2]:
-        value = flat.value_of(shape, seed=1)
+        value = flats.value_of(shape, seed=1)
         for cuts in every_way_of_cutting(value.numel(), world, shape[-1], rng):
-            pair = [value, flat.value_of(shape, seed=2, special=False)]
-            weights = [flat.poisoned(one, name, device) for one in pair]
-            owned = [flat.shards(one.to(device), cuts, rank) for one in pair]
+            pair = [value, flats.value_of(shape, seed=2, special=False)]
+            weights = [flats.poisoned(one, name, device) for one in pair]
+            owned = [flats.shards(one.to(device), cuts, rank) for one in pair]
             nc.quantize_master_weights(
                 weights, *zip(*owned, strict=True), mesh.get_group(), **options
             )
@@ -108,10 +108,10 @@ def cast_by_all(mesh, name, options):
                 expected = nc.quantize(one.to(device), name, **option_of_weight(options, place))
                 if nc.format(name).is_delayed and "source" in options:
                     continue  # nc.quantize begins a history with the rounded amax
-                assert flat.is_written_rightly(weight, expected), (shape, cuts)
+                assert flats.is_written_rightly(weight, expected), (shape, cuts)
                 late = nc.format(name).columnwise_derived
                 assert weight._store.bytes.has("columnwise") != late
-                assert flat.gather(weight, expected), (shape, cuts)
+                assert flats.gather(weight, expected), (shape, cuts)
                 assert equal(weight, expected)
 
 
@@ -127,16 +127,16 @@ def test_three_ranks(format, device):
 def formats_together(mesh):
     """Weights of all formats in one call, cut at one place, which is odd."""
     device = mesh.device_type
-    values = [flat.value_of((64, 128), seed) for seed in range(len(nc.formats()))]
+    values = [flats.value_of((64, 128), seed) for seed in range(len(nc.formats()))]
     pairs = list(zip(values, nc.formats(), strict=True))
-    weights = [flat.poisoned(value, name, device) for value, name in pairs]
+    weights = [flats.poisoned(value, name, device) for value, name in pairs]
     cuts = [0, 4161, 64 * 128]
-    owned = [flat.shards(value.to(device), cuts, mesh.get_local_rank()) for value in values]
+    owned = [flats.shards(value.to(device), cuts, mesh.get_local_rank()) for value in values]
     nc.quantize_master_weights(weights, *zip(*owned, strict=True), mesh.get_group())
     for weight, (value, name) in zip(weights, pairs, strict=True):
         expected = nc.quantize(value.to(device), name)
-        assert flat.is_written_rightly(weight, expected), name
-        assert flat.gather(weight, expected), name
+        assert flats.is_written_rightly(weight, expected), name
+        assert flats.gather(weight, expected), name
 
 
 def test_formats_together(device):
@@ -150,14 +150,14 @@ DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
 
 def columnwise_follows(mesh, name, by_hand):
     device, rank = mesh.device_type, mesh.get_local_rank()
-    value = flat.value_of((64, 128), special=False)
+    value = flats.value_of((64, 128), special=False)
     weight = nc.quantize(torch.ones(64, 128, device=device), name)
-    master, start = flat.shards(value.to(device), [0, 1000, 64 * 128], rank)
+    master, start = flats.shards(value.to(device), [0, 1000, 64 * 128], rank)
     for _ in range(2):
         nc.quantize_master_weights([weight], [master], [start], mesh.get_group(), None, by_hand)
         expected = nc.quantize(value.to(device), name)
-        for buffer, one in flat.stored(weight).items():
-            one.copy_(flat.stored(expected)[buffer])  # as a gather does
+        for buffer, one in flats.stored(weight).items():
+            one.copy_(flats.stored(expected)[buffer])  # as a gather does
         if by_hand:
             with pytest.raises(ValueError, match=r"call nc\.post_all_gather_processing"):
                 weight.columnwise_data  # noqa: B018
@@ -180,7 +180,7 @@ def test_no_weight_to_process():
 
 def test_shards_of_codes(format, device):
     """fsdp_shard_model_weights get the codes of own elements."""
-    value = flat.value_of((64, 128), special=False).to(device)
+    value = flats.value_of((64, 128), special=False).to(device)
     weight = nc.quantize(value, format)
     bits = nc.format(format).rowwise.element_bits
     target = torch.zeros(64 * 128 * bits // 8, dtype=torch.uint8, device=device)

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import STORAGES, same
-from narrowcast import zero
+from narrowcast import flat
 
 N = 64 * 64
 
@@ -18,10 +18,10 @@ def wrong(mesh, name, which):
     mesh: this process has everything.
     """
     rank, cuts = (mesh.get_local_rank(), [0, 2000, N]) if mesh else (0, [0, N])
-    value = flat.value_of((64, 64), special=False)
+    value = flats.value_of((64, 64), special=False)
     weights = [nc.quantize(value, name) for _ in range(2)]
-    before = [{k: v.clone() for k, v in flat.stored(weight).items()} for weight in weights]
-    master, start = flat.shards(2 * value, cuts, rank)
+    before = [{k: v.clone() for k, v in flats.stored(weight).items()} for weight in weights]
+    master, start = flats.shards(2 * value, cuts, rank)
     masters, starts, options = [master, master.clone()], [start, start], {}
     if mesh is None or rank == mesh.size() - 1:
         weights, masters, starts, options = WRONG[which](weights, masters, starts)
@@ -31,7 +31,7 @@ def wrong(mesh, name, which):
     except Exception as raised:
         error = type(raised).__name__, str(raised)
     for weight, old in zip([w for w in weights if isinstance(w, nc.QuantizedTensor)], before):  # noqa: B905
-        assert all(same(old[k], v) for k, v in flat.stored(weight).items() if k in old), which
+        assert all(same(old[k], v) for k, v in flats.stored(weight).items() if k in old), which
     return error
 
 
@@ -77,18 +77,18 @@ def test_wrong_arguments(name, which):
 def later(mesh, name):
     """A second call whose shards are cut otherwise than those of the first, on all ranks."""
     rank, device = mesh.get_local_rank(), mesh.device_type
-    value = flat.value_of((64, 64), special=False).to(device)
+    value = flats.value_of((64, 64), special=False).to(device)
     weight = nc.quantize(value, name)
-    master, start = flat.shards(value, [0, 2000, N], rank)
+    master, start = flats.shards(value, [0, 2000, N], rank)
     nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
     before = weight.rowwise_data.clone()
-    master, start = flat.shards(3 * value, [0, 1000, N], rank)
-    with pytest.raises(ValueError, match=r"narrowcast\.zero\.forget"):
+    master, start = flats.shards(3 * value, [0, 1000, N], rank)
+    with pytest.raises(ValueError, match=r"narrowcast\.flat\.forget"):
         nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
     assert same(weight.rowwise_data, before)
-    zero.forget([weight])
+    flat.forget([weight])
     nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
-    assert flat.gather(weight, nc.quantize(3 * value, name))
+    assert flats.gather(weight, nc.quantize(3 * value, name))
 
 
 @pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
@@ -97,24 +97,24 @@ def test_other_shards_later(name):
 
 
 def test_forgotten_weights_are_cut_anew(format):
-    value = flat.value_of((64, 64), special=False)
+    value = flats.value_of((64, 64), special=False)
     weight = nc.quantize(value, format)
     nc.quantize_master_weights([weight], [value], [0])
     with pytest.raises(ValueError, match="no rank owns elements 4095 to 4096"):
         other = nc.quantize(value, format)
         nc.quantize_master_weights([other], [value.view(-1)[:-1]], [0])
-    with pytest.raises(ValueError, match=r"narrowcast\.zero\.forget"):
+    with pytest.raises(ValueError, match=r"narrowcast\.flat\.forget"):
         nc.quantize_master_weights([weight], [value.view(-1)[:-1]], [0])
     nc.quantize_master_weights([weight], [value], [0])
-    zero.forget([weight])
+    flat.forget([weight])
     nc.quantize_master_weights([weight], [value], [0])
 
 
 def another_group(mesh):
     """The weights of one process group, handed in with another of the same ranks."""
-    value = flat.value_of((64, 64), special=False)
+    value = flats.value_of((64, 64), special=False)
     weight = nc.quantize(value, "nvfp4")
-    master, start = flat.shards(value, [0, 1000, 64 * 64], mesh.get_local_rank())
+    master, start = flats.shards(value, [0, 1000, 64 * 64], mesh.get_local_rank())
     groups = [dist.new_group([0, 1]) for _ in range(2)]
     nc.quantize_master_weights([weight], [master], [start], groups[0])
     try:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import STORAGES
@@ -18,10 +18,10 @@ def calls_with_lists(mesh, name, shapes=SHAPES):
     rank, device = mesh.get_local_rank(), mesh.device_type
     calls, values = [], []
     for place, shape in enumerate(shapes):
-        value = flat.value_of(shape, seed=place, special=False).to(device)
+        value = flats.value_of(shape, seed=place, special=False).to(device)
         inner = (value.numel() * one // mesh.size() - 24 for one in range(1, mesh.size()))
         cuts = [0, *inner, value.numel()]
-        master, start = flat.shards(value, cuts, rank)
+        master, start = flats.shards(value, cuts, rank)
         calls.append(([nc.quantize(value, name)], [master], [start], mesh.get_group()))
         values.append(value)
     return calls, values
@@ -32,7 +32,7 @@ def again(calls, values, name):
     for call in calls:
         nc.quantize_master_weights(*call)
     return all(
-        flat.gather(call[0][0], nc.quantize(value, name))
+        flats.gather(call[0][0], nc.quantize(value, name))
         for call, value in zip(calls, values, strict=True)
     )
 

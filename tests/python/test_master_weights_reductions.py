@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from narrowcast.ranks import reduction
@@ -12,9 +12,9 @@ from narrowcast.ranks import reduction
 
 def count_reductions(mesh, name, cuts):
     """Collectives of a call after the first one, and bytes that it reduces."""
-    value = flat.value_of((512, 64), special=False)
-    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(3)]
-    master, start = flat.shards(value.to(mesh.device_type), cuts, mesh.get_local_rank())
+    value = flats.value_of((512, 64), special=False)
+    weights = [flats.poisoned(value, name, mesh.device_type) for _ in range(3)]
+    master, start = flats.shards(value.to(mesh.device_type), cuts, mesh.get_local_rank())
     arguments = weights, [master] * 3, [start] * 3, mesh.get_group()
     counted, all_reduce = [], reduction._all_reduce
 
@@ -38,7 +38,7 @@ def count_reductions(mesh, name, cuts):
     finally:
         for what, function in everything.items():
             setattr(dist, what, function)
-    assert flat.gather(weights[2], nc.quantize(value.to(mesh.device_type), name))
+    assert flats.gather(weights[2], nc.quantize(value.to(mesh.device_type), name))
     return counted
 
 
@@ -64,9 +64,9 @@ def test_cuts_of_blocks_reduce_once(format, device):
 
 def count_launches(mesh, name):
     """Kernels of narrowcast in a call that casts twenty shards of one format."""
-    value = flat.value_of((512, 64), special=False).to(mesh.device_type)
-    weights = [flat.poisoned(value, name, mesh.device_type) for _ in range(20)]
-    master, start = flat.shards(value, [0, 64 * 101 + 7, 512 * 64], mesh.get_local_rank())
+    value = flats.value_of((512, 64), special=False).to(mesh.device_type)
+    weights = [flats.poisoned(value, name, mesh.device_type) for _ in range(20)]
+    master, start = flats.shards(value, [0, 64 * 101 + 7, 512 * 64], mesh.get_local_rank())
     arguments = weights, [master] * 20, [start] * 20, mesh.get_group()
     nc.quantize_master_weights(*arguments)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

@@ -22,16 +22,16 @@ from narrowcast import megatron
 FORMATS = one_of_each(lambda f: (f.columnwise_derived, f.tensor_amax))
 SCALED = {}  # the first format for each way of casting
 for _name in scaled.SCALED:
-    _products = nc.format(_name).products
+    _products = nc.format(_name).matmul
     _input = nc.format(_products.input)
     SCALED.setdefault((_input.tensor_amax, _input.group, _products.stochastic_gradient), _name)
 WORLDS = [1, 2]
 IN, OUT = 64, 128
 
 
-def layer_of(kind, format, products="decoded", **options):
+def layer_of(kind, format, matmul="dequantized", **options):
     """A layer with a bias of its own, and one of Megatron's with the values of its weight."""
-    provider = megatron.SpecProvider(format=format, products=products)
+    provider = megatron.SpecProvider(format=format, matmul=matmul)
     ours = getattr(provider, f"{kind}_parallel_linear")()
     assert issubclass(ours, mm.MEGATRONS[kind])
     arguments = {"init_method": torch.nn.init.normal_, "bias": True, "skip_bias_add": False}
@@ -118,10 +118,10 @@ def test_sequence_parallel(kind, name):
     ranks.run(2, "cpu", compare_with_megatron, kind, name, "float32", options)
 
 
-def compare_with_linear(mesh, format, products, sequence_parallel, autocast):
+def compare_with_linear(mesh, format, matmul, sequence_parallel, autocast):
     """With F.linear of the whole input, and the reductions by hand."""
     with mm.parallel():
-        layer, _ = layer_of("column", format, products, sequence_parallel=sequence_parallel)
+        layer, _ = layer_of("column", format, matmul, sequence_parallel=sequence_parallel)
         x = input_of(layer)
         out, of_input, of_weight, of_bias = run(layer, x, autocast)
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
@@ -145,7 +145,7 @@ def compare_with_linear(mesh, format, products, sequence_parallel, autocast):
             total = total.chunk(dist.get_world_size())[dist.get_rank()]
         expected = expected.detach(), total.to(x.dtype), weight.grad, bias.grad
         assert_all_same((out, of_input, of_weight, of_bias), expected)
-        assert layer.weight._store.label.products == products
+        assert layer.weight._store.label.matmul == matmul
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["", "sequence"])
@@ -155,17 +155,17 @@ def test_scaled_products_are_those_of_linear(name, sequence_parallel):
     ranks.run(2, "cpu", compare_with_linear, name, "scaled", sequence_parallel, False)
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
-def test_autocast(products):
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+def test_autocast(matmul):
     name = next(iter(SCALED.values()))
-    ranks.run(2, "cpu", compare_with_linear, name, products, False, True)
+    ranks.run(2, "cpu", compare_with_linear, name, matmul, False, True)
 
 
-def what_is_kept(mesh, products):
+def what_is_kept(mesh, matmul):
     """The shapes and dtypes that a layer keeps for its backward."""
     saved = []
     with mm.parallel():
-        layer, _ = layer_of("column", scaled.SCALED[0], products, sequence_parallel=True)
+        layer, _ = layer_of("column", scaled.SCALED[0], matmul, sequence_parallel=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
             layer(input_of(layer, sequence=4))
     assert any(isinstance(one, nc.QuantizedTensor) for one in saved)
@@ -175,13 +175,13 @@ def what_is_kept(mesh, products):
 
 def test_of_a_sequence_a_rank_keeps_its_part():
     """Or the bytes of the whole, never the decoded weight or a gathered input."""
-    assert ranks.run(2, "cpu", what_is_kept, "decoded") == [[((4, 1, IN), "torch.float32")]] * 2
+    assert ranks.run(2, "cpu", what_is_kept, "dequantized") == [[((4, 1, IN), "torch.float32")]] * 2
     for kept in ranks.run(2, "cpu", what_is_kept, "scaled"):
         assert kept
         assert all(dtype == "torch.uint8" or len(shape) < 3 for shape, dtype in kept)
 
 
-def order_of_a_backward(mesh, products, sequence_parallel):
+def order_of_a_backward(mesh, matmul, sequence_parallel):
     """When what begins and ends, by the names of the functions that are called."""
     events = []
 
@@ -196,9 +196,7 @@ def order_of_a_backward(mesh, products, sequence_parallel):
         return noting
 
     with mm.parallel():
-        layer, _ = layer_of(
-            "column", scaled.SCALED[0], products, sequence_parallel=sequence_parallel
-        )
+        layer, _ = layer_of("column", scaled.SCALED[0], matmul, sequence_parallel=sequence_parallel)
         out, _ = layer(input_of(layer, sequence=4))
         with pytest.MonkeyPatch.context() as patched:
             reduce = "reduce_scatter_tensor" if sequence_parallel else "all_reduce"
@@ -222,10 +220,10 @@ class _Noted:
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["", "sequence"])
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
-def test_the_reduction_runs_beside_the_weight_gradient(products, sequence_parallel):
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+def test_the_reduction_runs_beside_the_weight_gradient(matmul, sequence_parallel):
     expected = ["input_gradient", "reduce", "weight_gradient", "waited"]
-    found = ranks.run(2, "cpu", order_of_a_backward, products, sequence_parallel)
+    found = ranks.run(2, "cpu", order_of_a_backward, matmul, sequence_parallel)
     assert found == [expected] * 2
 
 

@@ -82,7 +82,7 @@ def plain_on_one_rank(mesh, payload):
     [
         (None, "rank 0 hands in 8 weights, rank 1 0"),
         ({"format": "mxfp4"}, "linear_proj.weight, a 96x96 matrix in mxfp4"),
-        ({"format": FORMAT, "products": "scaled"}, "scaled products on rank 1"),
+        ({"format": FORMAT, "matmul": "scaled"}, "scaled products on rank 1"),
     ],
 )
 def test_recipes_that_differ(payload, words):

@@ -80,10 +80,10 @@ def test_experts_one_after_the_other():
     assert ranks.run(1, "cpu", compare_experts, FORMATS[0]) == [2 * 2 + 2 * 2 * 3]
 
 
-def losses_of_steps(mesh, format, products):
+def losses_of_steps(mesh, format, matmul):
     """With narrowcast's optimizer, which takes the masters that the layers keep."""
     with mm.parallel():
-        model = mm.gpt(mm.narrow_spec(format, products=products))
+        model = mm.gpt(mm.narrow_spec(format, matmul=matmul))
         optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
         losses = []
         for _ in range(4):
@@ -94,14 +94,14 @@ def losses_of_steps(mesh, format, products):
             losses.append(loss.item())
         for name, weight in mm.quantized(model).items():
             assert optimizer.state[weight]["master"].data_ptr() == weight.master.data_ptr(), name
-            assert weight._store.label.products == products
+            assert weight._store.label.matmul == matmul
         return losses
 
 
 def test_steps():
     decoded, cast = (
-        ranks.run(1, "cpu", losses_of_steps, scaled.SCALED[0], products)[0]
-        for products in ("decoded", "scaled")
+        ranks.run(1, "cpu", losses_of_steps, scaled.SCALED[0], matmul)[0]
+        for matmul in ("dequantized", "scaled")
     )
     assert decoded[-1] < decoded[0] - 0.05
     assert decoded != cast

@@ -15,7 +15,7 @@ import megatron_models as mm
 from narrowcast import megatron
 
 FIRST, SECOND, THIRD = one_of_each(lambda f: (f.columnwise_derived, f.tensor_amax))[:3]
-(WITHOUT_PRODUCTS,) = [name for name in nc.formats() if nc.format(name).products is None][:1]
+(WITHOUT_PRODUCTS,) = [name for name in nc.formats() if nc.format(name).matmul is None][:1]
 (PACKED,) = [name for name in nc.formats() if nc.format(name).group > 2][:1]
 
 
@@ -97,15 +97,15 @@ def test_by_the_command_line():
 PAYLOADS = {
     "another library's": ({"other": 1}, ["does not say", "narrowcast: null"]),
     "no dict": ({"narrowcast": "x"}, ["not 'x'"]),
-    "no format": ({"narrowcast": {"products": "scaled"}}, ["names no format"]),
+    "no format": ({"narrowcast": {"matmul": "scaled"}}, ["names no format"]),
     "a misspelt key": ({"narrowcast": {"formt": FIRST}}, ["'formt'", "did you mean format?"]),
     "no such format": ({"narrowcast": {"format": FIRST[:-1] + "?"}}, ["there is no format"]),
     "no such products": (
-        {"narrowcast": {"format": FIRST, "products": "fast"}},
-        ['products is "decoded" or "scaled"', "'fast'"],
+        {"narrowcast": {"format": FIRST, "matmul": "fast"}},
+        ['matmul is "dequantized" or "scaled"', "'fast'"],
     ),
     "products that it lacks": (
-        {"narrowcast": {"format": WITHOUT_PRODUCTS, "products": "scaled"}},
+        {"narrowcast": {"format": WITHOUT_PRODUCTS, "matmul": "scaled"}},
         ["names no formats for activations"],
     ),
 }
@@ -186,4 +186,4 @@ def test_refused_by_the_spec():
     with pytest.raises(ValueError, match="there is no format"):
         megatron.SpecProvider(format=FIRST + "?")
     with pytest.raises(ValueError, match="without a format: name one"):
-        megatron.SpecProvider(products="scaled")
+        megatron.SpecProvider(matmul="scaled")

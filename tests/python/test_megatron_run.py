@@ -28,7 +28,7 @@ BOUNDS = {"mxfp8_e4m3": (0.05, 1.05), "nvfp4": (0.15, 0.45), "fp8_block128": (0.
 
 
 def arguments(tensor, **changes):
-    options = {"tp": tensor, "products": "decoded", "steps": STEPS, "batch": 8, "time": 64}
+    options = {"tp": tensor, "matmul": "dequantized", "steps": STEPS, "batch": 8, "time": 64}
     options |= {"width": 128, "layers": 2, "lr": 1e-3, "seed": 0, "overlap": True}
     return argparse.Namespace(**{**options, **changes})
 

@@ -121,7 +121,7 @@ def test_to_plain(format):
     nc.convert(model.to(BF16), format, trainable=True)
     decoded = [one.weight.dequantize(BF16) for one in model]
     masters = [one.weight.master.to(BF16) for one in model]
-    for values, expected in (("master", masters), ("decoded", decoded)):
+    for values, expected in (("master", masters), ("dequantized", decoded)):
         plain = copy.deepcopy(model)
         assert nc.to_plain(plain, values=values) is plain
         assert plain[0].weight is plain[1].weight
@@ -138,7 +138,7 @@ def test_to_plain(format):
 
 
 def test_errors_of_to_plain(format):
-    with pytest.raises(ValueError, match='"master" or "decoded", not \'bytes\''):
+    with pytest.raises(ValueError, match='"master" or "dequantized", not \'bytes\''):
         nc.to_plain(converted(format), values="bytes")
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not dict"):
         nc.to_plain({})

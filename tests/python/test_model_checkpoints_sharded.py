@@ -141,7 +141,7 @@ def there_and_back(mesh, format):
     model = nn.Sequential(nn.Linear(64, uneven_rows(format), bias=False))
     fully_shard(nc.convert(model, format), mesh=mesh)
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
-    for values in ("master", "decoded"):
+    for values in ("master", "dequantized"):
         optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
         model(x).square().mean().backward()
         optimizer.step()
@@ -152,7 +152,7 @@ def there_and_back(mesh, format):
         local = model[0].weight.to_local()
         assert type(local) is torch.Tensor
         assert same(local, master) == (values == "master")
-        assert same(model(x), before) == (values == "decoded")
+        assert same(model(x), before) == (values == "dequantized")
         optimizer = torch.optim.AdamW(model.parameters())
         model(x).square().mean().backward()
         optimizer.step()

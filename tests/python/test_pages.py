@@ -76,7 +76,7 @@ def test_facts_are_those_of_the_plugin(name):
 
 def gathered(f, both):
     """The usages and the payload's bytes of each pass (forward, backward), on one rank."""
-    bytes = _C.Bytes.allocate(f, *pages.SHAPE, USAGES, torch.device("cpu"))
+    bytes = _C.Buffers.allocate(f, *pages.SHAPE, USAGES, torch.device("cpu"))
     gather = _C.WeightGather(bytes, *pages.SHAPE[:1], pages.SHAPE[0], 1, both)
     gather.use_outbox(torch.empty(gather.outbox_bytes, dtype=torch.uint8), 0)
     arena = torch.empty(gather.arena_bytes, dtype=torch.uint8)

@@ -31,7 +31,7 @@ SCHEDULES = {
 }
 MICROBATCHES, STEPS = 4, 3
 BY_PASS = next(name for name in GATHERS if nc.format(name).gather == "by pass")
-SCALED = next(name for name in nc.formats() if nc.format(name).products)
+SCALED = next(name for name in nc.formats() if nc.format(name).matmul)
 
 
 class Stage(PipelineStage):
@@ -105,13 +105,13 @@ def piped(schedule, mine, count, group):
     return losses, optimizer
 
 
-def compare(mesh, format, schedule, shards, reshard, products="decoded"):
+def compare(mesh, format, schedule, shards, reshard, matmul="dequantized"):
     """Two ranks of a pipeline, each of so many shards."""
     device = mesh.device_type
     grid = init_device_mesh(device, (2, shards), mesh_dim_names=("pipe", "shard"))
     count = 2 * SCHEDULES[schedule][1]
     here = places(schedule, grid.get_local_rank("pipe"), count)
-    expected, plain = (parts(format, device, count, products=products) for _ in range(2))
+    expected, plain = (parts(format, device, count, matmul=matmul) for _ in range(2))
     mine = {at: plain[at] for at in here}
     if shards > 1:
         for one in mine.values():

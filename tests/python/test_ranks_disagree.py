@@ -108,8 +108,8 @@ def test_shards_converted(mine, other, after, device):
 
 def other_products(mesh, format, converted_first):
     """Of parts of tensor parallelism: compared where they are converted, or at the first step."""
-    products = "scaled" if odd(mesh) else "decoded"
-    options = {"converted_first": converted_first, "products": products}
+    matmul = "scaled" if odd(mesh) else "dequantized"
+    options = {"converted_first": converted_first, "matmul": matmul}
     model = parallel_models.build(mesh, format, **options)
     model(parallel_models.batch(format, 0)).sum().backward()
     nc.FusedAdam(model.parameters()).step()
@@ -119,7 +119,7 @@ def other_products(mesh, format, converted_first):
 def test_other_products(converted_first, device):
     answers = ranks.errors(2, device, other_products, "mxfp8_e4m3", converted_first)
     what = "parameters of FusedAdam" if converted_first else "what nc.convert converts"
-    assert_named(answers, what, "up.weight", "for decoded products", "for scaled products")
+    assert_named(answers, what, "up.weight", "for dequantized products", "for scaled products")
 
 
 def group_that_changes(mesh, format):

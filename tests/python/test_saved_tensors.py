@@ -25,11 +25,11 @@ from models import GATHERS, same, unit
 TESTED_FORMATS = GATHERS
 
 
-def made(format, products, device):
+def made(format, matmul, device):
     torch.manual_seed(0)
     width = unit(format)
     layers = nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
-    return nc.convert(nn.Sequential(*layers), format, products=products).to(device)
+    return nc.convert(nn.Sequential(*layers), format, matmul=matmul).to(device)
 
 
 def to_another_dtype():
@@ -68,20 +68,20 @@ def gradients_of(model, x, hooks=None):
 
 
 def products_of(format):
-    return ["decoded"] + ["scaled"] * (nc.format(format).products is not None)
+    return ["dequantized"] + ["scaled"] * (nc.format(format).matmul is not None)
 
 
 @pytest.mark.parametrize("hooks", HOOKS)
 def test_gradients(format, device, hooks):
-    for products in products_of(format):
-        model = made(format, products, device)
+    for matmul in products_of(format):
+        model = made(format, matmul, device)
         x = torch.randn(8, unit(format), device=device)
         found, expected = gradients_of(model, x, HOOKS[hooks]), gradients_of(model, x)
         assert all(map(same, found, expected))
 
 
 def test_a_wrapped_module(device):
-    model = made("mxfp8_e4m3", "decoded", device)
+    model = made("mxfp8_e4m3", "dequantized", device)
     x = torch.randn(8, unit("mxfp8_e4m3"), device=device)
     wrapped = offload_wrapper(model)
     assert all(map(same, gradients_of(wrapped, x), gradients_of(model, x)))
@@ -89,8 +89,8 @@ def test_a_wrapped_module(device):
 
 def shards_with_hooks(mesh, format, hooks):
     """The backward's bytes, also where passes gather other ones."""
-    for products in products_of(format):
-        model = made(format, products, mesh.device_type)
+    for matmul in products_of(format):
+        model = made(format, matmul, mesh.device_type)
         for layer in (model[0], model[2]):
             fully_shard(layer, mesh=mesh, reshard_after_forward=True)
         fully_shard(model, mesh=mesh)
@@ -106,11 +106,11 @@ def test_shards(format, device, hooks):
     ranks.run(2, device, shards_with_hooks, format, hooks)
 
 
-def not_gathered_again(mesh, format, products):
+def not_gathered_again(mesh, format, matmul):
     """A layer whose input needs no gradient needs no bytes in its backward."""
     results = []
     for unshards in (True, False):
-        model = made(format, products, mesh.device_type)
+        model = made(format, matmul, mesh.device_type)
         fully_shard(model[0], mesh=mesh)
         fully_shard(model, mesh=mesh)
         model[0].set_unshard_in_backward(unshards)
@@ -120,15 +120,15 @@ def not_gathered_again(mesh, format, products):
     assert all(map(same, *results))
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
-def test_a_first_layer_that_is_not_gathered_again(device, products):
-    ranks.run(2, device, not_gathered_again, "mxfp8_e4m3", products)
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+def test_a_first_layer_that_is_not_gathered_again(device, matmul):
+    ranks.run(2, device, not_gathered_again, "mxfp8_e4m3", matmul)
 
 
 def test_a_write_before_the_backward(format):
     """An error as torch's, though no hook of its saves the weight."""
-    for products in products_of(format):
-        model = made(format, products, "cpu")
+    for matmul in products_of(format):
+        model = made(format, matmul, "cpu")
         y = model(torch.randn(8, unit(format), requires_grad=True))
         with torch.no_grad():
             model[2].weight.copy_(2 * model[2].weight.master)
@@ -138,8 +138,8 @@ def test_a_write_before_the_backward(format):
 
 def test_a_weight_dies_with_its_backward(format):
     """Whoever keeps a loss keeps no weight that was made for it; a graph that is kept, does."""
-    for products in products_of(format):
-        weight = made(format, products, "cpu")[0].weight.detach().clone()
+    for matmul in products_of(format):
+        weight = made(format, matmul, "cpu")[0].weight.detach().clone()
         known, x = weakref.ref(weight._store), torch.randn(8, unit(format), requires_grad=True)
         loss = F.linear(x, weight).sum()
         del weight
@@ -187,7 +187,7 @@ def test_selective_checkpoints_see_products(format, backend, contiguous):
     """As those of plain layers, and an operator's name does for both."""
     x = torch.randn(2, 4, unit(format))
     x = x if contiguous else x.transpose(0, 1)
-    model = made(format, "decoded", "cpu")
+    model = made(format, "dequantized", "cpu")
     plain = nn.Sequential(nn.Linear(x.shape[-1], x.shape[-1]), *model[1:2])
     plain.append(nn.Linear(x.shape[-1], x.shape[-1]))
     (seen, gradient, saved), (expected, _, plain_saved) = (

@@ -30,7 +30,7 @@ def saved_by(function):
 def test_the_input_is_saved_as_bytes(format):
     layer, x = scaled.layer(format), torch.randn(8, 96)
     saved = saved_by(lambda: layer(x))
-    elements = nc.format(nc.format(format).products.input).rowwise.element_bits / 8
+    elements = nc.format(nc.format(format).matmul.input).rowwise.element_bits / 8
     assert saved[0].dtype == torch.uint8
     assert sum(tensor.nbytes for tensor in saved if tensor.dtype == torch.uint8) < 4 * 8 * 96
     assert saved[0].nbytes == 8 * 96 * elements

@@ -13,7 +13,7 @@ import scaled
 from models import DEVICES, same
 
 TESTED_FORMATS = scaled.SCALED
-STOCHASTIC = [name for name in scaled.SCALED if nc.format(name).products.stochastic_gradient]
+STOCHASTIC = [name for name in scaled.SCALED if nc.format(name).matmul.stochastic_gradient]
 NEAREST = [name for name in scaled.SCALED if name not in STOCHASTIC]
 
 # Of a row, beside the accumulation: that of rounding the result to its dtype.
@@ -99,12 +99,12 @@ def test_stochastic_gradients(name, device):
     seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None).item() % 2**64
     torch.manual_seed(7)
     _, _, of_input, of_weight, _ = run(layer, x, gradient)
-    products = layer.weight.format.products
-    cast = nc.quantize(gradient, products.gradient, rounding="stochastic", seed=seed)
+    matmul = layer.weight.format.matmul
+    cast = nc.quantize(gradient, matmul.gradient, rounding="stochastic", seed=seed)
     expected = cast.dequantize().double() @ scaled.weight_values(layer.weight, "columnwise")
     assert scaled.row_error(of_input, expected) <= scaled.ACCUMULATION
     columnwise = cast.dequantize(usage="columnwise").double()
-    expected = columnwise.t() @ scaled.values(x, products.input, "columnwise")
+    expected = columnwise.t() @ scaled.values(x, matmul.input, "columnwise")
     assert scaled.row_error(of_weight, expected) <= scaled.ACCUMULATION
     assert not same(run(layer, x, gradient)[2], of_input)
 
@@ -182,7 +182,7 @@ def test_the_option_stays_with_the_weight(format):
     for kept in (copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)), nn.Module.cpu):
         layer = scaled.layer(format)
         assert same(kept(layer)(x), scaled.layer(format)(x))
-        assert kept(layer).weight._store.label.products == "scaled"
+        assert kept(layer).weight._store.label.matmul == "scaled"
 
 
 def test_no_second_derivative(format):
@@ -194,11 +194,11 @@ def test_no_second_derivative(format):
 
 def test_refused():
     layer = nn.Linear(96, 64)
-    with pytest.raises(ValueError, match='products is "decoded" or "scaled", not \'exact\''):
-        nc.convert(layer, TESTED_FORMATS[0], products="exact")
-    without = next(name for name in nc.formats() if nc.format(name).products is None)
+    with pytest.raises(ValueError, match='matmul is "dequantized" or "scaled", not \'exact\''):
+        nc.convert(layer, TESTED_FORMATS[0], matmul="exact")
+    without = next(name for name in nc.formats() if nc.format(name).matmul is None)
     with pytest.raises(ValueError, match=f"{without} names no formats for activations"):
-        nc.convert(layer, without, products="scaled")
+        nc.convert(layer, without, matmul="scaled")
     assert type(layer.weight) is nn.Parameter
     layer = scaled.layer(TESTED_FORMATS[0])
     with pytest.raises(TypeError, match="the bias is"):
@@ -207,23 +207,23 @@ def test_refused():
 
 def test_partners_that_are_others_now(monkeypatch):
     """A format's products were decided for the formats that it names, when it was built."""
-    able = [name for name in nc.formats() if nc.format(name).products]
-    units = [name for name in able if nc.format(name).products.forward.number]
+    able = [name for name in nc.formats() if nc.format(name).matmul]
+    units = [name for name in able if nc.format(name).matmul.forward.number]
     for name in units:
-        partner = nc.format(name).products.input
+        partner = nc.format(name).matmul.input
         if partner == name:
             continue
-        layer = nc.convert(torch.nn.Linear(128, 128), name, products="scaled")
+        layer = nc.convert(torch.nn.Linear(128, 128), name, matmul="scaled")
         saved = pickle.dumps(layer.weight)
-        monkeypatch.setitem(nc.registry._formats, partner, nc.format("int8_block32"))
+        monkeypatch.setitem(nc.registry.loaded._formats, partner, nc.format("int8_block32"))
         with pytest.raises(ValueError, match=f"{name} was built when .*: build it again"):
-            nc.convert(torch.nn.Linear(128, 128), name, products="scaled")
+            nc.convert(torch.nn.Linear(128, 128), name, matmul="scaled")
         with pytest.raises(ValueError, match=f"'weight'.*{name} was built when .*: build it again"):
             pickle.loads(saved)
         nc.convert(torch.nn.Linear(128, 128), name)
-        monkeypatch.delitem(nc.registry._formats, partner)
+        monkeypatch.delitem(nc.registry.loaded._formats, partner)
         with pytest.raises(ValueError, match=f"'weight': products=.*casts inputs to {partner} and"):
             pickle.loads(saved)
         monkeypatch.undo()
     for name in able:
-        nc.convert(torch.nn.Linear(128, 128), name, products="scaled")
+        nc.convert(torch.nn.Linear(128, 128), name, matmul="scaled")

@@ -78,7 +78,7 @@ def test_a_grad_scaler(format, device):
     """It sees a gradient that overflows float16, as with plain weights: the step is skipped."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(96, 96), nn.GELU(), nn.Linear(96, 64)).to(device)
-    model = nc.convert(model, format, products="scaled")
+    model = nc.convert(model, format, matmul="scaled")
     optimizer, scaler = nc.FusedAdam(model.parameters()), torch.amp.GradScaler(device, 2.0**24)
     before = [weight.master.clone() for weight in (model[0].weight, model[2].weight)]
     with torch.autocast(device, dtype=torch.float16):

@@ -20,8 +20,8 @@ from test_fsdp_training import assert_equal_state
 
 def _key(f):
     return (
-        f.products is None,
-        f.products and f.products.stochastic_gradient,
+        f.matmul is None,
+        f.matmul and f.matmul.stochastic_gradient,
         f.gather,
         f.tensor_amax,
     )
@@ -34,8 +34,8 @@ ROWS, COLUMNS = 256, 64
 def train_both(mesh, format, options):
     """Equal batches on all ranks, so their mean gradient is that of one process."""
     device, outcomes = mesh.device_type, []
-    whole = build(format, device, products="scaled")
-    model = shard(build(format, device, products="scaled"), mesh, **options)
+    whole = build(format, device, matmul="scaled")
+    model = shard(build(format, device, matmul="scaled"), mesh, **options)
     optimizers = [nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole)]
     for one, optimizer in zip((model, whole), optimizers, strict=True):
         torch.manual_seed(3)  # of gradients that are rounded stochastically
@@ -57,7 +57,7 @@ def compare(mesh, format, backend):
     seen = []
     for compiler in (None, backend):
         torch.manual_seed(0)
-        model = build(format, mesh.device_type, products="scaled")
+        model = build(format, mesh.device_type, matmul="scaled")
         for block in model.blocks:
             if compiler:
                 block.compile(backend=compiler, fullgraph=True)
@@ -84,7 +84,7 @@ def layers(mesh, format, seed, backend=None):
     for _ in range(2):
         torch.manual_seed(seed)
         layer = Layer(COLUMNS, ROWS, bias=False)
-        made.append(nc.convert(layer, format, products="scaled").to(mesh.device_type))
+        made.append(nc.convert(layer, format, matmul="scaled").to(mesh.device_type))
     if backend:
         torch._dynamo.reset()
         made[0].compile(backend=backend, fullgraph=True)
@@ -119,8 +119,8 @@ def converted_last(mesh, format):
     """Shards of 17 rows, an odd number; the gathered weight has 34, as its output's gradient."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(64, 34, bias=False)
-    whole = nc.convert(copy.deepcopy(layer), format, products="scaled")
-    nc.convert(fully_shard(layer, mesh=mesh), format, products="scaled")
+    whole = nc.convert(copy.deepcopy(layer), format, matmul="scaled")
+    nc.convert(fully_shard(layer, mesh=mesh), format, matmul="scaled")
     x = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
     assert same(layer(x), whole(x))
 

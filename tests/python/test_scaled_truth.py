@@ -22,7 +22,7 @@ ROWS, IN, OUT = 8, 96, 64
 def layer_of(name, device="cpu", dtype=torch.float32, **options):
     torch.manual_seed(0)
     layer = nn.Linear(IN, OUT, dtype=dtype, **options).to(device)
-    return nc.convert(layer, name, products="scaled")
+    return nc.convert(layer, name, matmul="scaled")
 
 
 def inputs(device="cpu", count=1):
@@ -73,7 +73,7 @@ PARTS = {
 @pytest.mark.parametrize("part", PARTS)
 def test_parts_of_a_weight_that_ask_again(part, device):
     """Each is another tensor at each call, and the same part all the same."""
-    layer = nc.convert(nn.Linear(IN, 2 * OUT).to(device), "mxfp8_e4m3", products="scaled")
+    layer = nc.convert(nn.Linear(IN, 2 * OUT).to(device), "mxfp8_e4m3", matmul="scaled")
     x, y = inputs(device, 2)
     x.requires_grad_()
     kept = PARTS[part](layer.weight, x)  # with what their backwards need
@@ -128,10 +128,10 @@ def test_autocast_of_large_inputs(name, device):
         assert layer(x).isfinite().all()
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float64, torch.complex64])
-def test_autocast_converts_what_torchs_does(dtype, products, device):
-    layer = nc.convert(nn.Linear(IN, OUT).to(device), "mxfp8_e4m3", products=products)
+def test_autocast_converts_what_torchs_does(dtype, matmul, device):
+    layer = nc.convert(nn.Linear(IN, OUT).to(device), "mxfp8_e4m3", matmul=matmul)
     x = torch.ones(ROWS, IN, device=device).to(dtype)
     with torch.autocast(device, dtype=torch.bfloat16), pytest.raises(RuntimeError):
         layer(x)
@@ -148,7 +148,7 @@ def test_selective_checkpointing_of_products(name, device):
     def run(call):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(IN, OUT), nn.GELU(), nn.Linear(OUT, IN)).to(device)
-        nc.convert(model, name, products="scaled")
+        nc.convert(model, name, matmul="scaled")
         nn.init.constant_(model[0].bias, 3.0)
         x = inputs(device).requires_grad_()
         torch.manual_seed(2)
@@ -163,10 +163,10 @@ def test_selective_checkpointing_of_products(name, device):
     assert all(same(one, other) for one, other in zip(plain, selective, strict=True))
 
 
-@pytest.mark.parametrize("products", ["decoded", "scaled"])
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
 @pytest.mark.parametrize("shape", [(OUT,), (1, OUT), (ROWS, OUT), (1,), ()])
-def test_a_bias_of_any_shape_that_fits(shape, products, device):
-    layer = nc.convert(nn.Linear(IN, OUT, bias=False).to(device), "mxfp8_e4m3", products=products)
+def test_a_bias_of_any_shape_that_fits(shape, matmul, device):
+    layer = nc.convert(nn.Linear(IN, OUT, bias=False).to(device), "mxfp8_e4m3", matmul=matmul)
     bias = torch.zeros(shape, device=device, requires_grad=True)
     F.linear(inputs(device), layer.weight, bias).sum().backward()
     assert bias.grad.shape == bias.shape

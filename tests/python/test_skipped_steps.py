@@ -8,7 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 from models import GATHERS, Model, loss_of, same, shard
-from narrowcast import zero
+from narrowcast import flat
 
 TESTED_FORMATS = GATHERS
 
@@ -68,7 +68,7 @@ def one_owner_overflows(mesh, format, beyond_half):
     master = torch.nn.Parameter(torch.randn(length, device=mesh.device_type))
     weight = weight.to(mesh.device_type)
     optimizer = nc.FusedAdam([master])
-    zero.fuse(optimizer, [weight], [master], [start], group=mesh.get_group())
+    flat.fuse(optimizer, [weight], [master], [start], group=mesh.get_group())
     for overflows in (0, None, 1, None):
         master.grad = torch.ones_like(master)
         before = master.detach().clone()

@@ -163,8 +163,8 @@ def test_memory_that_changes_after_the_checks(format):
         ("partial", None, "its partial is of type NoneType, not bool", TypeError),
         ("requires_grad", "yes", "its requires_grad is of type str, not bool", TypeError),
         ("is_parameter", 0, "its is_parameter is of type int, not bool", TypeError),
-        ("products", "none", 'products is "decoded" or "scaled", not .none.', ValueError),
-        ("products", None, "its products is of type NoneType, not str", TypeError),
+        ("matmul", "none", 'matmul is "dequantized" or "scaled", not .none.', ValueError),
+        ("matmul", None, "its matmul is of type NoneType, not str", TypeError),
         ("shape", [64, 64], "its shape is of type list, not tuple", TypeError),
         ("shape", 64, "its shape is of type int, not tuple", TypeError),
         ("shape", (64.0, 64), "its size 0 of shape is of type float, not int", TypeError),
@@ -194,11 +194,11 @@ def test_an_unknown_format(format):
 
 def test_scaled_products_of_a_format_without(format):
     facts, tensors = parts_of(weight_of(format))
-    facts["products"] = "scaled"
-    if nc.format(format).products is None:
+    facts["matmul"] = "scaled"
+    if nc.format(format).matmul is None:
         refused(facts, tensors, f"{format} names no formats for activations")
     else:
-        assert load(facts, tensors)._store.label.products == "scaled"
+        assert load(facts, tensors)._store.label.matmul == "scaled"
 
 
 def test_flat_views(format):

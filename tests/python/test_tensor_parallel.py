@@ -41,7 +41,7 @@ def alone(mesh):
         for first in (False, True):
             model = build(mesh, format, converted_first=first)
             assert_trains_as_whole(model, format, rounding="stochastic")
-    rank, scaled = mesh.get_local_rank(), {"products": "scaled"}
+    rank, scaled = mesh.get_local_rank(), {"matmul": "scaled"}
     for format in ("mxfp8_e4m3", "nvfp4"):
         assert_trains_as_whole(build(mesh, format, SEQUENCE_PLAN), format, sequence=rank)
         for first in (False, True):

@@ -55,7 +55,7 @@ def test_linearize(format):
 
 
 def test_linearize_of_scaled_products():
-    layer = nc.convert(torch.nn.Linear(96, 64), "fp8_e4m3", products="scaled")
+    layer = nc.convert(torch.nn.Linear(96, 64), "fp8_e4m3", matmul="scaled")
     with pytest.raises(NotImplementedError, match=r"outside of torch\.func's transforms"):
         torch.func.linearize(layer, torch.randn(8, 96))
 

@@ -82,7 +82,7 @@ def operands_of(kind):
     """(kind, format, its usages, usage, over_rows) of each operand of the products of a kind."""
     found = set()
     for weight in scaled.SCALED:
-        p, derived = nc.format(weight).products, nc.format(weight).columnwise_derived
+        p, derived = nc.format(weight).matmul, nc.format(weight).columnwise_derived
         if p.forward.number == kind:
             found |= {(f, BOTH, "rowwise", False) for f in (p.input, weight)}
         if p.input_gradient.number == kind:
@@ -154,12 +154,12 @@ def test_operands_of_sm_90(kind, name, usages, usage, over_rows):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in scaled.SCALED if nc.format(n).products.forward.number in GROUP]
+    "name", [n for n in scaled.SCALED if nc.format(n).matmul.forward.number in GROUP]
 )
 @pytest.mark.parametrize("rows", [32, 160])
 def test_products_of_the_operands(name, rows):
     """The three products of a layer, of what the unit reads, are those of the decoded operands."""
-    p = nc.format(name).products
+    p = nc.format(name).matmul
     kind = p.forward.number
     torch.manual_seed(0)
     weight = bytes_of(torch.randn(48, 96), name)

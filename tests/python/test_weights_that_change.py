@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import flat
+import flats
 import narrowcast as nc
 import ranks
 from models import same
-from narrowcast import zero
+from narrowcast import flat
 
 ROWS, COLUMNS = 64, 128
 
@@ -25,7 +25,7 @@ class Fused:
     def __init__(self, name, device):
         self.device, self.name = device, name
         self.layer = torch.nn.Linear(COLUMNS, ROWS, bias=False)
-        self.layer.weight.data.copy_(flat.value_of((ROWS, COLUMNS), special=False))
+        self.layer.weight.data.copy_(flats.value_of((ROWS, COLUMNS), special=False))
         nc.convert(torch.nn.Sequential(self.layer.to(device)), name)
         weight = self.layer.weight
         own = weight.get_high_precision_init_val().reshape(-1).clone().to(device)
@@ -36,7 +36,7 @@ class Fused:
         self.step()
 
     def fuse(self):
-        zero.fuse(self.optimizer, [self.layer.weight], [self.master], [0])
+        flat.fuse(self.optimizer, [self.layer.weight], [self.master], [0])
 
     def step(self):
         self.master.grad = torch.ones_like(self.master)
@@ -98,10 +98,10 @@ def test_another_weight_is_fused_anew(format, device):
     fused = Fused(format, device)
     state = {name: one.clone() for name, one in fused.layer.state_dict().items()}
     fused.layer.load_state_dict(state, assign=True)
-    zero.unfuse(fused.optimizer)
-    before = flat.stored(fused.layer.weight)["rowwise_data"].clone()
+    flat.unfuse(fused.optimizer)
+    before = flats.stored(fused.layer.weight)["rowwise_data"].clone()
     fused.step()
-    assert same(flat.stored(fused.layer.weight)["rowwise_data"], before)
+    assert same(flats.stored(fused.layer.weight)["rowwise_data"], before)
     fused.fuse()
     fused.step()
     if not nc.format(format).is_delayed:
@@ -129,18 +129,18 @@ def test_a_weight_that_has_become_another_matrix(format, device):
 def gathered(mesh, name):
     """A gather is no longer current where a weight has other bytes, and another is right."""
     rank, device, group = mesh.get_local_rank(), mesh.device_type, mesh.get_group()
-    value = flat.value_of((ROWS, COLUMNS), special=False).to(device)
+    value = flats.value_of((ROWS, COLUMNS), special=False).to(device)
     weight = torch.nn.Parameter(nc.quantize(torch.ones_like(value), name), requires_grad=False)
     ranges = [[(0, 1001)], [(1001, value.numel())]]
-    gather = zero.Gather([weight], ranges, group)
+    gather = flat.Gather([weight], ranges, group)
     assert gather.is_current()
     weight.data = weight.data.clone()
     assert not gather.is_current()
-    master, start = flat.shards(value, [0, 1001, value.numel()], rank)
+    master, start = flats.shards(value, [0, 1001, value.numel()], rank)
     nc.quantize_master_weights([weight], [master], [start], group)
     with pytest.raises(ValueError, match="make another gather"):
         gather.start()
-    gather = zero.Gather([weight], ranges, group)
+    gather = flat.Gather([weight], ranges, group)
     before = weight._version
     gather.start()
     gather.finish()
@@ -155,7 +155,7 @@ def test_gathers_of_weights_that_change(format, device):
 
 def test_a_cast_of_weights_that_have_other_bytes(format, device):
     """Nobody has to forget anything; torch swaps them, for nobody has a weak reference."""
-    value = flat.value_of((ROWS, COLUMNS), special=False).to(device)
+    value = flats.value_of((ROWS, COLUMNS), special=False).to(device)
     weight = torch.nn.Parameter(nc.quantize(torch.ones_like(value), format), requires_grad=False)
     nc.quantize_master_weights([weight], [value], [0])
     layer = torch.nn.Linear(COLUMNS, ROWS, bias=False)
@@ -167,9 +167,9 @@ def test_a_cast_of_weights_that_have_other_bytes(format, device):
         expected = weight.detach().clone()
         for one in (weight, expected):
             nc.quantize_master_weights([one], [2 * value], [0])
-        assert all(same(one, flat.stored(expected)[k]) for k, one in flat.stored(weight).items())
+        assert all(same(one, flats.stored(expected)[k]) for k, one in flats.stored(weight).items())
     nc.quantize_master_weights([weight.detach()], [value], [0])  # the same weight
-    with pytest.raises(ValueError, match=r"narrowcast\.zero\.forget"):
+    with pytest.raises(ValueError, match=r"narrowcast\.flat\.forget"):
         nc.quantize_master_weights([weight.detach()], [value.view(-1)[1:]], [1])
 
 
@@ -220,7 +220,7 @@ def test_other_processes_see_what_is_written(format, write):
 
 def test_nobody_keeps_masters_or_weights(format):
     """A cast keeps neither."""
-    value = flat.value_of((ROWS, COLUMNS), special=False)
+    value = flats.value_of((ROWS, COLUMNS), special=False)
     weight = nc.quantize(value, format)
     for _ in range(2):
         master = value.clone()

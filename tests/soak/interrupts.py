@@ -9,7 +9,7 @@ from narrowcast.ranks import reduction
 
 # Where a rank whose shard is empty runs other lines than the rest: lines there do not count, so
 # that all ranks are interrupted at one place.
-OUTSIDE = ("zero/stale.py", "zero/exchange.py", "tensor/casting.py", "tensor/master.py")
+OUTSIDE = ("flat/stale.py", "flat/exchange.py", "tensor/casting.py", "tensor/master.py")
 OUTSIDE += ("tensor/store.py", "tensor/dtensors.py")
 
 

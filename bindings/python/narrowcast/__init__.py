@@ -7,18 +7,18 @@ from narrowcast import torch_version as _torch_version  # before all that needs 
 # isort: split
 from narrowcast import operators as _operators
 from narrowcast.command import start as _start
-from narrowcast.conversion import convert
+from narrowcast.conversion.convert import convert
+from narrowcast.conversion.fits import fits
+from narrowcast.conversion.summary import summary
+from narrowcast.conversion.to_plain import to_plain
 from narrowcast.errors import PluginError
-from narrowcast.fitting import fits
+from narrowcast.flat import post_all_gather_processing, quantize_master_weights
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
-from narrowcast.plain import to_plain
 from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
-from narrowcast.summaries import summary
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.quantization import quantize
-from narrowcast.zero import post_all_gather_processing, quantize_master_weights
 
 __version__ = "0.1.0"
 __all__ = [

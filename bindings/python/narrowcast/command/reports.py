@@ -67,10 +67,10 @@ def _products(f: registry.Format) -> dict[str, str]:
     """What linear layers with scaled products do."""
     names = ("forward", "input_gradient", "weight_gradient")
     lines = {name.replace("_", " "): "-" for name in names}
-    if f.products is None:
+    if f.matmul is None:
         none = "none: the spec names no formats for activations and gradients"
         return {"scaled products": none} | lines
-    p = f.products
+    p = f.matmul
     for line, name in zip(lines, names, strict=True):
         product = getattr(p, name)
         lines[line] = f"{product.kind}; matrix units: {product.machines}"

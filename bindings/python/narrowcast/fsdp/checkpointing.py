@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.distributed._composable.contract import _get_registry
 
-from narrowcast import callers
+from narrowcast import stack_frames
 
 # Callers of what is sharded, by the beginnings of their modules' names.
 _CALLERS = "torch.utils.checkpoint", "torch.distributed.pipelining."
@@ -34,7 +34,9 @@ def is_calling() -> bool:
     first itself, in its forward, leaves no other trace; FSDP2's hooks run within the call if it is
     of the module that is sharded.
     """
-    return any(callers.module_of(frame).startswith(_CALLERS) for frame in callers.frames())
+    return any(
+        stack_frames.module_of(frame).startswith(_CALLERS) for frame in stack_frames.frames()
+    )
 
 
 def _is_checkpointed(module: nn.Module) -> bool:

@@ -9,22 +9,22 @@ import weakref
 import torch
 
 from narrowcast import _C
+from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import (
-    likeness,
-    piecewise,
+    copy_gather,
     pipelines,
+    rank_consistency,
     sharding,
     torch_names,
     torch_parameters,
 )
 from narrowcast.fsdp.member import Member, member_of
-from narrowcast.fsdp.outbox import Outbox
-from narrowcast.fsdp.slots import Slots
-from narrowcast.fsdp.wholes import Wholes
+from narrowcast.fsdp.receive_buffers import Slots
+from narrowcast.fsdp.send_buffer import Outbox
+from narrowcast.fsdp.unsharded import Wholes
 from narrowcast.ranks import debugging
 from narrowcast.tensor import buffers, dtensors
 from narrowcast.tensor.store import Store
-from narrowcast.zero import empty_shards, stale
 
 # Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
 # collector cannot see a circle that runs through a tensor.
@@ -51,7 +51,7 @@ class GroupPlan:
         self._views = torch_names.views(group)
         self.keeps_parts = torch_names.reshards_to_smaller_mesh(group)
         gathers = [member.gather for member in self.members]
-        self._piecewise = [one for one in gathers if isinstance(one, piecewise.PiecewiseGather)]
+        self._piecewise = [one for one in gathers if isinstance(one, copy_gather.PiecewiseGather)]
         self._stores = [member.store for member in self.members]
         shards = map(torch_names.sharded, parameters)
         self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
@@ -244,14 +244,14 @@ def _line(group, store: Store, is_gathered: bool) -> str:
         return f"{line}, written to"
     if not is_gathered:
         return line
-    again = " for both passes" if likeness.is_recomputed(group, store) else ""
+    again = " for both passes" if rank_consistency.is_recomputed(group, store) else ""
     scale = debugging.digest_of(buffers.spanning_of(store.bytes))
     return f"{line}, gathered{again}, with the scale {scale}"
 
 
 def make_plan(group) -> GroupPlan:
     """The plan of a group, in the place of an older one."""
-    likeness.check(group)
+    rank_consistency.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
     _plans[group] = plan

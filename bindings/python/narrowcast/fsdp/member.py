@@ -7,11 +7,18 @@ from functools import partial
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import by_pass, likeness, piecewise, straddling, torch_names, torch_parameters
-from narrowcast.fsdp.slots import Slots
+from narrowcast.fsdp import (
+    copy_gather,
+    per_pass_gather,
+    rank_consistency,
+    torch_names,
+    torch_parameters,
+    unaligned_shards,
+)
+from narrowcast.fsdp.receive_buffers import Slots
 from narrowcast.tensor.store import Store
 
-Gather = _C.WeightGather | piecewise.PiecewiseGather
+Gather = _C.WeightGather | copy_gather.PiecewiseGather
 
 
 class Member:
@@ -45,17 +52,17 @@ def member_of(group, parameter, store: Store) -> Member:
     """With the gather that its shards want."""
     torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
     shape, world = torch_names.whole_shape(parameter), torch_names.world(parameter)
-    both = likeness.serves_both(group, store)
+    both = rank_consistency.serves_both(group, store)
     device = torch_names.offloading_device(parameter)
     there = device or store.bytes.device
     if store.place is not None and store.bytes.is_plain:  # estimates take rows, of the same size
-        make = partial(straddling.StraddlingGather, place=store.place, device=there)
-        return Member(store, shape, by_pass.gather_of(store, both, make))
+        make = partial(unaligned_shards.StraddlingGather, place=store.place, device=there)
+        return Member(store, shape, per_pass_gather.gather_of(store, both, make))
     dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     if dim != 0 or device is not None:
-        pieces = piecewise.pieces_of(shape, dim, world, shard_rows)
-        make = partial(piecewise.PiecewiseGather, pieces=pieces, device=there)
-        return Member(store, shape, by_pass.gather_of(store, both, make))
+        pieces = copy_gather.pieces_of(shape, dim, world, shard_rows)
+        make = partial(copy_gather.PiecewiseGather, pieces=pieces, device=there)
+        return Member(store, shape, per_pass_gather.gather_of(store, both, make))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),

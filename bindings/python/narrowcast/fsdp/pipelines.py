@@ -5,7 +5,7 @@ FSDP2 gathers after that are other objects, whose gradients it would lose withou
 
 from __future__ import annotations
 
-from narrowcast import callers
+from narrowcast import stack_frames
 from narrowcast.tensor.store import Store
 
 MODULE = "torch.distributed.pipelining._backward"  # where it was imported, there may be such
@@ -15,7 +15,7 @@ def check(store: Store) -> None:
     """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
     a pipeline's schedule takes apart.
     """
-    if callers.is_running_anywhere(MODULE, "stage_backward_input"):
+    if stack_frames.is_running_anywhere(MODULE, "stage_backward_input"):
         raise NotImplementedError(
             f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
             "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "

@@ -9,9 +9,9 @@ from narrowcast.parallel import distributing
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
-from narrowcast.tensor.place import Place
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.unaligned_shard import Place
 
 
 def chunk(tensor, chunks: int, dim: int = 0):

@@ -20,7 +20,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
 
-from narrowcast import _C, callers, torch_version
+from narrowcast import _C, stack_frames, torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
@@ -113,7 +113,7 @@ def gathered_now(tensor: torch.Tensor) -> tuple:
     does. With CPUOffloadPolicy it asks a copy of the shard, and that once: see torch_parameters.
     """
     found = (one for one in _parameters() if local_tensor(one[1]) is tensor)
-    asking = callers.argument_of("all_gather_inputs")
+    asking = stack_frames.argument_of("all_gather_inputs")
     offloaded = (one for one in _parameters() if one[1] is asking)
     return next(found, None) or next(offloaded, (None, None))
 
@@ -242,15 +242,15 @@ def is_sharding() -> bool:
     """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and says to nobody
     along which dimension.
     """
-    names = map(callers.module_of, callers.frames())
+    names = map(stack_frames.module_of, stack_frames.frames())
     return any(name.startswith("torch.distributed.fsdp.") for name in names)
 
 
 def being_sharded() -> torch.Tensor:
     """What fully_shard is cutting: a DTensor, if that is a part of tensor parallelism."""
-    return callers.argument_of("_init_sharded_param", "param")
+    return stack_frames.argument_of("_init_sharded_param", "param")
 
 
 def is_measuring() -> bool:
     """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
-    return callers.argument_of("_init_sharded_post_forward_param_metadata") is not None
+    return stack_frames.argument_of("_init_sharded_post_forward_param_metadata") is not None

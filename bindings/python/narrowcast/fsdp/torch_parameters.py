@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard
 
 from narrowcast import _C
 from narrowcast.fsdp import torch_names
-from narrowcast.fsdp.slots import Slots
+from narrowcast.fsdp.receive_buffers import Slots
 
 
 class Watched(FSDPParam):

@@ -12,10 +12,10 @@ from megatron.core.distributed.param_and_grad_buffer import (
     _ParamAndGradBuffer,
 )
 
-from narrowcast import zero
+from narrowcast import flat
+from narrowcast.flat.gather import Gather
 from narrowcast.megatron import layout
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.zero.gather import Gather
 
 
 class Buffer(_ParamAndGradBuffer):
@@ -113,7 +113,7 @@ class BucketGroup(_ParamAndGradBucketGroup):
     def _derive(self) -> None:
         if not self._is_derived:
             weights = [one for bucket in self._quantized for one in bucket.params_list]
-            zero.post_all_gather_processing(weights)
+            flat.post_all_gather_processing(weights)
             self._is_derived = True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from megatron.core.tensor_parallel import layers
 
-from narrowcast import conversion
+from narrowcast.conversion import convert
 from narrowcast.megatron.linear import linear
 from narrowcast.megatron.options import Options, chosen
 from narrowcast.tensor import QuantizedTensor
@@ -47,7 +47,7 @@ class _QuantizedWeight:
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
         if options.format is not None:
-            conversion.convert_layer(self, f"{name}.weight", options.format, options.products)
+            convert.convert_layer(self, f"{name}.weight", options.format, options.matmul)
         self.is_finished = True
 
     def _forward_impl(self, input, weight, *args, **kwargs):

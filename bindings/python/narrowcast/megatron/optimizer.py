@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from megatron.core.optimizer import distrib_optimizer
 
-from narrowcast import zero
+from narrowcast import flat
 from narrowcast.megatron import borrowed, checkpoints, data_parallel, layers, masters
 from narrowcast.tensor import QuantizedTensor
 
@@ -46,7 +46,7 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         if not self.is_stub_optimizer:
             # Collective, also without weights: another rank's recipe may have quantized some.
             shards = self._weights, self._masters, self._offsets
-            zero.fuse(self.optimizer, *shards, self.data_parallel_group)
+            flat.fuse(self.optimizer, *shards, self.data_parallel_group)
             self.optimizer.make_state()  # which Megatron saves and loads before the first step, too
 
     @classmethod
@@ -96,7 +96,7 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         for chunk in self.model_chunks:
             chunk.finish_gathers()
         shards = self._weights, self._masters, self._offsets
-        zero.quantize_master_weights(*shards, self.data_parallel_group)
+        flat.quantize_master_weights(*shards, self.data_parallel_group)
         self._copy_main_params_to_model_params()
         for chunk in self.model_chunks:
             chunk.start_param_sync(force_sync=True)

@@ -3,25 +3,25 @@
 import difflib
 from typing import NamedTuple
 
-from narrowcast import conversion_options
+from narrowcast.registry import partners
 
 KEY = "narrowcast"  # of a recipe's payload
 
 
 class Options(NamedTuple):
     """format    a format's name, or None: the weight stays as Megatron made it
-    products  of the layer: "decoded" or "scaled", as for nc.convert
+    matmul    of the layer: "dequantized" or "scaled", as for nc.convert
     """
 
     format: str | None = None
-    products: str = "decoded"
+    matmul: str = "dequantized"
 
     def check(self) -> None:
         """ValueError or TypeError for a format that is not loaded, or lacks such products."""
         if self.format is not None:
-            conversion_options.check_options(self.format, self.products)
-        elif self.products != "decoded":
-            raise ValueError(f'products="{self.products}" without a format: name one')
+            partners.check_options(self.format, self.matmul)
+        elif self.matmul != "dequantized":
+            raise ValueError(f'matmul="{self.matmul}" without a format: name one')
 
 
 PLAIN = Options()

@@ -16,7 +16,7 @@ ops = torch.ops.narrowcast
 
 def of(weight: QuantizedTensor):
     """The products that a weight was converted for."""
-    scaled = weight._store.label.products == "scaled"
+    scaled = weight._store.label.matmul == "scaled"
     return Scaled(weight) if scaled else Decoded(weight)
 
 
@@ -57,7 +57,7 @@ class Scaled:
     keeps_bytes = True
 
     def __init__(self, weight: QuantizedTensor):
-        self.weight, self.facts = weight, weight.format.products
+        self.weight, self.facts = weight, weight.format.matmul
         name, device = weight.format.name, weight.device
         self.row_multiple = _C.row_multiple(name, device, weight_gradient=True)
 

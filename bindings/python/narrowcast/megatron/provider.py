@@ -13,7 +13,7 @@ class SpecProvider(BackendSpecProvider):
     fallback  a BackendSpecProvider; None: Megatron's LocalSpecProvider
     format    a format's name, for each layer of which the model's recipe says nothing else; None:
               those stay plain
-    products  of those layers: "decoded" or "scaled", as for nc.convert
+    matmul    of those layers: "dequantized" or "scaled", as for nc.convert
 
     ValueError or TypeError for a format that is not loaded, or that lacks such products.
     """
@@ -22,9 +22,9 @@ class SpecProvider(BackendSpecProvider):
         self,
         fallback: BackendSpecProvider | None = None,
         format: str | None = None,
-        products: str = "decoded",
+        matmul: str = "dequantized",
     ):
-        options = Options(format, products)
+        options = Options(format, matmul)
         options.check()
         self.fallback = fallback or LocalSpecProvider()
         self._linears = [

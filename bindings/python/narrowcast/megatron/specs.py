@@ -22,7 +22,7 @@ _NAMES_IN_CHECKPOINTS = {
 
 def get_gpt_layer_spec(
     format: str | None = None,
-    products: str = "decoded",
+    matmul: str = "dequantized",
     *,
     fallback: BackendSpecProvider | None = None,
     num_experts: int | None = None,
@@ -41,7 +41,7 @@ def get_gpt_layer_spec(
     ValueError or TypeError for a format that cannot be used; NotImplementedError for grouped
     products of experts.
     """
-    backend = SpecProvider(fallback, format, products)
+    backend = SpecProvider(fallback, format, matmul)
     rms_norm = normalization == "RMSNorm"
     norm = backend.layer_norm(rms_norm=rms_norm)
     qk_norm = IdentityOp

@@ -5,7 +5,7 @@ arithmetic in place, views of other shapes and other orders of rows and columns 
 import torch
 from torch.utils._pytree import tree_any, tree_leaves
 
-from narrowcast import callers
+from narrowcast import stack_frames
 from narrowcast.fsdp import torch_names
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse, run_on_values, value_of, written
@@ -45,7 +45,7 @@ def reads_masters(*values) -> bool:
         and not (torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves))
         and (torch._C._is_fwd_grad_enabled() or torch.is_inference_mode_enabled())
         and (node is None or node.name() in _HOOKED)
-        and all(frame.f_code is not _CALL for frame in callers.frames())
+        and all(frame.f_code is not _CALL for frame in stack_frames.frames())
     )
 
 

@@ -4,17 +4,17 @@ import math
 
 import torch
 
-from narrowcast import _C, callers
+from narrowcast import _C, stack_frames
 from narrowcast.fsdp import sharding
 from narrowcast.operators import arithmetic, averages, table
 from narrowcast.operators.common import bound, refuse, value_of
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, straddling
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, unaligned_parameters
 from narrowcast.tensor.dispatch import implements
-from narrowcast.tensor.parts import flattened
-from narrowcast.tensor.pieces import copy_region, zeros_like
 from narrowcast.tensor.region import Region, matrix_shape
+from narrowcast.tensor.serialize import flattened
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.store_copies import copy_region, zeros_like
 from narrowcast.tensor.transposed import Transposed
 from narrowcast.tensor.view import View
 from narrowcast.tensor.writing import write
@@ -49,7 +49,7 @@ def _empty(func, args, kwargs):
     if dtype not in LOGICAL_DTYPES or ("size" in values and _is_vector(size)):
         return torch.empty(size, dtype=dtype, device=device)
     if tensor._store.place is not None and size == tuple(tensor.shape):
-        return QuantizedTensor(straddling.room_like(tensor._store, device), size, dtype)
+        return QuantizedTensor(unaligned_parameters.room_like(tensor._store, device), size, dtype)
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
         rows, columns = tensor._view.region.shape
@@ -64,7 +64,7 @@ def _empty(func, args, kwargs):
 def _plain_like(func, args, kwargs):
     """Plain tensors, as gradients and moments; but not what torch stages for asynchronous saves."""
     tensor, *rest = args
-    if callers.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
+    if stack_frames.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
         return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
@@ -159,13 +159,13 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
 
 def _is_shard(source: View, target: View) -> bool:
     """Whether fully_shard fills a blank with a shard that shares blocks with others."""
-    return straddling.is_blank(target.store) and source.store is not target.store
+    return unaligned_parameters.is_blank(target.store) and source.store is not target.store
 
 
 def _make_shard(target: QuantizedTensor, source: View) -> None:
     """Has a part of a blank, and the blank itself, look at a shard with what that shares."""
     if source.store.place is None:
-        shard = straddling.rows_of(source.store, source.region)
+        shard = unaligned_parameters.rows_of(source.store, source.region)
     else:
         shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
         shard.straddle = None

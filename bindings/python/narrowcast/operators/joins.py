@@ -6,9 +6,9 @@ from narrowcast.operators.common import bound, first_quantized, refuse, refuse_f
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor, buffers
 from narrowcast.tensor.dispatch import implements
-from narrowcast.tensor.pieces import copy_region
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.store_copies import copy_region
 
 aten = torch.ops.aten
 _WAY = "Join the plain tensors that dequantize() makes"

@@ -1,5 +1,5 @@
 """F.linear with a quantized weight: a product with its decoded value, by operators of torch that
-are defined in C++ (bindings/linear.cpp).
+are defined in C++ (bindings/matmul/linear.cpp).
 """
 
 import torch
@@ -27,7 +27,7 @@ def linear(func, args, kwargs):
     input, weight, bias = _operands(*args, **kwargs)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
-    is_scaled = weight._store.label.products == "scaled"
+    is_scaled = weight._store.label.matmul == "scaled"
     if isinstance(weight, Transposed) or in_transform():
         return _by_operators(input, weight, bias, is_scaled)
     result = _C.linear(input, weight, bias, is_scaled)
@@ -49,7 +49,7 @@ def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
         raise NotImplementedError(
             f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
             "outside of torch.func's transforms and forward-mode differentiation. Convert with "
-            'products="decoded" for others'
+            'matmul="dequantized" for others'
         )
     product = torch.matmul(input, weight.transpose(-1, -2))
     return product if bias is None else product + bias
@@ -68,11 +68,11 @@ def _other_product(input, weight: QuantizedTensor, bias):
 # ---- what the operators ask of Python ----
 
 
-def _operand_of(weight: QuantizedTensor) -> _C.Bytes:
+def _operand_of(weight: QuantizedTensor) -> _C.Buffers:
     return weight._view.operand()
 
 
-def _unread_bytes_of(weight: QuantizedTensor) -> _C.Bytes:
+def _unread_bytes_of(weight: QuantizedTensor) -> _C.Buffers:
     return weight._view.store.bytes
 
 
@@ -99,7 +99,7 @@ def _plain_of(activation: torch.Tensor, weight: QuantizedTensor) -> torch.Tensor
         f"{weight.describe()}: scaled products cast the memory of an input or gradient, and a "
         f"{type(activation).__name__} of shape {tuple(activation.shape)} on {activation.device} "
         "has none that they know. Give the layer a plain tensor on the weight's device, or convert "
-        'with products="decoded"'
+        'with matmul="dequantized"'
     )
 
 
@@ -118,7 +118,7 @@ def _linear(func, args, kwargs):
     return F.linear(input, _read(weight, input, False), bias)
 
 
-def _stored_usage(weight: QuantizedTensor, backward: bool) -> tuple[_C.Bytes, int]:
+def _stored_usage(weight: QuantizedTensor, backward: bool) -> tuple[_C.Buffers, int]:
     """The bytes that a product of a pass reads, and the number of their usage."""
     bytes = weight._view.operand()
     usage = bytes.product_usage(backward)
@@ -135,7 +135,7 @@ def _scaled_linear(func, args, kwargs):
 @implements(ops.scaled_by_weight.default)
 def _traced_scaled_by_weight(func, args, kwargs):
     operand, weight, backward, dtype = args
-    products = weight.format.products
+    products = weight.format.matmul
     cast_to = products.gradient if backward else products.input
     product = products.input_gradient if backward else products.forward
     stored, usage = _stored(weight, backward, product)
@@ -148,7 +148,7 @@ def _traced_scaled_by_weight(func, args, kwargs):
 @implements(ops.scaled_gradients_by_weight.default)
 def _traced_scaled_gradients(func, args, kwargs):
     gradient, weight, input, of_input, of_weight = args
-    products = weight.format.products
+    products = weight.format.matmul
     # The weight's own gradient needs none of its bytes.
     stored, usage = _stored(weight, True, products.input_gradient) if of_input else ([], 0)
     run = ops.scaled_gradients

@@ -6,7 +6,7 @@ takes the other operands too, so that no graph moves the decoding into another p
 import torch
 
 from narrowcast import registry
-from narrowcast._C import Bytes
+from narrowcast._C import Buffers
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor, buffers, casting, compiling
 from narrowcast.tensor.region import rows_of
@@ -42,7 +42,7 @@ def _dequantize_view(data, scale, amax, present, format, usage, dtype, operands,
     stored = [None] * 4
     stored[2 * usage : 2 * usage + 2] = data, scale
     rows = rows_of(*place, facts.step([USAGES[usage]])[0], *matrix)
-    part = buffers.part(Bytes(facts, *matrix, stored, amax, None), rows, [USAGES[usage]])
+    part = buffers.part(Buffers(facts, *matrix, stored, amax, None), rows, [USAGES[usage]])
     # By the operator, which sees whether the usage has come.
     decoding = casting.decoding(part, dtype, USAGES[usage], present, [])
     return strided(torch.ops.narrowcast.dequantize(*decoding), rows, *place)

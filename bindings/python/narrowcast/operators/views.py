@@ -7,9 +7,9 @@ from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators import table
 from narrowcast.operators.common import refuse, refuse_flat
-from narrowcast.tensor import QuantizedTensor, region, straddling
+from narrowcast.tensor import QuantizedTensor, region, unaligned_parameters
 from narrowcast.tensor.dispatch import implements
-from narrowcast.tensor.pieces import check_cut
+from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.transposed import Transposed
 
 
@@ -68,8 +68,8 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
-    elif straddling.is_blank(store):
-        return QuantizedTensor(straddling.without_rows(store), shape, tensor.dtype)
+    elif unaligned_parameters.is_blank(store):
+        return QuantizedTensor(unaligned_parameters.without_rows(store), shape, tensor.dtype)
     return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
 
 

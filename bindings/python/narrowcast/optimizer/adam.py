@@ -6,15 +6,15 @@ from collections.abc import Callable
 import torch
 
 from narrowcast import _C, ranks
-from narrowcast.optimizer import asking, loading, members, observation, options, torchs_adam
+from narrowcast.flat.updates import Updates
+from narrowcast.optimizer import loading, members, observation, options, state_probe, torchs_adam
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
-from narrowcast.optimizer.narrow import NarrowParameters
+from narrowcast.optimizer.low_precision_params import NarrowParameters
 from narrowcast.optimizer.skipping import is_skipped
 from narrowcast.ranks import debugging
 from narrowcast.tensor import compiling, dtensors
-from narrowcast.zero.updates import Updates
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -83,7 +83,7 @@ class FusedAdam(torch.optim.Optimizer):
         torchs_adam.check_keywords(of_adamw)
         options.check_choices(state_dtype, capturable)
         self.state_dtype = state_dtype
-        self.fused: list[Updates] = []  # by narrowcast.zero.fuse
+        self.fused: list[Updates] = []  # by narrowcast.flat.fuse
         self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -122,7 +122,7 @@ class FusedAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if asking.is_estimate() or (not self.state and asking.is_for_state()):
+        if state_probe.is_estimate() or (not self.state and state_probe.is_for_state()):
             self.make_state(states.has_gradient)
             self._was_asked = True
             return loss
@@ -172,7 +172,7 @@ class FusedAdam(torch.optim.Optimizer):
             self._are_alike = True
         self.narrow.lay_out(entries)
         self._tables = Tables(entries, self.masters, self.fused)
-        self._roster = _C.Roster(self.state, self.param_groups)
+        self._roster = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
         """Whether groups hold the parameters, and the state the dicts, that the tables are of."""

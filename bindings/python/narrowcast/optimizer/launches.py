@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import torch
 
 from narrowcast import _C
+from narrowcast.flat import empty_shards, stale
+from narrowcast.flat.updates import Updates, place_in
 from narrowcast.optimizer import gradients
 from narrowcast.optimizer.entry import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
-from narrowcast.zero import empty_shards, stale
-from narrowcast.zero.updates import Updates, place_in
 
 
 class Key(NamedTuple):
@@ -153,7 +153,7 @@ class Tables:
     def begin(self) -> Callable[[], None]:
         """Of the step that was prepared, what changes no master: makes stale bytes whose history
         the update goes on with (all others it makes itself). Returns what takes the step, a
-        function of C's: see bindings/optimizer.cpp.
+        function of C's: see bindings/optimizer/step.cpp.
         """
         stale.cast(self._own)
         self._empty_shards.update()
@@ -172,7 +172,7 @@ def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
 
 
 class OwnStores:
-    """In the place of a narrowcast.zero Weights: stores of the parameters themselves, of which an
+    """In the place of a narrowcast.flat Weights: stores of the parameters themselves, of which an
     AdamTable sees what becomes of them.
     """
 

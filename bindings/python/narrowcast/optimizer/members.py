@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from narrowcast import ranks
+from narrowcast.flat.updates import place_in
 from narrowcast.optimizer import options
 from narrowcast.optimizer.entry import Entry
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.zero.updates import place_in
 
 if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import experts
-from narrowcast.parallel.tensor import TensorParallel
+from narrowcast.parallel import experts
+from narrowcast.parallel.tensor_parallel import TensorParallel
 from narrowcast.registry import USAGES, Format
 from narrowcast.tensor.region import matrix_shape
 

@@ -10,11 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast.fsdp import torch_names
-from narrowcast.parallel import cuts, tensor, written
+from narrowcast.parallel import cuts, tensor_parallel, written
 from narrowcast.tensor import QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
-from narrowcast.tensor.pieces import copy_region
 from narrowcast.tensor.region import Region, matrix_shape
+from narrowcast.tensor.store_copies import copy_region
 from narrowcast.tensor.view import View
 
 
@@ -97,5 +97,5 @@ def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> 
     cuts.check(parameter, store.label.name or name, store.format, [module])
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
-        tensor.adopt(module)
+        tensor_parallel.adopt(module)
     written.watch(module, name, parameter)

@@ -13,9 +13,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
+from narrowcast.flat import empty_shards, stale
 from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
-from narrowcast.zero import empty_shards, stale
 
 _MODEL = "_narrowcast_model"  # of a module: the model that nc.convert was given
 

@@ -1,19 +1,19 @@
 """The bytes of a matrix as tensors: room for them, some of their entries, copies. Functions over
-_C.Bytes, which checks what it is made of and never changes.
+_C.Buffers, which checks what it is made of and never changes.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from narrowcast._C import Bytes, note_write
+from narrowcast._C import Buffers, note_write
 from narrowcast.registry import BUFFERS, Format, buffers_of
 from narrowcast.tensor.region import Region
 
-allocate = Bytes.allocate  # (format, rows, columns, usages, device): undefined, padding zero
+allocate = Buffers.allocate  # (format, rows, columns, usages, device): undefined, padding zero
 
 
-def whole_of(bytes: Bytes) -> Region:
+def whole_of(bytes: Buffers) -> Region:
     return Region(0, bytes.rows, 0, bytes.columns)
 
 
@@ -22,22 +22,22 @@ def corner(shape) -> tuple[slice, ...]:
     return tuple(slice(n) for n in shape)
 
 
-def mapped(bytes: Bytes, function) -> Bytes:
+def mapped(bytes: Buffers, function) -> Buffers:
     """The same matrix with function(tensor) for each tensor: in other memory."""
     old = *bytes.buffers, bytes.amax, bytes.history
     new = [None if one is None else function(one) for one in old]
-    return Bytes(bytes.format, bytes.rows, bytes.columns, new[:4], *new[4:])
+    return Buffers(bytes.format, bytes.rows, bytes.columns, new[:4], *new[4:])
 
 
-def exchanged(bytes: Bytes) -> Bytes:
+def exchanged(bytes: Buffers) -> Buffers:
     """The matrix with rows and columns exchanged, over the same buffers. Only where the format's
     usages mirror each other.
     """
     mirrored = bytes.buffers[2:] + bytes.buffers[:2]
-    return Bytes(bytes.format, bytes.columns, bytes.rows, mirrored, bytes.amax, bytes.history)
+    return Buffers(bytes.format, bytes.columns, bytes.rows, mirrored, bytes.amax, bytes.history)
 
 
-def fill_with_zeros(bytes: Bytes) -> None:
+def fill_with_zeros(bytes: Buffers) -> None:
     """The bytes of zeros: a float32 scale of zeros is 1, and only padding is 0."""
     for buffer, tensor in enumerate(bytes.buffers):
         if tensor is None:
@@ -51,7 +51,7 @@ def fill_with_zeros(bytes: Bytes) -> None:
 # ---- regions ----
 
 
-def piece(bytes: Bytes, buffer: int, region: Region) -> torch.Tensor:
+def piece(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor:
     """The entries of a region: a view that writes through; of the whole with the padding."""
     tensor, format = bytes.buffer(buffer), bytes.format
     if region == whole_of(bytes) or (region.is_empty and format.is_spanning(buffer)):
@@ -63,7 +63,7 @@ def piece(bytes: Bytes, buffer: int, region: Region) -> torch.Tensor:
     return tensor
 
 
-def canonical(bytes: Bytes, buffer: int, region: Region) -> torch.Tensor | None:
+def canonical(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor | None:
     """The buffer of a matrix of this region alone: a view where that has the same bytes, else a
     copy, with zero padding.
     """
@@ -78,7 +78,7 @@ def canonical(bytes: Bytes, buffer: int, region: Region) -> torch.Tensor | None:
     return copy
 
 
-def part(bytes: Bytes, region: Region, usages) -> Bytes:
+def part(bytes: Buffers, region: Region, usages) -> Buffers:
     """A region as a matrix of its own, in some usages: over the same memory where that is the same
     bytes.
     """
@@ -86,14 +86,14 @@ def part(bytes: Bytes, region: Region, usages) -> Bytes:
         return bytes
     wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
     parts = [canonical(bytes, one, region) if one in wanted else None for one in BUFFERS]
-    return Bytes(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
+    return Buffers(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
-def only(bytes: Bytes, *usages: str) -> Bytes:
+def only(bytes: Buffers, *usages: str) -> Buffers:
     """The buffers of some usages, the same ones, and what spans the tensor."""
     wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
     every = [bytes.buffer(one) if one in wanted else None for one in BUFFERS]
-    return Bytes(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
+    return Buffers(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
 
 
 def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:
@@ -104,7 +104,7 @@ def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:
     return ("rowwise",) if derived else usages
 
 
-def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Region) -> None:
+def copy_region(target: Buffers, region: Region, source: Buffers, source_region: Region) -> None:
     """Copies a region of another matrix's buffers, in the usages that both have: all but the scales
     that span the tensor.
     """
@@ -122,13 +122,13 @@ def copy_region(target: Bytes, region: Region, source: Bytes, source_region: Reg
 # ---- what spans the tensor ----
 
 
-def spanning_of(bytes: Bytes) -> list[torch.Tensor | None]:
+def spanning_of(bytes: Buffers) -> list[torch.Tensor | None]:
     """What belongs to the whole tensor: scales that span it, amax and history."""
     scales = [bytes.buffer(buffer) for buffer in BUFFERS if bytes.format.is_spanning(buffer)]
     return [*scales, bytes.amax, bytes.history]
 
 
-def copy_spanning(target: Bytes, source: Bytes) -> None:
+def copy_spanning(target: Buffers, source: Buffers) -> None:
     """Copies what belongs to the whole tensor."""
     note_write()
     for there, here in zip(spanning_of(target), spanning_of(source), strict=True):
@@ -136,13 +136,13 @@ def copy_spanning(target: Bytes, source: Bytes) -> None:
             there.copy_(here)
 
 
-def scale_of(bytes: Bytes) -> torch.Tensor | None:
+def scale_of(bytes: Buffers) -> torch.Tensor | None:
     """What the one scale of the whole tensor is, or comes from; None in formats without."""
     *candidates, _history = spanning_of(bytes)
     return next((one for one in candidates if one is not None), None)
 
 
-def have_one_scale(one: Bytes, other: Bytes) -> bool:
+def have_one_scale(one: Buffers, other: Buffers) -> bool:
     """Whether one scale of the whole tensor decodes both; yes in formats without."""
     mine, theirs = scale_of(one), scale_of(other)
     return mine is None or mine.is_meta or torch.equal(mine, theirs.to(mine.device))

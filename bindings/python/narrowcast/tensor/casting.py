@@ -19,7 +19,7 @@ NEWEST_AMAX = slice(2, 3)  # of a history
 
 
 def decode(
-    bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
+    bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The value [rows, columns] of a usage that is there. On meta, and where a mode or a trace
     looks at operators, by one; `present` says when a graph runs whether the usage has come.
@@ -30,7 +30,7 @@ def decode(
 
 
 def decoding(
-    bytes: _C.Bytes, dtype: torch.dtype, usage: str, present: torch.Tensor | None, operands: list
+    bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None, operands: list
 ) -> tuple:
     """What the operators of decoding take. `operands`: of the product that it is for."""
     stored = *map(bytes.buffer, buffers_of(usage)), bytes.amax, present
@@ -49,7 +49,7 @@ def settled(value: torch.Tensor, what: str = "the value to cast") -> torch.Tenso
 
 
 def cast_value(
-    bytes: _C.Bytes, value: torch.Tensor, source_bf16: bool = False, draw: Draw | None = None
+    bytes: _C.Buffers, value: torch.Tensor, source_bf16: bool = False, draw: Draw | None = None
 ) -> None:
     """Makes the bytes of a matrix from a value, [rows, columns] of float32, bfloat16 or float16.
     With a draw, codes are rounded stochastically.

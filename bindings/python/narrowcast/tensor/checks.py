@@ -7,10 +7,10 @@ import math
 import torch
 
 from narrowcast import registry
-from narrowcast.conversion_options import partners_of
+from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import buffers, memory
-from narrowcast.tensor.parts import BUFFERS, SPANNING
 from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.serialize import BUFFERS, SPANNING
 
 LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NAMES = BUFFERS + SPANNING
@@ -48,7 +48,7 @@ def check_parts(
     flattened,
     requires_grad,
     is_parameter,
-    products,
+    matmul,
 ) -> list[torch.Tensor | None]:
     """Checks the arguments of narrowcast.tensor.rebuild. ValueError or TypeError for the first that
     is wrong. Returns the tensors, as aliases: a file may give those that it has named other memory
@@ -65,18 +65,18 @@ def check_parts(
     owner.check_type("dtype", dtype, torch.dtype)
     if dtype not in LOGICAL_DTYPES:
         owner.refuse(f"its dtype is {dtype}, not float32, bfloat16 or float16", TypeError)
-    _check_products(owner, facts, products)
+    _check_products(owner, facts, matmul)
     _check_sizes(owner, "shape", shape)
     if flattened is not None:
         _check_flattened(owner, flattened, shape)
     return _checked_tensors(owner, facts, shape, flattened, tensors)
 
 
-def _check_products(owner: Owner, format: registry.Format, products) -> None:
+def _check_products(owner: Owner, format: registry.Format, matmul) -> None:
     """The same that nc.convert checks: their formats may be others where a weight is loaded."""
-    owner.check_type("products", products, str)
+    owner.check_type("matmul", matmul, str)
     try:
-        partners_of(format, products)
+        partners_of(format, matmul)
     except ValueError as error:
         raise ValueError(f"{owner.words}: {error}") from None
 

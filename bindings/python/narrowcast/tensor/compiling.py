@@ -108,12 +108,12 @@ def _scaled_product(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_o
 
 
 def _scaled_gradients(gradient, weight, format, usage, present, input, of_input, of_weight, dtype):
-    made, products = [], registry.format(format).products
+    made, matmul = [], registry.format(format).matmul
     if of_input:
         _, columns = matrix_of(format, usage, weight[0])
         made.append(gradient.new_empty(gradient.shape[0], columns))
     if of_weight:
-        _, columns = matrix_of(products.input, 1, input[0])
+        _, columns = matrix_of(matmul.input, 1, input[0])
         made.append(gradient.new_empty(gradient.shape[1], columns, dtype=dtype))
     return made
 

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as box_over
 
-from narrowcast import _C, callers
+from narrowcast import _C, stack_frames
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -181,4 +181,4 @@ def _lives(group: dist.ProcessGroup | None) -> bool:
 
 def is_distributing() -> bool:
     """Whether distribute_tensor is calling, which cuts a weight as fully_shard does."""
-    return any(frame.f_code.co_name == "_split_tensor" for frame in callers.frames())
+    return any(frame.f_code.co_name == "_split_tensor" for frame in stack_frames.frames())

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch._subclasses import FakeTensor
 
 from narrowcast import _C, registry
-from narrowcast.tensor import parts
+from narrowcast.tensor import serialize
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -27,7 +27,7 @@ def _code() -> str:
 
 def _facts(format: registry.Format) -> tuple[str, ...]:
     """The code, and the identities of the formats that meet in the products of a weight."""
-    partners = format.products and (format.products.input, format.products.gradient)
+    partners = format.matmul and (format.matmul.input, format.matmul.gradient)
     loaded = {name for name in partners or () if name in registry.formats()}
     return _code(), *(registry.format(name).identity for name in sorted(loaded | {format.name}))
 
@@ -45,7 +45,7 @@ def of_fake(tensor) -> tuple[str, ...]:
 def stable_hash(tensor) -> str:
     """Of all of it."""
     there, context = tensor.__tensor_flatten__()
-    facts = [one.label if isinstance(one, parts.Aside) else one for one in context]
+    facts = [one.label if isinstance(one, serialize.Aside) else one for one in context]
     inner = [
         (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
         for name, one in ((name, getattr(tensor, name)) for name in there)

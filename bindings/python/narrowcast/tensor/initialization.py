@@ -1,7 +1,7 @@
 """The functions of nn.init on a QuantizedTensor: they act on the high-precision value, with the
 random numbers of a plain tensor, and the bytes are made once. A fill is an operation that does so
 already (narrowcast.operators.writes); functions of several operations are replaced in torch
-(narrowcast.torch_hooks).
+(narrowcast.conversion.torch_hooks).
 """
 
 import functools

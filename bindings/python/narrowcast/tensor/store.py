@@ -7,15 +7,15 @@ import torch
 from narrowcast import _C, errors
 from narrowcast.registry import USAGES
 from narrowcast.tensor import buffers, casting, compiling
-from narrowcast.tensor.label import UNNAMED, Label
-from narrowcast.tensor.late import Late
 from narrowcast.tensor.master import Draw, Master, Saved
-from narrowcast.tensor.place import Place
+from narrowcast.tensor.pending_columnwise import Late
 from narrowcast.tensor.region import Region
+from narrowcast.tensor.unaligned_shard import Place
+from narrowcast.tensor.weight_config import UNNAMED, Label
 
 
 class Store:
-    """bytes    a _C.Bytes: a usage that is absent there is absent. Others may come, of the same
+    """bytes    a _C.Buffers: a usage that is absent there is absent. Others may come, of the same
              format, rows and columns
     whole    all of the matrix, as a Region
     master   the value behind the bytes, or None if none is kept
@@ -26,7 +26,7 @@ class Store:
     present  of a weight whose gathers differ by pass: which usages have come, for graphs of
              torch.compile, which hold the buffers of all passes
     gather   of a gathered weight: the _C.WeightGather that brought it
-    traced   what torch.compile has asked of it (narrowcast.tensor.parts)
+    traced   what torch.compile has asked of it (narrowcast.tensor.serialize)
     late     after a cast of flat shards: a Late, until the columnwise bytes are made; else None
     sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
     place    of a shard whose cuts divide blocks: a Place. `rows` are its own then, those of the
@@ -42,7 +42,7 @@ class Store:
 
     def __init__(
         self,
-        bytes: _C.Bytes,
+        bytes: _C.Buffers,
         master: Master | None = None,
         label: Label = UNNAMED,
         place: Place | None = None,
@@ -123,7 +123,7 @@ class Store:
         return self._over(buffers.exchanged(self.bytes), master, self.columns)
 
     def _over(
-        self, bytes: _C.Bytes, master: Master | None, used: int, place: Place | None = None
+        self, bytes: _C.Buffers, master: Master | None, used: int, place: Place | None = None
     ) -> Store:
         copy = Store(bytes, master, self.label, place)
         copy.partial, copy.used = self.partial, used
@@ -170,7 +170,7 @@ class Store:
         part = buffers.part(self.fresh(usage), region, (usage,))
         return casting.decode(part, dtype, usage, self.present)
 
-    def fresh(self, usage: str) -> _C.Bytes:
+    def fresh(self, usage: str) -> _C.Buffers:
         """The bytes, made anew if they are stale. ValueError if a usage is absent, or if this is a
         shard that cannot know its tensor's amax.
         """

@@ -4,7 +4,7 @@ and nothing else acts on them.
 
 import torch
 
-from narrowcast.tensor import parts
+from narrowcast.tensor import serialize
 from narrowcast.tensor.region import rows_of
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.wrapper import QuantizedTensor, wrap
@@ -26,14 +26,14 @@ class Transposed(QuantizedTensor):
     is_flat = False
 
     def inner_tensors(self) -> list[torch.Tensor | None]:
-        return parts.inner_of_passes(self._store)
+        return serialize.inner_of_passes(self._store)
 
     def __tensor_flatten__(self):
         store = self._store
         matrix = store.format.name, (store.rows, store.columns), store.partial
-        return parts.names_of(self.inner_tensors()), (
+        return serialize.names_of(self.inner_tensors()), (
             *matrix,
-            parts.Aside(store.label),
+            serialize.Aside(store.label),
             self.stride(),
             self._view.first,
             self.dtype,
@@ -42,8 +42,8 @@ class Transposed(QuantizedTensor):
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
         format, matrix, partial, aside, *place = context
-        *tensors, present = map(inner.get, parts.INNER)
-        store = parts.store_of(format, matrix, tensors, partial, None, aside.label)
+        *tensors, present = map(inner.get, serialize.INNER)
+        store = serialize.store_of(format, matrix, tensors, partial, None, aside.label)
         store.present = present
         return Transposed(store, tuple(map(int, outer_size)), *place)
 

@@ -9,9 +9,9 @@ import torch
 from narrowcast import _C
 from narrowcast.registry import BUFFERS, USAGES, buffers_of
 from narrowcast.tensor import buffers
-from narrowcast.tensor.pieces import check_copied, part_of
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.store_copies import check_copied, part_of
 from narrowcast.tensor.writing import write
 
 
@@ -95,7 +95,7 @@ class View:
         """The value, decoded from the bytes of one usage."""
         return self.oriented(self.store.dequantize(self.region, dtype, self.own_usage(usage)))
 
-    def operand(self) -> _C.Bytes:
+    def operand(self) -> _C.Buffers:
         """The bytes of this view alone, for a product: over the same memory where that is so."""
         self.store.refresh()
         bytes = self.store.bytes

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from narrowcast import _C
-from narrowcast.tensor import checks, compiling, dispatch, graph_keys, memory, parts
+from narrowcast.tensor import checks, compiling, dispatch, graph_keys, memory, serialize
 from narrowcast.tensor.attributes import Attributes
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.derivative import Dequantize
-from narrowcast.tensor.label import Label
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.view import View
+from narrowcast.tensor.weight_config import Label
 
 
 class QuantizedTensor(Attributes, torch.Tensor):
@@ -29,7 +29,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
-    # _flattened: see narrowcast.tensor.parts.
+    # _flattened: see narrowcast.tensor.serialize.
     __slots__ = ("_flattened", "_view")
 
     @staticmethod
@@ -140,20 +140,20 @@ class QuantizedTensor(Attributes, torch.Tensor):
         is_there = isinstance(self, nn.Parameter) and memory.has_values(first)
         return first.data_ptr() if is_there else 0
 
-    __tensor_flatten__ = parts.flatten
-    inner_tensors = parts.inner_tensors
+    __tensor_flatten__ = serialize.flatten
+    inner_tensors = serialize.inner_tensors
     _stable_hash_for_caching = graph_keys.stable_hash  # what torch asks from 2.12 on
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
         shape = tuple(map(int, outer_size))  # perhaps symbols, but a weight's shape is a fact
-        store, dtype = parts.unflatten(inner, context, shape)
+        store, dtype = serialize.unflatten(inner, context, shape)
         return QuantizedTensor(store, shape, dtype)
 
     def __reduce_ex__(self, protocol):
         if key := graph_keys.of_fake(self):
-            return rebuild_traced, (key, *parts.parts_of(self))
-        return rebuild, parts.parts_of(self)
+            return rebuild_traced, (key, *serialize.parts_of(self))
+        return rebuild, serialize.parts_of(self)
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
@@ -171,8 +171,8 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return dispatch.run_operator(func, args, kwargs or {})
 
 
-for _index, _name in enumerate(parts.INNER):
-    setattr(QuantizedTensor, _name, property(partial(parts.inner_tensor, index=_index)))
+for _index, _name in enumerate(serialize.INNER):
+    setattr(QuantizedTensor, _name, property(partial(serialize.inner_tensor, index=_index)))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
 
@@ -201,15 +201,15 @@ def rebuild(
     flattened: tuple[int, int] | None,
     requires_grad: bool = False,
     is_parameter: bool = False,
-    products: str = "decoded",
+    matmul: str = "dequantized",
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
     weight's name and the part, for any that it does not make: a checkpoint may say anything.
     """
-    options = name, recompute, partial, flattened, requires_grad, is_parameter, products
+    options = name, recompute, partial, flattened, requires_grad, is_parameter, matmul
     tensors = checks.check_parts(format, shape, dtype, tensors, *options)
-    label = Label(name, recompute, products)
-    store = parts.store_of(format, shape, tensors, partial, flattened, label)
+    label = Label(name, recompute, matmul)
+    store = serialize.store_of(format, shape, tensors, partial, flattened, label)
     tensor = QuantizedTensor(store, shape, dtype)
     if is_parameter:
         for prepare in dispatch.PARAMETER_LOADED:

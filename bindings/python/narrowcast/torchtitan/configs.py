@@ -10,7 +10,7 @@ from torch import nn
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 from torchtitan.protocols.model import ModelConfigConverter
 
-from narrowcast.conversion import convert
+from narrowcast.conversion.convert import convert
 from narrowcast.optimizer import FusedAdam
 from narrowcast.tensor import QuantizedTensor
 
@@ -32,8 +32,8 @@ class Converter(ModelConfigConverter):
         parameters: list[str] = field(default_factory=list)
         """Patterns of names of parameters, besides"""
 
-        products: str = "decoded"
-        """Of linear layers: "decoded" or "scaled\""""
+        matmul: str = "dequantized"
+        """Of linear layers: "dequantized" or "scaled\""""
 
     def __init__(self, config: Config):
         self._config = config
@@ -54,7 +54,7 @@ def _converted(kind: type, options: Converter.Config) -> type:
 
         def build(self, **runtime):
             model = kind.build(self, **runtime)
-            given = {"parameters": list(options.parameters) or None, "products": options.products}
+            given = {"parameters": list(options.parameters) or None, "matmul": options.matmul}
             if options.filter:
                 given["filter"] = list(options.filter)
             convert(model, options.format, **given)

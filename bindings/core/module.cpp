@@ -1,0 +1,27 @@
+#include "bindings/core/module.hpp"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() =
+      "Formats, casts, gathers, products and updates of narrowcast's C++ side. Private: use the "
+      "package `narrowcast`.";
+  narrowcast::bind_facts(module);
+  narrowcast::bind_bytes(module);
+  narrowcast::bind_changes(module);
+  narrowcast::bind_quantize(module);
+  narrowcast::bind_flat_shards(module);
+  narrowcast::bind_flat_cast(module);
+  narrowcast::bind_flat_gather(module);
+  narrowcast::bind_flat_packing(module);
+  narrowcast::bind_gather(module);
+  narrowcast::bind_gather_start(module);
+  narrowcast::bind_linear(module);
+  narrowcast::bind_dequantize();
+  narrowcast::bind_weights(module);
+  narrowcast::bind_wrapper(module);
+  narrowcast::bind_units(module);
+  narrowcast::bind_scaled_product();
+  narrowcast::bind_traced();
+  narrowcast::bind_scaled_linear(module);
+  narrowcast::bind_optimizer(module);
+  narrowcast::bind_roster(module);
+}

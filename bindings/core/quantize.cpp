@@ -1,0 +1,174 @@
+// Casts over lists of matrices of one format on one device, and what goes with them.
+#include <algorithm>
+
+#include "bindings/core/buffers.hpp"
+#include "bindings/core/changes.hpp"
+#include "bindings/core/launch.hpp"
+#include "bindings/core/module.hpp"
+
+namespace narrowcast {
+namespace {
+
+// Matrices of one format on one device, each with the value that its bytes come from. They may be
+// cast again and again: the table stays, unless a tensor's memory is elsewhere by then. To find
+// that out is a fraction of making the table, of matrices that nobody has looked at for a step.
+class CastList {
+ public:
+  CastList(std::vector<std::shared_ptr<Buffers>> matrices, std::vector<at::Tensor> values)
+      : matrices_(std::move(matrices)),
+        values_(std::move(values)),
+        table_(first().plugin.machine(first().device), first().device) {
+    if (values_.size() != matrices_.size())
+      value_error(values_.size(), " values for ", matrices_.size(), " matrices");
+  }
+
+  OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into) {
+    if (!first().facts().tensor_amax) return std::nullopt;
+    at::Tensor amaxes = into ? *into : zeros_of(std::ssize(matrices_), table_.device());
+    nc_launch options{};
+    options.amax = one_each(amaxes, "the tensor of amaxes");
+    options.source_bf16 = source_bf16;
+    assign();
+    table_.run(table_.machine().reduce_amax, "the amax", options);
+    return amaxes;
+  }
+
+  void cast(const OptionalTensor& amaxes, bool source_bf16,
+            const std::optional<std::vector<RandomKey>>& draws, const OptionalTensor& verdict) {
+    nc_launch options{};
+    options.source_bf16 = source_bf16;
+    options.stochastic = draws.has_value();
+    if (amaxes) options.amax = one_each(*amaxes, "the tensor of amaxes");
+    if (verdict) options.verdict = one_each(*verdict, "the verdict");
+    const nc_function start_history = table_.machine().start_history;
+    if (start_history != nullptr) {
+      for (const auto& matrix : matrices_) {
+        if (!matrix->history) value_error("a matrix has no history");
+      }
+    } else if (first().facts().tensor_amax && !amaxes) {
+      value_error("format ", first().facts().name,
+                  " has a scale that spans the tensor: its amax is needed");
+    }
+    assign(draws);
+    // Without new amaxes the bytes are made again with the multiplier that the history holds.
+    if (start_history != nullptr && amaxes)
+      table_.run(start_history, "starting a history", options);
+    note_write();
+    table_.run(table_.machine().cast, "the cast", options);
+  }
+
+ private:
+  const Buffers& first() const {
+    if (matrices_.empty()) value_error("there is no matrix to cast");
+    return *matrices_[0];
+  }
+
+  void assign(const std::optional<std::vector<RandomKey>>& draws = {}) {
+    if (!draws && !places_.empty() && std::ranges::all_of(places_, &PlacedTensor::is_in_place))
+      return;
+    places_.clear();
+    std::vector<nc_tensor> matrices = entries();
+    if (draws) add_draws(matrices, *draws);
+    table_.assign(std::move(matrices));
+    if (draws) return;
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      const Buffers& matrix = *matrices_[i];
+      places_.emplace_back(values_[i]);
+      for (const OptionalTensor& tensor : matrix.buffers) place(tensor);
+      place(matrix.amax);
+      place(matrix.history);
+    }
+  }
+  void place(const OptionalTensor& tensor) {
+    if (tensor) places_.emplace_back(*tensor);
+  }
+
+  std::vector<nc_tensor> entries() const {
+    std::vector<nc_tensor> entries;
+    entries.reserve(matrices_.size());
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      const Buffers& matrix = *matrices_[i];
+      nc_tensor& entry = entries.emplace_back(matrix.entry());
+      entry.value_dtype = checked_dtype(values_[i].scalar_type(), "the value");
+      check_run(values_[i], matrix.rows * matrix.columns, matrix.device, "the value");
+      entry.value = address_of(values_[i], "the value");
+    }
+    return entries;
+  }
+
+  static void add_draws(std::vector<nc_tensor>& matrices, const std::vector<RandomKey>& draws) {
+    if (draws.size() != matrices.size())
+      value_error(draws.size(), " draws for ", matrices.size(), " matrices");
+    for (size_t i = 0; i < matrices.size(); ++i)
+      std::tie(matrices[i].seed, matrices[i].step, matrices[i].first) = draws[i];
+  }
+
+  float* one_each(const at::Tensor& tensor, const char* what) const {
+    return checked_floats(tensor, std::ssize(matrices_), table_.device(), what);
+  }
+
+  std::vector<std::shared_ptr<Buffers>> matrices_;
+  std::vector<at::Tensor> values_;
+  MatrixTable table_;
+  std::vector<PlacedTensor> places_;  // of the table without draws; empty: it is another one
+};
+
+// The columnwise bytes of matrices of one format on one device, which have room for them.
+void derive_columnwise(const std::vector<std::shared_ptr<Buffers>>& matrices) {
+  if (matrices.empty()) return;
+  const nc_machine& machine = matrices[0]->plugin.machine(matrices[0]->device);
+  std::vector<nc_tensor> entries;
+  entries.reserve(matrices.size());
+  for (const std::shared_ptr<Buffers>& matrix : matrices) entries.push_back(matrix->entry());
+  MatrixTable table(machine, matrices[0]->device);
+  table.assign(std::move(entries), machine.derive_columnwise);
+  table.run(machine.derive_columnwise, "deriving columnwise");
+}
+
+// The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
+// own.
+std::shared_ptr<Buffers> with_columnwise(const Buffers& rowwise) {
+  if (!rowwise.facts().columnwise_derived)
+    value_error("format ", rowwise.facts().name,
+                " quantizes columnwise from the master; it cannot be derived from rowwise");
+  if (!rowwise.has(0)) value_error("a matrix has no rowwise bytes");
+  const auto made = Buffers::allocate(rowwise.format, rowwise.rows, rowwise.columns, {"columnwise"},
+                                      rowwise.device);
+  const auto both = std::make_shared<Buffers>(
+      rowwise.format, rowwise.rows, rowwise.columns,
+      Buffers::Tensors{rowwise.buffers[0], rowwise.buffers[1], made->buffers[2], made->buffers[3]},
+      rowwise.amax, rowwise.history);
+  if (!both->is_plain) return both;  // on meta, or in a trace: shapes alone
+  derive_columnwise({both});
+  return both;
+}
+
+}  // namespace
+
+void bind_quantize(py::module_& module) {
+  py::class_<CastList>(module, "CastList",
+                       "Matrices of one format on one device, and the value [rows, columns] of "
+                       "each, to be cast once or many times.")
+      .def(py::init<std::vector<std::shared_ptr<Buffers>>, std::vector<at::Tensor>>(),
+           py::arg("matrices"), py::arg("values"))
+      .def("find_amaxes", &CastList::find_amaxes, py::arg("source_bf16") = false,
+           py::arg("into") = py::none(),
+           "The largest magnitude of each value, float32 [matrices]; None where no scale spans the "
+           "tensor. into: where to, of what is there and those the larger.")
+      .def("cast", &CastList::cast, py::arg("amaxes"), py::arg("source_bf16") = false,
+           py::arg("draws") = py::none(), py::arg("verdict") = py::none(),
+           "Makes the bytes of each matrix from its value. amaxes: float32 [matrices], of the "
+           "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
+           "draws: (seed, step, first) of each for stochastic rounding. verdict: float32 "
+           "[matrices]; where it is negative, the matrix stays as it is.");
+  module.def("derive_columnwise", &derive_columnwise, py::arg("matrices"),
+             "Writes the columnwise buffers of matrices of one format on one device from the "
+             "rowwise ones, in one launch.");
+  module.def("copy_floats", &copy_floats, py::arg("to"), py::arg("source"),
+             "Elements of a float32 tensor into one of as many on the same device.");
+  module.def("settled", &settled, "A value whose memory holds its elements as they are.");
+  module.def("with_columnwise", &with_columnwise,
+             "The matrix with the columnwise bytes that follow from the rowwise ones.");
+}
+
+}  // namespace narrowcast

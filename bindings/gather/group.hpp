@@ -1,0 +1,207 @@
+// The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/core/changes.hpp"
+#include "bindings/core/launch.hpp"
+#include "bindings/gather/weight_gather.hpp"
+#include "runtime/launch/capture.hpp"
+
+namespace narrowcast {
+
+using GatherWeights = std::vector<std::shared_ptr<WeightGather>>;
+
+// A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
+// been freed.
+struct SentBuffer {
+  void check() const {
+    if (!elements.are_there()) shard.address(buffer);  // says what has been freed
+  }
+
+  const Buffers& shard;
+  int buffer;
+  StoredElements elements;
+};
+
+// Weights of one format, of which something is packed, or unpacked: the same in both passes, or by
+// pass, as those do of which one weight does.
+struct Batch {
+  GatherWeights weights;
+  std::array<CopyTable, 2> shipments;
+  bool is_alike = true;
+
+  void add(const std::shared_ptr<WeightGather>& weight) {
+    weights.push_back(weight);
+    is_alike = is_alike && weight->carries_alike();
+  }
+  CopyTable& of(bool backward) { return shipments[backward && !is_alike]; }
+};
+using Batches = std::map<std::string, Batch>;
+
+class GatherGroup {
+ public:
+  explicit GatherGroup(const GatherWeights& weights) : weights_(weights) {
+    for (const auto& weight : weights) {
+      const Buffers& shard = weight->shard();
+      if (!shard.is_plain) continue;  // what stands for a tensor has no memory
+      const std::string format = shard.facts().name;
+      if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
+      if (weight->arena_bytes() != 0) unpacked_[format].add(weight);
+      for (const bool backward : {false, true}) {
+        for (const int buffer : weight->sent_as_stored(backward))
+          sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
+      }
+    }
+  }
+
+  // What a gather has packed stays in the outbox, and later ones send it again, until bytes are
+  // made, or torch counts a write to what was packed.
+  void keep_packed() { keeps_packed_ = true; }
+  bool is_packed() {
+    return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
+  }
+
+  void pack(bool backward) {
+    for (const SentBuffer& sent : sent_[backward]) sent.check();
+    if (is_packed()) return;
+    is_packed_.reset();
+    for (auto& [format, batch] : packed_) found(batch, &WeightGather::add_outgoing, backward);
+    const std::optional<Packed> packed = now_packed();
+    for (auto& [format, batch] : packed_) pack(batch, batch.of(backward).rows());
+    is_packed_ = packed;
+  }
+  // What the next gathers of some groups pack, where that stays: a launch for each format.
+  static void pack_together(const std::vector<GatherGroup*>& groups) {
+    std::map<std::string, std::pair<const Batch*, std::vector<nc_shipment>>> together;
+    std::vector<std::pair<GatherGroup*, std::optional<Packed>>> packed;
+    for (GatherGroup* group : groups) {
+      if (!group->keeps_packed_ || group->is_packed()) continue;
+      group->is_packed_.reset();
+      for (auto& [format, batch] : group->packed_) {
+        const auto more = found(batch, &WeightGather::add_outgoing, false).rows();
+        auto& [first, rows] =
+            together.try_emplace(place_of(format, batch), &batch, std::vector<nc_shipment>())
+                .first->second;
+        rows.insert(rows.end(), more.begin(), more.end());
+      }
+      packed.emplace_back(group, group->now_packed());
+    }
+    for (const auto& [place, one] : together) pack(*one.first, one.second);
+    for (const auto& [group, by_what] : packed) group->is_packed_ = by_what;
+  }
+  void unpack(bool backward) {
+    for (auto& [format, batch] : unpacked_) {
+      const CopyTable& shipments = found(batch, &WeightGather::add_incoming, backward);
+      transfer(&nc_machine::unpack, "unpacking gathered shards", batch, shipments.rows());
+    }
+  }
+  // Whether the whole weights have the tensor-wide scales of their shards: on this stream, and no
+  // bytes were made since.
+  bool has_scales() const { return scales_ == present_scales(); }
+  // Copies them, of the first group and of those others that are not gathered, in one operation.
+  static void copy_scales(const std::vector<GatherGroup*>& groups) {
+    const Scales present = groups[0]->present_scales();
+    // What a CUDA graph records is copied when it is replayed.
+    const bool recorded = present.stream != nullptr && capture_of(present.stream) != 0;
+    std::vector<at::Tensor> whole, shard;
+    for (GatherGroup* group : groups) {
+      if (group != groups[0] && (recorded || !group->is_freed())) continue;
+      for (const auto& weight : group->weights_) weight->add_spanning(whole, shard);
+      if (!recorded) group->scales_ = present;
+    }
+    // Not counted as writes: graphs that have saved them for a backward want those of its gather.
+    const at::NoGradGuard once;
+    if (!whole.empty()) at::_foreach_copy_(whole, shard);
+  }
+  // Says which usages have come.
+  void arrive(bool backward) const {
+    for (const auto& weight : weights_) weight->arrive(backward);
+  }
+  // Weights lie in other memory than at the last gather.
+  void forget() {
+    is_packed_.reset();
+    scales_.reset();
+    for (Batches* batches : {&packed_, &unpacked_}) {
+      for (auto& [format, batch] : *batches) batch.shipments = {};
+    }
+  }
+
+ private:
+  // Whether FSDP2 has no memory for the whole weights now.
+  bool is_freed() const {
+    return std::ranges::all_of(weights_, [](const auto& weight) { return weight->is_freed(); });
+  }
+  // When tensor-wide scales were copied: after how many writes, for which stream's work.
+  struct Scales {
+    int64_t writes;
+    void* stream;
+    bool operator==(const Scales&) const = default;
+  };
+  Scales present_scales() const {
+    return {writes, weights_.empty() ? nullptr : stream_of(weights_[0]->shard().device)};
+  }
+  // What one launch can pack together.
+  static std::string place_of(const std::string& format, const Batch& batch) {
+    return format + " on " + batch.weights[0]->shard().device.str();
+  }
+  // With the addresses of now.
+  static const CopyTable& found(Batch& batch, void (WeightGather::*add)(bool, CopyTable&) const,
+                                bool backward) {
+    CopyTable& shipments = batch.of(backward);
+    if (!shipments.rows().empty() && shipments.find_addresses()) return shipments;
+    CopyTable made;
+    for (const auto& weight : batch.weights) (weight.get()->*add)(backward, made);
+    made.find_addresses();
+    return shipments = std::move(made);
+  }
+  static void transfer(nc_transfer_function nc_machine::*function, const char* what,
+                       const Batch& batch, std::span<const nc_shipment> shipments) {
+    const Buffers& first = batch.weights[0]->shard();
+    nc_transfer transfer{};
+    transfer.shipments = shipments.data();
+    transfer.count = std::ssize(shipments);
+    call(first.plugin.machine(first.device).*function, what, transfer, first.device);
+  }
+  static void pack(const Batch& batch, std::span<const nc_shipment> shipments) {
+    transfer(&nc_machine::pack, "packing shards", batch, shipments);
+  }
+
+  // When something was packed: by what of the shards' bytes, and for which stream's work.
+  struct Packed {
+    int64_t writes, counted;
+    void* stream;
+    bool operator==(const Packed&) const = default;
+  };
+  // Of now; nothing if it cannot be known later whether it still is so.
+  std::optional<Packed> now_packed() {
+    const at::Device device = weights_[0]->shard().device;
+    void* const stream = stream_of(device);
+    if (device.is_cuda() && capture_of(stream) != 0) return {};
+    Packed packed{writes, 0, stream};
+    for (auto& [format, batch] : packed_) {
+      const std::optional<int64_t> counted = batch.of(false).counted_writes();
+      if (!counted) return {};
+      packed.counted += *counted;
+    }
+    return packed;
+  }
+
+  GatherWeights weights_;  // which keep their shards
+  Batches packed_, unpacked_;
+  std::array<std::vector<SentBuffer>, 2> sent_;
+  std::optional<Scales> scales_;
+  bool keeps_packed_ = false;
+  std::optional<Packed> is_packed_;
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,92 @@
+#include "bindings/matmul/operand.hpp"
+
+#include <ATen/ops/full.h>
+
+namespace narrowcast {
+namespace {
+
+// The shape of the matrix whose data has this shape.
+Extent matrix_of(const nc_layout& layout, at::IntArrayRef data) {
+  if (data.size() != 2) value_error("the data of a matrix has ", data.size(), " dimensions, not 2");
+  const int64_t outer = data[0], inner = data[1] * 8 / layout.element_bits;
+  return layout.transposed ? Extent{inner, outer} : Extent{outer, inner};
+}
+
+}  // namespace
+
+nc_tensor Operand::entry() const {
+  nc_tensor entry{};
+  entry.rows = rows;
+  entry.columns = columns;
+  const auto [data_index, scale_index] = buffers_of(usage);
+  const auto add = [&](const at::Tensor& buffer, int index) {
+    entry.buffer[index] = checked_address(buffer, stored_dtype(*plugin, index),
+                                          stored_elements(*plugin, index, {rows, columns}),
+                                          device(), kBufferNames[index]);
+  };
+  add(data, data_index);
+  add(scale, scale_index);
+  if (amax) entry.amax = checked_floats(*amax, 1, device(), "amax");
+  return entry;
+}
+
+at::Tensor Operand::oriented(const nc_tensor& entry, at::ScalarType dtype) const {
+  const at::Tensor value = decode(*plugin, usage, entry, device(), dtype);
+  return over_rows ? value.t() : value;
+}
+
+OptionalSpanningScale Operand::spanning_scale() const {
+  const bool spans = spans_tensor(layout());
+  if (!spans && facts().tensor_range == 0) return std::nullopt;
+  const at::Tensor& stored = spans ? scale : *amax;
+  checked_floats(stored, 1, device(), spans ? "the scale" : "amax");
+  return SpanningScale{stored, spans ? 1.0f : 1.0f / facts().tensor_range};
+}
+
+at::Tensor Operand::value_without_spanning_scale(at::ScalarType dtype) const {
+  nc_tensor entry = this->entry();
+  entry.amax = nullptr;
+  at::Tensor one;
+  if (spans_tensor(layout())) {
+    one = at::full({1}, 1.0f, scale.options());
+    entry.buffer[buffers_of(usage)[1]] = one.mutable_data_ptr();
+  }
+  return oriented(entry, dtype);
+}
+
+Operand operand_of(const Buffers& bytes, int usage, bool over_rows) {
+  const auto [data, scale] = buffers_of(usage);
+  return {
+      &bytes.plugin,         usage,     over_rows, bytes.rows, bytes.columns, *bytes.buffers[data],
+      *bytes.buffers[scale], bytes.amax};
+}
+
+std::vector<at::Tensor> stored_tensors(const Operand& operand) {
+  std::vector<at::Tensor> stored{operand.data, operand.scale};
+  if (operand.amax) stored.push_back(*operand.amax);
+  return stored;
+}
+
+Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, int usage,
+                   bool over_rows) {
+  if (usage != 0 && usage != 1) value_error("a usage is 0 (rowwise) or 1 (columnwise)");
+  const size_t count = plugin.format().tensor_amax ? 3 : 2;
+  if (stored.size() != count)
+    value_error("an operand in ", plugin.format().name, " is ", count, " tensors, not ",
+                stored.size());
+  const Extent matrix = matrix_of(plugin.layout(2 * usage), stored[0].sizes());
+  OptionalTensor amax;
+  if (count == 3) amax = stored[2];
+  return {&plugin, usage, over_rows, matrix.rows, matrix.columns, stored[0], stored[1], amax};
+}
+
+void check_present(const OptionalTensor& present, const Operand& operand) {
+  if (!present || (*static_cast<const int64_t*>(present->const_data_ptr()) >> operand.usage & 1))
+    return;
+  value_error("a compiled function needs the ", kUsageNames[operand.usage], " bytes of a ",
+              operand.rows, "x", operand.columns, " weight in ", operand.facts().name,
+              ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
+              "which has every gather carry both usages");
+}
+
+}  // namespace narrowcast

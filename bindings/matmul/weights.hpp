@@ -1,0 +1,67 @@
+// What products ask Python of a quantized weight, and what their operators share.
+#pragma once
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "bindings/core/buffers.hpp"
+#include "bindings/core/module.hpp"
+
+namespace narrowcast {
+
+// The bytes that a product with a weight reads: fresh, and of the weight alone.
+std::shared_ptr<Buffers> bytes_of_weight(const at::Tensor& weight);
+// The same unread, perhaps stale or freed: for what the format says.
+std::shared_ptr<Buffers> unread_bytes_of_weight(const at::Tensor& weight);
+// Equal for two tensors that are the same part of one weight: a layer that takes a part of a weight
+// makes another tensor of it each time.
+int64_t key_of_weight(const at::Tensor& weight);
+// The usage of them that a product of a pass reads. ValueError, naming recompute=True, if it is
+// absent.
+int usage_of_weight(const at::Tensor& weight, const Buffers& bytes, bool backward);
+
+// The input or gradient of a product with a weight as kernels read it, whatever torch has put off:
+// a collective to wait for, a change of sign, zeros. TypeError, naming the weight, if it has no
+// memory of its own.
+at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight);
+
+// The value of a weight for a product with an operand, by an operator that modes and traces see.
+at::Tensor value_in_trace(const at::Tensor& weight, const at::Tensor& operand, bool backward);
+
+// Whether a mode or a trace looks at operators, so that they go through the dispatcher.
+bool is_watched();
+
+// A tensor of at least one dimension as a matrix of its last one, and how many rows that has.
+inline c10::SymInt rows_of(const at::Tensor& tensor) {
+  c10::SymInt rows = 1;
+  for (const c10::SymInt& size : tensor.sym_sizes().slice(0, tensor.dim() - 1)) rows *= size;
+  return rows;
+}
+inline at::Tensor as_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 2 ? tensor : tensor.reshape_symint({rows_of(tensor), tensor.sym_size(-1)});
+}
+
+// Keeps a weight for a layer's backward, past the hooks of saved tensors: what they would keep in
+// its place, as a copy elsewhere, would be bytes of the forward's gather, or no bytes.
+void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
+// RuntimeError if it has been written to since, or counts no writes. Lets go of it, unless the
+// graph is kept for another backward.
+at::Tensor saved_weight(torch::autograd::AutogradContext* ctx);
+
+// A matrix of as many rows as a tensor has as one, in the shape of that but for the last dimension.
+inline at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& like) {
+  if (like.dim() == 2) return matrix;
+  std::vector<c10::SymInt> shape = like.sym_sizes().vec();
+  shape.back() = matrix.sym_size(1);
+  return matrix.reshape_symint(shape);
+}
+
+// What a layer's backward needs of its bias, the third input, and its gradient; undefined if it
+// needs none. Most have one dimension, which broadcasts over rows.
+void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias);
+at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor& gradient);
+
+// What a backward makes of the gradient that it is given, refusing to be differentiated again.
+std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
+                                                  const at::Tensor& incoming);
+
+}  // namespace narrowcast

@@ -1,0 +1,248 @@
+// A parameter of an optimizer, with what a launch that updates it reads of it and of its state.
+#pragma once
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/core/buffers.hpp"
+#include "bindings/core/python_tensors.hpp"
+#include "bindings/core/store_handle.hpp"
+#include "bindings/flat/shards.hpp"
+
+namespace narrowcast {
+
+class AdamParameter {
+ public:
+  // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
+  // master; or an empty one of a parameter that has had no gradient yet, which is dormant. Tensors
+  // may be DTensors. ValueError or TypeError if one is missing, or no tensor that a kernel can
+  // read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
+  AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
+                at::Device device, bool delayed, uint64_t seed, uint64_t first)
+      : parameter_(parameter),
+        name_(name),
+        state_(state),
+        device_(device),
+        sharded_(is_dtensor(parameter)),
+        dormant_(state.empty()),
+        trainable_(requires_grad()) {
+    const py::object wrapper = local();
+    const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
+    bytes_ = bytes_of(wrapper);
+    elements_ = tensor.numel();
+    if (bytes_) {
+      store_.emplace(wrapper);
+      add_bytes(py::cast<const Buffers&>(bytes_), tensor.sizes(), delayed);
+    } else {
+      add_plain(tensor);
+    }
+    if (!dormant_) add_moments(tensor.sizes());
+    note_state();
+    entry_.seed = seed;
+    entry_.first = first;
+  }
+
+  // Makes it the master of a flat shard of so many elements, whose row this is, without values. An
+  // empty tensor is in the place of what is no parameter: it has no gradient.
+  void own(const nc_tensor& shard, int64_t elements) {
+    const int64_t begin = shard.before;
+    if (elements_ != elements && elements_ != 0)
+      value_error(name_, " has ", elements_, " elements, and the flat shard that it is the master ",
+                  "of ", elements);
+    const size_t state_size = entry_.state_dtype == NC_F32 ? sizeof(float) : sizeof(uint16_t);
+    nc_tensor entry = shard;
+    entry.value = first_of(entry_.value, begin, sizeof(float));
+    entry.value_dtype = NC_F32;
+    entry.exp_avg = first_of(entry_.exp_avg, begin, state_size);
+    entry.exp_avg_sq = first_of(entry_.exp_avg_sq, begin, state_size);
+    entry.state_dtype = entry_.state_dtype;
+    entry.seed = entry_.seed;
+    entry.first += entry_.first;
+    entry_ = entry;
+    shard_elements_ = elements;
+  }
+
+  // Its row in the table of a launch.
+  const nc_tensor& entry() const { return entry_; }
+
+  // The number of the step that comes.
+  int64_t next_step() const { return dormant_ ? 1 : static_cast<int64_t>(*step_) + 1; }
+
+  // Whether it has got a gradient and has no state: the caller makes that, and another row.
+  bool awakes() const { return dormant_ && gradient_.defined(); }
+
+  // The tensors whose memory is in its row, for the table that it is a row of.
+  std::vector<PlacedTensor> hand_over_tensors() { return std::move(remembered_); }
+
+  // Its local tensor, as Python holds it.
+  py::object local() const { return sharded_ ? local_of(parameter_) : parameter_; }
+
+  // Whether `local` (its local tensor) and the state's tensors are those that the row was made
+  // from.
+  bool is_current(const py::object& local) const {
+    if (dormant_ && trainable_ != requires_grad()) return false;
+    if (!has_taken_state()) return false;
+    if (bytes_) return store_->is_of(local, bytes_);
+    const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
+    return is_plain(tensor) && place_->is_of(tensor);
+  }
+
+  // Takes the gradient of a step, checked, into its row of the table of steps.
+  void read_gradient(const at::Tensor& local, nc_step& step) {
+    const at::Tensor& whole = THPVariable_Unpack(parameter_.ptr()).grad();
+    gradient_.reset();
+    // An empty shard has no element to read, but takes part in what concerns the whole tensor.
+    if (shard_elements_ == 0) step.grad = this;
+    if (!whole.defined()) return;
+    const at::Tensor gradient = sharded_ ? local_gradient(whole) : whole;
+    constexpr const char* kWhat = ": the gradient";
+    if (gradient.layout() != at::kStrided)
+      not_implemented(name_, kWhat, " is sparse; FusedAdam takes dense gradients");
+    if (gradient.sizes() != local.sizes())
+      value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
+                  sharded_ ? " on this rank" : "");
+    step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
+    const bool is_run = is_settled(gradient) && gradient.is_contiguous();
+    gradient_ = is_run ? gradient : settled(gradient).contiguous();
+    check_run(gradient_, local.numel(), device_, name_, kWhat);
+    step.grad = first_of(address_of(gradient_, name_, kWhat), shard_elements_ ? entry_.before : 0,
+                         gradient_.itemsize());
+    if (local.numel() == 0) step.grad = shard_elements_.value_or(0) == 0 ? this : nullptr;
+  }
+
+  // Whether it could have a gradient and has none. A frozen parameter could not, nor can an empty
+  // shard; of others that share a weight the ranks' owners are to have one alike.
+  bool is_absent() const {
+    if (gradient_.defined()) return false;
+    if (shard_elements_) return *shard_elements_ > 0;
+    return requires_grad();
+  }
+
+  // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
+  // otherwise they are stale.
+  void commit(bool cast) {
+    if (!gradient_.defined()) return;
+    *step_ += 1;
+    if (store_) cast ? store_->settle() : store_->mark_stale();
+    // As any in-place operation of torch: a backward through the old value is then an error, not a
+    // wrong gradient.
+    THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
+    gradient_ = at::Tensor();
+  }
+
+ private:
+  bool requires_grad() const { return THPVariable_Unpack(parameter_.ptr()).requires_grad(); }
+
+  void add_moments(at::IntArrayRef shape) {
+    const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
+                     exp_avg_sq = take("exp_avg_sq");
+    step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
+    remember(step);
+    const at::ScalarType dtype = exp_avg.scalar_type();
+    entry_.state_dtype = checked_dtype(dtype, name_, ": state exp_avg");
+    entry_.exp_avg = checked_state(exp_avg, dtype, shape, "exp_avg");
+    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, shape, "exp_avg_sq");
+  }
+
+  void add_bytes(const Buffers& bytes, at::IntArrayRef shape, bool delayed) {
+    entry_ = bytes.entry();
+    if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
+    if (!dormant_) entry_.value = checked_state(take("master"), at::kFloat, shape, "master");
+    entry_.value_dtype = NC_F32;
+    for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
+    remember(bytes.amax);
+    remember(bytes.history);
+  }
+
+  at::Tensor local_gradient(const at::Tensor& gradient) const {
+    const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
+    if (!is_dtensor(wrapper))
+      type_error(name_, ": the parameter is a DTensor and its gradient is not");
+    return THPVariable_Unpack(local_of(wrapper).ptr());
+  }
+
+  void add_plain(const at::Tensor& local) {
+    entry_.rows = 1;
+    entry_.columns = local.numel();
+    entry_.value_dtype = checked_dtype(local.scalar_type(), name_);
+    check_run(local, entry_.columns, device_, name_);
+    void* memory = address_of(local, name_);
+    place_.emplace(local);
+    if (state_.contains("master")) {
+      entry_.parameter = memory;
+      entry_.value = checked_state(take("master"), at::kFloat, local.sizes(), "master");
+    } else if (entry_.value_dtype == NC_F32) {
+      entry_.value = memory;
+    } else if (!dormant_) {
+      value_error(name_, " is ", c10::toString(local.scalar_type()),
+                  ", and its state has no master, as float32 parameters have none. Make the state "
+                  "anew (del optimizer.state[parameter]), or the optimizer");
+    }
+  }
+
+  // The entry of the state by this name, as a plain tensor. ValueError if there is none.
+  at::Tensor take(const char* key) {
+    const py::str name(key);
+    PyObject* value = PyDict_GetItemWithError(state_.ptr(), name.ptr());
+    if (value == nullptr) value_error(name_, ": the optimizer's state has no ", key);
+    taken_.push_back(py::reinterpret_borrow<py::object>(value));
+    const py::object local = local_of(taken_.back());
+    if (!THPVariable_Check(local.ptr())) value_error(name_, ": state ", key, " is no tensor");
+    return THPVariable_Unpack(local.ptr());
+  }
+
+  // Notes which entry of the state is where. What is not taken may change.
+  void note_state() {
+    for (const auto& [key, value] : state_) {
+      PyObject* const entry = value.ptr();
+      const bool taken = std::ranges::any_of(taken_, [&](auto& one) { return one.ptr() == entry; });
+      state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key), taken ? entry : nullptr);
+    }
+  }
+
+  // Whether the state's entries are those that were taken, in their order: without a search, a
+  // step reads each dict's memory in a row.
+  bool has_taken_state() const {
+    PyObject *key = nullptr, *value = nullptr;
+    Py_ssize_t place = 0;
+    auto noted = state_entries_.begin();
+    while (PyDict_Next(state_.ptr(), &place, &key, &value) != 0) {
+      if (noted == state_entries_.end() || noted->first.ptr() != key) return false;
+      if (noted->second != nullptr && noted->second != value) return false;
+      ++noted;
+    }
+    return noted == state_entries_.end();
+  }
+
+  void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef shape,
+                      const char* key) {
+    void* address = checked_address(tensor, dtype, c10::multiply_integers(shape), device_, name_,
+                                    ": state ", key);
+    if (tensor.sizes() != shape)
+      value_error(name_, ": state ", key, " has shape ", tensor.sizes(), ", not ", shape);
+    remember(tensor);
+    return address;
+  }
+
+  void remember(const OptionalTensor& tensor) {
+    if (tensor) remembered_.emplace_back(*tensor);
+  }
+
+  py::object parameter_;
+  std::string name_;
+  py::dict state_;
+  std::optional<StoreHandle> store_;  // of a quantized parameter
+  at::Device device_;
+  bool sharded_, dormant_, trainable_;     // a DTensor; without state; then: requires a gradient
+  int64_t elements_ = 0;                   // of it on this rank
+  std::optional<int64_t> shard_elements_;  // of the flat shard whose master it is
+  py::object bytes_;                       // of a quantized parameter; null for others
+  std::optional<Place> place_;             // of a parameter that is not quantized
+  std::vector<py::object> taken_;          // of the state
+  std::vector<std::pair<py::object, PyObject*>> state_entries_;  // null: not taken
+  std::vector<PlacedTensor> remembered_;
+  nc_tensor entry_{};
+  float* step_ = nullptr;
+  at::Tensor gradient_;  // of the step being prepared
+};
+
+}  // namespace narrowcast

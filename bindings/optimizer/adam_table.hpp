@@ -1,0 +1,173 @@
+// The parameters of one optimizer that one launch updates: those of one format (or of none) on one
+// device.
+#pragma once
+
+#include "bindings/core/launch.hpp"
+#include "bindings/optimizer/adam_parameter.hpp"
+#include "bindings/optimizer/step_table.hpp"
+#include "runtime/optimizer/step.hpp"
+
+namespace narrowcast {
+
+// A step: prepare() of every table (reads gradients, checks everything, changes nothing); update();
+// the caller's reduction of amaxes; finish() where a scale spans the tensor, or ranks reduce
+// something; commit().
+class AdamTable {
+ public:
+  // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
+  AdamTable(const Plugin* plugin, at::Device device, bool stochastic);
+  // Masters of flat shards, in their order, empty ones too. `exchange`: float32, of what owners
+  // share; `verdicts`: float32, one a shard: after the reduction negative where no owner had a
+  // gradient.
+  AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
+            OptionalTensor verdicts);
+
+  // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
+  // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
+  // nc_tensor.
+  void add(const py::object& parameter, const std::string& name, int64_t group,
+           const py::dict& state, uint64_t seed, uint64_t first) {
+    const bool delayed = machine().record_amax != nullptr;
+    parameters_.emplace_back(parameter, name, state, table_.device(), delayed, seed, first);
+    if (shards_) {
+      const size_t place = parameters_.size() - 1;
+      parameters_.back().own(shards_->entry(place), shards_->elements(place));
+    }
+    std::ranges::move(parameters_.back().hand_over_tensors(), std::back_inserter(tensors_));
+    groups_.push_back(group);
+    steps_.emplace_back();
+  }
+
+  // False if the parameters' memory or state are no longer what the table was made from, or one
+  // without state has got its first gradient.
+  bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
+    if (!std::ranges::all_of(tensors_, &PlacedTensor::is_in_place)) return false;
+    int64_t made_for_group = -1, made_for_t = -1;
+    nc_step made{};
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      AdamParameter& parameter = parameters_[i];
+      const py::object local = parameter.local();
+      if (!parameter.is_current(local)) return false;
+      const int64_t t = parameter.next_step();
+      if (groups_[i] != made_for_group || t != made_for_t) {
+        AdamOptions options = groups[groups_[i]];
+        options.grad_scale = grad_scale.value_or(1.0);
+        made = make_step(options, t);
+        made.scaled = grad_scale.has_value();
+        made_for_group = groups_[i];
+        made_for_t = t;
+      }
+      steps_[i] = made;
+      parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
+      if (parameter.awakes()) return false;
+    }
+    return true;
+  }
+
+  // `amax`: zeros, one float a parameter, where a scale spans the tensor and ranks reduce them; it
+  // is given to finish() too.
+  void update(const OptionalTensor& amax) {
+    if (parameters_.empty()) return;
+    if (table_.size() != size()) assign();  // they change only when some are added
+    step_table_ = {steps_, spans_ && !amax, table_.device()};
+    launch(machine().update != nullptr ? machine().update : machine().update_amax, "the update",
+           amax);
+  }
+
+  // What waits for the amaxes of all shards: the cast, or the history's entry; and of flat shards
+  // the cast of what owners share.
+  void finish(const OptionalTensor& amax) {
+    if (machine().record_amax != nullptr)
+      launch(machine().record_amax, "recording the amax", amax, verdicts_);
+    if (machine().update == nullptr) {
+      launch(machine().cast, "the cast", amax, verdicts_);
+    } else if (ends_.size() > 0) {
+      cast_ends();
+    }
+  }
+
+  // Counts the step of every parameter that had a gradient. `cast`: whether finish() has made their
+  // bytes; otherwise they are stale.
+  void commit(bool cast) {
+    for (AdamParameter& parameter : parameters_) parameter.commit(cast);
+  }
+
+  // Of a step that is prepared: the parameters that could have a gradient and have none.
+  std::vector<int64_t> find_absent() const {
+    std::vector<int64_t> absent;
+    for (int64_t i = 0; i < size(); ++i) {
+      if (parameters_[i].is_absent()) absent.push_back(i);
+    }
+    return absent;
+  }
+
+  int64_t size() const { return std::ssize(parameters_); }
+  // Whether a scale spans the tensor.
+  bool spans() const { return spans_; }
+
+ private:
+  const nc_machine& machine() const { return table_.machine(); }
+
+  void assign() {
+    std::vector<nc_tensor> entries, ends;
+    entries.reserve(parameters_.size());
+    owner_of_end_.clear();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      entries.push_back(parameters_[i].entry());
+      if (!shards_) continue;
+      const bool bytes_alone = machine().record_amax != nullptr;
+      std::ranges::copy(shards_->ends(i, entries.back(), bytes_alone), std::back_inserter(ends));
+      // Who owns nothing cannot know at the update whether the others have a gradient; its scale is
+      // then made again, from the history that the step leaves behind.
+      if (bytes_alone && shards_->elements(i) == 0) ends.push_back(entries.back());
+      owner_of_end_.resize(ends.size(), i);
+    }
+    table_.assign(std::move(entries));
+    ends_.assign(std::move(ends));
+  }
+
+  void launch(nc_function function, const char* what, const OptionalTensor& amax,
+              const OptionalTensor& verdicts = {}) const {
+    nc_launch options = make_launch();
+    options.steps = step_table_.rows();
+    options.amax = amax ? checked_floats(*amax, size(), table_.device(), "the tensor of amaxes")
+                        : step_table_.amaxes();
+    if (verdicts)
+      options.verdict = checked_floats(*verdicts, size(), table_.device(), "the verdicts");
+    note_write();
+    table_.run(function, what, options);
+  }
+
+  // Of blocks and bytes that a cut divides, from what all owners have told: the update has cast
+  // them from the own part alone.
+  void cast_ends() const {
+    std::vector<nc_step> steps;
+    for (const size_t owner : owner_of_end_) steps.push_back(steps_[owner]);
+    const Table<nc_step> table(steps, ends_.device());
+    nc_launch options = make_launch();
+    options.steps = table.rows;
+    ends_.run(machine().cast, "the cast of what owners share", options);
+  }
+
+  nc_launch make_launch() const {
+    nc_launch options{};
+    options.stochastic = stochastic_;
+    if (exchange_) options.exchange = exchange_->data_ptr<float>();
+    return options;
+  }
+
+  bool stochastic_;
+  bool spans_;
+  std::vector<AdamParameter> parameters_;
+  // Of all parameters. Each costs two visits to memory a step, which can be under way together.
+  std::vector<PlacedTensor> tensors_;
+  std::vector<int64_t> groups_;  // of the options
+  std::vector<nc_step> steps_;
+  std::shared_ptr<FlatShards> shards_;
+  OptionalTensor exchange_, verdicts_;
+  MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners
+  std::vector<size_t> owner_of_end_;  // its shard
+  StepTable step_table_;
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,1 @@
+"""Module state dicts: what is saved of a converted model, and how it is loaded."""

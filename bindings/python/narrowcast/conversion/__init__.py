@@ -1,0 +1,1 @@
+"""Conversion of modules: nc.convert, nc.to_plain, nc.fits and nc.summary."""

@@ -1,0 +1,250 @@
+"""nc.convert: a model's weights become QuantizedTensors, in place."""
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from narrowcast import ranks, registry
+from narrowcast.checkpoint import state_dicts
+from narrowcast.conversion import fits, selection, torch_hooks, unconverted
+from narrowcast.conversion.options import Options
+from narrowcast.conversion.replaced import parameter_like
+from narrowcast.flat import stale
+from narrowcast.fsdp import group as plans
+from narrowcast.fsdp import sharding, torch_names
+from narrowcast.operators import flops
+from narrowcast.parallel import cuts, distributing, experts, tensor_parallel, wrappers, written
+from narrowcast.registry.partners import partners_of
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Store
+from narrowcast.tensor.weight_config import Label
+
+_WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
+
+
+def convert(
+    model: nn.Module,
+    format: str | registry.Format,
+    *,
+    filter: selection.Filter = selection.default_filter,
+    parameters: selection.Parameters = None,
+    recompute: bool | str = "auto",
+    matmul: str = "dequantized",
+    trainable: bool | None = None,
+    mesh=None,
+) -> nn.Module:
+    """Replaces parameters of a model by QuantizedTensors: `weight` of every module that the filter
+    chooses (of one without `weight` its floating parameters of three dimensions, as experts have
+    them), and those that `parameters` chooses. Works in place and returns the model.
+
+    format      a name (nc.formats()) or nc.format(name)
+    filter      a function of each module's name and the module, or a pattern of names (as of
+                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear and the
+                modules with parameters of three dimensions that are called experts, all of which
+                are the default. None: no module
+    parameters  the same over parameters, whatever module has them and whatever they are called: a
+                function of name and parameter, or patterns of names ("*.experts.gate_up_proj"),
+                which choose among floating ones of 2 dimensions and more
+    recompute   every gather carries both usages, if the format's columnwise bytes cannot be derived
+                (format.gather == "by pass"). "auto": where activation checkpointing is found at the
+                first gather. True is needed with checkpointing that cannot be seen, an explicit
+                unshard() before a backward, set_reshard_after_backward(False) and a change of
+                resharding at run time (docs/sharding.md, "A gather")
+    matmul      of linear layers: "dequantized", of the decoded weight and the input as it is;
+                "scaled", of the bytes: input and gradient are cast to the formats that
+                format.matmul names,
+                and matrix units multiply them where the machine has some (docs/products.md)
+    trainable   True: each weight keeps its value in float32 beside the bytes, which FusedAdam takes
+                as its master. False: the bytes alone, and no gradient. None: True of weights that
+                require a gradient, else False
+    mesh        the DeviceMesh that fully_shard will get, or its number of shards, if that is known:
+                what cannot be cut is then an error here
+
+    Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
+    fully_shard; then it is collective. Weights that modules share, or whose memory they share, are
+    one parameter; by default one of an nn.Linear and another module (a tied head) is left out, and
+    what the format cannot hold, with a warning. Warns of weights that cannot be cut over all ranks
+    of a default process group, and if a tenth of the elements or more is left out in parameters of
+    three dimensions, or by the default in matrices of modules that are no nn.Linear. nc.summary
+    says what was done.
+
+    An optimizer that was made before goes on with the parameters that it has found, and trains
+    nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
+    master's, so whoever else has it shares it.
+
+    Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
+    weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
+    hold or shard it, or if it names no formats for scaled products, or such as cannot hold the
+    layer's activations; TypeError for another dtype; NotImplementedError for a DTensor that is
+    neither fully_shard's nor cut as docs/sharding.md says; RuntimeError, on every rank, if ranks
+    convert shards differently.
+    """
+    format = registry.format(format)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
+    options = Options.checked(recompute, matmul, trainable)
+    partners = partners_of(format, matmul)
+    wrappers.check_unwrapped(model)
+    _check_shapes(model)
+    torch_names.reshard_all(model.modules())
+    chosen, by_default = selection.chosen(model, filter, parameters)
+    weights, others = fits.storable(chosen, by_default, format)
+    is_default = filter is selection.default_filter and parameters is None
+    taken = {id(getattr(*place)) for *_, places in chosen for place in places}
+    left = unconverted.of(model, taken, is_default)
+    _check_all(weights, format, partners)
+    fits.foresee(weights, format, mesh)
+    _convert(weights, format, options)
+    flops.register()
+    state_dicts.attach(model)
+    _watch(model, weights, format)
+    unconverted.warn_of(left)
+    fits.warn_of_others(others, format)
+    return model
+
+
+def convert_layer(module: nn.Module, name: str, format: str, matmul: str) -> None:
+    """The same with the parameter `weight` of one module, which no other module shares, under a
+    name for messages.
+    """
+    format = registry.format(format)
+    weights = [(name, module.weight, [(module, "weight")])]
+    _check_all(weights, format, partners_of(format, matmul))
+    _convert(weights, format, Options(False, matmul, True))
+    state_dicts.attach(module)
+
+
+def _check_shapes(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ValueError(
+                f"{name} has no shape yet, which a lazy module learns from its first input: call "
+                "the model once before nc.convert"
+            )
+
+
+def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:
+    for name, weight, places in weights:
+        modules = [module for module, _ in places]
+        _check(name, weight, format, modules)
+        experts.check_blocks(name, weight, modules, format)
+        _check_activations(name, weight, partners)
+
+
+def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
+    """Replaces weights, all of which have been checked."""
+    torch_hooks.install()
+    facts = [
+        dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
+    ]
+    ranks.same("what nc.convert converts", facts)
+    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
+    groups = [dtensors.shard_group(weight) for _, weight, _ in weights]
+    stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
+    for (_, weight, places), tensor in zip(weights, quantized, strict=True):
+        for module, _ in places:
+            distributing.watch_registrations(module)
+        if not options.keeps_master(weight):
+            tensor._store.drop_master()
+        requires_grad = weight.requires_grad and options.trainable is not False
+        group, managed = torch_names.managed(weight)
+        if managed is not None:
+            weight.requires_grad_(requires_grad)
+            plans.replace_shard(group, managed, tensor)
+            continue
+        parameter = parameter_like(weight, tensor, requires_grad)
+        for module, attribute in places:
+            setattr(module, attribute, parameter)
+            if isinstance(weight, DTensor) and isinstance(module, nn.Linear):
+                tensor_parallel.adopt(module)
+
+
+def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.Format) -> None:
+    """Has the forward of a model see to parts that will have been written to, where a scale spans
+    them: of weights that are cut already, and of those that will be.
+    """
+    if format.tensor_amax:
+        written.remember(model, [module for *_, places in weights for module, _ in places])
+    for _, weight, places in weights:
+        if isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None:
+            module, name = places[0]
+            written.watch(module, name, getattr(module, name))
+
+
+def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
+    """What all ranks must have alike of a weight."""
+    kept = "" if options.keeps_master(weight) else ", without a master"
+    again = "auto" if options.recompute is None else options.recompute
+    return f"{name} in {format.identity} for {options.matmul} products, recompute={again}{kept}"
+
+
+def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) -> None:
+    """All errors that a weight can give, before anything changes; from its global shape, so on
+    every rank alike.
+    """
+    local = dtensors.local_of(weight)
+    if isinstance(local, QuantizedTensor):
+        raise ValueError(
+            f"{name} is quantized already, in {local.format.name}: nc.to_plain(model) first"
+        )
+    if weight.dtype not in LOGICAL_DTYPES:
+        raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
+    rows, columns = matrix_shape(weight.shape)
+    try:
+        for usage in registry.USAGES:
+            format.check_holds(usage, rows, columns)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if weight.is_cuda and not format.cuda:
+        raise NotImplementedError(
+            f"{name} is on {weight.device}, and {format.name} was built without GPU kernels "
+            f"({format.path})"
+        )
+    _, managed = torch_names.managed(weight)
+    if managed is not None:
+        sharding.check_sharded(managed, name, format)
+    elif isinstance(weight, DTensor):
+        cuts.check(weight, name, format, modules)
+
+
+def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
+    """ValueError if a layer's input or the gradient of its output could not be cast."""
+    if not partners:
+        return
+    is_managed = torch_names.managed(weight)[1] is not None  # and gathered whole
+    shape = weight.shape if is_managed else cuts.part_shape(weight)
+    try:
+        widths = matrix_shape(shape[-2:])[::-1]
+        for partner, width in zip(partners, widths, strict=False):
+            for usage in registry.USAGES:
+                partner.check_holds(usage, _WHOLE_BYTES, width)
+    except ValueError as error:
+        raise ValueError(f"{name}: its input or its gradient cannot be cast: {error}") from None
+
+
+def _empty_like(
+    name: str, weight: nn.Parameter, format: registry.Format, options: Options
+) -> QuantizedTensor:
+    """A tensor with the weight's value as its master and bytes that are still to be made."""
+    local = dtensors.local_of(weight).detach()
+    rows, columns = matrix_shape(local.shape)
+    is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
+    usages = registry.USAGES
+    if is_managed:
+        usages = buffers.kept_usages(format, usages)
+    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
+    # go when the bytes are made need not be float32: a cast takes every logical dtype.
+    value = casting.settled(local, name)
+    if options.keeps_master(weight):
+        value = value.to(torch.float32)
+    master = Master(value.reshape(rows, columns).contiguous())
+    master.watch()  # a state dict of the plain model may have the memory, too
+    place = sharding.place_of(weight, format)
+    held = rows if place is None else place.held
+    bytes = buffers.allocate(format, held, columns, usages, local.device)
+    master.stale = True  # the bytes are still to be made
+    store = Store(bytes, master, Label(name, options.recompute, options.matmul), place)
+    store.partial = dtensors.shard_group(weight) is not None
+    return QuantizedTensor(store, local.shape, weight.dtype)

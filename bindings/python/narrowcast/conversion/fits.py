@@ -1,0 +1,191 @@
+"""nc.fits: whether weights can be cut over a number of ranks. The rule is fsdp.sharding's."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+from torch import nn
+
+from narrowcast import registry
+from narrowcast.conversion import selection
+from narrowcast.fsdp import sharding
+from narrowcast.tensor import dtensors
+from narrowcast.tensor.region import matrix_shape
+
+_SHOWN = 3  # weights in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What nc.fits finds; true if all can be cut.
+
+    ranks    the number that was asked about
+    shared   names of weights whose cuts divide blocks: ranks share scales then, which takes a small
+             reduction a step and a slower gather
+    reasons  of what cannot be cut or stored, why, by name
+    nearest  the nearest numbers of ranks, below and above, over which all can be cut
+    """
+
+    ranks: int
+    reasons: dict[str, str]
+    nearest: tuple[int, ...]
+    shared: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.reasons
+
+    def __str__(self) -> str:
+        if self:
+            shared = f"; shards share blocks of {_some(self.shared)}" if self.shared else ""
+            return f"can be cut over {self.ranks} ranks{shared}"
+        lines = _some([f"{name}: {reason}" for name, reason in self.reasons.items()], "; ")
+        others = f". Ranks that do: {' or '.join(map(str, self.nearest))}" if self.nearest else ""
+        return f"cannot be cut over {self.ranks} ranks: {lines}{others}"
+
+
+def _some(lines: Sequence[str], between: str = ", ") -> str:
+    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return between.join([*lines[:_SHOWN], *more])
+
+
+def fits(
+    format: str | registry.Format,
+    what: nn.Module | Sequence[int],
+    ranks,
+    *,
+    filter: selection.Filter = selection.default_filter,
+    parameters: selection.Parameters = None,
+) -> Fit:
+    """Whether fully_shard can cut weights in a format over so many ranks.
+
+    what    the shape of a weight, or a model: then of every weight that nc.convert would take, with
+            the same filter and parameters
+    ranks   a number, or the DeviceMesh that fully_shard gets
+
+    Returns a Fit: true or false, with the reasons, the weights whose shards share blocks
+    (`shared`), and the nearest numbers of ranks that do.
+    ValueError for a format that is not loaded, a number below 1, an empty shape, or a choice that
+    nc.convert refuses; TypeError for ranks that are neither a number nor a mesh.
+    """
+    format = registry.format(format)
+    if isinstance(what, nn.Module):
+        weights, _ = storable(*selection.chosen(what, filter, parameters), format)
+        shapes = {name: tuple(parameter.shape) for name, parameter, _ in weights}
+    else:
+        shape = tuple(map(int, what))
+        if not shape or min(shape) < 1:
+            raise ValueError(f"a weight's shape is of positive numbers, not {shape}")
+        shapes = {"x".join(map(str, shape)): shape}
+    return _fit(format, shapes, _shards(ranks))
+
+
+def storable(
+    weights: list[selection.Weight], by_default: set[str], format: registry.Format
+) -> tuple[list[selection.Weight], dict[str, str]]:
+    """Without those that the default chooses and a format cannot hold, such as gates of one row,
+    and of these the reasons, by name. All of them if nothing would be left.
+    """
+    why = {name: _holds(format, weight.shape) for name, weight, _ in weights if name in by_default}
+    reasons = {name: reason for name, reason in why.items() if reason}
+    if len(reasons) == len(weights):
+        return weights, {}
+    return [one for one in weights if one[0] not in reasons], reasons
+
+
+def warn_of_others(reasons: dict[str, str], format: registry.Format) -> None:
+    """A UserWarning of what storable() leaves out."""
+    if not reasons:
+        return
+    why = next(iter(reasons.values())).partition(". ")[0]
+    warnings.warn(
+        f"nc.convert leaves {len(reasons)} weights as they are, which {format.name} cannot hold: "
+        f"{_some([*reasons])}. Of the first: {why}. Choose what is converted yourself, "
+        "nc.convert(..., filter=...), to leave them out without a warning; a second nc.convert can "
+        "put them into another format",
+        stacklevel=3,
+    )
+
+
+def foresee(weights: list[selection.Weight], format: registry.Format, mesh) -> None:
+    """Before a conversion: ValueError if what is not sharded yet cannot be cut over a mesh that the
+    user has named. Where none is named, and there are ranks, a RuntimeWarning if it cannot be cut
+    over all of them: fully_shard may get another mesh, or none.
+    """
+    whole = [one for one in weights if not isinstance(one[1], dtensors.DTensor)]
+    shapes = {name: tuple(weight.shape) for name, weight, _ in whole}
+    if mesh is not None:
+        fit = _fit(format, shapes, _shards(mesh))
+        if not fit:
+            raise ValueError(
+                f"weights in {format.name} {fit}; or leave them out with nc.convert's filter"
+            )
+    elif dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        fit = _fit(format, shapes, dist.get_world_size())
+        if not fit:
+            warnings.warn(
+                f"nc.convert: weights in {format.name} {fit}. fully_shard over all ranks of the "
+                "default process group will refuse them; if it gets another mesh, name that with "
+                "nc.convert(..., mesh=)",
+                RuntimeWarning,
+                stacklevel=3,  # the caller of nc.convert
+            )
+
+
+def _shards(ranks) -> int:
+    """The number of shards: FSDP2 cuts over the last dimension of its mesh."""
+    if isinstance(ranks, dist.DeviceMesh):
+        return ranks.size(ranks.ndim - 1)
+    if not isinstance(ranks, int) or isinstance(ranks, bool):
+        raise TypeError(f"ranks are an int or a DeviceMesh, not {type(ranks).__name__}")
+    if ranks < 1:
+        raise ValueError(f"there is at least 1 rank, not {ranks}")
+    return ranks
+
+
+def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
+    reasons = {}
+    for name, shape in shapes.items():
+        if reason := _reason(format, shape, ranks):
+            reasons[name] = reason
+    if not reasons:
+        shared = [name for name, shape in shapes.items() if _shares(format, shape, ranks)]
+        return Fit(ranks, reasons, (), tuple(shared))
+    if not all(_holds(format, shape) is None for shape in shapes.values()):
+        return Fit(ranks, reasons, ())
+    distinct = {*shapes.values()}
+    most = max(shape[0] for shape in distinct)  # more ranks than rows: as many do as with all rows
+
+    def all_fit(number: int) -> bool:
+        return all(
+            sharding.can_cut(format, matrix_shape(shape)[0], shape, number) for shape in distinct
+        )
+
+    found = _first(range(ranks - 1, 0, -1), all_fit), _first(range(ranks + 1, most + 1), all_fit)
+    return Fit(ranks, reasons, tuple(one for one in found if one is not None))
+
+
+def _first(numbers: range, good: Callable[[int], bool]) -> int | None:
+    return next((number for number in numbers if good(number)), None)
+
+
+def _reason(format: registry.Format, shape: tuple, ranks: int) -> str | None:
+    """Why a weight cannot be cut over so many ranks; None if it can."""
+    rows, _ = matrix_shape(shape)
+    return _holds(format, shape) or sharding.why_not(format, rows, shape, ranks)
+
+
+def _shares(format: registry.Format, shape: tuple, ranks: int) -> bool:
+    return sharding.divides(format, matrix_shape(shape)[0], shape, ranks)
+
+
+def _holds(format: registry.Format, shape: tuple) -> str | None:
+    """Why a format cannot hold a weight at all; None if it can."""
+    try:
+        for usage in registry.USAGES:
+            format.check_holds(usage, *matrix_shape(shape))
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,172 @@
+"""nc.summary: what of a model is quantized, and the bytes that it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import torch
+from torch import nn
+
+from narrowcast.conversion import selection, text_table
+from narrowcast.fsdp import rank_consistency, torch_names
+from narrowcast.parallel import experts
+from narrowcast.tensor import QuantizedTensor, dtensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of a model.
+
+    name, shape  the name, and the whole shape
+    format       the name of its format; None if it is plain
+    reason       why it is plain; None if it is quantized
+    trainable    whether it requires a gradient
+    stored       bytes of this rank's codes and scales, or values
+    masters      bytes of this rank's master beside them
+    gathered     bytes of the whole weight that FSDP2's all-gathers carry in a step (a forward and a
+                 backward); 0 if it is not sharded
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str | None
+    reason: str | None
+    trainable: bool
+    stored: int
+    masters: int
+    gathered: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What nc.summary returns; str() of it is a table, a line for parameters that are alike.
+
+    parameters        all of them, in the model's order
+    quantized, plain  those with a format and those without
+    stored, masters, gathered
+                      the sums of their bytes
+    """
+
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def quantized(self) -> tuple[Parameter, ...]:
+        return tuple(one for one in self.parameters if one.format is not None)
+
+    @property
+    def plain(self) -> tuple[Parameter, ...]:
+        return tuple(one for one in self.parameters if one.format is None)
+
+    @property
+    def stored(self) -> int:
+        return sum(one.stored for one in self.parameters)
+
+    @property
+    def masters(self) -> int:
+        return sum(one.masters for one in self.parameters)
+
+    @property
+    def gathered(self) -> int:
+        return sum(one.gathered for one in self.parameters)
+
+    def __str__(self) -> str:
+        header = "parameter", "", "shape", "kept as", "stored", "masters", "gathered a step"
+        alike: dict[tuple, list[Parameter]] = {}
+        for one in self.parameters:
+            pattern = re.sub(r"\b\d+\b", "*", one.name)
+            key = pattern, one.shape, one.format, one.reason, one.trainable
+            alike.setdefault(key, []).append(one)
+        rows = [_row(*key, same) for key, same in alike.items()]
+        elements = [sum(map(_elements, some)) for some in (self.quantized, self.parameters)]
+        share = f"{elements[0] / max(elements[1], 1):.1%} of the elements quantized"
+        sums = [text_table.size(one) for one in (self.stored, self.masters, self.gathered)]
+        return text_table.lines([header, *rows, ("all", "", "", share, *sums)], right=4)
+
+
+def _elements(one: Parameter) -> int:
+    return torch.Size(one.shape).numel()
+
+
+def _row(pattern, shape, format, reason, trainable, same: list[Parameter]) -> tuple[str, ...]:
+    """A line of the table, for parameters that are alike."""
+    name = same[0].name if len(same) == 1 else pattern
+    kept = format or f"plain: {reason}"
+    sums = [sum(getattr(one, field) for one in same) for field in ("stored", "masters", "gathered")]
+    frozen = "" if trainable else ", frozen"
+    count = f"{len(same)} of" if len(same) > 1 else ""
+    size = "x".join(map(str, shape)) or "1"
+    return name, count, size, kept + frozen, *map(text_table.size, sums)
+
+
+def summary(model: nn.Module) -> Summary:
+    """What of a model is quantized and what is not, why, and the bytes of each parameter: stored on
+    this rank, masters beside them, and gathered in a step. Parameters that FSDP2 has gathered are
+    resharded first. TypeError for anything but a module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"summary takes a torch.nn.Module, not {type(model).__name__}")
+    torch_names.reshard_all(model.modules())
+    managed = torch_names.all_managed()
+    found: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
+    for path, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                name = f"{path}.{attribute}" if path else attribute
+                found.setdefault(parameter, []).append((name, module, attribute))
+    return Summary(
+        tuple(
+            _parameter(parameter, places, managed.get(parameter))
+            for parameter, places in found.items()
+        )
+    )
+
+
+def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Parameter:
+    local = dtensors.local_of(parameter)
+    facts = places[0][0], tuple(parameter.shape)
+    gathered = 0 if managed is None else _gathered(*managed)
+    if not isinstance(local, QuantizedTensor):
+        reason = _reason(parameter, places)
+        return Parameter(*facts, None, reason, parameter.requires_grad, local.nbytes, 0, gathered)
+    masters = 0 if local.master is None else local.master.nbytes
+    sizes = local.nbytes, masters, gathered
+    return Parameter(*facts, local.format.name, None, parameter.requires_grad, *sizes)
+
+
+def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module, str]]) -> str:
+    """Why a parameter is plain, as far as the model shows it."""
+    if not parameter.is_floating_point():
+        return f"{parameter.dtype}"
+    by_default = [
+        selection.default_filter(name, module) and attribute in experts.weights_of(module)
+        for name, module, attribute in places
+    ]
+    if any(by_default) and not all(by_default):
+        return "shared by " + " and ".join(
+            f"{name} ({type(module).__name__})" for name, module, _ in places
+        )
+    if all(by_default):
+        return "left out"
+    if parameter.dim() < 2:
+        return "one dimension"
+    return f"of {type(places[0][1]).__name__}"
+
+
+def _gathered(group, parameter) -> int:
+    """The bytes of a step's gathers of one sharded parameter, both passes together."""
+    if torch_names.world(parameter) == 1:
+        return 0
+    kept, store = torch_names.is_kept(group), torch_names.store_of(parameter)
+    gathers = 1 if kept else 2
+    elements = torch_names.whole_shape(parameter).numel()
+    if store is None:
+        return gathers * elements * torch_names.gathered_dtype(parameter).itemsize
+    rowwise, columnwise = store.format.rowwise.wire_bits, store.format.columnwise.wire_bits
+    if store.format.columnwise_derived:
+        bits = rowwise
+    elif kept or store.place is not None or rank_consistency.is_recomputed(group, store):
+        bits = rowwise + columnwise
+    else:  # FSDP2 fixes a payload's size once: that of the smaller is filled up
+        bits = max(rowwise, columnwise)
+    return round(gathers * elements * bits / 8)

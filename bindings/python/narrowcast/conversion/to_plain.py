@@ -1,0 +1,67 @@
+"""nc.to_plain: the way back from nc.convert, in place."""
+
+import torch
+from torch import nn
+
+from narrowcast.conversion.replaced import parameter_like
+from narrowcast.conversion.selection import Weight
+from narrowcast.flat import empty_shards, stale
+from narrowcast.fsdp import group as plans
+from narrowcast.fsdp import torch_names
+from narrowcast.tensor import QuantizedTensor, dtensors
+
+
+def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
+    """Replaces every QuantizedTensor among a model's parameters by a plain parameter of its logical
+    dtype. Works in place and returns the model; does nothing to one that is plain.
+
+    values  "master": the float32 value that the optimizer owns, or the decoded one of a weight that
+            keeps none; "dequantized": the value that products have read, of every weight
+
+    Works before and after fully_shard, on each rank's own shards; then "dequantized" is collective,
+    as nc.convert is. Parameters that modules share stay shared. An optimizer holds the parameters
+    that it was made with: make it anew. ValueError for other values, TypeError if the model is no
+    torch.nn.Module.
+    """
+    if values not in ("master", "dequantized"):
+        raise ValueError(f'values is "master" or "dequantized", not {values!r}')
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"to_plain takes a torch.nn.Module, not {type(model).__name__}")
+    torch_names.reshard_all(model.modules())
+    found = _quantized(model)
+    if values == "dequantized":
+        weights = [(one, dtensors.local_of(one)._store) for _, one, _ in found]
+        stale.cast(empty_shards.others(weights))
+        empty_shards.EmptyShards(weights).update()
+    for _, parameter, places in found:
+        _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
+    return model
+
+
+def _quantized(model: nn.Module) -> list[Weight]:
+    """In the order of the model's modules, the same on all ranks."""
+    found: dict[int, Weight] = {}
+    for prefix, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if isinstance(dtensors.local_of(parameter), QuantizedTensor):
+                path = f"{prefix}.{name}".lstrip(".")
+                found.setdefault(id(parameter), (path, parameter, []))[-1].append((module, name))
+    return list(found.values())
+
+
+def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
+    """Of the logical dtype, in memory of its own or in that of a master that nothing else keeps."""
+    if values == "master" and local.master is not None:
+        return local.master.detach().to(local.dtype)
+    usages = local._view.usages
+    return local.detach().decode(local.dtype, "rowwise" if "rowwise" in usages else usages[0])
+
+
+def _replace(parameter: nn.Parameter, places, value: torch.Tensor) -> None:
+    group, managed = torch_names.managed(parameter)
+    if managed is not None:
+        plans.replace_shard(group, managed, value)
+        return
+    plain = parameter_like(parameter, value, parameter.requires_grad)
+    for module, name in places:
+        setattr(module, name, plain)

@@ -1,0 +1,95 @@
+"""Weights with fewer rows than ranks: a rank without rows does not know what a load has written to
+the others' shards, so these weights ask before every gather of a forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from narrowcast import _C
+from narrowcast.flat import stale
+from narrowcast.ranks import Reduction
+from narrowcast.tensor import buffers, dtensors
+from narrowcast.tensor.store import Store
+
+_ABSENT = torch.iinfo(torch.int32).min  # a word of a rank without rows
+
+Weights = list[tuple[torch.Tensor, Store]]  # sharded parameters, each with its store
+
+
+def asks(parameter: torch.Tensor, store: Store) -> bool:
+    """Whether a weight's scale spans the tensor, or it shares blocks, and a rank has no rows."""
+    return store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
+
+
+def others(weights: Iterable[tuple[torch.Tensor, Store]]) -> list[tuple[Store, stale.Group]]:
+    """Those of which each rank knows by itself what was written, as stale.cast() takes them."""
+    return [
+        (store, dtensors.shard_group(parameter))
+        for parameter, store in weights
+        if not asks(parameter, store)
+    ]
+
+
+class EmptyShards:
+    """Of some weights: those that ask."""
+
+    def __init__(self, weights: Weights):
+        asking = [(store, dtensors.shard_group(one)) for one, store in weights if asks(one, store)]
+        self._casts = stale.together(one for one in asking if one[0].master is not None)
+        frozen: dict = {}
+        for store, group in asking:
+            if store.master is None and store.format.tensor_amax:
+                frozen.setdefault(group, []).append(store)
+        self._scales = [_Scales(stores, group) for group, stores in frozen.items()]
+        self.ask = bool(self._casts or self._scales)
+
+    def update(self) -> None:
+        """Collective: what the ranks with rows have written, those without take over."""
+        for one in (*self._casts, *self._scales):
+            one.run()
+
+
+class _Scales:
+    """What spans frozen weights, which have no masters to cast from: their bits, for a maximum of
+    floats may lose NaN.
+    """
+
+    def __init__(self, stores: list[Store], group):
+        self._spanning = [
+            (one, store.used == 0)
+            for store in stores
+            for one in buffers.spanning_of(store.bytes)
+            if one is not None
+        ]
+        sizes = [one.numel() for one, _ in self._spanning]
+        identity = torch.full(
+            (sum(sizes),), _ABSENT, dtype=torch.int32, device=stores[0].bytes.device
+        )
+        self._reduction = Reduction(identity, group)
+        self._words = self._reduction.words.split(sizes)
+
+    def run(self) -> None:
+        self._reduction.begin()
+        for (one, is_empty), words in zip(self._spanning, self._words, strict=True):
+            if not is_empty:
+                words.copy_(_words(one))
+        self._reduction.reduce()
+        for (one, is_empty), words in zip(self._spanning, self._words, strict=True):
+            if is_empty:
+                # A graph that has saved it for its backward shall have the present one.
+                with torch.autograd._unsafe_preserve_version_counter(one):
+                    one.copy_(_value(words, one.dtype).view_as(one))
+        _C.note_write()
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """int32: the bits of each element."""
+    flat = tensor.view(-1)
+    return flat.view(torch.int32) if flat.itemsize == 4 else flat.view(torch.uint8).int()
+
+
+def _value(words: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (words if dtype.itemsize == 4 else words.to(torch.uint8)).view(dtype)

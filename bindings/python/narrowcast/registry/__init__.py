@@ -1,0 +1,30 @@
+"""Registry of the loaded formats: their facts, and the plugin files that they come from."""
+
+from narrowcast.registry.facts import Outcome, UsageLayout
+from narrowcast.registry.loaded import (
+    BUFFERS,
+    SCALES,
+    USAGES,
+    Format,
+    buffers_of,
+    format,
+    formats,
+    load,
+    load_all,
+    shipped_plugins,
+)
+
+__all__ = [
+    "BUFFERS",
+    "SCALES",
+    "USAGES",
+    "Format",
+    "Outcome",
+    "UsageLayout",
+    "buffers_of",
+    "format",
+    "formats",
+    "load",
+    "load_all",
+    "shipped_plugins",
+]

@@ -1,0 +1,199 @@
+"""The loaded formats and their facts, as derived from their specs."""
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+import math
+import os
+from pathlib import Path
+
+import torch
+
+from narrowcast import _C
+from narrowcast.errors import PluginError
+from narrowcast.registry import plugin_files
+from narrowcast.registry.facts import Outcome, Product, Products, Rules, UsageLayout
+
+# The buffers of a quantized matrix, in the order of every tuple of buffers.
+BUFFERS = range(4)
+SCALES = BUFFERS[1::2]  # the others are data
+USAGES = ("rowwise", "columnwise")
+
+
+def buffers_of(usage: str) -> tuple[int, int]:
+    """The data and the scale buffer of "rowwise" or "columnwise"."""
+    if usage not in USAGES:
+        raise ValueError(f'usage is "rowwise" or "columnwise", not {usage!r}')
+    return tuple(BUFFERS[:2] if usage == "rowwise" else BUFFERS[2:])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Format:
+    """The facts of a loaded format. Words and units: docs/numerics.md; every field follows from the
+    spec file.
+    """
+
+    name: str
+    summary: str
+    reference: str
+    element: str
+    packing: str
+    scale: str
+    scale_dtype: str  # of a stored scale, as torch names it
+    tensor_scale: str | None
+    scale_rule: str
+    amax: str
+    rowwise: UsageLayout
+    columnwise: UsageLayout
+    columnwise_derived: bool
+    group: int  # elements that fill whole bytes: a stored row holds a multiple of them
+    mirrored: bool  # the usages, exchanged, are those of the transposed matrix
+    tensor_amax: bool
+    row_step: int
+    shard_row_step: int
+    bits_per_element: float
+    wire_bits_per_element: float
+    rules: Rules
+    matmul: Products | None  # None where the spec says nothing of them
+    cuda: bool
+    plugin: _C.Plugin = dataclasses.field(repr=False)
+
+    @property
+    def gather(self) -> str:
+        """What FSDP2 gathers: "rowwise" in both passes, or "by pass" (each pass its own usage)."""
+        return "rowwise" if self.columnwise_derived else "by pass"
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether its scale follows from the amaxes of earlier casts."""
+        return self.amax == "delayed"
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Its name, and a digest of its facts: processes may have loaded others under one name."""
+        compared = [f for f in dataclasses.fields(self) if f.name not in ("cuda", "plugin")]
+        facts = repr([getattr(self, field.name) for field in compared])
+        return f"{self.name} ({hashlib.blake2b(facts.encode(), digest_size=4).hexdigest()})"
+
+    @property
+    def path(self) -> str:
+        """The file that the format was loaded from."""
+        return self.plugin.path
+
+    @property
+    def column_step(self) -> int:
+        """The columns at whose multiples a tensor can be cut, in both usages."""
+        return self.step(USAGES)[1]
+
+    def step(self, usages) -> tuple[int, int]:
+        """The rows and columns at whose multiples some usages can be cut."""
+        steps = [getattr(self, usage).step for usage in usages]
+        return tuple(math.lcm(*along) for along in zip((1, 1), *steps, strict=True))
+
+    def buffer_dtype(self, buffer: int) -> torch.dtype:
+        """Of a buffer's entries: data is bytes."""
+        return getattr(torch, self.scale_dtype) if buffer in SCALES else torch.uint8
+
+    def is_spanning(self, buffer: int) -> bool:
+        """Whether a buffer is the one scale of a whole tensor."""
+        return buffer in SCALES and self.rowwise.block == "tensor"
+
+    def buffer_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
+        """The shape of a buffer of a rows x columns matrix, padding included."""
+        return self.plugin.buffer_shape(buffer, rows, columns)
+
+    def used_shape(self, buffer: int, rows: int, columns: int) -> tuple[int, ...]:
+        """The same without padding."""
+        return self.plugin.used_shape(buffer, rows, columns)
+
+    def stored_box(self, buffer: int, region) -> tuple[tuple[int, int], ...]:
+        """Where a Region lies in a buffer: the first entry and their number, by dimension."""
+        return self.plugin.stored_box(buffer, *region)
+
+    def check_holds(self, usage: str, rows: int, columns: int) -> None:
+        """ValueError, with the shape and the multiple, if sub-byte elements do not fill whole
+        bytes.
+        """
+        self.plugin.check_holds(usage, rows, columns)
+
+    def __reduce__(self):
+        return format, (self.name,)
+
+
+_formats: dict[str, Format] = {}
+
+
+def _register(plugin: _C.Plugin) -> str:
+    """Enters the format that a plugin brings, and returns its name."""
+    facts = plugin.facts()
+    for usage in USAGES:
+        facts[usage] = UsageLayout(**facts[usage])
+    facts["rules"] = Rules(*(Outcome(*rule) for rule in facts["rules"]))
+    if matmul := facts["matmul"]:
+        each = (Product(*product) for product in matmul.pop("products"))
+        facts["matmul"] = Products(*matmul.values(), *each)
+    _formats.setdefault(facts["name"], Format(**facts, plugin=plugin))
+    return facts["name"]
+
+
+def formats() -> list[str]:
+    """The names of all loaded formats, in alphabetical order."""
+    return sorted(_formats)
+
+
+def format(name: str | Format) -> Format:
+    """The facts of a loaded format, by its name; of a Format itself. ValueError, with the nearest
+    names, if there is none of this name; TypeError for what is no name.
+    """
+    if isinstance(name, Format):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"a format is named by a string, not by {type(name).__name__}")
+    if name in _formats:
+        return _formats[name]
+    longer = [other for other in formats() if name and other.startswith(name)]
+    near = longer or difflib.get_close_matches(name, _formats, n=3, cutoff=0.5)
+    loaded = f"loaded are {', '.join(formats()) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?" if near else loaded
+    raise ValueError(
+        f"there is no format {name!r}: {hint} (formats of your own: nc.load or NARROWCAST_PLUGINS)"
+    )
+
+
+def load(path: str | os.PathLike) -> list[str]:
+    """Loads a plugin file, or every .so file of a folder, and returns the names of the formats that
+    came.
+
+    Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
+    another version or no plugin, if another file has already brought its format, or if everybody
+    may write the file or add to the folder; RuntimeWarning if everybody may put another file in its
+    place; ValueError for an empty path. A plugin is code, and may do all that this process may.
+    """
+    if not os.fspath(path):
+        raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
+    return [_load(file) for file in plugin_files.found(Path(path))]
+
+
+def _load(file: Path) -> str:
+    return _register(_C.load_plugin(str(file)))
+
+
+def shipped_plugins() -> list[Path]:
+    """The plugin files that come with the package, each named as its format."""
+    return sorted((Path(__file__).parents[1] / "plugins").glob("*.so"))
+
+
+def load_all() -> None:
+    """Loads the formats that come with the package, and those that NARROWCAST_PLUGINS names (files
+    or folders, separated by os.pathsep).
+    """
+    for path in shipped_plugins():
+        _load(path)  # whoever can write it can write the package
+    try:
+        for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
+            load(path)
+    except PluginError as error:
+        place = "" if os.path.isabs(path) else f", relative to {os.getcwd()}"
+        advice = f"NARROWCAST_PLUGINS names it{place}: without that variable, the rest can be used"
+        raise PluginError(f"{error} ({advice})") from None

@@ -1,0 +1,158 @@
+"""A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
+
+import torch
+
+from narrowcast import _C, registry
+from narrowcast.tensor.master import Master
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Store
+from narrowcast.tensor.weight_config import Label
+
+# The tensors of a QuantizedTensor, by their attributes' names.
+BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
+SPANNING = ("amax", "history", "master")
+# As torch.compile knows them; and which usages have come, of a weight whose gathers differ by pass:
+# its buffers are those of all passes, for a graph is one for all.
+INNER = tuple(f"_inner_{name}" for name in (*BUFFERS, *SPANNING, "present"))
+
+
+def parts_of(tensor) -> tuple:
+    """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
+    absent), name, recompute, partial, the rows and columns that a flat view keeps, requires_grad,
+    whether it is a parameter, and products.
+    """
+    view, label = tensor._view, tensor._view.store.label
+    saving = "be saved by itself: a state dict holds its master"
+    if view.store.master is None:
+        saving = (
+            "be saved by itself, and it keeps no master. Leave frozen weights out of a sharded "
+            "checkpoint (StateDictOptions(ignore_frozen_params=True)), or save a full one "
+            "(full_state_dict=True), or have nc.convert(..., trainable=True) keep masters"
+        )
+    view.store.check_alone(saving)
+    facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
+    partial = view.store.partial or not view.is_whole
+    options = label.name, label.recompute, partial, flattened(tensor)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    tensors = [*_tensors_of(tensor), tensor.master]
+    return *facts, tensors, *options, tensor.requires_grad, is_parameter, label.matmul
+
+
+def flattened(tensor) -> tuple[int, int] | None:
+    """The rows and columns that a flat view keeps; None of any other tensor."""
+    return tensor._view.region.shape if tensor.is_flat else None
+
+
+def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label) -> Store:
+    """The store of a tensor's parts."""
+    *tensors, master = tensors
+    rows, columns = flattened or matrix_shape(shape)
+    bytes = _C.Buffers(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
+    kept = None if master is None else Master(master.reshape(rows, columns).contiguous())
+    store = Store(bytes, kept, label)
+    store.partial = partial
+    return store
+
+
+def _tensors_of(tensor) -> list[torch.Tensor | None]:
+    """Those that are there, in the order of BUFFERS and SPANNING, but for the master."""
+    view = tensor._view
+    if view.is_whole:
+        view.store.refresh()
+        bytes = view.store.bytes
+        return [*bytes.buffers, bytes.amax, bytes.history]
+    stored = [view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
+    return [*stored, tensor.amax, tensor.history]
+
+
+class Aside:
+    """A label that torch.compile carries along and does not compare: weights that differ in their
+    names alone share a graph.
+    """
+
+    def __init__(self, label: Label):
+        self.label = label
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Aside)
+
+    def __hash__(self) -> int:
+        return hash(Aside)
+
+
+class Traced:
+    """The tensors of a store that torch.compile asks for at every call, several times in each pass:
+    those that INNER names, None where absent. Until a change is noted, of whichever store.
+    """
+
+    __slots__ = ("_known", "inner", "key")
+
+    def __init__(self, store: Store, inner: list[torch.Tensor | None]):
+        self.inner, self._known = inner, (_C.changes(), store.label, store.partial)
+        self.key = object()  # by which a tensor knows it, and does not keep what it holds
+
+    def holds(self, store: Store) -> bool:
+        """Whether they still are the store's."""
+        return self._known == (_C.changes(), store.label, store.partial)
+
+
+def flatten(tensor) -> tuple[list[str], tuple]:
+    """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
+    view, (key, flat) = tensor._view, tensor._flattened
+    store = view.store
+    store.refresh()
+    traced = store.traced
+    if traced is not None and traced.key is key and traced.holds(store):
+        return flat
+    inner = tensor.inner_tensors()
+    partial = store.partial or not view.is_whole
+    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.matmul
+    flat = names_of(inner), (*facts, Aside(store.label))
+    if view.is_whole and not tensor.is_flat:
+        if traced is None or not traced.holds(store):
+            traced = store.traced = Traced(store, inner)
+        tensor._flattened = traced.key, flat
+    return flat
+
+
+def inner_tensor(tensor, index: int) -> torch.Tensor | None:
+    """What INNER[index] names."""
+    traced = tensor._view.store.traced
+    if traced is not None and traced.key is tensor._flattened[0]:
+        return traced.inner[index]
+    return tensor.inner_tensors()[index]
+
+
+def inner_tensors(tensor) -> list[torch.Tensor | None]:
+    """Those that INNER names. The master as it is kept, a matrix: a trace asks where no operator,
+    and so no view, can run.
+    """
+    view = tensor._view
+    if view.store.present is not None:
+        return inner_of_passes(view.store)
+    view.store.watch_master()
+    return [*_tensors_of(tensor), view.master, None]
+
+
+def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
+    """Those of a weight whose gathers differ by pass."""
+    buffers = store.bytes.buffers
+    if store.gather is not None:  # elsewhere, in a trace, they have been put together
+        forward, backward = (store.gather.whole(one).buffers for one in (False, True))
+        pairs = zip(forward, backward, strict=True)
+        buffers = [other if one is None else one for one, other in pairs]
+    return [*buffers, store.bytes.amax, store.bytes.history, None, store.present]
+
+
+def names_of(inner: list[torch.Tensor | None]) -> list[str]:
+    """Of those that are there, of the tensors that INNER names."""
+    return [name for name, one in zip(INNER, inner, strict=True) if one is not None]
+
+
+def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:
+    """The store and the logical dtype of what flatten() made, over other tensors."""
+    format, dtype, partial, flattened, _, aside = context
+    *tensors, present = map(inner.get, INNER)
+    store = store_of(format, shape, tensors, partial, flattened, aside.label)
+    store.present = present
+    return store, dtype
