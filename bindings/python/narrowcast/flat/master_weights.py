@@ -59,7 +59,7 @@ def quantize_master_weights(
     The first call with some weights is collective, and the host waits: ranks exchange what they
     own. (Bytes that Module.to has made are new; it is called on all ranks alike.) Later ones reduce
     once, and not at all if no cut divides a block and no scale spans a tensor. All ranks call it
-    for the same weights in the same order. To cut weights in another way, call nc.zero.forget on
+    for the same weights in the same order. To cut weights in another way, call nc.flat.forget on
     all ranks first.
 
     TypeError or ValueError, and nothing changes, for arguments that are wrong on this rank, or
