@@ -54,7 +54,7 @@ def convert(
     matmul      of linear layers: "dequantized", of the decoded weight and the input as it is;
                 "scaled", of the bytes: input and gradient are cast to the formats that
                 format.matmul names,
-                and matrix units multiply them where the machine has some (docs/products.md)
+                and matrix units multiply them where the machine has some (docs/matmul.md)
     trainable   True: each weight keeps its value in float32 beside the bytes, which FusedAdam takes
                 as its master. False: the bytes alone, and no gradient. None: True of weights that
                 require a gradient, else False

@@ -52,14 +52,15 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(member_of(group, parameter, store))
         self._views = torch_names.views(group)
-        self.keeps_parts = torch_names.reshards_to_smaller_mesh(group)
         gathers = [member.gather for member in self.members]
         self._copying = [one for one in gathers if isinstance(one, CopyGather)]
         self._stores = [member.store for member in self.members]
         shards = map(torch_names.sharded, parameters)
         self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
-        self._has_scales = any(store.format.tensor_amax for store in self._stores)
-        self._gathers = _C.GatherGroup([one for one in gathers if one not in self._copying])
+        self._gathers = _C.GatherGroup(
+            [one for one in gathers if one not in self._copying],
+            keeps_parts=torch_names.reshards_to_smaller_mesh(group),
+        )
         state = torch_names.state_of_group(group, recomputation.ZERO_BUBBLE_MODULE)
         self.start = _C.GatherStart(self._gathers, state, asks=self._empty_shards.ask)
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
@@ -193,24 +194,10 @@ class GroupPlan:
             self._gathers.unpack(backward)
             for one in self._copying:
                 one.unpack(backward)
-        if self._has_scales and not self._again:
-            self._copy_scales(backward)
+        if not self._again:
+            for one in self._copying:
+                one.copy_scales(backward)
         self._send_buffer.free()
-
-    def _copy_scales(self, backward: bool) -> None:
-        """Whole weights take the tensor-wide scales of the shards that a gather has brought. After
-        a step one copy serves all groups of the module tree that are not gathered.
-        """
-        for one in self._copying:
-            one.copy_scales(backward)
-        if self._gathers.has_scales:
-            return
-        groups = torch_names.groups_of_tree(self._group())
-        plans = [self, *(plan for plan in map(_plans.get, groups) if plan not in (None, self))]
-        # Parts of a gathered weight that a smaller mesh keeps go with the scale that it had.
-        _C.GatherGroup.copy_scales(
-            [plan._gathers for plan in plans if plan is self or not plan.keeps_parts]
-        )
 
 
 def _come_after_writes(store: Store) -> None:

@@ -51,7 +51,7 @@ class Decoded:
 
 class Scaled:
     """Those of bytes: input and gradient are cast to the formats that the weight's format names
-    (docs/products.md). Methods as above.
+    (docs/matmul.md). Methods as above.
     """
 
     keeps_bytes = True
