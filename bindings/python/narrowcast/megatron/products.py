@@ -16,7 +16,7 @@ ops = torch.ops.narrowcast
 
 def of(weight: QuantizedTensor):
     """The products that a weight was converted for."""
-    scaled = weight._store.label.matmul == "scaled"
+    scaled = weight._store.config.matmul == "scaled"
     return Scaled(weight) if scaled else Decoded(weight)
 
 

@@ -82,5 +82,5 @@ def _received(store: Store, work: list) -> dist.Work:
         one.wait()
     store.used = store.rows
     if store.master is not None:
-        store.master.settle()
+        store.master.mark_fresh()
     return work[-1]

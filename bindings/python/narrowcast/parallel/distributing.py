@@ -21,7 +21,7 @@ from narrowcast.tensor.view import View
 def parts(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor]:
     """What ranks get of a weight. ValueError if a cut would divide a block, or a rank had none."""
     store, dim = weight._store, dim % weight.dim()
-    name, shape = store.label.name or "a weight", tuple(weight.shape)
+    name, shape = store.config.name or "a weight", tuple(weight.shape)
     cuts.check_cut(name, store.format, shape, count, dim, is_made=True)
     store.refresh()  # all parts begin with bytes of one amax
     if weight.dim() == 3 and dim == 1:
@@ -50,7 +50,7 @@ def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
     size.
     """
     source, region = part._view.store, part._view.region
-    store = source.room(*matrix_shape(shape), source.bytes.usages, part.device)
+    store = source.new_empty(*matrix_shape(shape), source.bytes.usages, part.device)
     buffers.fill_with_zeros(store.bytes)
     if store.master is not None:
         store.master.value.zero_()
@@ -92,9 +92,9 @@ def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> 
     is_in_place = isinstance(module._parameters.get(name), DTensor)
     if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
-    local.detach_from_whole()  # of what the part was filled up with
+    local.detach_from_base()  # of what the part was filled up with
     store = local._store
-    cuts.check(parameter, store.label.name or name, store.format, [module])
+    cuts.check(parameter, store.config.name or name, store.format, [module])
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
