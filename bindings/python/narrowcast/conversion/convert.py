@@ -235,7 +235,7 @@ def _empty_like(
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = casting.resolved(local, name)
+    value = casting.resolved(local)
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())

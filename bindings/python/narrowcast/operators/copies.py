@@ -9,7 +9,7 @@ from narrowcast.fsdp import sharding
 from narrowcast.operators import arithmetic, averages, table
 from narrowcast.operators.common import bound, refuse, value_of
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, unaligned
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.serialize import flattened
@@ -213,16 +213,14 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
             f"{target.describe()}: copy_ of a tensor on the meta device, which has no value. Give "
             "it one first (to_empty and an initialisation, or a load)"
         )
-    if memory.has_values(value) and (problem := memory.problem_with(value)):
-        raise ValueError(f"{target.describe()}: copy_ of a tensor that {problem}")
     value = value.to(target.device)
     try:
         value = value.expand(target.shape)
-    except RuntimeError:
+    except RuntimeError as error:
         raise ValueError(
             f"{target.describe()}: copy_ of a tensor of shape {tuple(value.shape)} into one of "
             f"shape {tuple(target.shape)}: the shapes must be equal, or broadcast to the target's"
-        ) from None
+        ) from error
     value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
     if averages.is_averaging():
         averages.write(target, value)

@@ -9,7 +9,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
-from narrowcast.tensor import memory
 
 if TYPE_CHECKING:
     from narrowcast.tensor.store import Store
@@ -50,14 +49,10 @@ def decoding(
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
-def resolved(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
+def resolved(value: torch.Tensor) -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
-    keeps no memory at all for the zeros that forward-mode derivatives begin with. ValueError about
-    `what` if it is no run of elements, as launches check, and its memory was freed.
+    keeps no memory at all for the zeros that forward-mode derivatives begin with.
     """
-    is_strided = type(value) is torch.Tensor and not value.is_contiguous()
-    if is_strided and (problem := memory.problem_with(value)):
-        raise ValueError(f"{what} {problem}")
     return _C.settled(value)
 
 
