@@ -66,16 +66,18 @@ class GroupPlan:
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_received: torch.Tensor | None = None
         self._send_buffer = SendBuffer(self.members, self._sharing)
+        # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
+        self._moves_to = torch_names.offloading_device(parameters[0])
         self._payloads = [
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
         self._make_receive_buffers(parameters)
         self.unsharded = UnshardedWeights(len(self.members))
         self._all_alike = all(gather.carries_alike for gather in gathers)
-        self._unpacks = any(gather.arena_bytes for gather in gathers)
+        self._unpacks = any(gather.unpacked_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
-        self._backward = self._again = False
+        self._backward = False
         if self._send_buffer.is_kept:
             self._gathers.keep_packed()
 
@@ -98,7 +100,7 @@ class GroupPlan:
             *received, self._shared_received = received
         shared = [self._shared_received] if member in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
-            member.gather.settle(received, unpacked, *shared)
+            member.gather.receive_into(received, unpacked, *shared)
         self._gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
@@ -117,11 +119,11 @@ class GroupPlan:
                 backward = torch_names.is_backward(group)
                 self._prepare(group, backward)
                 self._pack(backward)
-            self._backward, self._sent, self._arrived, self._again = backward, 0, 0, False
+            self._backward, self._sent, self._arrived = backward, 0, 0
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
-        if self._copying and self.members[index].gather in self._copying:
-            payloads = self.members[index].gather.sent(payloads)
+        if self._moves_to is not None:
+            payloads = [one.to(self._moves_to, non_blocking=True) for one in payloads]
         return payloads, (self, index, self._backward)
 
     @property
@@ -134,7 +136,7 @@ class GroupPlan:
         if self._sent >> index & 1:
             if torch_names.is_backward(self._group()):
                 recomputation.check_backward(self._stores[index])
-            self._sent, self._arrived, self._again = 0, 0, True
+            self._sent, self._arrived = 0, 0
         self._sent |= 1 << index
         return self, index, self._backward
 
@@ -187,16 +189,11 @@ class GroupPlan:
             return
         self.unsharded.select_pass(backward)
         if not self._all_alike:
-            self._gathers.arrive(backward)
-            for one in self._copying:
+            for one in (self._gathers, *self._copying):
                 one.arrive(backward)
         if self._unpacks:
-            self._gathers.unpack(backward)
-            for one in self._copying:
+            for one in (self._gathers, *self._copying):
                 one.unpack(backward)
-        if not self._again:
-            for one in self._copying:
-                one.copy_scales(backward)
         self._send_buffer.free()
 
 
