@@ -23,9 +23,11 @@ workers = $(shell $(python) -c "import xdist" 2>/dev/null && echo "-n $(WORKERS)
 # The newest torch that narrowcast works with, and the tests of what may differ in it, which CI runs with it: FSDP2, torch.compile, state
 # dicts and bytes.
 NEWEST       = 2.15.0
-NEWEST_TESTS = torch_versions fsdp_training fsdp_construction fsdp_errors fsdp_state_dict fsdp_state_dict_methods \
-               ranks_disagree ranks_disagree_optimizers resharded_checkpoints loaded_parts compile compile_backward compile_sharded \
-               quantize law linear optimizer optimizer_errors optimizer_memory optimizer_grad_scaler
+NEWEST_TESTS = test_torch_version fsdp/test_training fsdp/test_construction fsdp/test_errors fsdp/test_rank_consistency \
+               checkpoint/test_state_dict checkpoint/test_state_dict_methods checkpoint/test_resharding \
+               compile/test_compile compile/test_backward compile/test_sharded tensor/test_quantize tensor/test_loaded_parts \
+               operators/test_dequantize_commutes matmul/test_linear optimizer/test_step optimizer/test_errors \
+               optimizer/test_memory optimizer/test_grad_scaler optimizer/test_rank_consistency
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 1
@@ -125,7 +127,7 @@ test: build
 	exit $$status
 
 test-newest: build
-	$(MAKE) python-tests TORCH=$(NEWEST) VENV=.venv-$(NEWEST) BUILD=build-newest PLUGINS_OF=$(BUILD) CODEGEN=OFF ARGS="$(NEWEST_TESTS:%=tests/python/test_%.py)"
+	$(MAKE) python-tests TORCH=$(NEWEST) VENV=.venv-$(NEWEST) BUILD=build-newest PLUGINS_OF=$(BUILD) CODEGEN=OFF ARGS="$(NEWEST_TESTS:%=tests/python/%.py)"
 
 python-tests: build
 	NARROWCAST_BUILD=$(abspath $(BUILD)) $(run_python) -m pytest $(workers) $(ARGS)

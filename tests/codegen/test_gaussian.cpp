@@ -1,5 +1,5 @@
-// The sample behind the errors on the pages. tests/python/test_pages.py makes it a second time,
-// with the logarithm of numpy.
+// The sample behind the errors on the pages. tests/python/docs/test_format_pages.py makes it a
+// second time, with the logarithm of numpy.
 #include <doctest/doctest.h>
 
 #include <cmath>

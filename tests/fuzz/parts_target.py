@@ -15,7 +15,7 @@ from changes import FIELDS, TENSORS, has_memory
 from narrowcast.tensor import rebuild
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "python"))
+sys.path.append(str(ROOT / "tests" / "python" / "support"))
 
 import reference  # noqa: E402  # of the tests, which are no package
 from reference.layout import store_scales, stored_blocks  # noqa: E402

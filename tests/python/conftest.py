@@ -17,7 +17,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 def pytest_generate_tests(metafunc):
     """`format`: a format for each way of storing, or those that the module names. What the bytes
-    of each format are is tested in test_conformance and its like, for every one.
+    of each format are is tested in conformance/, for every one.
     """
     if "format" in metafunc.fixturenames:
         metafunc.parametrize("format", getattr(metafunc.module, "TESTED_FORMATS", STORAGES))

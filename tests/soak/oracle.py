@@ -1,6 +1,6 @@
 """One process that saw the same: masters, moments, histories and bytes of all shards, from the
-definitions in tests/python/reference and from the law of docs/sharding.md. Nothing of it is taken
-from narrowcast.
+definitions in tests/python/support/reference and from the law of docs/sharding.md. Nothing of it
+is taken from narrowcast.
 """
 
 import copy

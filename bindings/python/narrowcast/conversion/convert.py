@@ -13,7 +13,7 @@ from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.operators import flops
-from narrowcast.parallel import cuts, distributing, experts, tensor_parallel, wrappers, written
+from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers, written
 from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
 from narrowcast.tensor.region import matrix_shape
@@ -205,7 +205,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
     if managed is not None:
         sharding.check_sharded(managed, name, format)
     elif isinstance(weight, DTensor):
-        cuts.check(weight, name, format, modules)
+        distributing.check_placements(weight, name, format, modules)
 
 
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
@@ -213,7 +213,7 @@ def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     if not partners:
         return
     is_managed = torch_names.managed(weight)[1] is not None  # and gathered whole
-    shape = weight.shape if is_managed else cuts.part_shape(weight)
+    shape = weight.shape if is_managed else distributing.part_shape(weight)
     try:
         widths = matrix_shape(shape[-2:])[::-1]
         for partner, width in zip(partners, widths, strict=False):

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from narrowcast.checkpoint import full_state_dicts
 from narrowcast.operators import averages
-from narrowcast.parallel import full_tensors, wrappers
+from narrowcast.parallel import distributing, wrappers
 from narrowcast.tensor import QuantizedTensor, dispatch, dtensors
 
 
@@ -60,7 +60,7 @@ _REPLACED = [
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
     # On a mesh of one rank it would be the weight itself: within a module its arithmetic decodes,
     # and a write to it writes to the weight. On more ranks it is a copy of the masters.
-    (DTensor, "full_tensor", full_tensors.of_masters),
+    (DTensor, "full_tensor", distributing.full_tensor_of_masters),
     # Full state dicts of weights without masters would be sent as other tensors than the other
     # ranks wait for, and be cut within blocks.
     (_state_dict_utils, "_broadcast_tensors", full_state_dicts.with_bytes),

@@ -5,9 +5,8 @@ the same answer.
 import torch
 
 from narrowcast.fsdp import torch_names, torch_parameters
-from narrowcast.parallel import distributing
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
@@ -26,14 +25,14 @@ def chunk(tensor, chunks: int, dim: int = 0):
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
     if dtensors.is_distributing() and not torch_names.is_sharding():
-        return distributing.parts(tensor, chunks, dim)
+        return distributed_parts.cut(tensor, chunks, dim)
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             store = tensor._store
             check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
             _begin(store, chunks)
             if dim % tensor.dim() < tensor.dim() - 1:
-                return distributing.rows_of_each(tensor, chunks)
+                return distributed_parts.rows_of_each(tensor, chunks)
     elif torch_names.is_sharding():
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)

@@ -1,0 +1,134 @@
+"""What the backward of a compiled block reads: the bytes of the backward's gather, and no copy of
+the forward's.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from internals import exchange, put
+from models import GATHERS, Layer, same
+
+TESTED_FORMATS = GATHERS
+
+ROWS, COLUMNS, BATCH = 128, 64, 6
+MODES = [None, "aot_eager", "inductor"]
+
+
+def make(mesh, format, seed, backend=None):
+    """A sharded layer, and the same weight whole."""
+    torch.manual_seed(seed)
+    layer = Layer(COLUMNS, ROWS, bias=False)
+    value = layer.weight.detach().clone()
+    layer = nc.convert(layer, format).to(mesh.device_type)
+    if backend:
+        torch._dynamo.reset()
+        layer.compile(backend=backend, fullgraph=True)
+    fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    return layer, nc.quantize(value.to(mesh.device_type), format)
+
+
+def inputs(mesh):
+    generator = torch.Generator().manual_seed(9)
+    x, gradient = (torch.randn(BATCH, n, generator=generator) for n in (COLUMNS, ROWS))
+    return x.to(mesh.device_type).requires_grad_(), gradient.to(mesh.device_type)
+
+
+def changed_between(mesh, format, backend):
+    """Shards whose bytes change after the forward: exactly the backward sees it."""
+    layer, whole = make(mesh, format, 0, backend)
+    other, expected = make(mesh, format, 1)
+    x, gradient = inputs(mesh)
+    for step in range(3):
+        x.grad = None
+        output = layer(x)
+        value = (whole if step == 0 else expected).dequantize()
+        assert same(output, F.linear(x, value)), step
+        exchange(layer, other, ("rowwise", "columnwise"))
+        output.backward(gradient)
+        assert same(x.grad, gradient @ expected.dequantize(usage="columnwise")), step
+    own = layer.weight.grad.full_tensor()
+    torch.testing.assert_close(own, 3 * (gradient.t() @ x.detach()))
+
+
+@pytest.mark.parametrize("backend", MODES)
+def test_the_backward_reads_its_own_gather(format, device, backend):
+    ranks.run(2, device, changed_between, format, backend)
+
+
+def one_usage(mesh, format, backend):
+    """By pass: the backward reads columnwise, whatever becomes of rowwise."""
+    layer, whole = make(mesh, format, 0, backend)
+    other, expected = make(mesh, format, 1)
+    x, gradient = inputs(mesh)
+    derived = nc.format(format).columnwise_derived
+    output = layer(x)
+    amax = layer.weight.to_local()._store.bytes.amax
+    before = None if amax is None else amax.clone()
+    exchange(layer, other, ("rowwise",))
+    if amax is not None and not derived:
+        put(amax, before)
+    output.backward(gradient)
+    truth = expected if derived else whole
+    assert same(x.grad, gradient @ truth.dequantize(usage="columnwise"))
+
+
+@pytest.mark.parametrize("backend", MODES)
+def test_rowwise_alone_changes(format, device, backend):
+    ranks.run(2, device, one_usage, format, backend)
+
+
+def saved(mesh, format, backend):
+    """A forward saves bytes for its backward, and nothing of a decoded weight's size."""
+    layer, _ = make(mesh, format, 0, backend)
+    x, gradient = inputs(mesh)
+    layer(x).backward(gradient)
+    found = []
+
+    def pack(tensor):
+        found.append((tensor.dtype, tensor.numel(), type(tensor).__name__))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = layer(x)
+    output.backward(gradient)
+    assert found
+    for dtype, elements, kind in found:
+        if dtype.is_floating_point and kind != "QuantizedTensor":
+            assert elements < ROWS * COLUMNS // 2, found
+
+
+@pytest.mark.parametrize("backend", MODES)
+def test_no_decoded_weight_is_saved(format, device, backend):
+    ranks.run(2, device, saved, format, backend)
+
+
+def other_usage(mesh, format, backend):
+    """Asking in a forward for the columnwise value: right, or an error."""
+    layer, whole = make(mesh, format, 0)
+    layer.forward = lambda x: x @ layer.weight.dequantize(usage="columnwise").t()
+    if backend:
+        torch._dynamo.reset()
+        layer.compile(backend=backend)
+    x, gradient = inputs(mesh)
+    for _ in range(2):  # at the second one, bytes of an earlier backward lie where columnwise would
+        with torch.no_grad():
+            layer.weight.to_local().copy_(2 * layer.weight.to_local().master)
+            whole = nc.quantize(layer.weight.full_tensor(), format)
+        output = layer(x)
+        assert same(output, x @ whole.dequantize(usage="columnwise").t())
+        output.backward(gradient)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_the_other_usage(format, device, backend):
+    answers = ranks.errors(2, device, other_usage, format, backend)
+    if nc.format(format).columnwise_derived:
+        assert answers == [None, None]
+    else:
+        for kind, message in answers:
+            assert kind == "ValueError", answers
+            assert "recompute=True" in message

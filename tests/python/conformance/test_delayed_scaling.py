@@ -1,0 +1,293 @@
+"""Delayed scaling against the reference, step by step: docs/numerics.md, "Delayed scaling"."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+import reference
+import values
+from conformance import FORMATS, assert_same
+from models import DEVICES, assert_quantized, build, build_plain, same, shard, train
+from models import assert_same as assert_same_tensors
+
+NAMES = [name for name in FORMATS if FORMATS[name].amax == "delayed"]
+pytestmark = pytest.mark.skipif(not NAMES, reason="no format has a delayed amax")
+ON_DEVICES = pytest.mark.parametrize("device", DEVICES)
+FORMAT_NAMES = pytest.mark.parametrize("name", NAMES)
+
+
+class Casts:
+    """A weight whose master is set before each step, and the reference's history of the same. The
+    step moves nothing: its learning rate is 0.
+    """
+
+    def __init__(self, name, x, device):
+        layer = nn.Linear(*x.shape[::-1], bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(x))
+        self.weight = nc.convert(layer.to(device), name).weight
+        self.optimizer = nc.FusedAdam([self.weight], lr=0.0, weight_decay=0.0)
+        self.truth = reference.Delayed(FORMATS[name])
+        self.expected = self.truth.cast(x)
+        self.check("at first")
+
+    def check(self, where):
+        assert_same(self.weight.detach(), self.expected, where)
+
+    def step(self, x=None, found_inf=False, gradient=0.0):
+        if x is not None:
+            # As an update would have moved it: a write that is seen begins a history anew.
+            self.weight.master.data.copy_(torch.from_numpy(x))
+        self.weight.grad = torch.full_like(self.weight, gradient, dtype=torch.float32)
+        self.optimizer.found_inf = torch.tensor(float(found_inf), device=self.weight.device)
+        self.optimizer.step()
+        if not found_inf:
+            master = self.weight.master.cpu().numpy()
+            self.expected = self.truth.cast(master)
+        self.check(f"step {len(self.truth.amaxes)}")
+
+
+def matrix(size, seed=0):
+    return values.random((4, 32), np.random.default_rng(seed)) * np.float32(size)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_quantize_has_no_history(name, device):
+    """nc.quantize casts with the tensor's own amax, whatever was cast before."""
+    for size in (1, 100, 0.01):
+        x = matrix(size)
+        truth = reference.quantize(x, FORMATS[name])
+        assert_same(nc.quantize(torch.from_numpy(x).to(device), name), truth, f"size {size}")
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [1, 2, 4, 8, 1e6],
+        [1, 0.1, 1e-6, 1e-30, 1e-42],
+        [0, 0, 3, 0, 2],
+        [1, 0, 0, 5],
+        [1e38, 1, 1e38],
+        [1e-44, 1],
+    ],
+    ids=["growing", "shrinking", "zeros first", "zeros", "huge", "tiny"],
+)
+def test_sizes(name, device, sizes):
+    casts = Casts(name, matrix(sizes[0]), device)
+    for t, size in enumerate(sizes[1:]):
+        casts.step(matrix(size, t))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_special_values(name, device):
+    """NaN counts for no amax. A master that overflows to infinity freezes the multiplier."""
+    casts = Casts(name, matrix(1), device)
+    x = matrix(2)
+    x[1, 3] = np.nan
+    casts.step(x)
+    x[1, 3] = np.float32(3e38)
+    group = casts.optimizer.param_groups[0]
+    group["lr"] = 3e38
+    casts.step(x, gradient=-1.0)
+    assert np.isinf(casts.optimizer.state[casts.weight]["master"].cpu().numpy()).any()
+    group["lr"] = 0.0
+    for t in range(3):
+        casts.optimizer.state[casts.weight]["exp_avg"].zero_()
+        casts.step(matrix(8, t))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("steps", [1, 2, 1024, 1025])
+def test_the_window(name, device, steps):
+    """The first amax is the largest; it is forgotten after 1024."""
+    casts = Casts(name, matrix(9), device)
+    x = matrix(1)
+    for _ in range(steps):
+        casts.step(x)
+    casts.step(x)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_skipped_step_records_nothing(name, device):
+    casts = Casts(name, matrix(1), device)
+    casts.step(matrix(2))
+    casts.step(found_inf=True)
+    casts.step(matrix(3))
+    casts.step(matrix(3))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_loaded_state_has_the_bytes_and_the_future_of_the_saved_one(name, device):
+    casts, other = Casts(name, matrix(1), device), Casts(name, matrix(7), device)
+    casts.step(matrix(5))
+    state = copy.deepcopy(casts.optimizer.state_dict())
+    other.optimizer.load_state_dict(state)
+    assert_same_tensors(other.weight.detach(), casts.weight.detach())
+    other.truth, other.expected = copy.deepcopy(casts.truth), casts.expected
+    for t, size in enumerate((0.5, 20, 1)):
+        casts.step(matrix(size, t))
+        other.step(matrix(size, t))
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_write_that_was_saved_before_its_cast_is_loaded(name, device):
+    """Even over a state of the same master that was saved after its cast."""
+    casts = Casts(name, matrix(1), device)
+    casts.step(matrix(5))
+    with torch.no_grad():
+        casts.weight.copy_(torch.from_numpy(matrix(2)))
+    written = copy.deepcopy(casts.optimizer.state_dict())
+    casts.weight.dequantize()
+    for state in (copy.deepcopy(casts.optimizer.state_dict()), written):
+        casts.optimizer.load_state_dict(state)
+    assert_quantized(casts.weight.detach().cpu(), torch.from_numpy(matrix(2)))
+
+
+def stepped(format, size, seed):
+    """A weight after a step, and its optimizer."""
+    layer = nn.Linear(32, 4, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(matrix(size, seed)))
+    weight = nc.convert(layer, format).weight
+    optimizer = nc.FusedAdam([weight], lr=1e-2)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    return weight.detach(), optimizer
+
+
+@FORMAT_NAMES
+def test_a_state_of_another_format_begins_a_history(name):
+    """Of the values that are loaded, whatever this weight had before."""
+    given, source = stepped(next(f for f in nc.formats() if not nc.format(f).is_delayed), 7, 0)
+    taken, target = stepped(name, 1, 1)
+    target.load_state_dict(copy.deepcopy(source.state_dict()))
+    assert torch.equal(taken.master, given.master)
+    assert torch.equal(taken.dequantize(), nc.quantize(given.master, name).dequantize())
+
+
+def loaded_in_place(mesh, name, other):
+    """By get_state_dict and set_state_dict, between which nobody fills the histories."""
+    optimizers, models = [], []
+    for format in (other, name):
+        torch.manual_seed(len(models))
+        model = nn.Sequential(nn.Linear(64, 64, bias=False))
+        with torch.no_grad():
+            model[0].weight.mul_(1 + 4 * (format == other))
+        models.append(fully_shard(nc.convert(model, format), mesh=mesh))
+        optimizers.append(nc.FusedAdam(models[-1].parameters(), lr=1e-2))
+    models[0](torch.ones(2, 64)).sum().backward()
+    optimizers[0].step()
+    options = StateDictOptions(full_state_dict=True)
+    model_state, state = get_state_dict(models[0], optimizers[0], options=options)
+    parts = {"model_state_dict": model_state, "optim_state_dict": state}
+    set_state_dict(models[1], optimizers[1], **parts, options=options)
+    models[1].unshard()
+    master = models[0].state_dict()["0.weight"].full_tensor()
+    assert torch.equal(models[1][0].weight.dequantize(), nc.quantize(master, name).dequantize())
+
+
+@FORMAT_NAMES
+def test_a_sharded_state_of_another_format(name):
+    ranks.run(1, "cpu", loaded_in_place, name, "mxfp8_e4m3")
+
+
+def with_frozen_head(mesh, name, seed=1, steps=0):
+    """A model whose head is frozen, perhaps after some steps, and its optimizer."""
+    model = shard(build(name, mesh.device_type, seed=seed), mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    train(model, optimizer, steps, mesh.device_type)
+    model.head.weight.requires_grad_(False)
+    train(model, optimizer, min(steps, 1), mesh.device_type, first=steps)
+    return model, optimizer
+
+
+def value_of_head(model):
+    """What products read, of the whole weight."""
+    model.unshard()
+    value = model.head.weight.dequantize().cpu()
+    model.reshard()
+    return value
+
+
+def save_frozen(mesh, name, folder):
+    model, optimizer = with_frozen_head(mesh, name, seed=0, steps=3)
+    value = value_of_head(model)
+    for kind, full in (("sharded", False), ("full", True)):
+        options = StateDictOptions(full_state_dict=full, cpu_offload=full)
+        parts = get_state_dict(model, optimizer, options=options)
+        if not full:
+            dcp.save(dict(zip(("model", "optimizer"), parts, strict=True)), checkpoint_id=folder)
+        elif mesh.get_rank() == 0:
+            torch.save([value, *parts], f"{folder}/{kind}")
+    master = model.state_dict()["head.weight"].full_tensor().cpu()
+    assert not same(nc.quantize(master, name).dequantize(), value)
+
+
+def load_frozen(mesh, name, folder):
+    value, *whole = torch.load(f"{folder}/full", weights_only=True)
+    model, optimizer = with_frozen_head(mesh, name)
+    parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    dcp.load(parts, checkpoint_id=folder)
+    set_state_dict(
+        model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
+    )
+    assert same(value_of_head(model), value)
+    for broadcast in (False, True):
+        for is_trained in (False, True):
+            model, _ = with_frozen_head(mesh, name)
+            model.head.weight.requires_grad_(is_trained)
+            options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=broadcast)
+            given = whole[0] if mesh.get_rank() == 0 or not broadcast else {}
+            set_model_state_dict(model, dict(given), options=options)
+            assert same(value_of_head(model), value), (broadcast, is_trained)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_a_frozen_weight_keeps_its_history_in_the_state_dict_of_the_model(name, device, tmp_path):
+    """torch loads no optimizer's state of frozen parameters."""
+    ranks.run(2, device, save_frozen, name, str(tmp_path))
+    for world in (1, 2, 4):
+        ranks.run(world, device, load_frozen, name, str(tmp_path))
+
+
+@FORMAT_NAMES
+def test_a_frozen_weight_that_is_loaded_without_a_history_begins_one(name, tmp_path):
+    """Of a plain checkpoint, which has none, and whose values are of another size."""
+    plain = build_plain(name, seed=2)
+    with torch.no_grad():
+        plain.head.weight.mul_(100)
+    dcp.save({"model": plain.state_dict()}, checkpoint_id=tmp_path)
+    model = build(name)
+    model.head.weight.requires_grad_(False)
+    state = {"model": get_model_state_dict(model)}
+    with pytest.raises(dcp.api.CheckpointException, match="Missing key"):
+        dcp.load(state, checkpoint_id=tmp_path)
+    planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(state, checkpoint_id=tmp_path, planner=planner)
+    set_model_state_dict(model, state["model"])
+    assert_quantized(model.head.weight.detach(), plain.head.weight.detach())
+    model.load_state_dict({**plain.state_dict()})
+    assert_quantized(model.head.weight.detach(), plain.head.weight.detach())

@@ -1,0 +1,176 @@
+"""nc.quantize and its reverse against the reference, byte for byte, for every loaded format."""
+
+import numpy as np
+import pytest
+import torch
+
+import narrowcast as nc
+import reference
+import values
+from conformance import (
+    BUFFERS,
+    FORMAT_NAMES,
+    FORMATS,
+    KINDS,
+    ON_DEVICES,
+    ROOT,
+    assert_same,
+    narrowed,
+    usages,
+)
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+SMALL = [
+    *[(1, 1), (1, 32), (32, 1), (1, 16), (16, 48), (32, 32), (33, 31), (36, 52), (64, 64)],
+    *[(65, 96), (96, 65), (100, 60), (127, 400), (128, 128), (129, 257), (256, 272), (256, 288)],
+    *[(256, 1024), (303, 300), (304, 304), (305, 256), (320, 320), (352, 256), (993, 512)],
+    *[(1024, 1), (1, 4096), (2000, 2000), (2048, 2048), (0, 64), (64, 0)],
+]
+LARGE = [(8192, 8192), (8192, 5120), (14336, 4096)]
+
+
+def test_shipped_formats_are_loaded():
+    shipped = {path.stem for path in (ROOT / "spec").glob("*.toml")}
+    assert shipped
+    assert shipped <= set(FORMATS)
+
+
+def check(x, name, device="cpu", source="master"):
+    """Quantizes on the device, in all the usages that the shape allows, and compares."""
+    fmt, wanted = FORMATS[name], usages(FORMATS[name], x.shape)
+    if not any(wanted.values()):
+        return
+    truth = reference.quantize(x.float().numpy(), fmt, source=source, **wanted)
+    got = nc.quantize(x.to(device), name, source=source, **wanted)
+    assert_same(got, truth, f"{name} {tuple(x.shape)} {x.dtype} {device}")
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_shapes(name, device, shape):
+    """Values at thresholds, and ordinary ones; the reference is slow, so millions have one kind."""
+    rng, kinds = np.random.default_rng(shape), ["thresholds_1x8", "random"]
+    if shape == (2000, 2000):
+        kinds.pop()
+    if shape == (2048, 2048):
+        kinds.pop(0)
+    for kind in kinds:
+        if 0 in shape:
+            x = np.empty(shape, np.float32)
+        elif kind == "random":
+            x = values.random(shape, rng)
+        else:
+            x = values.blocks_of(values.AMAXES, (1, 8), shape, rng).astype(np.float32)
+        check(torch.from_numpy(x), name, device)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("kind", KINDS)
+def test_values(name, device, kind):
+    rng = np.random.default_rng(len(kind))
+    for shape in ((512, 512), (100, 60)):
+        check(torch.from_numpy(KINDS[kind](shape, rng)), name, device)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("kind", ["random", "points", "thresholds_1x16", "random_bits"])
+def test_narrow_input(name, device, dtype, kind):
+    x = KINDS[kind]((256, 288), np.random.default_rng(1))
+    check(torch.from_numpy(x).to(dtype), name, device)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("kind", ["random", "points", "thresholds_1x16", "random_bits"])
+def test_source_bf16(name, device, kind):
+    x = KINDS[kind]((256, 288), np.random.default_rng(2))
+    check(torch.from_numpy(x), name, device, source="bf16")
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize(("rowwise", "columnwise"), [(True, False), (False, True)])
+def test_one_usage_alone_has_the_same_bytes(name, device, rowwise, columnwise):
+    x = values.points((160, 96), np.random.default_rng(3))
+    truth = reference.quantize(x, FORMATS[name], rowwise=rowwise, columnwise=columnwise)
+    got = nc.quantize(torch.from_numpy(x).to(device), name, rowwise=rowwise, columnwise=columnwise)
+    assert_same(got, truth, name)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+def test_strided_and_offset_input(name, device):
+    base = torch.from_numpy(values.points((160, 320), np.random.default_rng(4)))
+    for view in (
+        base.T,
+        base[:, ::2],
+        base[1:129, 3:67],
+        base.flatten()[5 : 5 + 64 * 64].view(64, 64),
+    ):
+        truth = reference.quantize(view.contiguous().numpy(), FORMATS[name])
+        moved = base.to(device)
+        again = torch.as_strided(moved, view.shape, view.stride(), view.storage_offset())
+        assert_same(nc.quantize(again, name), truth, f"{name} {tuple(view.stride())}")
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("shape", [(64,), (4, 16, 64), (16, 8, 4, 512)], ids=str)
+def test_any_rank_is_a_matrix(name, device, shape):
+    matrix = (int(np.prod(shape[:-1])), shape[-1])
+    x = values.points(matrix, np.random.default_rng(5))
+    wanted = usages(FORMATS[name], matrix)
+    truth = reference.quantize(x, FORMATS[name], **wanted)
+    got = nc.quantize(torch.from_numpy(x).view(shape).to(device), name, **wanted)
+    assert tuple(got.shape) == shape
+    assert_same(got, truth, f"{name} {shape}")
+
+
+@FORMAT_NAMES
+@pytest.mark.parametrize("shape", [(33, 64), (64, 33), (30, 32), (32, 30)], ids=str)
+def test_rows_that_fill_no_whole_bytes_are_refused(name, shape):
+    x = torch.zeros(shape)
+    for usage, fits in usages(FORMATS[name], shape).items():
+        only = {"rowwise": usage == "rowwise", "columnwise": usage == "columnwise"}
+        if fits:
+            nc.quantize(x, name, **only)
+        else:
+            with pytest.raises(ValueError, match=f"{FORMATS[name].group}"):
+                nc.quantize(x, name, **only)
+
+
+@FORMAT_NAMES
+@ON_DEVICES
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_dequantize(name, device, dtype, kind):
+    x = KINDS[kind]((160, 288), np.random.default_rng(6))
+    q = nc.quantize(torch.from_numpy(x).to(device), name)
+    truth = reference.quantize(x, FORMATS[name])
+    for usage in ("rowwise", "columnwise"):
+        expected = narrowed(reference.dequantize(truth, FORMATS[name], x.shape, usage), dtype)
+        got = q.dequantize(dtype=dtype, usage=usage)
+        assert got.dtype == dtype
+        assert reference.same_bits(got.float().cpu().numpy(), expected), f"{name} {usage} {kind}"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@FORMAT_NAMES
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+def test_the_machines_agree_on_large_matrices(name, shape):
+    """168 million elements of any 32 bits, and as many ordinary ones: GPU bytes are CPU bytes."""
+    rng = np.random.default_rng(shape)
+    for x in (values.random_bits(shape, rng), rng.standard_normal(shape, np.float32)):
+        on_cpu = nc.quantize(torch.from_numpy(x), name)
+        on_gpu = nc.quantize(torch.from_numpy(x).cuda(), name)
+        for buffer in (*BUFFERS, "amax"):
+            ours, theirs = getattr(on_cpu, buffer), getattr(on_gpu, buffer)
+            assert (ours is None) == (theirs is None)
+            assert ours is None or torch.equal(
+                ours.view(torch.uint8), theirs.cpu().view(torch.uint8)
+            )

@@ -1,0 +1,208 @@
+"""Fewer rows than ranks: several ranks have a shard of no rows, and take part in everything."""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as checkpoint
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from models import GATHERS, assert_equal_state, same, unit
+
+TESTED_FORMATS = GATHERS
+WORLD, STEPS = 4, 3
+
+
+class Experts(nn.Module):
+    """Two experts of one layer each, on four ranks, and a layer of a few rows where it is possible
+    to cut one.
+    """
+
+    def __init__(self, format):
+        super().__init__()
+        width = unit(format)
+        self.w = nn.Parameter(torch.randn(2, width, width) * 0.1)
+        rows = 2 if nc.format(format).row_step == 1 else WORLD * width
+        self.few = nn.Linear(width, rows)
+
+    def forward(self, x):
+        return self.few(torch.cat([F.linear(x, self.w[0]), F.linear(x, self.w[1])]))
+
+
+def made(format, device, **options):
+    torch.manual_seed(0)
+    model = Experts(format).to(device)
+    return nc.convert(model, format, parameters="w", **options)
+
+
+def train(model, optimizer, device):
+    losses = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(4, model.few.weight.shape[1], generator=generator).to(device)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def train_both(mesh, format, rounding):
+    device = mesh.device_type
+    whole, model = made(format, device), made(format, device)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    assert model.w.to_local().shape[0] == (1 if mesh.get_local_rank() < 2 else 0)
+    optimizer, whole_optimizer = (
+        nc.FusedAdam(m.parameters(), lr=1e-2, rounding=rounding) for m in (model, whole)
+    )
+    losses = train(model, optimizer, device)
+    assert losses == train(whole, whole_optimizer, device)
+    assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+    fresh = made(format, device)
+    nn.init.normal_(fresh.w)
+    fully_shard(fresh, mesh=mesh)
+    nn.init.normal_(fresh.few.weight)
+    set_model_state_dict(fresh, get_model_state_dict(model))
+    full = StateDictOptions(full_state_dict=True)
+    for one in (model, fresh):
+        saved = get_model_state_dict(one, options=full)
+        for name, value in get_model_state_dict(whole).items():
+            assert mesh.get_local_rank() > 0 or same(saved[name], value)
+    fresh(torch.ones(4, unit(format), device=device)).sum().backward()
+
+
+class Lone(nn.Module):
+    """One expert, which the first rank has whole."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(1, width, width) * 0.1)
+
+    def forward(self, x):
+        return F.linear(x, self.w[0])
+
+
+def train_in_blocks(mesh, format):
+    """The first gather of a block makes the bytes of all blocks, of which no other has a plan."""
+    device, width = mesh.device_type, unit(format)
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = nn.Sequential(Lone(width), Lone(width)).to(device)
+        models.append(nc.convert(model, format, parameters="*.w", filter=None))
+    whole, model = models
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in models]
+    x = torch.randn(4, width, generator=torch.Generator().manual_seed(0)).to(device)
+    for _ in range(STEPS):
+        losses = [one(x).square().mean() for one in models]
+        assert losses[0] == losses[1]
+        for loss, optimizer in zip(losses, optimizers, strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert_equal_state(model, optimizers[1], whole, optimizers[0], mesh)
+
+
+@pytest.mark.parametrize("spanning", [one for one in GATHERS if nc.format(one).tensor_amax])
+def test_a_weight_that_one_rank_has_whole(spanning, device):
+    ranks.run(2, device, train_in_blocks, spanning)
+
+
+def test_fewer_rows_than_ranks(format, device):
+    rounding = "stochastic" if nc.format(format).tensor_amax else "nearest"
+    ranks.run(WORLD, device, train_both, format, rounding)
+
+
+def read_frozen(mesh, format):
+    """Without a master a rank without rows has the whole weight's scales all the same."""
+    whole, model = (made(format, mesh.device_type, trainable=False) for _ in range(2))
+    fully_shard(model, mesh=mesh)
+    x = torch.randn(4, unit(format), device=mesh.device_type)
+    assert torch.equal(model(x), whole(x))
+
+
+def test_frozen(format, device):
+    ranks.run(WORLD, device, read_frozen, format)
+
+
+def load_frozen(mesh, format, path):
+    """A checkpoint brings a rank what it has rows of: those without have the others' scales."""
+    device = mesh.device_type
+    saved, model = (made(format, device, trainable=False) for _ in range(2))
+    with torch.no_grad():
+        saved.w.copy_(torch.full_like(saved.w, 8.0).to(device))
+    x = torch.randn(4, unit(format), device=device)
+    expected = saved(x)
+    for one in (saved, model):
+        fully_shard(one, mesh=mesh)
+    assert not torch.equal(model(x), expected)
+    checkpoint.save(get_model_state_dict(saved), checkpoint_id=path)
+    state = get_model_state_dict(model)
+    checkpoint.load(state, checkpoint_id=path)
+    set_model_state_dict(model, state)
+    assert torch.equal(model(x), expected)
+    model.eval()
+    assert torch.equal(model(x), expected)
+
+
+def test_a_loaded_frozen_weight(format, device, tmp_path):
+    ranks.run(WORLD, device, load_frozen, format, str(tmp_path))
+
+
+def load_trained(mesh, format, path):
+    """A load writes nothing on ranks without rows, whose flags then differ from the others'."""
+    device, full = mesh.device_type, StateDictOptions(full_state_dict=True)
+    saved, model = made(format, device), made(format, device)
+    with torch.no_grad():
+        for p in saved.parameters():
+            p.copy_(8 * p)
+    x = torch.randn(4, unit(format), device=device)
+    expected, value = saved(x), saved.w.detach().dequantize()
+    for one in (saved, model):
+        fully_shard(one, mesh=mesh)
+    assert not torch.equal(model(x), expected)
+    checkpoint.save(get_model_state_dict(saved), checkpoint_id=path)
+
+    def load():
+        state = get_model_state_dict(model)
+        checkpoint.load(state, checkpoint_id=path)
+
+    load()
+    assert torch.equal(model(x), expected)
+    with torch.no_grad():
+        model.few.bias.zero_()
+    load()
+    nc.to_plain(model, values="dequantized")
+    plain = get_model_state_dict(model, options=full)
+    assert mesh.get_local_rank() > 0 or same(plain["w"], value.cpu())
+
+
+def test_a_loaded_weight(format, device, tmp_path):
+    ranks.run(WORLD, device, load_trained, format, str(tmp_path))
+
+
+def forwards_before_backwards(mesh, format):
+    """A compiled graph saves the scales for its backward, which a later forward lends anew."""
+    model = made(format, mesh.device_type, trainable=False)
+    fully_shard(model, mesh=mesh)
+    run = torch.compile(model, backend="aot_eager")
+    x = torch.randn(4, unit(format), device=mesh.device_type, requires_grad=True)
+    for loss in [run(x).sum() for _ in range(2)]:
+        loss.backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("spanning", [one for one in GATHERS if nc.format(one).tensor_amax])
+def test_two_compiled_forwards(spanning, device):
+    ranks.run(WORLD, device, forwards_before_backwards, spanning)

@@ -1,0 +1,172 @@
+"""FusedAdam as a torch optimizer. Its arithmetic is in conformance/test_adam.py."""
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from mixed_model import give_gradients, model_of, snapshot, unchanged
+from models import DEVICES, assert_quantized, build, loss_of, same
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_step_makes_the_bytes_of_the_new_masters(device, dtype):
+    model = model_of(device, dtype)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    for step in range(3):
+        give_gradients(model, step)
+        optimizer.step()
+    for p in model.parameters():
+        state = optimizer.state[p]
+        assert state["step"] == 3
+        if isinstance(p, nc.QuantizedTensor):
+            assert_quantized(p.detach(), state["master"])
+            assert p.master.data_ptr() == state["master"].data_ptr()
+        elif dtype == torch.bfloat16:
+            assert same(p.detach(), state["master"].bfloat16())
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_dtype_decides_nothing(default):
+    found = []
+    for dtype in (torch.float32, default):
+        model = model_of()
+        give_gradients(model)
+        torch.set_default_dtype(dtype)
+        try:
+            optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+            optimizer.step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(snapshot(model, optimizer))
+    assert all(same(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("adamw", [True, False])
+def test_against_torch(adamw):
+    """100 steps, within the distance that docs/numerics.md states."""
+    values = 0.02 * torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    weights = [nn.Parameter(values.clone()) for _ in range(3)]
+    quantized = nn.Linear(64, 64, bias=False)
+    quantized.weight = weights[0]
+    weights[0] = nc.convert(quantized, "mxfp8_e4m3").weight
+    kind = torch.optim.AdamW if adamw else torch.optim.Adam
+    options = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    optimizers = [
+        nc.FusedAdam([weights[0]], adamw=adamw, **options),
+        nc.FusedAdam([weights[1]], adamw=adamw, **options),
+        kind([weights[2]], **options),
+    ]
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(100):
+        gradient = 0.01 * torch.randn(64, 64, generator=generator)
+        for weight, optimizer in zip(weights, optimizers, strict=True):
+            weight.grad = gradient.clone()
+            optimizer.step()
+    ours, plain, torchs = weights[0].master, weights[1].detach(), weights[2].detach()
+    assert same(ours, plain)
+    movement = (torchs - values).abs().max()
+    assert movement > 0.01
+    ulp = torch.finfo(torch.float32).eps * torchs.abs().max()
+    assert (ours - torchs).abs().max() <= 1e-5 * movement + ulp
+
+
+def test_defaults():
+    group = nc.FusedAdam([nn.Parameter(torch.ones(2))]).param_groups[0]
+    expected = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "adamw": True}
+    expected |= {"rounding": "nearest", "seed": 0, "capturable": False}
+    assert {key: group[key] for key in expected} == expected
+
+
+def test_parameters_without_a_gradient_count_no_step():
+    model = model_of()
+    optimizer = nc.FusedAdam(model.parameters())
+    give_gradients(model)
+    model[1].weight.grad = None
+    frozen = model[1].weight._store.map(torch.clone)
+    optimizer.step()
+    assert [int(optimizer.state[p]["step"]) for p in optimizer.state] == [1] * 5
+    assert model[1].weight not in optimizer.state
+    tensors = model[1].weight._store.tensors
+    assert all(same(a, b) for a, b in zip(tensors, frozen.tensors, strict=True))
+    optimizer.zero_grad()
+    before = snapshot(model, optimizer)
+    optimizer.step()
+    assert unchanged(before, model, optimizer)
+
+
+def test_groups_schedules_and_tensors_as_constants():
+    """A group's constants are read at every step, numbers and tensors alike."""
+    results = []
+    for lr in (0.01, torch.tensor(0.01, dtype=torch.float64)):
+        model = model_of()
+        weights = [p for p in model.parameters() if p.dim() > 1]
+        biases = [p for p in model.parameters() if p.dim() == 1]
+        groups = [{"params": weights, "lr": lr}, {"params": biases, "weight_decay": 0, "lr": 0.1}]
+        optimizer = nc.FusedAdam(groups, adamw=False)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for step in range(3):
+            give_gradients(model, step)
+            optimizer.step()
+            schedule.step()
+        assert float(optimizer.param_groups[0]["lr"]) == 0.01 / 8
+        results.append(snapshot(model, optimizer))
+    assert all(same(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_groups_added_later():
+    model = model_of()
+    optimizer = nc.FusedAdam(model[0].parameters())
+    give_gradients(model)
+    optimizer.step()
+    optimizer.add_param_group({"params": list(model[1:].parameters()), "lr": 1e-2})
+    optimizer.step()
+    steps = [optimizer.state[p]["step"].item() for p in model.parameters()]
+    assert steps == [2, 2, 1, 1, 1, 1]
+
+
+def test_closure_and_hooks():
+    model = build("nvfp4")
+    optimizer = nc.FusedAdam(model.parameters())
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("post"))
+
+    def closure():
+        loss = loss_of(model, 0)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == loss_of(build("nvfp4"), 0).item()
+    assert calls == ["pre", "post"]
+    assert optimizer.state[model.head.weight]["step"] == 1
+
+
+def test_a_backward_through_the_old_value_is_an_error():
+    model = model_of()
+    optimizer = nc.FusedAdam(model.parameters())
+    loss = model(torch.ones(2, 64, requires_grad=True)).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_empty_parameters_count_their_steps():
+    layer = nc.convert(nn.Linear(64, 0), "nvfp4")
+    optimizer = nc.FusedAdam(layer.parameters())
+    layer(torch.ones(3, 64)).sum().backward()
+    optimizer.step()
+    assert [optimizer.state[p]["step"].item() for p in layer.parameters()] == [1, 1]
+    assert layer.weight.amax.tolist() == [0]
+
+
+def test_weights_without_a_master():
+    """Their decoded value is what the optimizer begins with."""
+    weight = nn.Parameter(nc.quantize(torch.randn(64, 64), "nvfp4"))
+    value = weight.dequantize().detach()
+    optimizer = nc.FusedAdam([weight], lr=0.0)
+    weight.grad = torch.ones(64, 64)
+    optimizer.step()
+    assert same(optimizer.state[weight]["master"], value)

@@ -1,0 +1,250 @@
+"""The benchmarks in Python run, in a size at which their figures mean nothing."""
+
+import argparse
+import importlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import narrowcast as nc
+
+BENCH = Path(__file__).parents[3] / "tests" / "bench"
+SIZE = ("--layers", "1", "--width", "256", "--vocabulary", "64")
+
+
+def bench(name, *arguments, json_file=None):
+    """Runs a benchmark on the CPU; its standard output, and its rows as JSON."""
+    command = [sys.executable, str(BENCH / name), "--device", "cpu", *map(str, arguments)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    if json_file:
+        command += ["--json", str(json_file)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = [json.loads(line) for line in json_file.read_text().splitlines()] if json_file else []
+    return result, rows
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Imports one of the benchmarks' modules."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+def test_train_step(tmp_path):
+    ranks = 2
+    counts = ("--seq", 16, "--steps", 2, "--warmup", 1, "--rounds", 2, "--ranks", ranks)
+    chosen = ("--modes", "nc:mxfp8_e4m3+e")
+    result, rows = bench("train_step.py", *SIZE, *counts, *chosen, json_file=tmp_path / "rows")
+    plain, quantized = rows
+    assert (plain["mode"], quantized["mode"]) == ("bf16+e", "nc:mxfp8_e4m3+e")
+    assert plain["shards_gib"] == 0 and plain["of_baseline"] == 1
+    for row in rows:
+        assert row["mode"] in result.stdout and row["ranks"] == ranks
+        assert 0 < row["fastest_ms"] <= row["ms"] <= row["slowest_ms"]
+        assert 0 < row["optimizer_ms"] < row["host_ms"] <= row["slowest_ms"]
+        assert row["tokens_per_s"] == pytest.approx(2 * 16 / row["ms"] * 1e3)
+    assert quantized["of_baseline"] > 0
+    # Both usages, 8.25 bits an element each: as much as 13 matrices of 256 x 256 in a block, and
+    # the padding of scales.
+    unpadded = 2 * 13 * 256 * 256 * 8.25 / 8 / ranks
+    assert 1 <= quantized["shards_gib"] * 2**30 / unpadded < 1.01
+    assert quantized["pre_all_gather_us"] > 0 and quantized["post_all_gather_us"] > 0
+    assert abs(quantized["loss"] - plain["loss"]) < 0.1
+    assert abs(plain["loss"] - math.log(64)) < 1
+    assert result.stderr.count("ms a step") == 4  # two modes, two rounds
+    assert all(row["left_mib"] < 0.1 for row in rows), "a mode's memory has not come back"
+
+
+def test_steps_that_alternate(tmp_path):
+    counts = ("--seq", 16, "--steps", 2, "--warmup", 1, "--rounds", 2, "--ranks", 1)
+    chosen = ("--modes", "nc:mxfp8_e4m3+e", "--alternate")
+    _, rows = bench("train_step.py", *SIZE, *counts, *chosen, json_file=tmp_path / "rows")
+    assert [row["mode"] for row in rows] == ["bf16+e", "nc:mxfp8_e4m3+e"]
+    for row in rows:
+        assert 0 < row["fastest_ms"] <= row["ms"] <= row["slowest_ms"]
+        assert row["of_baseline"] > 0
+
+
+def test_a_mode_that_is_none_is_refused():
+    command = [sys.executable, str(BENCH / "train_step.py"), "--modes", "fp16"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2
+    assert "'fp16' is not a mode" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("modes", "formats", "chosen"),
+    [
+        ("nc:nvfp4", None, ["bf16", "nc:nvfp4"]),
+        ("bf16,nc:nvfp4+e,nc:nvfp4", "", ["bf16", "bf16+e", "nc:nvfp4+e", "nc:nvfp4"]),
+        ("", "mxfp4,nvfp4+e", ["bf16+e", "nc:mxfp4+e", "nc:nvfp4+e"]),
+        ("bf16", "all", ["bf16", *(f"nc:{name}" for name in nc.formats())]),
+    ],
+)
+def test_selection(programs, modes, formats, chosen):
+    assert [str(mode) for mode in programs("modes").selection(modes, formats)] == chosen
+
+
+def test_host_time(tmp_path):
+    few = ("--samples", 3, "--counts", "2,4,8", "--sizes", 64, "--formats", "mxfp8_e4m3")
+    result, rows = bench("host_time.py", *few, json_file=tmp_path / "rows")
+    parts = {part: [row for row in rows if row["part"] == part] for part in ("linear", "step")}
+    assert [row["matmul"] for row in parts["linear"]] == ["dequantized", "scaled"]
+    for row in parts["linear"]:
+        assert min(row[key] for key in ("forward_us", "plain_forward_us", "backward_us")) > 0
+        assert row["forward_ratio"] == row["forward_us"] / row["plain_forward_us"]
+    assert [row["format"] for row in parts["step"]] == ["plain", "mxfp8_e4m3"]
+    for row in parts["step"]:
+        assert len(row["us"]) == 3 and min(row["us"]) > 0
+        at_mean = row["intercept_us"] + row["slope_us"] * statistics.mean(row["counts"])
+        assert at_mean == pytest.approx(statistics.mean(row["us"]))
+    (quantize,) = (row for row in rows if row["part"] == "quantize")
+    assert quantize["us"] > 0
+    assert "FusedAdam.step()" in result.stdout and "nc.quantize" in result.stdout
+
+
+def test_models_dropped(tmp_path):
+    result, rows = bench("models_dropped.py", *SIZE, "--models", 6, json_file=tmp_path / "rows")
+    assert [row["model"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert "left by 4 models" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("kernel", "category"),
+    [
+        ("narrowcast::cuda::tile_kernel<Sequence, DequantizeAction<true>, 8>", "Dequantize<true>"),
+        (
+            "void narrowcast::cuda::tile_kernel<narrowcast::f::cuda::Sequence, "
+            "narrowcast::cuda::CastAction<narrowcast::cuda::Nearest>, 8>(nc_launch)",
+            "Cast<Nearest>",
+        ),
+        ("narrowcast::cuda::(anonymous namespace)::update_kernel(nc_launch)", "update_kernel"),
+        ("void narrowcast::cuda::history_kernel<S<2>, true>(nc_launch)", "history_kernel"),
+    ],
+)
+def test_kernels_are_told_apart(programs, kernel, category):
+    assert programs("probes").own({kernel: 3, "ncclDevKernel_AllGather": 2}) == {category: 3}
+
+
+LEARNING = ("--layers", 1, "--width", 128, "--seq", 32, "--batch", 2, "--held-out", 2)
+
+
+def learning_report(*arguments):
+    command = [sys.executable, str(BENCH / "learning_report.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """The file that learning.py has written, its rows, and the standard error."""
+    file = tmp_path_factory.mktemp("learning") / "rows.jsonl"
+    chosen = ("--modes", "scaled:nvfp4,nc:mxfp8_e4m3", "--steps", 7, "--every", 3)
+    result, rows = bench("learning.py", *LEARNING, *chosen, json_file=file)
+    return file, rows, result.stderr
+
+
+def test_learning(learned):
+    _, rows, progress = learned
+    assert [row["mode"] for row in rows] == ["bf16", "scaled:nvfp4", "nc:mxfp8_e4m3"]
+    assert progress.count("of 7 steps") == 3 * 3
+    weights = 12 * 128**2
+    for row in rows:
+        assert len(row["losses"]) == 7 and [step for step, _ in row["held_out"]] == [3, 6, 7]
+        assert all(0 < loss < 10 for loss in row["losses"])
+        assert all(0 < bits < 10 for _, bits in row["held_out"])
+        assert row["losses"][-1] < row["losses"][0]
+        assert row["seconds"] > 0 and row["tokens_per_s"] > 0
+        assert row["parameters"] == weights + 2 * 256 * 128 + 3 * 2 * 128
+    assert [row["quantized_parameters"] for row in rows] == [0, weights, weights]
+    first = [row["losses"][0] for row in rows]
+    assert max(first) - min(first) < 0.05, "the runs do not begin with the same weights and text"
+    assert len({tuple(row["losses"]) for row in rows}) == 3
+    assert {len(row["text_sha256"]) for row in rows} == {64}
+
+
+def test_learning_report(learned, tmp_path):
+    pytest.importorskip("matplotlib")
+    file, rows, _ = learned
+    result = learning_report(file, "--output", tmp_path / "page")
+    assert result.returncode == 0, result.stderr
+    picture = (tmp_path / "page" / "learning.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    page = (tmp_path / "page" / "learning.md").read_text(encoding="utf-8")
+    plain = rows[0]["held_out"][-1][1]
+    for row in rows:
+        final = row["held_out"][-1][1]
+        above = "-" if row is rows[0] else f"{final - plain:+.4f}"
+        assert f"| {row['mode']} | {final:.4f} | {above} |" in page
+    assert f"{rows[0]['parameters']:,} parameters" in page and rows[0]["text_sha256"] in page
+    assert "python tests/bench/learning.py --device cpu --layers 1" in page
+    assert "--json rows.jsonl\n" in page, "the page names a folder of this machine"
+    assert "python tests/bench/learning_report.py rows.jsonl --output page\n" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"steps": 8}, "{mode}: steps is 8, and 7 of bf16: these runs cannot be compared"),
+        ({}, "{mode} with seed 0 is there twice"),
+    ],
+)
+def test_learning_report_compares_like_with_like(learned, tmp_path, change, sentence):
+    pytest.importorskip("matplotlib")
+    file, rows, _ = learned
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps(rows[1] | change) + "\n")
+    result = learning_report(file, other, "--output", tmp_path)
+    assert result.returncode == 1 and sentence.format(**rows[1]) in result.stderr
+    assert not (tmp_path / "learning.md").exists()
+
+
+def test_learning_report_of_two_seeds(learned, tmp_path):
+    pytest.importorskip("matplotlib")
+    file, rows, _ = learned
+    other = tmp_path / "other.jsonl"
+    higher = [[step, bits + 0.25] for step, bits in rows[0]["held_out"]]
+    other.write_text(json.dumps(rows[0] | {"seed": 1, "held_out": higher}) + "\n")
+    assert learning_report(file, other, "--output", tmp_path).returncode == 0
+    page = (tmp_path / "learning.md").read_text(encoding="utf-8")
+    assert "those of bf16, 2 of them, end up to 0.2500 bits per byte from each other" in page
+    assert f"| bf16, seed 1 | {higher[-1][1]:.4f} | - |" in page
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"), [(0, 0.01), (49, 0.5), (99, 1), (100, 1), (1050, 0.55), (2000, 0.1)]
+)
+def test_learning_rate(programs, step, rate):
+    args = argparse.Namespace(steps=2000, lr=1.0)
+    assert programs("learning").learning_rate(step, args) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
+        ("nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),
+    ],
+)
+def test_a_mode_that_learning_has_not(mode, sentence):
+    command = [sys.executable, str(BENCH / "learning.py"), "--modes", mode]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2 and sentence in result.stderr
+
+
+def test_where_bytes_lie(tmp_path):
+    """The page has what is counted."""
+    drawn = tmp_path / "memory.svg"
+    options = ("--markdown", "--draw", drawn)
+    command = [sys.executable, str(BENCH / "where_bytes_lie.py"), *map(str, options)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stderr
+    page = BENCH.parents[1] / "docs" / "memory.md"
+    assert result.stdout.strip() in page.read_text(encoding="utf-8")
+    assert "<svg" in drawn.read_text(encoding="utf-8")

@@ -1,0 +1,40 @@
+"""The soak: a few rounds, always the same, and faults that it finds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOAK = Path(__file__).parents[2] / "soak" / "soak.py"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(SOAK), "--most-ranks=2", "--seed=2", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_some_rounds():
+    answer = run("--rounds", 3)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "3 rounds" in answer.stdout and "; 0 failures" in answer.stdout
+
+
+@pytest.mark.parametrize("fault", ["unreduced-amax", "draw-not-loaded"])
+def test_faults_are_found(fault):
+    answer = run("--fault", fault, "--rounds", 60, "--failures", 1)
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    assert "FAILED: round " in answer.stdout and " not " in answer.stdout
+
+
+def test_a_hang_is_found():
+    """The message has the stacks of the ranks."""
+    answer = run("--fault", "lost-rank", "--rounds", 60, "--failures", 1, "--patience", 5)
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    assert " hang\nrank 0:" in answer.stdout and "in step" in answer.stdout

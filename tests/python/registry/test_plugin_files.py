@@ -1,0 +1,143 @@
+"""Files of plugins that were damaged, and that others may write: what nc.load takes nothing of."""
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import narrowcast as nc
+from narrowcast.command import folder, toolchain
+
+ROOT = Path(__file__).parents[3]
+BUILD = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
+
+# In a process of its own, which a file that is mapped in spite of its damage could end. The last
+# file is whole: it is found out after it was loaded, and so all before it were not.
+DAMAGE = """
+import os, random, struct, sys
+import narrowcast as nc
+
+path = sys.argv[1]
+whole = open(path, "rb").read()
+start, = struct.unpack_from("<Q", whole, 32)
+size, count = struct.unpack_from("<HH", whole, 54)
+draw = random.Random(1)
+
+def refusal():
+    try:
+        return str(nc.load(path))
+    except nc.PluginError as error:
+        return str(error)
+
+def check(what):
+    reason = refusal()
+    if "is damaged" not in reason:
+        # Said by what reads the file, not by the system's loader or of a table.
+        known = ("is cut short", "is not", "has no note", "for other processors", "has only")
+        assert any(words in reason for words in known), (what, reason)
+    assert "cannot be loaded" not in reason and "table" not in reason, (what, reason)
+
+headers = [*range(64), *range(start, start + size * count)]
+bits = [(byte, bit) for byte in headers for bit in range(8)]
+bits += [(draw.randrange(len(whole)), draw.randrange(8)) for _ in range(3000)]
+with open(path, "r+b", buffering=0) as file:
+    for byte, bit in bits:
+        os.pwrite(file.fileno(), bytes([whole[byte] ^ 1 << bit]), byte)
+        check(("bit", bit, "of byte", byte))
+        os.pwrite(file.fileno(), whole[byte:byte + 1], byte)
+    for length in sorted((draw.randrange(len(whole)) for _ in range(300)), reverse=True):
+        os.ftruncate(file.fileno(), length)
+        check(("length", length))
+    os.pwrite(file.fileno(), whole, 0)
+assert "has already brought" in refusal(), refusal()
+print(len(headers) >= 64 + 56 * 5)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """A copy of a plugin, whose format is loaded."""
+    return Path(shutil.copy(nc.format(nc.formats()[0]).path, tmp_path / "copy.so"))
+
+
+def test_a_flip_of_any_bit_of_the_headers_and_of_others_and_truncations(plugin):
+    answer = subprocess.run(
+        [sys.executable, "-c", DAMAGE, plugin], capture_output=True, text=True, timeout=300
+    )
+    assert (answer.returncode, answer.stdout) == (0, "True\n"), answer.stderr
+
+
+def test_a_stripped_plugin_says_what_may_have_changed_it(plugin):
+    if shutil.which("strip") is None:
+        pytest.skip("needs strip")
+    subprocess.run(["strip", plugin], check=True)
+    with pytest.raises(nc.PluginError, match=r"copy\.so' is cut short .*, or a tool such as strip"):
+        nc.load(plugin)
+
+
+def test_a_world_writable_file_is_refused(plugin):
+    plugin.chmod(0o666)
+    with pytest.raises(nc.PluginError, match=r"written to by every user.*chmod o-w .*copy\.so"):
+        nc.load(plugin)
+    link = plugin.parent / "link.so"
+    link.symlink_to(plugin)
+    with pytest.raises(nc.PluginError, match=r"written to by every user"):
+        nc.load(link)
+    plugin.chmod(0o664)
+    with pytest.raises(nc.PluginError, match="already brought"):
+        nc.load(plugin)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_all_of_a_world_writable_folder_is_refused(plugin, mode):
+    plugin.parent.chmod(mode)
+    with pytest.raises(nc.PluginError, match=r"the folder .* may add a plugin.*chmod o-w"):
+        nc.load(plugin.parent)
+
+
+def test_a_file_of_a_world_writable_folder_is_warned_of(plugin):
+    plugin.parent.chmod(0o777)
+    with (
+        pytest.warns(RuntimeWarning, match=r"the folder .* the plugin copy\.so: chmod") as told,
+        pytest.raises(nc.PluginError, match="already brought"),
+    ):
+        nc.load(plugin)
+    assert told[0].filename == __file__
+    plugin.parent.chmod(0o1777)  # as /tmp: nobody may put another file in its place
+    with warnings.catch_warnings(), pytest.raises(nc.PluginError, match="already brought"):
+        warnings.simplefilter("error")
+        nc.load(plugin)
+
+
+@pytest.fixture
+def no_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_what_a_build_makes_is_not_refused_whatever_the_umask(plugin, tmp_path, no_umask):
+    folder.make(tmp_path / "made", toolchain.build_tool())
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o775
+    seal = BUILD / "runtime/narrowcast_seal"
+    if not seal.exists():
+        pytest.skip(f"needs a build in {BUILD}")
+    plugin.chmod(0o777)  # as linkers make it
+    subprocess.run([seal, plugin], check=True)
+    assert plugin.stat().st_mode & 0o777 == 0o775
+
+
+def test_sealing_twice_changes_nothing_and_what_is_no_plugin_is_refused(plugin, tmp_path):
+    seal = BUILD / "runtime/narrowcast_seal"
+    if not seal.exists():
+        pytest.skip(f"needs a build in {BUILD}")
+    before = plugin.read_bytes()
+    subprocess.run([seal, plugin], check=True)
+    assert plugin.read_bytes() == before
+    answer = subprocess.run([seal, nc._C.__file__], capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert "is not a narrowcast plugin" in answer.stderr
