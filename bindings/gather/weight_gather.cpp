@@ -25,7 +25,7 @@ void bind_gather(py::module_& module) {
       .def_property_readonly("present", &WeightGather::present);
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
-      .def(py::init<GatherWeights, bool>(), py::arg("weights"), py::arg("keeps_parts"))
+      .def(py::init<GatherWeights, bool>(), py::arg("weights"), py::arg("keeps_parts") = false)
       .def("keep_packed", &GatherGroup::keep_packed)
       .def("pack", py::overload_cast<bool>(&GatherGroup::pack), py::arg("backward"))
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
