@@ -10,8 +10,8 @@ from narrowcast.tensor.gathered import GatheredStore
 
 
 def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
-    """The payloads of a shard, and what goes from here to the post-hook. It may run without that.
-    FSDP2 counts the parameters of this function.
+    """The payloads of a shard, and what the post-hook needs, if it is called. FSDP2 counts the
+    parameters of this function.
     """
     sender = self._view.store.sender
     plan = None if sender is None else sender[0]()

@@ -78,7 +78,7 @@ def _to_copy(func, args, kwargs):
     tensor, (device, dtype) = values["self"], _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
-    is_read = isinstance(tensor, Transposed)  # which nobody can write to
+    is_read = isinstance(tensor, Transposed)  # it cannot be written to
     if device == tensor.device and (is_read or _is_autocast(device.type)):
         return alias(tensor, dtype)
     if device == tensor.device:

@@ -88,7 +88,7 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     origin, taken = source._view.placed(target._view.exchanged)
     is_shared = store.master is not None and store.master.is_shared
     if store.master is None or (is_shared and not origin.needs_others):
-        origin.refresh()  # a stale source would bring bytes that nobody could make good
+        origin.refresh()  # bytes of a stale source could not be made anew here
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
     if _lie_apart(store, origin) or _would_change_others(store, region, origin, taken):
         write(store, region, origin.high_precision(taken))
