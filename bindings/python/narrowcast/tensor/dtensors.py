@@ -18,7 +18,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def device_of(parameter: torch.Tensor) -> torch.device:
-    """The device of the local part; where that is on meta, of the mesh, on which ranks can reduce."""
+    """The device of the local part; where that is on meta, of the mesh, where ranks can reduce."""
     device = local_of(parameter).device
     if device.type == "meta" and isinstance(parameter, DTensor):
         return torch.device(parameter.device_mesh.device_type)
