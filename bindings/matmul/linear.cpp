@@ -20,16 +20,14 @@ using torch::autograd::variable_list;
 // what the weight's gradient needs: the input, or of a scaled layer its columnwise bytes alone. A
 // backward makes those gradients that it is for: zero-bubble pipelines ask for the input's first,
 // and for the others later, when the weight's bytes may have been freed.
-struct Linear : torch::autograd::Function<Linear> {
-  static constexpr const char* kScaled = "scaled";
-
+template <bool kScaled>
+struct Linear : torch::autograd::Function<Linear<kScaled>> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const OptionalTensor& bias, LayerOptions options, bool with_gradients) {
     options.keep = with_gradients && weight.requires_grad();
     options.share = options.keep || (with_gradients && input.requires_grad());
     LayerOutput output = layer_forward(input, weight, bias, options);
     ctx->save_for_backward(std::move(output.saved));
-    if (options.scaled) ctx->saved_data[kScaled] = true;
     save_weight(ctx, weight);
     save_bias(ctx, bias);
     return output.value;
@@ -38,14 +36,13 @@ struct Linear : torch::autograd::Function<Linear> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor weight = saved_weight(ctx), &incoming = gradients[0];
-    const bool scaled = ctx->saved_data.count(kScaled) != 0;
     variable_list result(5);
     {
       const at::NoGradGuard once;
-      const bool is_dense = !scaled || incoming.layout() == at::kStrided;
+      const bool is_dense = !kScaled || incoming.layout() == at::kStrided;
       const at::Tensor gradient = is_dense ? incoming : incoming.to_dense();
       const Usages products{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
-      const LayerBackward layer(weight, gradient, scaled, products);
+      const LayerBackward layer(weight, gradient, kScaled, products);
       if (products.rowwise) result[0] = layer.input_gradient();
       if (products.columnwise) result[1] = layer.weight_gradient(saved);
       result[2] = bias_gradient(ctx, gradient);
@@ -54,10 +51,16 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
+at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight,
+                        const OptionalTensor& bias, const LayerOptions& options) {
+  const bool with_gradients = at::GradMode::is_enabled();
+  if (options.scaled) return Linear<true>::apply(input, weight, bias, options, with_gradients);
+  return Linear<false>::apply(input, weight, bias, options, with_gradients);
+}
+
 at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
                                 const OptionalTensor& bias, bool scaled) {
-  return Linear::apply(input, weight, bias, LayerOptions{.scaled = scaled},
-                       at::GradMode::is_enabled());
+  return apply_linear(input, weight, bias, {.scaled = scaled});
 }
 
 // In inference mode, and below autograd.
@@ -91,19 +94,17 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   at::Tensor result;
   {
     const py::gil_scoped_release release;
-    if (buffers == nullptr) {
+    if (buffers == nullptr || !buffers->is_plain) {
       static const auto kOperator =
           typed_operator<decltype(linear_with_gradient)>("narrowcast::linear");
       result = kOperator.call(operand, weight, addend, scaled);
     } else {
       RECORD_FUNCTION("narrowcast::linear", std::vector<c10::IValue>());
-      LayerOptions options{
+      const LayerOptions options{
           .scaled = scaled, .buffers = buffers, .source = &input, .weight_key = weight_key};
-      if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset)) {
-        result = layer_forward(operand, weight, addend, options).value;
-      } else {
-        result = Linear::apply(operand, weight, addend, options, at::GradMode::is_enabled());
-      }
+      const bool below = c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset);
+      result = below ? layer_forward(operand, weight, addend, options).value
+                     : apply_linear(operand, weight, addend, options);
     }
   }
   return py::cast(result);

@@ -4,6 +4,7 @@
 #include <ATen/TracerMode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/StringUtil.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
@@ -80,7 +81,11 @@ int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backw
   const int usage = buffers.product_usage(backward);
   if (usage < 0) {
     const py::gil_scoped_acquire python;
-    py::cast(weight).attr("_store").attr("product_usage")(backward);  // raises
+    const py::object error =
+        py::module_::import("narrowcast.errors")
+            .attr("usage_absent")(py::cast(weight).attr("_store"), kUsageNames[backward ? 1 : 0]);
+    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+    throw py::error_already_set();
   }
   return usage;
 }
@@ -98,9 +103,8 @@ at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
   if (activation.layout() != at::kStrided) return settled(activation.to_dense());
   type_error(py::cast<std::string>(py::cast(weight).attr("describe")()),
              ": scaled products cast the memory of an input or gradient, and a ",
-             py::cast<std::string>(py::type::of(object).attr("__name__")), " of shape ",
-             py::cast<std::string>(py::str(py::tuple(object.attr("shape")))), " on ",
-             activation.device().str(),
+             py::cast<std::string>(py::type::of(object).attr("__name__")), " of shape (",
+             c10::Join(", ", activation.sym_sizes()), ") on ", activation.device().str(),
              " has none that they know. Give the layer a plain tensor on the weight's device, or "
              "convert with matmul=\"dequantized\"");
 }

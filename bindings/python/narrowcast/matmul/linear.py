@@ -26,14 +26,14 @@ def linear(func, args, kwargs):
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
     view = weight._view
-    store = view.store
-    is_scaled = store.label.matmul == "scaled"
+    is_scaled = view.store.label.matmul == "scaled"
     if isinstance(weight, Transposed) or in_transform():
         return _by_operators(input, weight, bias, is_scaled)
-    if _C.is_watched() or not store.bytes.is_plain:
+    if _C.is_watched():
         result = _C.linear(input, weight, bias, is_scaled)
     else:
-        result = _C.linear(input, weight, bias, is_scaled, view.operand(), _key_of(view))
+        key = _key_of(view) if is_scaled else 0
+        result = _C.linear(input, weight, bias, is_scaled, view.operand(), key)
     return _other_product(input, weight, bias) if result is None else result
 
 

@@ -10,7 +10,7 @@ import torch
 
 from narrowcast import registry
 from narrowcast.registry import SCALES, USAGES, buffers_of
-from narrowcast.tensor import QuantizedTensor, casting
+from narrowcast.tensor import QuantizedTensor, casting, compiling
 
 ops = torch.ops.narrowcast
 
@@ -30,6 +30,9 @@ def weight_value(
         return ops.dequantize(*decoding, weight.shape, weight.stride(), view.first)
     value = ops.dequantize(*decoding)
     return value if value.shape == weight.shape else value.reshape(weight.shape)
+
+
+compiling.leave_alone(weight_value)  # which C++ calls
 
 
 # ---- shapes ----
