@@ -12,7 +12,7 @@ from narrowcast.conversion.replaced import parameter_like
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
-from narrowcast.operators import flops
+from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers, written
 from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
@@ -96,7 +96,7 @@ def convert(
     _check_all(weights, format, partners)
     fits.foresee(weights, format, mesh)
     _convert(weights, format, options)
-    flops.register()
+    operators.register_flops()
     state_dicts.attach(model)
     _watch(model, weights, format)
     unconverted.warn_of(left)

@@ -19,7 +19,7 @@
        v
     gathered     GatheredStore: the whole     the same               no master; `bytes` are of the
        |                                                             pass (forward, backward)
-       |  operators/linear.py. Launches a decode and a product, or a cast of the input and a product
+       |  matmul/linear.py. Launches a decode and a product, or a cast of the input and a product
        v
     output ... loss ... backward: send and receive again (columnwise bytes, or the same as before),
        |                two products
