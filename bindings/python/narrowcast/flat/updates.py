@@ -21,7 +21,7 @@ from narrowcast.registry import Format
 from narrowcast.tensor.store import Store
 
 if TYPE_CHECKING:
-    from narrowcast.optimizer.entry import Entry
+    from narrowcast.optimizer.parameters import Entry
 
 # Verdicts. The bits of -1.0: a launch leaves its shard alone.
 _CAST, _LEAVE = 0, struct.unpack("<i", struct.pack("<f", -1.0))[0]

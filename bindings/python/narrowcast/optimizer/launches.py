@@ -8,12 +8,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
 from narrowcast.flat.updates import Updates, place_in
-from narrowcast.optimizer import gradients
-from narrowcast.optimizer.entry import Entry
+from narrowcast.fsdp import torch_names
+from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -48,7 +49,7 @@ class Tables:
         self._masters = masters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
-        self._distributed = gradients.of_other_ways(every)
+        self._redistributed = _redistributed(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
@@ -144,7 +145,7 @@ class Tables:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        gradients.put_in_place(self._distributed)
+        _redistribute_gradients(self._redistributed)
         tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
         return all(updates.is_current() for updates in self._updates) and all(
             table.prepare(options, grad_scale) for table in tables
@@ -207,3 +208,26 @@ def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:
             f"{entry.name}: state master has shape {tuple(given.shape)} on {given.device}, the "
             f"parameter {tuple(local.shape)} on {local.device}"
         )
+
+
+def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Those whose gradients may lie over the ranks in other ways than they do: tensor parallelism
+    may leave each rank with a summand, or the whole. fully_shard's lie as its shards, but where
+    ranks have the whole.
+    """
+    distributed = [one for one in parameters if isinstance(one, DTensor)]
+    managed = torch_names.all_managed() if distributed else {}
+    return [one for one in distributed if one not in managed or _is_whole_on_ranks(one)]
+
+
+def _is_whole_on_ranks(parameter: DTensor) -> bool:
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return any(one.is_replicate() and mesh.size(at) > 1 for at, one in enumerate(placements))
+
+
+def _redistribute_gradients(parameters: list[torch.Tensor]) -> None:
+    """Makes gradients lie as their parameters do; collective if they are summands."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+            parameter.grad = gradient.redistribute(placements=parameter.placements)
