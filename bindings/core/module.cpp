@@ -23,5 +23,5 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_traced();
   narrowcast::bind_scaled_linear(module);
   narrowcast::bind_optimizer(module);
-  narrowcast::bind_roster(module);
+  narrowcast::bind_param_groups_snapshot(module);
 }

@@ -26,6 +26,6 @@ void bind_scaled_product();
 void bind_traced();
 void bind_scaled_linear(py::module_& module);
 void bind_optimizer(py::module_& module);
-void bind_roster(py::module_& module);
+void bind_param_groups_snapshot(py::module_& module);
 
 }  // namespace narrowcast

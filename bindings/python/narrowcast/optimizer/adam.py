@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from narrowcast import _C, ranks
-from narrowcast.flat.updates import Updates
+from narrowcast.flat.fusing import Updates
 from narrowcast.optimizer import loading, options, parameters, step_context
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.launches import Tables
@@ -57,7 +57,7 @@ class FusedAdam(torch.optim.Optimizer):
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
     and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
     put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
-    What is written to a parameter is what the next step goes on with; but a write into
+    The next step begins with what was written to a parameter since the last; but a write into
     `parameter.data` of a bfloat16 or float16 one is not seen.
     """
 
@@ -161,7 +161,7 @@ class FusedAdam(torch.optim.Optimizer):
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction, when a parameter has its first gradient, when
         memory has moved (a parameter put on another device, a shard that FSDP2 has padded again),
-        and when somebody has changed groups or state.
+        and when groups or state were changed by hand.
         """
         self._snapshot = None
         self.make_state(states.has_gradient)
@@ -179,9 +179,9 @@ class FusedAdam(torch.optim.Optimizer):
         return self._snapshot is not None and self._snapshot.is_of(self.state, self.param_groups)
 
     def _forget(self) -> None:
-        """What a step remembers: tables, which may be out of date, and whom they are of, if they
-        are not; the masters that the state had; whether all ranks are known to have alike what
-        they must. A step is taken by one thread at a time.
+        """What steps keep: the tables, and a snapshot of the groups and the state that they were
+        made from (None: make them anew); the masters that the state had; whether ranks were
+        compared. A step is taken by one thread at a time.
         """
         self._table_seeds = self._snapshot = None
         self.masters: dict[torch.Tensor, torch.Tensor] = {}
@@ -216,7 +216,7 @@ class FusedAdam(torch.optim.Optimizer):
         self._snapshot, self._made_for_dcp = None, False
 
     def __getstate__(self):
-        states.follow_masters(self)  # the copy knows of no write before it
+        states.follow_masters(self)  # the copy sees no write before it
         return {**super().__getstate__(), "state_dtype": self.state_dtype}
 
     def __setstate__(self, state):

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
-from narrowcast.flat.updates import Updates, place_in
+from narrowcast.flat.fusing import Updates, place_in
 from narrowcast.fsdp import torch_names
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
@@ -45,7 +45,6 @@ class Tables:
         fused: list[Updates],
     ):
         self._tables: dict[Key, _C.AdamTable] = {}
-        self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
@@ -73,7 +72,7 @@ class Tables:
         store = local._store
         if entry.state:
             store.keep_master()
-            self._settle_master(entry, local)
+            self._unify_master(entry, local)
             if store.bytes.history is not None:
                 entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
@@ -89,7 +88,7 @@ class Tables:
         shared = group if store.format.tensor_amax else None
         self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
 
-    def _settle_master(self, entry: Entry, local: QuantizedTensor) -> None:
+    def _unify_master(self, entry: Entry, local: QuantizedTensor) -> None:
         """The state's master and the weight's are one tensor. Where they differ, either FSDP2 has
         copied the shard, or the user has put another tensor into the state, whose value it then is.
         """
@@ -117,10 +116,8 @@ class Tables:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
             self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
-            self._entries[key] = []
         parameter, state, name, group, _ = entry
         self._tables[key].add(parameter, name, group, state, *draw)
-        self._entries[key].append(entry)
 
     def _lay_out(self) -> list[_C.AdamPart]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
@@ -153,8 +150,8 @@ class Tables:
 
     def begin(self) -> Callable[[], None]:
         """Of the step that was prepared, what changes no master: makes stale bytes whose history
-        the update goes on with (all others it makes itself). Returns what takes the step, a
-        function of C's: see bindings/optimizer/step.cpp.
+        the update continues (all others it makes itself). Returns the step as a call of C
+        (bindings/optimizer/step.cpp).
         """
         stale.cast(self._own)
         self._empty_shards.update()
@@ -190,7 +187,7 @@ class OwnStores:
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:
-    """RuntimeError if shards have taken the place of a weight: its gradient would never come."""
+    """RuntimeError if shards have taken the place of a weight: it would get no gradient."""
     if local._store.is_cut:
         raise RuntimeError(
             f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam was "

@@ -1,4 +1,4 @@
-"""The parameters of an optimizer, groups one after another, each as its tables know it."""
+"""The parameters of an optimizer, groups one after another, each with what its table needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from narrowcast import ranks
-from narrowcast.flat.updates import place_in
+from narrowcast.flat.fusing import place_in
 from narrowcast.optimizer import options
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
@@ -93,7 +93,7 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
             found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
     for one in optimizer.fused:
         own = [of_shards.get(id(parameter)) for parameter in one.parameters]
-        every = ranks.of_all(own, one.group, one.device)
+        every = ranks.gather_objects(own, one.group, one.device)
         for place, lines in enumerate(zip(own, *every, strict=True)):
             line = next(filter(None, lines), "no owner")
             found.append((one.group, one.device, f"weight {place} of a list, with {line}"))

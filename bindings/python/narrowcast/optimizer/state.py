@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from narrowcast import _C
 from narrowcast.optimizer import parameters
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
@@ -132,7 +133,7 @@ class LowPrecisionParameters:
 
     def __init__(self):
         self._entries: list[Entry] = []
-        self._versions: list[int] = []
+        self._writes = _C.WriteCounts([])
         self._masters: dict[torch.Tensor, tuple[int, int]] = {}
 
     def watch(self, entries: list[Entry]) -> None:
@@ -140,16 +141,19 @@ class LowPrecisionParameters:
         for entry in entries:
             self._move_to_weight(entry.parameter, entry.state)
         self._entries = [one for one in entries if _has_own_master(one.parameter, one.state)]
+        # A DTensor counts the writes to it, and its local part those to that.
+        every = [one.parameter for one in self._entries]
+        self._writes = _C.WriteCounts([*every, *map(dtensors.local_of, every)])
         self._sync_all()
 
     def sync_written(self) -> None:
         """Before a step: masters take over what has been written since the last one."""
-        if self._count_writes() != self._versions:
+        if not self._writes.are_same:
             self._sync_all()
 
     def note_writes(self) -> None:
         """What was written until now is in the masters: after a step, which writes too."""
-        self._versions = self._count_writes()
+        self._writes.take()
 
     def note_master(self, parameter: torch.Tensor, state: dict) -> None:
         """The master, as it is now, was made of the parameter, or the parameter of it."""
@@ -187,11 +191,6 @@ class LowPrecisionParameters:
             self.sync_master(entry.parameter, entry.state)
             self.note_master(entry.parameter, entry.state)
         self.note_writes()
-
-    def _count_writes(self) -> list[int]:
-        """A DTensor counts the writes to it, and its local part those to that."""
-        every = (one.parameter for one in self._entries)
-        return [one._version + dtensors.local_of(one)._version for one in every]
 
 
 def _has_own_master(parameter: torch.Tensor, state: dict) -> bool:

@@ -75,7 +75,7 @@ def is_skipped(optimizer: FusedAdam) -> bool:
 def is_dcp_state_init() -> bool:
     """Whether torch.distributed.checkpoint makes state by the present step: it sets gradients of
     zeros and a learning rate of 0, and calls step(), which would be counted, rounded and remembered
-    in histories like any other. By the stack, for there is nothing else to know it by: a schedule
+    in histories like any other. By the stack, for nothing else tells it apart: a schedule
     may begin at 0, and a rank may have gradients of zeros alone.
     """
     dcp = sys.modules.get("torch.distributed.checkpoint.state_dict")  # slow to import

@@ -116,7 +116,7 @@ class _Value(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
-        # Not the master itself, which nobody expects to write to.
+        # Not the master itself: a write to a full tensor changes no parameter.
         return value_of(weight).to(weight.dtype, copy=True)
 
     @staticmethod

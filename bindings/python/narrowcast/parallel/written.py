@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat import empty_shards, stale
+from narrowcast.flat import stale
 from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 
@@ -45,7 +45,7 @@ def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
 
 
 class _Model:
-    """A model as a module of it knows it; in a copy of the model, that copy."""
+    """A reference from a module to its model; in a copy of the model, to that copy."""
 
     def __init__(self, model: nn.Module | None):
         self.get = (lambda: None) if model is None else weakref.ref(model)
@@ -68,8 +68,8 @@ class Part(NamedTuple):
 
     @property
     def local(self) -> tuple[DTensor, QuantizedTensor] | None:
-        """The parameter and this rank's part, unless that is fully_shard's affair, or the module is
-        no more.
+        """The parameter and this rank's part, unless fully_shard gathers it, or the module is
+        gone.
         """
         parameter = getattr(self.module(), self.name, None)
         local = dtensors.local_of(parameter)
@@ -80,12 +80,14 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Some of them, as a hook before a forward: makes the bytes of those that were written to."""
+    """Some of them, as a hook before a forward: makes the bytes of those that were written to. No
+    rank's part is empty, so each rank sees what was written; a forward after no write costs a look
+    at counts.
+    """
 
     def __init__(self, places: list[tuple[nn.Module, str, int]]):
         self._parts = [Part(weakref.ref(module), *rest) for module, *rest in places]
         self._watch: _C.Watch | None = None
-        self._empty_shards = empty_shards.EmptyShards([])
 
     def add(self, part: Part) -> None:
         """In the place of an older one of the parameter."""
@@ -95,12 +97,10 @@ class _Parts:
     def make_bytes(self) -> None:
         if self._watch is None or not self._watch.is_quiet or debugging.is_on:
             found = [both for part in self._parts if (both := part.local) is not None]
-            self._watch = _C.Watch([local._store for _, local in found])
-            weights = [(parameter, local._store) for parameter, local in found]
-            debugging.compare("the weights of a forward", lambda: _facts(weights))
-            stale.cast(empty_shards.others(weights))
-            self._empty_shards = empty_shards.EmptyShards(weights)
-        self._empty_shards.update()
+            stores = [(local._store, dtensors.shard_group(one)) for one, local in found]
+            self._watch = _C.Watch([store for store, _ in stores])
+            debugging.compare("the weights of a forward", lambda: _facts(found))
+            stale.cast(stores)
 
     def __deepcopy__(self, memo):
         return type(self)(copy.deepcopy(self._places, memo))
@@ -114,12 +114,11 @@ class _Parts:
         return [place for place in every if place[0] is not None]
 
 
-def _facts(weights: list) -> list:
+def _facts(found: list[tuple[DTensor, QuantizedTensor]]) -> list:
     """What the debug mode compares before a forward: which parts were written to."""
     return [
-        dtensors.fact(parameter, store.describe() + ", written to" * store.is_stale)
-        for parameter, store in weights
-        if not empty_shards.asks(parameter, store)
+        dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)
+        for one, local in found
     ]
 
 
