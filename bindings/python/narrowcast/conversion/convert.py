@@ -218,7 +218,7 @@ def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.F
     for _, weight, places in weights:
         if isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None:
             module, name = places[0]
-            written.watch(module, name, getattr(module, name))
+            written.watch(module, getattr(module, name))
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:

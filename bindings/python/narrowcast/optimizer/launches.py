@@ -214,10 +214,10 @@ def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     """
     distributed = [one for one in parameters if isinstance(one, DTensor)]
     managed = torch_names.all_managed() if distributed else {}
-    return [one for one in distributed if one not in managed or _is_whole_on_ranks(one)]
+    return [one for one in distributed if one not in managed or _is_replicated(one)]
 
 
-def _is_whole_on_ranks(parameter: DTensor) -> bool:
+def _is_replicated(parameter: DTensor) -> bool:
     mesh, placements = parameter.device_mesh, parameter.placements
     return any(one.is_replicate() and mesh.size(at) > 1 for at, one in enumerate(placements))
 

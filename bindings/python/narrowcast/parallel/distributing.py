@@ -106,7 +106,7 @@ def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> 
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
-    written.watch(module, name, parameter)
+    written.watch(module, parameter)
 
 
 class _Value(torch.autograd.Function):
