@@ -7,23 +7,30 @@
 
 namespace narrowcast {
 
+void WriteCounts::add(const at::Tensor& tensor) {
+  if (tensor.is_inference()) return;
+  const c10::VariableVersion& count = tensor.unsafeGetTensorImpl()->version_counter();
+  counts_.emplace_back(count, count.current_version());
+}
+
+bool WriteCounts::are_same() const {
+  return std::ranges::all_of(
+      counts_, [](const auto& one) { return one.first.current_version() == one.second; });
+}
+
+void WriteCounts::take() {
+  for (auto& [count, value] : counts_) value = count.current_version();
+}
+
 Watch::Watch(const py::list& stores) : changes_(changes) {
   static PyObject* const kMaster = PyUnicode_InternFromString("master");
   for (const py::handle store : stores) {
     const py::object master = attribute(store, kMaster);
-    if (master.is_none()) continue;
-    const at::Tensor& value = value_of(master);
-    if (value.is_inference()) continue;  // torch does not count its writes
-    const c10::VariableVersion& written = value.unsafeGetTensorImpl()->version_counter();
-    written_.emplace_back(written, written.current_version());
+    if (!master.is_none()) written_.add(value_of(master));
   }
 }
 
-bool Watch::is_quiet() const {
-  return changes_ == changes && std::ranges::all_of(written_, [](const auto& one) {
-           return one.first.current_version() == one.second;
-         });
-}
+bool Watch::is_quiet() const { return changes_ == changes && written_.are_same(); }
 
 namespace {
 
@@ -45,6 +52,17 @@ void bind_changes(py::module_& module) {
       "changes", [] { return changes; }, "How many have been noted.");
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
              "From now on torch counts a write to either as one to both.");
+  py::class_<WriteCounts>(module, "WriteCounts",
+                          "torch's counts of the writes to tensors, as they are now.")
+      .def(py::init([](const std::vector<at::Tensor>& tensors) {
+             WriteCounts counts;
+             for (const at::Tensor& tensor : tensors) counts.add(tensor);
+             return counts;
+           }),
+           py::arg("tensors"))
+      .def_property_readonly("are_same", &WriteCounts::are_same,
+                             "Whether nothing has been written since they were taken.")
+      .def("take", &WriteCounts::take, "Takes them anew.");
   py::class_<Watch, std::shared_ptr<Watch>>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const py::list&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

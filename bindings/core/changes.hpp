@@ -1,7 +1,7 @@
 // What makes something wrong that has been found out about shards.
 #pragma once
 
-#include <c10/core/TensorImpl.h>
+#include <ATen/core/Tensor.h>
 #include <pybind11/pytypes.h>
 
 #include <cstdint>
@@ -31,7 +31,19 @@ inline void note_write() {
   write_observers.clear();
 }
 
-// Whether shards are as they were when somebody looked at all of them. Before a gather that is
+// torch's counts of the writes to some tensors, as they were when they were taken.
+class WriteCounts {
+ public:
+  void add(const at::Tensor& tensor);  // torch counts nothing of tensors of inference mode
+  // Whether nothing has been written since.
+  bool are_same() const;
+  void take();
+
+ private:
+  std::vector<std::pair<c10::VariableVersion, uint32_t>> counts_;
+};
+
+// Whether shards are as they were when all of them were looked at. Before a gather that is
 // asked of each weight of a group, and once a forward of all of a model, whose objects lie
 // scattered in memory: to look at them again takes longer than all else that the host does there.
 // It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
@@ -44,7 +56,7 @@ class Watch {
 
  private:
   int64_t changes_;
-  std::vector<std::pair<c10::VariableVersion, uint32_t>> written_;
+  WriteCounts written_;
 };
 
 }  // namespace narrowcast

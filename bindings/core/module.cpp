@@ -22,5 +22,5 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_scaled_mm();
   narrowcast::bind_layer(module);
   narrowcast::bind_optimizer(module);
-  narrowcast::bind_roster(module);
+  narrowcast::bind_param_groups_snapshot(module);
 }

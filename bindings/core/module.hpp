@@ -25,6 +25,6 @@ void bind_tensor_cores(py::module_& module);
 void bind_scaled_mm();
 void bind_layer(py::module_& module);
 void bind_optimizer(py::module_& module);
-void bind_roster(py::module_& module);
+void bind_param_groups_snapshot(py::module_& module);
 
 }  // namespace narrowcast

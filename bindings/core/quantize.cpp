@@ -11,7 +11,7 @@ namespace {
 
 // Matrices of one format on one device, each with the value that its bytes come from. They may be
 // cast again and again: the table stays, unless a tensor's memory is elsewhere by then. To find
-// that out is a fraction of making the table, of matrices that nobody has looked at for a step.
+// that out is a fraction of making the table, of matrices that were not read for a step.
 class CastList {
  public:
   CastList(std::vector<std::shared_ptr<Buffers>> matrices, std::vector<at::Tensor> values)
@@ -34,12 +34,12 @@ class CastList {
   }
 
   void cast(const OptionalTensor& amaxes, bool source_bf16,
-            const std::optional<std::vector<RandomKey>>& draws, const OptionalTensor& verdict) {
+            const std::optional<std::vector<RandomKey>>& draws, const OptionalTensor& skip) {
     nc_launch options{};
     options.source_bf16 = source_bf16;
     options.stochastic = draws.has_value();
     if (amaxes) options.amax = one_each(*amaxes, "the tensor of amaxes");
-    if (verdict) options.verdict = one_each(*verdict, "the verdict");
+    if (skip) options.verdict = one_each(*skip, "which to skip");
     const nc_function start_history = table_.machine().start_history;
     if (start_history != nullptr) {
       for (const auto& matrix : matrices_) {
@@ -156,10 +156,10 @@ void bind_quantize(py::module_& module) {
            "The largest magnitude of each value, float32 [matrices]; None where no scale spans the "
            "tensor. into: where to, of what is there and those the larger.")
       .def("cast", &CastList::cast, py::arg("amaxes"), py::arg("source_bf16") = false,
-           py::arg("draws") = py::none(), py::arg("verdict") = py::none(),
+           py::arg("draws") = py::none(), py::arg("skip") = py::none(),
            "Makes the bytes of each matrix from its value. amaxes: float32 [matrices], of the "
            "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
-           "draws: (seed, step, first) of each for stochastic rounding. verdict: float32 "
+           "draws: (seed, step, first) of each for stochastic rounding. skip: float32 "
            "[matrices]; where it is negative, the matrix stays as it is.");
   module.def("derive_columnwise", &derive_columnwise, py::arg("matrices"),
              "Writes the columnwise buffers of matrices of one format on one device from the "

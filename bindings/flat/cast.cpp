@@ -24,14 +24,14 @@ class FlatCast {
               options(amaxes, exchange, source_bf16, draws.has_value()));
   }
 
-  // What waits for the reduction. `verdicts`: float32, one a shard, or none; a negative one has it
-  // left as it is.
+  // What waits for the reduction. `skips`: float32, one a shard, or none; where it is negative, the
+  // shard is left as it is.
   void finish(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
-              bool stochastic, const OptionalTensor& verdicts) {
+              bool stochastic, const OptionalTensor& skips) {
     nc_launch launch = options(amaxes, exchange, source_bf16, stochastic);
-    if (verdicts)
+    if (skips)
       launch.verdict =
-          checked_floats(*verdicts, shards_->size(), shards_->device(), "the verdicts");
+          checked_floats(*skips, shards_->size(), shards_->device(), "which shards to skip");
     note_write();
     const nc_function record = machine().record_amax;
     if (record != nullptr) all_.run(record, "recording the amax", launch);
@@ -95,10 +95,10 @@ void bind_flat_cast(py::module_& module) {
            "[matrices], where a scale spans the tensor, else None, and exchange, float32. values: "
            "of each shard, None of an empty one. draws: as in CastList.cast.")
       .def("finish", &FlatCast::finish, py::arg("amaxes"), py::arg("exchange"),
-           py::arg("source_bf16"), py::arg("stochastic"), py::arg("verdicts") = py::none(),
+           py::arg("source_bf16"), py::arg("stochastic"), py::arg("skips") = py::none(),
            "Makes the bytes of the shards from the reduced amaxes and slots, of the values that "
-           "were collected last. verdicts: float32 [matrices] or None; a negative one leaves the "
-           "bytes of its shard as they are.");
+           "were collected last. skips: float32 [matrices] or None; where negative, the bytes "
+           "of the shard stay as they are.");
 }
 
 }  // namespace narrowcast

@@ -38,7 +38,7 @@ nc_seams seen_from(int64_t first_row, int64_t columns, nc_seams seams) {
   return seams;
 }
 
-at::Tensor silence(const std::vector<Cuts>& of_matrices) {
+at::Tensor identity_over(const std::vector<Cuts>& of_matrices) {
   std::vector<at::Tensor> parts;
   for (const Cuts& cuts : of_matrices) {
     parts.push_back(at::full({cuts.amaxes()}, 0, at::kInt));
@@ -81,10 +81,10 @@ FlatShards::FlatShards(std::vector<std::shared_ptr<Buffers>> matrices, std::vect
   seams_in_memory_ = static_cast<const nc_seams*>(seams_copy_.const_data_ptr());
 }
 
-at::Tensor FlatShards::initial() const { return silence(cuts_); }
+at::Tensor FlatShards::identity() const { return identity_over(cuts_); }
 
-at::Tensor FlatShards::initial_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
-                                  const std::vector<std::vector<int64_t>>& cuts) const {
+at::Tensor FlatShards::identity_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
+                                   const std::vector<std::vector<int64_t>>& cuts) const {
   if (shapes.size() != matrices_.size() || cuts.size() != matrices_.size())
     value_error("shards of ", matrices_.size(), " matrices need as many shapes and cuts");
   std::vector<Cuts> others;
@@ -93,7 +93,7 @@ at::Tensor FlatShards::initial_of(const std::vector<std::pair<int64_t, int64_t>>
     others.emplace_back(matrices_[i]->facts(), Extent{rows, columns},
                         writes_columnwise(*matrices_[i]), cuts[i], /*first_slot=*/0);
   }
-  return silence(others);
+  return identity_over(others);
 }
 
 nc_tensor FlatShards::entry(size_t i) const {
@@ -138,10 +138,10 @@ void bind_flat_shards(py::module_& module) {
                     const std::vector<RowsOfWhole>&>(),
            py::arg("matrices"), py::arg("begins"), py::arg("ends"), py::arg("cuts"),
            py::arg("first_slot"), py::arg("places") = std::vector<RowsOfWhole>())
-      .def("initial", &FlatShards::initial,
+      .def("identity", &FlatShards::identity,
            "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of blocks "
            "and values of elements that a cut divides.")
-      .def("initial_of", &FlatShards::initial_of, py::arg("shapes"), py::arg("cuts"),
+      .def("identity_of", &FlatShards::identity_of, py::arg("shapes"), py::arg("cuts"),
            "Those that matrices of other rows and columns would have: shapes[i] and cuts[i] are of "
            "a whole one.")
       .def("are_of", &FlatShards::are_of, py::arg("matrices"),

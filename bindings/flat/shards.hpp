@@ -36,14 +36,14 @@ class FlatShards {
   int64_t begin(size_t i) const { return begins_[i]; }
   int64_t elements(size_t i) const { return ends_[i] - begins_[i]; }
 
-  // The slots before anybody has collected, int32 on the CPU; and those that whole matrices of
-  // other sizes would have, whose shards begin at `cuts`.
-  at::Tensor initial() const;
-  at::Tensor initial_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
-                        const std::vector<std::vector<int64_t>>& cuts) const;
+  // What the slots begin with, int32 on the CPU: the identity of the reduction; and of
+  // whole matrices of other sizes, whose shards begin at `cuts`.
+  at::Tensor identity() const;
+  at::Tensor identity_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
+                         const std::vector<std::vector<int64_t>>& cuts) const;
 
   // A shard's row in the table of a launch, without values. Where columnwise follows from rowwise
-  // it is not written, but derived when the shards of all have come.
+  // it is not written, but derived when all shards have been gathered.
   nc_tensor entry(size_t i) const;
 
   // Its ends that wait for other owners: for amaxes of divided blocks, or, where a cast waits for

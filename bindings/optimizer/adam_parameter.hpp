@@ -43,7 +43,7 @@ class AdamParameter {
 
   // Makes it the master of a flat shard of so many elements, whose row this is, without values. An
   // empty tensor is in the place of what is no parameter: it has no gradient.
-  void own(const nc_tensor& shard, int64_t elements) {
+  void become_flat_shard(const nc_tensor& shard, int64_t elements) {
     const int64_t begin = shard.before;
     if (elements_ != elements && elements_ != 0)
       value_error(name_, " has ", elements_, " elements, and the flat shard that it is the master ",
@@ -64,14 +64,14 @@ class AdamParameter {
   // Its row in the table of a launch.
   const nc_tensor& entry() const { return entry_; }
 
-  // The number of the step that comes.
+  // The number of the next step.
   int64_t next_step() const { return dormant_ ? 1 : static_cast<int64_t>(*step_) + 1; }
 
   // Whether it has got a gradient and has no state: the caller makes that, and another row.
-  bool awakes() const { return dormant_ && gradient_.defined(); }
+  bool needs_state() const { return dormant_ && gradient_.defined(); }
 
   // The tensors whose memory is in its row, for the table that it is a row of.
-  std::vector<PlacedTensor> hand_over_tensors() { return std::move(remembered_); }
+  std::vector<PlacedTensor> release_tensors() { return std::move(remembered_); }
 
   // Its local tensor, as Python holds it.
   py::object local() const { return sharded_ ? local_of(parameter_) : parameter_; }

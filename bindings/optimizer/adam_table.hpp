@@ -17,10 +17,10 @@ class AdamTable {
   // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
   AdamTable(const Plugin* plugin, at::Device device, bool stochastic);
   // Masters of flat shards, in their order, empty ones too. `exchange`: float32, of what owners
-  // share; `verdicts`: float32, one a shard: after the reduction negative where no owner had a
-  // gradient.
+  // share; `skips`: float32, one a shard: after the reduction negative where no owner had a
+  // gradient, and then the shard is left as it is.
   AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
-            OptionalTensor verdicts);
+            OptionalTensor skips);
 
   // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
   // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
@@ -31,9 +31,9 @@ class AdamTable {
     parameters_.emplace_back(parameter, name, state, table_.device(), delayed, seed, first);
     if (shards_) {
       const size_t place = parameters_.size() - 1;
-      parameters_.back().own(shards_->entry(place), shards_->elements(place));
+      parameters_.back().become_flat_shard(shards_->entry(place), shards_->elements(place));
     }
-    std::ranges::move(parameters_.back().hand_over_tensors(), std::back_inserter(tensors_));
+    std::ranges::move(parameters_.back().release_tensors(), std::back_inserter(tensors_));
     groups_.push_back(group);
     steps_.emplace_back();
   }
@@ -59,7 +59,7 @@ class AdamTable {
       }
       steps_[i] = made;
       parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
-      if (parameter.awakes()) return false;
+      if (parameter.needs_state()) return false;
     }
     return true;
   }
@@ -78,9 +78,9 @@ class AdamTable {
   // the cast of what owners share.
   void finish(const OptionalTensor& amax) {
     if (machine().record_amax != nullptr)
-      launch(machine().record_amax, "recording the amax", amax, verdicts_);
+      launch(machine().record_amax, "recording the amax", amax, skips_);
     if (machine().update == nullptr) {
-      launch(machine().cast, "the cast", amax, verdicts_);
+      launch(machine().cast, "the cast", amax, skips_);
     } else if (ends_.size() > 0) {
       cast_ends();
     }
@@ -127,18 +127,18 @@ class AdamTable {
   }
 
   void launch(nc_function function, const char* what, const OptionalTensor& amax,
-              const OptionalTensor& verdicts = {}) const {
+              const OptionalTensor& skips = {}) const {
     nc_launch options = make_launch();
     options.steps = step_table_.rows();
     options.amax = amax ? checked_floats(*amax, size(), table_.device(), "the tensor of amaxes")
                         : step_table_.amaxes();
-    if (verdicts)
-      options.verdict = checked_floats(*verdicts, size(), table_.device(), "the verdicts");
+    if (skips)
+      options.verdict = checked_floats(*skips, size(), table_.device(), "which shards to skip");
     note_write();
     table_.run(function, what, options);
   }
 
-  // Of blocks and bytes that a cut divides, from what all owners have told: the update has cast
+  // Of blocks and bytes that a cut divides, from what all owners contributed: the update has cast
   // them from the own part alone.
   void cast_ends() const {
     std::vector<nc_step> steps;
@@ -164,7 +164,7 @@ class AdamTable {
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
   std::shared_ptr<FlatShards> shards_;
-  OptionalTensor exchange_, verdicts_;
+  OptionalTensor exchange_, skips_;
   MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners
   std::vector<size_t> owner_of_end_;  // its shard
   StepTable step_table_;

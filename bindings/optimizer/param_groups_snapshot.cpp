@@ -55,7 +55,7 @@ class ParamGroupsSnapshot {
 
 }  // namespace
 
-void bind_roster(py::module_& module) {
+void bind_param_groups_snapshot(py::module_& module) {
   py::class_<ParamGroupsSnapshot>(module, "ParamGroupsSnapshot",
                                   "The parameters and the state that tables were made from.")
       .def(py::init<const py::dict&, const py::list&>(), py::arg("state"), py::arg("groups"))

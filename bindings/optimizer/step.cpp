@@ -1,9 +1,10 @@
 // The step of an optimizer over its tables. All of it is one call, in which no code of Python's
 // runs: the handler of a signal, which may raise between any two of its instructions, cannot part
 // masters from their count and their bytes.
+#include <array>
+
 #include "bindings/core/module.hpp"
 #include "bindings/optimizer/adam_table.hpp"
-#include "bindings/optimizer/kept_work.hpp"
 #include "runtime/optimizer/plain.hpp"
 
 namespace narrowcast {
@@ -16,6 +17,15 @@ const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
   not_implemented(
       "FusedAdam cannot update parameters on ", device.str(),
       device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
+}
+
+// Keeps the work of the last reductions, about as many as a step has. gloo's threads let go of a
+// work some time after it has ended, and the last reference takes Python's lock to free its
+// tensors, which aborts the process if the interpreter is exiting by then.
+void keep_work(py::object work) {
+  static auto& kept = *new std::array<py::object, 4>;
+  static size_t next = 0;
+  kept[next++ % kept.size()] = std::move(work);
 }
 
 // What the ranks of a process group reduce. `all_reduce()` begins it and returns what can be waited
@@ -81,12 +91,12 @@ AdamTable::AdamTable(const Plugin* plugin, at::Device device, bool stochastic)
       ends_(table_.machine(), device) {}
 
 AdamTable::AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
-                     OptionalTensor verdicts)
+                     OptionalTensor skips)
     : stochastic_(stochastic),
       spans_(shards->spans()),
       shards_(std::move(shards)),
       exchange_(std::move(exchange)),
-      verdicts_(std::move(verdicts)),
+      skips_(std::move(skips)),
       table_(shards_->machine(), shards_->device()),
       ends_(shards_->machine(), shards_->device()) {
   if (exchange_) checked_floats(*exchange_, exchange_->numel(), table_.device(), "the exchange");

@@ -1,4 +1,4 @@
-// What a step tells a launch of its parameters, where the machine reads it.
+// The constants of a step that a launch reads, one row a parameter, where the machine reads it.
 #pragma once
 
 #include <ATen/ops/zeros.h>

@@ -28,7 +28,7 @@ def unreduced_amax() -> None:
 def failure_forgotten() -> None:
     """After a reduction that has failed, old bytes are taken for those of the new masters."""
     from narrowcast import FusedAdam
-    from narrowcast.optimizer import members
+    from narrowcast.optimizer import parameters
 
     step = FusedAdam._step
 
@@ -36,7 +36,7 @@ def failure_forgotten() -> None:
         try:
             return step(self, closure)
         except ConnectionError:
-            for entry in members.entries(self):
+            for entry in parameters.entries(self):
                 if entry.store is not None:
                     entry.store.master.mark_fresh()
             raise
@@ -74,12 +74,12 @@ def lone_inf() -> None:
 def lost_rank() -> None:
     """Rank 1 leaves out a step for which the others wait."""
     from narrowcast import FusedAdam
-    from narrowcast.optimizer import members
+    from narrowcast.optimizer import parameters
 
     step = FusedAdam._step
 
     def broken(self, closure):
-        stores = [entry.store for entry in members.entries(self)]
+        stores = [entry.store for entry in parameters.entries(self)]
         is_collective = any(one is not None and one.format.tensor_amax for one in stores)
         return None if is_collective and dist.get_rank() == 1 else step(self, closure)
 

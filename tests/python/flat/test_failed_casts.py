@@ -9,7 +9,7 @@ import flats
 import narrowcast as nc
 import ranks
 from models import same
-from narrowcast.flat import plan
+from narrowcast.flat import master_weights
 from narrowcast.ranks import reduction
 
 SHAPE, N = (64, 128), 64 * 128
@@ -79,7 +79,7 @@ def fails_within(mesh, name):
         reduction._all_reduce = all_reduce
     nc.post_all_gather_processing([calls.weight])
     before, fails = calls.stored(), True
-    reduces = plan.plan_of(calls.weight).exchange.is_collective
+    reduces = master_weights.plan_of(calls.weight).exchange.is_collective
     if reduces:
         with pytest.raises(OSError, match="out of paper"):
             calls.call(manual_post_all_gather_processing=True)
@@ -134,13 +134,13 @@ def fails_while_planned(mesh):
     """No rank has memory for a plan, once all have exchanged what they own: the next call is a
     first one.
     """
-    calls, made = Calls("mxfp8_2d", mesh), plan.Plan.__init__
-    plan.Plan.__init__ = failing
+    calls, made = Calls("mxfp8_2d", mesh), master_weights.Plan.__init__
+    master_weights.Plan.__init__ = failing
     try:
         with pytest.raises(OSError, match="out of paper"):
             calls.call()
     finally:
-        plan.Plan.__init__ = made
+        master_weights.Plan.__init__ = made
     calls.call()
     assert flats.gather(calls.weight, nc.quantize(calls.value, calls.name))
 

@@ -15,7 +15,7 @@ from megatron.core.transformer.module import Float16Module
 import megatron_models as mm
 import megatron_training as mt
 from narrowcast import megatron
-from narrowcast.megatron import layout
+from narrowcast.megatron import data_parallel
 
 FORMATS = ["mxfp8_e4m3"]
 
@@ -23,7 +23,7 @@ FORMATS = ["mxfp8_e4m3"]
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_owned_ranges_are_cuts_of_the_bucket(count):
     places, elements = [(0, 10), (64, 65), (128, 200), (256, 300)], 42 * 8
-    ranges = layout.owned(places, elements, count)
+    ranges = data_parallel.owned_ranges(places, elements, count)
     for place, (first, last) in enumerate(places):
         owners = []
         for rank, own in enumerate(ranges):
@@ -36,7 +36,7 @@ def test_owned_ranges_are_cuts_of_the_bucket(count):
 
 def test_a_bucket_that_is_not_padded_is_an_error():
     with pytest.raises(ValueError, match="10 elements"):
-        layout.owned([(0, 10)], 10, 3)
+        data_parallel.owned_ranges([(0, 10)], 10, 3)
 
 
 def wrap(mesh, format):

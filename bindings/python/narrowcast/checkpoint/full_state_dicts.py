@@ -17,8 +17,8 @@ from narrowcast.tensor.store import Store
 
 def with_bytes(broadcast):
     """torch's function, which sends some keys of a state dict that the first rank has, and gives
-    each rank its part of what it receives. All ranks know which of their own values are bytes, and
-    for these alone ask what will come.
+    each rank its part of what it receives. All ranks see which of their own values are bytes, and
+    for these alone ask what will be sent.
     """
 
     @functools.wraps(broadcast)
@@ -56,7 +56,7 @@ def _bytes_of_first(value, device, pg) -> QuantizedTensor | None:
 
 
 def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> None:
-    """Each rank's part of a weight that has come."""
+    """Each rank's part of a weight that was received."""
     whole, target = bytes.to(device), local_state_dict[key]
     is_sharded = isinstance(target, dtensors.DTensor)
     own = _own_rows(key, whole, target.device_mesh, target.placements) if is_sharded else None

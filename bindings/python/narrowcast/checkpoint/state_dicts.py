@@ -17,7 +17,7 @@ HISTORY = "._extra_state"  # behind a weight's name: torch's functions look for 
 def attach(model: nn.Module) -> None:
     """Has the state dicts of a model's modules hold the masters of quantized weights, in float32,
     and has load_state_dict(assign=True) keep those quantized. What is written to such a state dict
-    counts as written to plain parameters: see optimizer.narrow. Twice is as once.
+    counts as written to plain parameters: see optimizer.state. Twice is as once.
     """
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):  # takes no hooks; nor does FSDP2 shard it

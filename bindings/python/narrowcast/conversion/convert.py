@@ -1,14 +1,16 @@
 """nc.convert: a model's weights become QuantizedTensors, in place."""
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import ranks, registry
 from narrowcast.checkpoint import state_dicts
-from narrowcast.conversion import fits, selection, torch_hooks, unconverted
-from narrowcast.conversion.options import Options
-from narrowcast.conversion.replaced import parameter_like
+from narrowcast.conversion import fits, selection, torch_hooks
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
@@ -21,6 +23,27 @@ from narrowcast.tensor.store import Master, Store, WeightConfig
 from narrowcast.tensor.unaligned import UnalignedStore
 
 _WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
+
+
+class Options(NamedTuple):
+    """Options of nc.convert. `recompute`: None for "auto"."""
+
+    recompute: bool | None
+    matmul: str
+    trainable: bool | None
+
+    def keeps_master(self, weight: nn.Parameter) -> bool:
+        return weight.requires_grad if self.trainable is None else self.trainable
+
+    @staticmethod
+    def checked(recompute, matmul: str, trainable) -> Options:
+        """As a caller gives them. ValueError for one that makes no sense."""
+        if recompute not in (True, False, "auto"):
+            raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
+        if trainable not in (True, False, None):
+            raise ValueError(f"trainable is True, False or None, not {trainable!r}")
+        recompute = None if recompute == "auto" else bool(recompute)
+        return Options(recompute, matmul, None if trainable is None else bool(trainable))
 
 
 def convert(
@@ -69,9 +92,9 @@ def convert(
     three dimensions, or by the default in matrices of modules that are no nn.Linear. nc.summary
     says what was done.
 
-    An optimizer that was made before goes on with the parameters that it has found, and trains
+    An optimizer that was made before keeps the parameters that it was given, and trains
     nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
-    master's, so whoever else has it shares it.
+    master's, so what else has it shares it.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
     weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
@@ -88,18 +111,18 @@ def convert(
     wrappers.check_unwrapped(model)
     _check_shapes(model)
     torch_names.reshard_all(model.modules())
-    chosen, by_default = selection.chosen(model, filter, parameters)
+    chosen, by_default = selection.choose(model, filter, parameters)
     weights, others = fits.storable(chosen, by_default, format)
     is_default = filter is selection.default_filter and parameters is None
     taken = {id(getattr(*place)) for *_, places in chosen for place in places}
-    left = unconverted.of(model, taken, is_default)
+    left = selection.find_left_out(model, taken, is_default)
     _check_all(weights, format, partners)
     fits.foresee(weights, format, mesh)
     _convert(weights, format, options)
     operators.register_flops()
     state_dicts.attach(model)
     _watch(model, weights, format)
-    unconverted.warn_of(left)
+    selection.warn_of_left_out(left)
     fits.warn_of_others(others, format)
     return model
 
@@ -148,16 +171,41 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
         if not options.keeps_master(weight):
             tensor._store.drop_master()
         requires_grad = weight.requires_grad and options.trainable is not False
-        group, managed = torch_names.managed(weight)
-        if managed is not None:
-            weight.requires_grad_(requires_grad)
-            plans.replace_shard(group, managed, tensor)
-            continue
-        parameter = parameter_like(weight, tensor, requires_grad)
-        for module, attribute in places:
-            setattr(module, attribute, parameter)
-            if isinstance(weight, DTensor) and isinstance(module, nn.Linear):
-                tensor_parallel.adopt(module)
+        if replace(weight, places, tensor, requires_grad) and isinstance(weight, DTensor):
+            for module, _ in places:
+                if isinstance(module, nn.Linear):
+                    tensor_parallel.adopt(module)
+
+
+def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad: bool) -> bool:
+    """Puts another value of this rank's shard in the place of a parameter: within FSDP2's own, or
+    in all places that hold it, as modules and names of attributes. Whether it was the latter.
+    """
+    group, managed = torch_names.managed(parameter)
+    if managed is not None:
+        parameter.requires_grad_(requires_grad)
+        plans.replace_shard(group, managed, local)
+        return False
+    new = _parameter_like(parameter, local, requires_grad)
+    for module, attribute in places:
+        setattr(module, attribute, new)
+    return True
+
+
+def _parameter_like(old: nn.Parameter, local: torch.Tensor, requires_grad: bool) -> nn.Parameter:
+    """A parameter with another value on this rank: with the old one's attributes, its hooks and, if
+    it still requires one, the gradient that it has so far.
+    """
+    new = nn.Parameter(dtensors.like(old, local), requires_grad=requires_grad)
+    new.__dict__.update(old.__dict__)
+    if requires_grad:
+        # The same dictionaries, so that handles which remove a hook still do.
+        if old._backward_hooks is not None:
+            new._backward_hooks = old._backward_hooks
+        if old._post_accumulate_grad_hooks is not None:
+            new._post_accumulate_grad_hooks = old._post_accumulate_grad_hooks
+        new.grad = old.grad
+    return new
 
 
 def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.Format) -> None:
@@ -169,7 +217,7 @@ def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.F
     for _, weight, places in weights:
         if isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None:
             module, name = places[0]
-            written.watch(module, name, getattr(module, name))
+            written.watch(module, getattr(module, name))
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
@@ -233,7 +281,7 @@ def _empty_like(
     usages = registry.USAGES
     if is_managed:
         usages = buffers.kept_usages(format, usages)
-    # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
+    # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
     value = casting.resolved(local)
     if options.keeps_master(weight):

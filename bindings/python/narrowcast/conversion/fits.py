@@ -72,7 +72,7 @@ def fits(
     """
     format = registry.format(format)
     if isinstance(what, nn.Module):
-        weights, _ = storable(*selection.chosen(what, filter, parameters), format)
+        weights, _ = storable(*selection.choose(what, filter, parameters), format)
         shapes = {name: tuple(parameter.shape) for name, parameter, _ in weights}
     else:
         shape = tuple(map(int, what))

@@ -1,14 +1,18 @@
-"""Which parameters of a model nc.convert takes."""
+"""Which parameters of a model nc.convert takes, and a warning of large parts that it leaves as they
+are, perhaps against what its user wants.
+"""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Hashable, Iterable
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 import torch
 from torch import nn
 
 from narrowcast.parallel import experts
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 # A weight that is to be converted: its name, the parameter, and every place that holds it (or one
 # over the same memory), as a module and the name of an attribute.
@@ -22,7 +26,7 @@ def default_filter(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or experts.are_experts(name, module)
 
 
-def chosen(
+def choose(
     model: nn.Module, filter: Filter, parameters: Parameters = None
 ) -> tuple[list[Weight], set[str]]:
     """The weights that the two choose, and the names of those that the default alone does.
@@ -38,7 +42,7 @@ def chosen(
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            name, key = f"{path}.{attribute}" if path else attribute, _identity(parameter)
+            name, key = _path(path, attribute), _identity(parameter)
             named = by_name(name, parameter)
             if not named and attribute not in wanted:
                 left_out.setdefault(key, name)
@@ -54,8 +58,9 @@ def chosen(
         if key in explicit:
             raise _divided(found[key][0], left_out[key])
     shared = {found.pop(key)[0]: left_out[key] for key in tied}
-    by_module.check()
-    by_name.check()
+    for choice in (by_module, by_name):
+        if isinstance(choice, _Patterns):
+            choice.check()
     if not found:
         raise _nothing(filter, shared)
     return [*found.values()], {one[0] for key, one in found.items() if key not in explicit}
@@ -90,17 +95,21 @@ def _nothing(filter: Filter, shared: dict[str, str]) -> ValueError:
     )
 
 
-# ---- choices: called with a name and what bears it; check() after all have been asked ----
+# ---- choices: functions of a name and what bears it ----
 
 
 def _module_choice(filter: Filter):
     if filter is None:
-        return _Called(lambda name, module: False)
+        return _chooses_none
     if filter is default_filter:
-        return _Called(_is_default)
+        return _is_default
     if callable(filter):
-        return _Called(_with_weights(filter))
+        return _with_weights(filter)
     return _Patterns("filter", filter, _is_default, "nn.Linear or experts")
+
+
+def _chooses_none(name: str, bearer) -> bool:
+    return False
 
 
 def _is_default(name: str, module: nn.Module) -> bool:
@@ -109,9 +118,9 @@ def _is_default(name: str, module: nn.Module) -> bool:
 
 def _parameter_choice(parameters: Parameters):
     if parameters is None:
-        return _Called(lambda name, parameter: False)
+        return _chooses_none
     if callable(parameters):
-        return _Called(parameters)
+        return parameters
     return _Patterns("parameters", parameters, _is_matrix, "floating parameter of 2 dimensions")
 
 
@@ -133,19 +142,6 @@ def _with_weights(filter):
         return bool(wanted)
 
     return choose
-
-
-class _Called:
-    """By a function."""
-
-    def __init__(self, function: Callable):
-        self._function = function
-
-    def __call__(self, name: str, bearer) -> bool:
-        return bool(self._function(name, bearer))
-
-    def check(self) -> None:
-        pass
 
 
 class _Patterns:
@@ -184,3 +180,69 @@ class _Patterns:
                 f"{self._option}: {what} matches the name of no {self._kind} ({there}; * stands "
                 "for any part of a name, dots included)"
             )
+
+
+# ---- what is left out ----
+
+_NOTABLE = 0.1  # of a model's elements
+_NO_LAYERS = (nn.Linear, nn.Embedding, nn.EmbeddingBag)  # a head may be tied, tables are rows
+
+_OF_STACKS = (
+    "parameters of three dimensions such as {}. If they are experts, let the filter choose their "
+    "modules too: of a module without `weight` it converts the parameters of three dimensions"
+)
+_OF_MATRICES = (
+    "parameters of two dimensions such as {}. Their modules are no nn.Linear, which is what the "
+    "default takes; parameters= chooses any, by patterns of names: nc.convert(model, format, "
+    'parameters="{}")'
+)
+
+
+def find_left_out(model: nn.Module, chosen: set[int], is_default: bool) -> list[str]:
+    """Warnings of the kinds of parameters that are a tenth of a model or more, besides those of
+    which the id() is in `chosen`. `is_default`: whether the user chose nothing.
+    """
+    kinds = [(_stacks(model), _OF_STACKS)]
+    if is_default:
+        kinds.append((_matrices(model), _OF_MATRICES))
+    elements = max(sum(one.numel() for one in model.parameters()), 1)
+    found = []
+    for every, words in kinds:
+        left = {
+            id(one): (name, one)
+            for name, one in every
+            if id(one) not in chosen and not isinstance(dtensors.local_of(one), QuantizedTensor)
+        }
+        share = sum(one.numel() for _, one in left.values()) / elements
+        if share >= _NOTABLE:
+            name = next(iter(left.values()))[0]
+            pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+            found.append(
+                f"nc.convert leaves {share:.0%} of the model's elements as they are, in "
+                f"{len(left)} {words.format(name, pattern)}"
+            )
+    return found
+
+
+def warn_of_left_out(warnings_found: list[str]) -> None:
+    for one in warnings_found:
+        warnings.warn(one, stacklevel=3)  # the caller of nc.convert
+
+
+def _stacks(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for path, module in model.named_modules():
+        for attribute in experts.stacks(module):
+            yield _path(path, attribute), module._parameters[attribute]
+
+
+def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for path, module in model.named_modules():
+        if isinstance(module, _NO_LAYERS):
+            continue
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None and parameter.dim() == 2 and parameter.is_floating_point():
+                yield _path(path, attribute), parameter
+
+
+def _path(path: str, attribute: str) -> str:
+    return f"{path}.{attribute}" if path else attribute

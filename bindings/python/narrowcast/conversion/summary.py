@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from narrowcast.conversion import selection, text_table
+from narrowcast.conversion import selection
 from narrowcast.fsdp import rank_consistency, torch_names
 from narrowcast.parallel import experts
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -81,8 +82,8 @@ class Summary:
         rows = [_row(*key, same) for key, same in alike.items()]
         elements = [sum(map(_elements, some)) for some in (self.quantized, self.parameters)]
         share = f"{elements[0] / max(elements[1], 1):.1%} of the elements quantized"
-        sums = [text_table.size(one) for one in (self.stored, self.masters, self.gathered)]
-        return text_table.lines([header, *rows, ("all", "", "", share, *sums)], right=4)
+        sums = [_size(one) for one in (self.stored, self.masters, self.gathered)]
+        return _table([header, *rows, ("all", "", "", share, *sums)], right=4)
 
 
 def _elements(one: Parameter) -> int:
@@ -97,7 +98,7 @@ def _row(pattern, shape, format, reason, trainable, same: list[Parameter]) -> tu
     frozen = "" if trainable else ", frozen"
     count = f"{len(same)} of" if len(same) > 1 else ""
     size = "x".join(map(str, shape)) or "1"
-    return name, count, size, kept + frozen, *map(text_table.size, sums)
+    return name, count, size, kept + frozen, *map(_size, sums)
 
 
 def summary(model: nn.Module) -> Summary:
@@ -171,3 +172,25 @@ def _gathered(group, parameter) -> int:
     else:  # FSDP2 fixes a payload's size once: that of the smaller is filled up
         bits = max(rowwise, columnwise)
     return round(gathers * elements * bits / 8)
+
+
+def _table(rows: Sequence[Sequence[str]], right: int) -> str:
+    """Rows in columns two blanks apart: those from number `right` on aligned at their right end."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if index >= right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _size(count: int) -> str:
+    """Bytes, such as "1.44 MB"; 0 is "-"."""
+    if count == 0:
+        return "-"
+    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{count} B" if units[0] == "B" else f"{amount:.3g} {units[0]}"

@@ -3,10 +3,9 @@
 import torch
 from torch import nn
 
-from narrowcast.conversion.replaced import parameter_like
+from narrowcast.conversion.convert import replace
 from narrowcast.conversion.selection import Weight
 from narrowcast.flat import empty_shards, stale
-from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -34,7 +33,8 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
         stale.cast(empty_shards.others(weights))
         empty_shards.EmptyShards(weights).update()
     for _, parameter, places in found:
-        _replace(parameter, places, _value_of(dtensors.local_of(parameter), values))
+        value = _value_of(dtensors.local_of(parameter), values)
+        replace(parameter, places, value, parameter.requires_grad)
     return model
 
 
@@ -55,13 +55,3 @@ def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
         return local.master.detach().to(local.dtype)
     usages = local._view.usages
     return local.detach().decode(local.dtype, "rowwise" if "rowwise" in usages else usages[0])
-
-
-def _replace(parameter: nn.Parameter, places, value: torch.Tensor) -> None:
-    group, managed = torch_names.managed(parameter)
-    if managed is not None:
-        plans.replace_shard(group, managed, value)
-        return
-    plain = parameter_like(parameter, value, parameter.requires_grad)
-    for module, name in places:
-        setattr(module, name, plain)

@@ -1,7 +1,7 @@
 """All that narrowcast replaces in torch. `import narrowcast` replaces nothing; install() does, once
 in a process: the first nc.convert calls it, Megatron's layers do as they are converted, and so does
-the first quantized parameter that is unpickled. A copy of a converted model needs nothing more. Of
-a parameter that is made by hand, nn.Parameter(nc.quantize(x)), nothing here knows.
+the first quantized parameter that is unpickled. A copy of a converted model needs nothing more. A
+parameter that is made by hand, nn.Parameter(nc.quantize(x)), calls nothing here.
 
 For models without quantized weights each function does what torch's own does. One that was imported
 by its name before the first nc.convert is torch's own.

@@ -38,7 +38,7 @@ class EmptyShards:
 
     def __init__(self, weights: Weights):
         asking = [(store, dtensors.shard_group(one)) for one, store in weights if asks(one, store)]
-        self._casts = stale.together(one for one in asking if one[0].master is not None)
+        self._casts = stale.casts_by_group(one for one in asking if one[0].master is not None)
         frozen: dict = {}
         for store, group in asking:
             if store.master is None and store.format.tensor_amax:

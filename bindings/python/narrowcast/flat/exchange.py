@@ -87,7 +87,7 @@ class Exchange(Reduction):
 
 def _flat(own: list[Shard], cuts: list[list[int]], first_slot: int) -> _C.FlatShards:
     begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
-    matrices, places = zip(*((shard.store.bytes, shard.of_whole) for shard in own), strict=True)
+    matrices, places = zip(*((shard.store.bytes, shard.row_span) for shard in own), strict=True)
     return _C.FlatShards(matrices, begins, ends, cuts, first_slot, places)
 
 
@@ -95,5 +95,5 @@ def _room(own: list[Shard], cuts: list[list[int]], part: int | None) -> torch.Te
     """The slots of what cuts divide of weights; `part`: of another part than this rank's."""
     flat = _flat(own, cuts, 0)
     if part is None:
-        return flat.initial()
-    return flat.initial_of(*zip(*(one.of_part(part) for one in own), strict=True))
+        return flat.identity()
+    return flat.identity_of(*zip(*(one.of_part(part) for one in own), strict=True))

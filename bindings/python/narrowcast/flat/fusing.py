@@ -4,18 +4,29 @@ shards of their masters.
 
 from __future__ import annotations
 
+import struct
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from narrowcast.flat import ranges, shards
-from narrowcast.flat.updates import Updates, place_in
-from narrowcast.flat.weights import Weights
+from narrowcast import _C
+from narrowcast.flat import shards
+from narrowcast.flat.exchange import Exchange, Part, Ranges
+from narrowcast.flat.shards import Shard
+from narrowcast.flat.weights import Weights, invalidate_columnwise
+from narrowcast.registry import Format
+from narrowcast.tensor.store import Store
 
 if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
+    from narrowcast.optimizer.parameters import Entry
+
+# As int32 words: a launch skips a shard whose float is negative (-1.0).
+_UPDATE, _SKIP = 0, struct.unpack("<i", struct.pack("<f", -1.0))[0]
 
 
 def fuse(
@@ -53,7 +64,7 @@ def fuse(
     TypeError or ValueError for arguments that are wrong on this rank, or shards that do not cover
     the weights once; RuntimeError on all ranks if they hand in different weights.
     """
-    group = ranges.group_or_all(group)
+    group = shards.group_or_all(group)
     _check_kind(optimizer)
     own = shards.read("fuse", model_weights, master_weights, start_offsets)
     parameters = [
@@ -62,12 +73,14 @@ def fuse(
     ]
     _check_new(optimizer, own)
     _check_masters(optimizer, parameters)
-    of_all = ranges.exchange(own, group)
+    of_all = shards.exchange_ranges(own, group)
     if own:
         weights = Weights("those that were fused", model_weights)
         runs = [(shard.begin, shard.end) for shard in own]
-        by_hand = manual_post_all_gather_processing
-        optimizer.fused.append(Updates(weights, runs, parameters, of_all, group, by_hand))
+        updates = Updates(
+            weights, runs, parameters, of_all, group, manual_post_all_gather_processing
+        )
+        optimizer.fused.append(updates)
         optimizer.forget_tables()
 
 
@@ -88,7 +101,7 @@ def _check_kind(optimizer) -> None:
         )
 
 
-def _check_new(optimizer: FusedAdam, own: list[shards.Shard]) -> None:
+def _check_new(optimizer: FusedAdam, own: list[Shard]) -> None:
     known = {id(store) for fused in optimizer.fused for store in fused.weights.present()}
     for place, shard in enumerate(own):
         if id(shard.store) in known:
@@ -120,3 +133,111 @@ def _check_masters(optimizer: FusedAdam, masters: list[torch.Tensor | None]) -> 
             raise ValueError(
                 f"weight {place}: its master shard is fused with another weight already"
             )
+
+
+class Updates:
+    """The weights of one call of fuse(). `runs`: the elements of each weight that are this rank's;
+    `parameters`: the optimizer's, of each shard; None of empty ones.
+
+    The exchange says of each weight whether to skip it, because its owners have no gradient: a rank
+    that owns nothing of a weight cannot know.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        runs: list[tuple[int, int]],
+        parameters: list[torch.Tensor | None],
+        ranges: Ranges,
+        group: dist.ProcessGroup | None,
+        manual: bool,
+    ):
+        self.weights, self.parameters, self.group = weights, parameters, group
+        self._runs, self._ranges, self._manual = runs, ranges, manual
+        self.places = {id(one): i for i, one in enumerate(parameters) if one is not None}
+        self.tables: list[_C.AdamTable] = []
+        self._make_exchange(weights.stores())
+
+    def _make_exchange(self, stores: list[Store]) -> None:
+        shards = [Shard(store, *run, None) for store, run in zip(stores, self._runs, strict=True)]
+        by_format: dict[Format, list[int]] = defaultdict(list)
+        for place, store in enumerate(stores):
+            by_format[store.format].append(place)
+        runs = (self._runs[place] for place in chain.from_iterable(by_format.values()))
+        skips = [_UPDATE if begin < end else _SKIP for begin, end in runs]
+        header = torch.tensor(skips, dtype=torch.int32, device="cpu")
+        self.exchange = Exchange(shards, self._ranges, self.group, header)
+        self._origins = [shard.origin for shard in shards]
+
+    def build(self, entries: list[Entry]) -> list[_C.AdamPart]:
+        """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
+        parameters. ValueError if shards of one format are rounded in two ways.
+        """
+        stores = self.weights.stores()
+        if not self.exchange.is_current(stores):
+            self._make_exchange(stores)
+        known = {id(entry.parameter): entry for entry in entries}
+        self.tables, at = [], 0
+        for part in self.exchange.parts:
+            own = [known.get(id(self.parameters[place])) for place in part.places]
+            self.tables.append(self._table(part, own, at))
+            at += len(own)
+        is_reduced = self.exchange.is_collective
+        return [
+            _C.AdamPart(table, part.amaxes if is_reduced else None, is_reduced)
+            for table, part in zip(self.tables, self.exchange.parts, strict=True)
+        ]
+
+    def _table(self, part: Part, own: list[Entry | None], at: int) -> _C.AdamTable:
+        stochastic = {entry.seed is not None for entry in own if entry is not None}
+        if len(stochastic) > 1:
+            raise ValueError(
+                f"flat shards of weights in {part.format.name} are rounded to nearest in one "
+                "option group and stochastically in another: one launch updates all of a format, "
+                "so give them one rounding"
+            )
+        shared = self.exchange.is_collective
+        skips = self.exchange.floats[at : at + len(own)] if shared else None
+        exchange = self.exchange.floats if shared else None
+        table = _C.AdamTable(part.shards, stochastic == {True}, exchange, skips)
+        origins = (self._origins[place] for place in part.places)
+        for entry, origin in zip(own, origins, strict=True):
+            if entry is None:  # an empty shard, or one that the optimizer's groups no longer have
+                none = torch.zeros(0, dtype=torch.float32, device=self.device)
+                table.add(none, "no parameter", 0, {}, 0, 0)
+            else:
+                parameter, state, name, group, seed = entry
+                table.add(parameter, name, group, state, seed or 0, origin)
+        return table
+
+    @property
+    def device(self) -> torch.device:
+        return self.exchange.device
+
+    def is_current(self) -> bool:
+        """A step begins: whether the weights' buffers are those that the tables are of. As
+        Weights.stores() raises.
+        """
+        return self.exchange.is_current(self.weights.stores())
+
+    def begin(self) -> None:
+        """Before the update: says of which shards this rank has a gradient, and takes columnwise
+        bytes away that follow from rowwise ones.
+        """
+        for store in self.weights.present():
+            # Columnwise bytes may have been made since the last step.
+            if store.pending is None and store.format.columnwise_derived:
+                invalidate_columnwise(store, self._manual)
+        self.weights.note_writes()
+        self.exchange.begin()
+        at = 0
+        for table in self.tables:
+            absent = [at + place for place in table.find_absent()]
+            if absent and self.exchange.is_collective:
+                self.exchange.header[absent] = _SKIP
+            at += len(table)
+
+
+def place_in(every: list[Updates], parameter: torch.Tensor) -> int | None:
+    """Of a parameter in the lists that it is fused in; None if it is no flat shard."""
+    return next((one.places[id(parameter)] for one in every if id(parameter) in one.places), None)

@@ -10,11 +10,8 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.flat import columnwise
 from narrowcast.flat.shards import check_list, store_of
-from narrowcast.flat.weights import Weights
-
-Ranges = Sequence[Sequence[tuple[int, int]]]
+from narrowcast.flat.weights import Weights, invalidate_columnwise
 
 
 class Gather:
@@ -41,7 +38,7 @@ class Gather:
     def __init__(
         self,
         weights: Sequence[torch.Tensor],
-        ranges: Ranges,
+        ranges: Sequence[Sequence[tuple[int, int]]],
         group: dist.ProcessGroup | None,
     ) -> None:
         check_list("Gather", "weights", weights)
@@ -70,7 +67,7 @@ class Gather:
 
     def is_current(self) -> bool:
         """Whether the weights' buffers are those that it was made for. If not, make another: the
-        ranges are still right, and the other ranks need not know.
+        ranges are still right, and the other ranks need no other.
         """
         return self._flat is None or self._flat.is_of(
             [one.bytes for one in self._weights.present()]
@@ -101,7 +98,7 @@ class Gather:
 
     def finish(self) -> None:
         """Waits for the all-gather and unpacks it, on the current stream, which is that of start()
-        or comes after it. Then the weights have all their bytes.
+        or waits for it. Then the weights have all their bytes.
 
         RuntimeError if it has not been started; ValueError if buffers have moved meanwhile.
         """
@@ -118,5 +115,5 @@ class Gather:
             every.record_stream(torch.cuda.current_stream(every.device))
         self._flat.unpack(every)
         self._weights.note_writes()
-        for store in self._weights.present():  # somebody may have read some in the meantime
-            columnwise.withhold(store, store.pending is not None and store.pending.manual)
+        for store in self._weights.present():  # a reader may have made some meanwhile
+            invalidate_columnwise(store, store.pending is not None and store.pending.manual)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from narrowcast.flat import columnwise, plan, ranges, shards
-from narrowcast.flat.plan import Plan
+from narrowcast import _C
+from narrowcast.flat import shards
+from narrowcast.flat.exchange import Exchange, Ranges
 from narrowcast.flat.shards import Shard
-from narrowcast.flat.weights import note_writes
+from narrowcast.flat.weights import invalidate_columnwise, note_writes
 from narrowcast.ranks import Fact, debugging
+from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 
@@ -45,14 +49,14 @@ def quantize_master_weights(
                     holds the first one to that which holds the last
     manual_post_all_gather_processing
                     columnwise bytes that follow from rowwise ones are absent after the call.
-                    False: until somebody reads them; True: until nc.post_all_gather_processing
+                    False: until they are first read; True: until nc.post_all_gather_processing
     source          "master", or "bf16" to round masters to bfloat16 first
     rounding, seed, step
                     as in nc.quantize; weight i draws from seed + i
 
     Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a
     cast of the whole master; so is every byte that holds an own element. All else stays as it was:
-    it comes with a gather. Where a scale spans the tensor, it and amax are right on all ranks. A
+    a gather brings it. Where a scale spans the tensor, it and amax are right on all ranks. A
     delayed scale moves on, as in an optimizer's step.
 
     The first call with some weights is collective, and the host waits: ranks exchange what they
@@ -65,7 +69,7 @@ def quantize_master_weights(
     shards that do not cover the weights once; RuntimeError on all ranks if they hand in different
     weights in a first call.
     """
-    group = ranges.group_or_all(group)
+    group = shards.group_or_all(group)
     check_source(source)
     check_rounding(rounding)
     check_word("seed", seed)
@@ -81,7 +85,7 @@ def quantize_master_weights(
         draws = [RngKey((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
     casts.cast([shard.master for shard in own], source == "bf16", draws)
     for shard in own:
-        columnwise.withhold(shard.store, manual_post_all_gather_processing)
+        invalidate_columnwise(shard.store, manual_post_all_gather_processing)
     note_writes(model_weights)
     for shard, target in zip(own, targets, strict=True):
         if target is not None:
@@ -93,15 +97,64 @@ def forget(weights: Sequence[torch.Tensor]) -> None:
     """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To
     be called on all of them, with weights that were handed in together.
     """
-    plan.drop(one for weight in weights if (one := plan.plan_of(weight)) is not None)
+    plans = {plan for weight in weights if (plan := plan_of(weight)) is not None}
+    for store in [store for store, plan in _plans.items() if plan in plans]:
+        del _plans[store]
+
+
+class Plan:
+    """The casts of the weights of a list and the one reduction that they may need: made from what
+    all ranks own, run at every step. It keeps neither weights nor masters.
+    """
+
+    def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
+        self.ranges, self.group = ranges, group
+        self._shards = [(weakref.ref(one.store), one.begin, one.end) for one in shards]
+        self.exchange = Exchange(shards, ranges, group)
+        self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
+
+    def is_of(self, shards: list[Shard]) -> bool:
+        """Whether these are the shards that it was made for."""
+        return len(shards) == len(self._shards) and all(
+            one.store is store() and (one.begin, one.end) == (begin, end)
+            for one, (store, begin, end) in zip(shards, self._shards, strict=True)
+        )
+
+    def cast(self, masters: list, source_bf16: bool, draws: list[RngKey] | None) -> None:
+        """Makes the bytes of all shards; collective where cuts divide what ranks then share, or a
+        scale spans a tensor.
+        """
+        exchange = self.exchange
+        exchange.begin()
+        for part, casts in zip(exchange.parts, self._casts, strict=True):
+            own = [masters[place] for place in part.places]
+            drawn = None if draws is None else [draws[place] for place in part.places]
+            casts.collect(own, part.amaxes, exchange.floats, source_bf16, drawn)
+        exchange.reduce()
+        for part, casts in zip(exchange.parts, self._casts, strict=True):
+            casts.finish(part.amaxes, exchange.floats, source_bf16, draws is not None)
+
+
+_plans: WeakKeyDictionary = WeakKeyDictionary()  # of each weight's store
+
+
+def plan_of(weight) -> Plan | None:
+    """That of the list with a weight, whatever it is."""
+    return _plans.get(weight._store) if isinstance(weight, QuantizedTensor) else None
+
+
+def _keep(weights: Sequence[torch.Tensor], plan: Plan) -> Plan:
+    for weight in weights:
+        _plans[weight._store] = plan
+    return plan
 
 
 def _plan_of(weights, own: list[Shard], group) -> Plan | None:
     """That of a list of weights. Collective in the first call with it."""
-    known = [plan.plan_of(weight) for weight in weights]
+    known = [plan_of(weight) for weight in weights]
     if not any(known):
-        of_all = ranges.exchange(own, group)
-        return plan.keep(weights, Plan(own, of_all, group)) if own else None
+        of_all = shards.exchange_ranges(own, group)
+        return _keep(weights, Plan(own, of_all, group)) if own else None
     first, other = known[0], None
     if first is None or any(one is not first for one in known) or not first.is_of(own):
         other = "other weights or other shards"
@@ -115,7 +168,7 @@ def _plan_of(weights, own: list[Shard], group) -> Plan | None:
     if first.exchange.is_current([shard.store for shard in own]):
         return first
     # The bytes that the weights have now, on this rank alone.
-    return plan.keep(weights, Plan(own, first.ranges, group))
+    return _keep(weights, Plan(own, first.ranges, group))
 
 
 def _facts(own: list[Shard], group, *options) -> list[Fact]:

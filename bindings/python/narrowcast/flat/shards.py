@@ -1,5 +1,5 @@
-"""What a caller hands in: weights, the master shards of this rank, and where they begin. All of it
-is checked before anything changes.
+"""What a caller hands in: weights, the master shards of this rank, and where they begin; checked
+before anything changes. Which elements the other ranks own is exchanged once.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 
+from narrowcast import ranks
+from narrowcast.ranks import DisagreementError
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor, casting, unaligned
 from narrowcast.tensor.store import Store
+
+_WAY_OUT = (
+    "Every rank raises this error, and nothing has changed. Hand in the same weights in the same "
+    "order on all ranks, and shards that cover each weight once: each element is one rank's"
+)
 
 
 class Shard(NamedTuple):
@@ -27,7 +35,7 @@ class Shard(NamedTuple):
     master: torch.Tensor | None
 
     @property
-    def of_whole(self) -> tuple[int, int]:
+    def row_span(self) -> tuple[int, int]:
         """Of the rows whose bytes are here the first, and how many the whole weight has."""
         shard = unaligned.shard_of(self.store)
         if shard is None:
@@ -187,3 +195,62 @@ def store_without_master(what: str, weight) -> Store:
             "and drop it with weight.clear_high_precision_init_val()"
         )
     return store
+
+
+def group_or_all(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group; all ranks if it is None, this process alone where there are no others. ValueError
+    on a rank that is no member.
+    """
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"this rank is no member of the process group: {group!r} stands for it")
+    if group is None and dist.is_available() and dist.is_initialized():
+        return dist.group.WORLD
+    return group
+
+
+def exchange_ranges(
+    shards: list[Shard], group: dist.ProcessGroup | None
+) -> list[list[tuple[int, int]]]:
+    """Collective: ranges[rank][weight], of all ranks. DisagreementError on all ranks if they hand
+    in different weights; ValueError, on all, unless each element is one rank's.
+    """
+    own = [(line(one.store), one.begin, one.end) for one in shards]
+    device = shards[0].store.bytes.device if shards else torch.device("cpu")
+    every = ranks.gather_objects(own, group, device)
+    _check_alike([[line for line, *_ in of_rank] for of_rank in every])
+    ranges = [[(begin, end) for _, begin, end in of_rank] for of_rank in every]
+    for place, shard in enumerate(shards):
+        _check_covered(place, shard, [of_rank[place] for of_rank in ranges])
+    return ranges
+
+
+def _check_alike(lines: list[list[str]]) -> None:
+    for rank, of_rank in enumerate(lines):
+        if len(of_rank) != len(lines[0]):
+            raise DisagreementError(
+                f"rank 0 hands in {len(lines[0])} weights, rank {rank} {len(of_rank)}. {_WAY_OUT}"
+            )
+        for place, (one, other) in enumerate(zip(lines[0], of_rank, strict=True)):
+            if one != other:
+                raise DisagreementError(
+                    f"weight {place} is {one} on rank 0 and {other} on rank {rank}. {_WAY_OUT}"
+                )
+
+
+def _check_covered(place: int, shard: Shard, ranges: list[tuple[int, int]]) -> None:
+    """ValueError unless the ranges cover the weight once."""
+    at, before = 0, None
+    elements = shard.store.rows * shard.store.columns
+    owned = sorted((begin, end, rank) for rank, (begin, end) in enumerate(ranges) if begin < end)
+    for begin, end, rank in [*owned, (elements, elements, None)]:
+        if begin > at:
+            raise ValueError(
+                f"weight {place}, a {shard.store.describe()}: no rank owns elements {at} to "
+                f"{begin}. {_WAY_OUT}"
+            )
+        if begin < at:
+            raise ValueError(
+                f"weight {place}, a {shard.store.describe()}: ranks {before} and {rank} both own "
+                f"elements {begin} to {min(at, end)}. {_WAY_OUT}"
+            )
+        at, before = end, rank

@@ -3,8 +3,7 @@ tensor, or blocks that cuts divide. All that are stale are cast together, with o
 each process group: before the next gather of a forward, or the next step.
 
 Which shards are stale each rank knows by itself: every rank runs the same program. The exception is
-a rank whose shard has no rows, where a load writes nothing: its casts wait for the others'
-verdicts.
+a rank whose shard has no rows, where a load writes nothing: the others' words say whether to cast.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 Group = dist.ProcessGroup | None
 
-# Verdicts: a cast leaves a matrix alone whose verdict is negative. As int32 words the first is the
-# smaller one, so their maximum over ranks says whether any rank has written.
-_LEAVE, _CAST = -1.0, 0.0
+# A cast skips a matrix whose float is negative. As int32 words the first is the smaller one, so the
+# maximum over ranks says whether any rank has written.
+_SKIP, _CAST = -1.0, 0.0
 _NEAREST = 0, 0, 0  # a draw that no launch reads
 
 
 def cast(shards: Iterable[tuple[Store, Group]]) -> None:
-    """Makes the bytes of stale matrices from their masters. Each comes with the process group whose
+    """Makes the bytes of stale matrices from their masters. Each has the process group whose
     ranks have the other shards of its tensor. Collective if a cast needs those; no host waits.
     """
     stale = [(store, group) for store, group in shards if store.is_stale]
     casting.cast_masters([store for store, _ in stale if not _waits(store)])
-    for casts in together((store, group) for store, group in stale if _waits(store)):
+    for casts in casts_by_group((store, group) for store, group in stale if _waits(store)):
         casts.run()
 
 
-def together(shards: Iterable[tuple[Store, Group]]) -> list[ShardCasts]:
+def casts_by_group(shards: Iterable[tuple[Store, Group]]) -> list[ShardCasts]:
     """Casts of shards that wait for others, one for each process group and, where ranks share
     blocks, for each part of tensor parallelism.
     """
@@ -58,8 +57,8 @@ def _waits(store: Store) -> bool:
 
 
 class ShardCasts:
-    """Casts of shards with masters, on one device. One reduction: a verdict for each shard, amaxes
-    of tensors, and what cuts divide.
+    """Casts of shards with masters, on one device, with one reduction: whether any rank has written
+    to a shard, amaxes of tensors, and what cuts divide.
     """
 
     @torch.inference_mode(False)  # later casts may be outside of it
@@ -68,10 +67,8 @@ class ShardCasts:
         whole = [one for one in ordered if not isinstance(one, UnalignedStore)]
         sharing = [one for one in ordered if isinstance(one, UnalignedStore)]
         self._stores = [*whole, *sharing]
-        verdicts = torch.full((len(stores),), _LEAVE, dtype=torch.float32, device="cpu")
-        identity = torch.cat(
-            [verdicts.view(torch.int32), torch.zeros(len(whole), dtype=torch.int32)]
-        )
+        skips = torch.full((len(stores),), _SKIP, dtype=torch.float32, device="cpu")
+        identity = torch.cat([skips.view(torch.int32), torch.zeros(len(whole), dtype=torch.int32)])
         if sharing:
             shards = [*map(shard_of, sharing)]
             ranges = ranges_of(sharing)
@@ -79,41 +76,41 @@ class ShardCasts:
         else:
             self._reduction = Reduction(identity.to(stores[0].bytes.device), group)
         floats = self._reduction.floats
-        self._verdicts, amaxes = floats[: len(stores)], floats[len(stores) :]
-        self._batches: list[_Whole | _Sharing] = []
+        self._skips, amaxes = floats[: len(stores)], floats[len(stores) :]
+        self._batches: list[_Aligned | _Unaligned] = []
         for format in dict.fromkeys(store.format for store in whole):
             some = [store for store in whole if store.format is format]
             first = whole.index(some[0])
             part = slice(first, first + len(some))
-            self._batches.append(_Whole(some, self._verdicts[part], amaxes[part]))
+            self._batches.append(_Aligned(some, self._skips[part], amaxes[part]))
         for part in self._reduction.parts if sharing else ():
             some = [sharing[place] for place in part.places]
             first = len(whole) + part.places[0]
-            verdicts = self._verdicts[first : first + len(some)]
-            self._batches.append(_Sharing(some, verdicts, part, floats))
+            skips = self._skips[first : first + len(some)]
+            self._batches.append(_Unaligned(some, skips, part, floats))
         self._has_empty = any(store.rows == 0 for store in stores)
 
     def run(self) -> None:
         """Makes the bytes of the shards that are stale, on this rank or, of one without rows, on
         others. Those of a saved state that has not been written to since are made as they were, for
-        which the host reads the verdicts.
+        which the host reads the reduced words.
         """
         stale = [store for store in self._stores if store.is_stale]
         takes_part = bool(stale) or self._has_empty
         self._reduction.begin()
         if stale:
-            written = [_CAST if _is_written(store) else _LEAVE for store in self._stores]
-            self._verdicts.copy_(torch.tensor(written, dtype=torch.float32, device="cpu"))
+            written = [_CAST if _is_written(store) else _SKIP for store in self._stores]
+            self._skips.copy_(torch.tensor(written, dtype=torch.float32, device="cpu"))
         for batch in self._batches if takes_part else ():
             batch.collect()
         self._reduction.reduce()
         for batch in self._batches if takes_part else ():
             batch.cast()
         if not all(map(_is_written, stale)):
-            verdicts = iter(self._verdicts.tolist())
+            skips = iter(self._skips.tolist())
             for batch in self._batches:
                 for place, store in enumerate(batch.stores):
-                    if next(verdicts) == _LEAVE and store.is_stale:
+                    if next(skips) == _SKIP and store.is_stale:
                         batch.cast_again(place)
         for store in stale:
             store.master.mark_fresh()
@@ -128,35 +125,29 @@ def _is_written(store: Store) -> bool:
     return store.is_stale and store.master.saved is None
 
 
-class _Whole:
+class _Aligned:
     """Shards of one format that are matrices of their own."""
 
-    def __init__(self, stores: list[Store], verdicts: torch.Tensor, amaxes: torch.Tensor):
-        self.stores, self._verdicts, self._amaxes = stores, verdicts, amaxes
+    def __init__(self, stores: list[Store], skips: torch.Tensor, amaxes: torch.Tensor):
+        self.stores, self._skips, self._amaxes = stores, skips, amaxes
         self._casts = casting.casts_of(stores)
 
     def collect(self) -> None:
         self._casts.find_amaxes(into=self._amaxes)
 
     def cast(self) -> None:
-        self._casts.cast(self._amaxes, verdict=self._verdicts)
+        self._casts.cast(self._amaxes, skip=self._skips)
 
     def cast_again(self, place: int) -> None:
         casting.cast_again(self.stores[place], self._amaxes[place : place + 1])
 
 
-class _Sharing:
+class _Unaligned:
     """Shards of one format that share blocks with those of other ranks."""
 
-    def __init__(
-        self, stores: list[Store], verdicts: torch.Tensor, part: Part, words: torch.Tensor
-    ):
-        self.stores, self._verdicts, self._amaxes, self._words = (
-            stores,
-            verdicts,
-            part.amaxes,
-            words,
-        )
+    def __init__(self, stores: list[Store], skips: torch.Tensor, part: Part, words: torch.Tensor):
+        self.stores, self._skips = stores, skips
+        self._amaxes, self._words = part.amaxes, words
         self._casts = _C.FlatCast(part.shards)
 
     def collect(self) -> None:
@@ -167,16 +158,16 @@ class _Sharing:
         self._casts.collect(values, self._amaxes, self._words, False, draws)
 
     def cast(self) -> None:
-        self._finish(self._verdicts, False)
+        self._finish(self._skips, False)
 
     def cast_again(self, place: int) -> None:
-        verdicts = torch.full((len(self.stores),), _LEAVE, dtype=torch.float32, device="cpu")
-        verdicts[place] = _CAST
+        skips = torch.full((len(self.stores),), _SKIP, dtype=torch.float32, device="cpu")
+        skips[place] = _CAST
         drawn = self.stores[place].master.saved.rng_key is not None
-        self._finish(verdicts.to(self._verdicts.device), drawn)
+        self._finish(skips.to(self._skips.device), drawn)
 
-    def _finish(self, verdicts: torch.Tensor, stochastic: bool) -> None:
-        self._casts.finish(self._amaxes, self._words, False, stochastic, verdicts)
+    def _finish(self, skips: torch.Tensor, stochastic: bool) -> None:
+        self._casts.finish(self._amaxes, self._words, False, stochastic, skips)
 
 
 def shard_of(store: Store) -> Shard:

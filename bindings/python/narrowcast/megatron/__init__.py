@@ -7,12 +7,17 @@ from narrowcast.megatron import versions
 
 versions.check()
 
-from narrowcast.megatron.construction import get_megatron_optimizer  # noqa: E402
 from narrowcast.megatron.data_parallel import DistributedDataParallel  # noqa: E402
 from narrowcast.megatron.layers import ColumnParallelLinear, RowParallelLinear  # noqa: E402
-from narrowcast.megatron.optimizer import DistributedOptimizer  # noqa: E402
-from narrowcast.megatron.provider import SpecProvider  # noqa: E402
-from narrowcast.megatron.specs import get_gpt_layer_spec, gpt_layer_spec  # noqa: E402
+from narrowcast.megatron.optimizer import (  # noqa: E402
+    DistributedOptimizer,
+    get_megatron_optimizer,
+)
+from narrowcast.megatron.specs import (  # noqa: E402
+    SpecProvider,
+    get_gpt_layer_spec,
+    gpt_layer_spec,
+)
 
 __all__ = [
     "ColumnParallelLinear",

@@ -1,9 +1,9 @@
 """The private names of Megatron-Core 0.16 that narrowcast leans on, and the globals that it rebinds
 while one of our own calls runs.
 
-Megatron's DDP and distributed optimizer know one foreign kind of weight, Transformer Engine's, and
-ask for it by functions that they hold as globals. While our subclasses call their base class, those
-functions answer for QuantizedTensor too; afterwards Megatron is as it was.
+Megatron's DDP and distributed optimizer handle one foreign kind of weight, Transformer Engine's,
+and ask for it by functions that they hold as globals. While our subclasses call their base class,
+those functions answer for QuantizedTensor too; afterwards Megatron is as it was.
 
 What is subclassed, overridden, called or read, beside public names:
 

@@ -1,13 +1,62 @@
-"""Megatron's distributed optimizer over quantized weights."""
+"""Megatron's distributed optimizer over quantized weights, and get_megatron_optimizer, which makes
+them.
+"""
 
 from __future__ import annotations
 
 import torch
+from megatron.core import optimizer as optimizers
+from megatron.core import tensor_parallel
 from megatron.core.optimizer import distrib_optimizer
 
 from narrowcast import flat
-from narrowcast.megatron import borrowed, checkpoints, data_parallel, layers, masters
+from narrowcast.megatron import borrowed, checkpoints, data_parallel, layers
+from narrowcast.optimizer import FusedAdam
 from narrowcast.tensor import QuantizedTensor
+
+
+def get_megatron_optimizer(config, model_chunks, *args, **kwargs):
+    """Megatron's function, with its arguments: parameter groups, grad scaler and chain are
+    Megatron's, the optimizers are narrowcast's DistributedOptimizer over nc.FusedAdam.
+
+    config        Megatron's OptimizerConfig, with optimizer="adam" and use_distributed_optimizer
+    model_chunks  modules in narrowcast.megatron.DistributedDataParallel
+
+    NotImplementedError or ValueError, on every rank, for options that cannot work.
+    """
+    if not config.use_distributed_optimizer:
+        raise ValueError(
+            "narrowcast.megatron.get_megatron_optimizer makes distributed optimizers: set "
+            "use_distributed_optimizer=True in OptimizerConfig and in "
+            "DistributedDataParallelConfig, also for one rank"
+        )
+    if config.optimizer != "adam":
+        raise NotImplementedError(
+            f'narrowcast has no optimizer="{config.optimizer}" for Megatron: use "adam"'
+        )
+    if config.lr is None:
+        raise ValueError("OptimizerConfig has no lr: nc.FusedAdam needs one to begin with")
+    with borrowed.for_construction(DistributedOptimizer, _adam):
+        return optimizers.get_megatron_optimizer(config, model_chunks, *args, **kwargs)
+
+
+def _adam(params, lr, weight_decay, betas, eps, adam_w_mode) -> FusedAdam:
+    """With the groups' options, and the model's parameters as Megatron expects them, of which none
+    has state: the distributed optimizer puts its shards in their places.
+    """
+    adam = FusedAdam(
+        [{**group, "params": []} for group in params],
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+        adamw=adam_w_mode,
+    )
+    for group, given in zip(adam.param_groups, params, strict=True):
+        group["params"] = given["params"]
+        # Megatron's own optimizer takes a checkpoint's groups as they are, and asks for this.
+        group["bias_correction"] = True
+    return adam
 
 
 class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.DistributedOptimizer):
@@ -64,8 +113,8 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
             for parameter in group_range["params"]:
                 buffer, key, bucket = param_gbuf_map[parameter]
                 own = gbuf_ranges[buffer][key][bucket]["param_map"][parameter]["param"]
-                shard = masters.model_shard(parameter, own.start, own.end)
-                main = masters.master_shard(parameter, own.start, own.end)
+                shard = _model_shard(parameter, own.start, own.end)
+                main = _master_shard(parameter, own.start, own.end)
                 if shard is not None and shard.dtype == torch.float32:
                     float32.append(parameter)
                     shards32.append(main)
@@ -127,3 +176,33 @@ def _check(config, model_chunks) -> None:
                 "the model's DistributedDataParallelConfig has use_distributed_optimizer=False: "
                 "set it, as in OptimizerConfig"
             )
+
+
+def _model_shard(parameter: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:
+    """A plain parameter's elements, a view of its memory; of a quantized one None, for its bytes
+    have no such view.
+    """
+    if isinstance(parameter, QuantizedTensor):
+        return None
+    return _with_attributes(parameter.detach().view(-1)[begin:end], parameter)
+
+
+def _master_shard(parameter: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    """float32 [end - begin], the value of a parameter's elements: a view of a float32 parameter's
+    memory, memory of its own for all others.
+    """
+    value = parameter.detach()
+    if isinstance(parameter, QuantizedTensor):
+        kept = value.master
+        value = (kept if kept is not None else value.dequantize()).reshape(-1)[begin:end].clone()
+    else:
+        value = value.view(-1)[begin:end].float()
+    return _with_attributes(value, parameter)
+
+
+def _with_attributes(shard: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """What Megatron's norms ask of a parameter, written on its shard."""
+    tensor_parallel.copy_tensor_model_parallel_attributes(shard, parameter)
+    if hasattr(parameter, "shared"):
+        shard.shared = parameter.shared
+    return shard

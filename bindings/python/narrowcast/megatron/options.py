@@ -35,7 +35,7 @@ def chosen(quantization_config, default: Options | None, has_recipe: bool) -> Op
     default              the provider's, which what the recipe names replaces; None: it has none
     has_recipe           whether the model has a recipe at all
 
-    ValueError if nobody says what the weight shall be, or for a payload that cannot be meant.
+    ValueError if neither says what the weight is to be, or for a payload that cannot be meant.
     """
     if quantization_config is None:
         if default is None and not has_recipe:
@@ -57,7 +57,7 @@ def chosen(quantization_config, default: Options | None, has_recipe: bool) -> Op
 
 
 def _parsed(words, where: str) -> Options:
-    """Options from `{format: ..., products: ...}`."""
+    """Options from `{format: ..., matmul: ...}`."""
     if not isinstance(words, dict):
         raise ValueError(f"{where}: `{KEY}` is {{format: ...}} or null, not {words!r}")
     for word in words:

@@ -1,4 +1,68 @@
-"""FusedAdam."""
+"""FusedAdam: one launch updates masters and moments and makes the new bytes.
+
+A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime/:
+
+    optimizer.step()                  adam.py: FusedAdam.step, and with torch's wrapper around it
+      |                                 only while a profiler or a hook looks (step_context.py)
+      |  leaves early                 step_context.py: is_estimate, is_dcp_state_init make state
+      |                                 and update nothing; is_skipped (GradScaler; with found_inf
+      |                                 set, one reduction, and the host waits)
+      v
+    FusedAdam._prepare                reads and checks everything, changes no parameter
+      |  options.constants            options.py: lr, betas, ... of each group, as they are now
+      |  ParamGroupsSnapshot.is_of    optimizer/param_groups_snapshot.cpp: are groups and state
+      |                                 what the tables were made from?
+      |    no: FusedAdam._rebuild     state.py: state of what has its first gradient;
+      |                                 ranks.same once (a reduction, the host waits);
+      |                                 launches.py: Tables, one AdamTable a format and device
+      |  sync_written                 state.py: what was written to bfloat16 parameters
+      |  Tables.prepare               launches.py; optimizer/adam_table.hpp: AdamTable.prepare
+      |                                 takes each gradient and each parameter's constants
+      v                                 (runtime/optimizer/step.cpp: make_step)
+    Tables.begin                      launches.py: zeros what ranks reduce. No update waits for it
+      v
+    _C.run_step                       optimizer/step.cpp: all that changes parameters, in one call
+      |                                 in which no Python runs
+      |  AdamTable.update             one launch a table: gradient, master and moments are read
+      |                                 once, adam() (runtime/optimizer/adam.hpp) moves them, and
+      |                                 they are written with the codes and scales of the new
+      |                                 master (runtime/launch/cpu_kernels.hpp, cuda_rows.cuh)
+      |  Reduction.reduce             one all_reduce a process group; see below
+      |  AdamTable.finish             what waited for that
+      v  AdamTable.commit             counts the step; the bytes are those of the master
+
+Launches: one for each format and device, and one for the parameters that no format stores.
+Reductions: none, unless a scale spans a tensor or cuts divide blocks. The host waits for neither on
+a GPU.
+
+With a scale that spans the tensor there are two passes and one reduction. AdamTable.update moves
+masters and moments and finds each shard's amax (nc_machine.update_amax); Reduction.reduce makes of
+the amaxes of all weights on a device those of the whole tensors, over each process group;
+AdamTable.finish casts the masters by them (nc_machine.cast). On one rank the amaxes are whole as
+they are. With delayed scaling the scale is known beforehand: one pass, and the reduced amax goes
+into the history (nc_machine.record_amax). Blocks that several ranks share are reduced with the
+amaxes and cast last (narrowcast.flat.fusing).
+
+Another optimizer, Lion say, is written here:
+
+    arithmetic   runtime/optimizer/adam.hpp: a function of an element's master and moments, the
+                 gradient and nc_step, which returns the new ones. Four kernels call it: those of
+                 formats (runtime/launch/cpu_kernels.hpp, cuda_rows.cuh), those of plain parameters
+                 (runtime/optimizer/plain_cpu.cpp, plain_cuda.cu); a second rule is a template
+                 parameter there, and functions of its own in nc_machine (runtime/plugin/table.h)
+    constants    nc_step (runtime/plugin/launch.h), computed by make_step
+                 (runtime/optimizer/step.cpp) from AdamOptions
+    options      options.py: constants() checks a group and makes AdamOptions; the defaults are in
+                 FusedAdam.__init__
+    state        state.py: MOMENTS names what is kept for each element; AdamParameter.add_moments
+                 (optimizer/adam_parameter.hpp) hands its memory to nc_tensor. Lion has one moment.
+                 Saving, loading, DTensors and checks follow from MOMENTS
+    tests        tests/runtime/test_adam.cpp (the arithmetic, CPU and GPU alike),
+                 tests/python/reference/adam.py (the same in numpy, with which the conformance tests
+                 compare every format's bytes), test_optimizer_state.py (state, saved and loaded)
+
+Nothing else knows which optimizer it is: tables, reductions, masters, flat shards, state dicts.
+"""
 
 from narrowcast.optimizer.adam import FusedAdam
 

@@ -6,15 +6,12 @@ from collections.abc import Callable
 import torch
 
 from narrowcast import _C, ranks
-from narrowcast.flat.updates import Updates
-from narrowcast.optimizer import loading, members, observation, options, state_probe, torchs_adam
+from narrowcast.flat.fusing import Updates
+from narrowcast.optimizer import loading, options, parameters, step_context
 from narrowcast.optimizer import state as states
-from narrowcast.optimizer.gradients import without_gradients
 from narrowcast.optimizer.launches import Tables
-from narrowcast.optimizer.low_precision_params import NarrowParameters
-from narrowcast.optimizer.skipping import is_skipped
 from narrowcast.ranks import debugging
-from narrowcast.tensor import compiling, dtensors
+from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -60,7 +57,7 @@ class FusedAdam(torch.optim.Optimizer):
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
     and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
     put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
-    What is written to a parameter is what the next step goes on with; but a write into
+    The next step begins with what was written to a parameter since the last; but a write into
     `parameter.data` of a bfloat16 or float16 one is not seen.
     """
 
@@ -80,7 +77,7 @@ class FusedAdam(torch.optim.Optimizer):
         capturable: bool = False,
         **of_adamw,
     ):
-        torchs_adam.check_keywords(of_adamw)
+        options.check_keywords(of_adamw)
         options.check_choices(state_dtype, capturable)
         self.state_dtype = state_dtype
         self.fused: list[Updates] = []  # by narrowcast.flat.fuse
@@ -96,14 +93,17 @@ class FusedAdam(torch.optim.Optimizer):
         index = len(self.param_groups) - 1
         try:
             options.check(self.param_groups[index], index)
-            for _, parameter, name in members.named(self.param_groups, index):
+            for _, parameter, name in parameters.named(self.param_groups, index):
                 states.check_parameter(parameter, name)
         except Exception:
             self.param_groups.pop()
             raise
+        # The shard of a rank with fewer rows than the others is a view of a padded one: it becomes
+        # a matrix of its own before a state dict of the model holds what it is now.
         for parameter in self.param_groups[index]["params"]:
-            states.make_whole(parameter)
-        self._roster = None
+            if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
+                local.detach_from_base()
+        self._snapshot = None
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, which the first step with a gradient does
@@ -113,28 +113,28 @@ class FusedAdam(torch.optim.Optimizer):
 
     def step(self, closure=None):
         """Updates what has a gradient, after closure(), if given; returns what that returns."""
-        step = self._observed_step if observation.is_on(self) else self._step
+        step = self._observed_step if step_context.has_observers(self) else self._step
         return step(closure)
 
-    @without_gradients
+    @step_context.without_gradients
     def _step(self, closure):
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if state_probe.is_estimate() or (not self.state and state_probe.is_for_state()):
+        if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
             self.make_state(states.has_gradient)
-            self._was_asked = True
+            self._made_for_dcp = True
             return loss
         with self._lock:
-            if is_skipped(self):
+            if step_context.is_skipped(self):
                 return loss
             self._prepare()
-            debugging.compare("a step of FusedAdam", lambda: members.facts_of_step(self))
+            debugging.compare("a step of FusedAdam", lambda: parameters.facts_of_step(self))
             step = self._tables.begin()
             step()
-            self.narrow.note()
-            self._was_asked = False
+            self.low_precision.note_writes()
+            self._made_for_dcp = False
         return loss
 
     def _prepare(self) -> None:
@@ -142,11 +142,11 @@ class FusedAdam(torch.optim.Optimizer):
         options.check_not_captured()
         groups = enumerate(self.param_groups)
         constants = [options.constants(group, index) for index, group in groups]
-        seeds = members.seeds(self.param_groups)
+        seeds = parameters.seeds(self.param_groups)
         if seeds != self._table_seeds or not self._is_as_built():
             self._table_seeds = seeds
             self._rebuild()
-        self.narrow.follow()
+        self.low_precision.sync_written()
         grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
         if not self._tables.prepare(constants, scale):
@@ -161,38 +161,39 @@ class FusedAdam(torch.optim.Optimizer):
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction, when a parameter has its first gradient, when
         memory has moved (a parameter put on another device, a shard that FSDP2 has padded again),
-        and when somebody has changed groups or state.
+        and when groups or state were changed by hand.
         """
-        self._roster = None
+        self._snapshot = None
         self.make_state(states.has_gradient)
-        entries = members.entries(self)
+        entries = parameters.entries(self)
         if not self._are_alike:
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same("parameters of FusedAdam", facts)
             self._are_alike = True
-        self.narrow.lay_out(entries)
+        self.low_precision.watch(entries)
         self._tables = Tables(entries, self.masters, self.fused)
-        self._roster = _C.ParamGroupsSnapshot(self.state, self.param_groups)
+        self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
     def _is_as_built(self) -> bool:
         """Whether groups hold the parameters, and the state the dicts, that the tables are of."""
-        return self._roster is not None and self._roster.is_of(self.state, self.param_groups)
+        return self._snapshot is not None and self._snapshot.is_of(self.state, self.param_groups)
 
     def _forget(self) -> None:
-        """What a step remembers: tables, which may be out of date, and whom they are of, if they
-        are not; the masters that the state had; whether all ranks are known to have alike what
-        they must. A step is taken by one thread at a time.
+        """What steps keep: the tables, and a snapshot of the groups and the state that they were
+        made from (None: make them anew); the masters that the state had; whether ranks were
+        compared. A step is taken by one thread at a time.
         """
-        self._table_seeds = self._roster = None
+        self._table_seeds = self._snapshot = None
         self.masters: dict[torch.Tensor, torch.Tensor] = {}
-        self.narrow = NarrowParameters()
+        self.low_precision = states.LowPrecisionParameters()
         self._tables = Tables([], self.masters, self.fused)
-        self._are_alike = self._was_asked = False  # `_was_asked`: its state is there for its form
+        self._are_alike = False
+        self._made_for_dcp = False  # whether the state is there for its form alone
         self._lock = threading.RLock()
 
     def forget_tables(self) -> None:
         """Has the next step make its tables anew."""
-        self._roster = None
+        self._snapshot = None
 
     def state_dict(self):
         """As torch's; masters are the weights' present ones, histories copies. Once there is state,
@@ -211,11 +212,11 @@ class FusedAdam(torch.optim.Optimizer):
         steps and options are taken, and the masters stay as they are. ValueError, before anything
         changes, if it does not fit.
         """
-        loading.load_state_dict(self, state_dict, of_adamw, options.check)
-        self._roster, self._was_asked = None, False
+        loading.load_state_dict(self, state_dict, of_adamw)
+        self._snapshot, self._made_for_dcp = None, False
 
     def __getstate__(self):
-        states.follow_masters(self)  # the copy knows of no write before it
+        states.follow_masters(self)  # the copy sees no write before it
         return {**super().__getstate__(), "state_dtype": self.state_dtype}
 
     def __setstate__(self, state):
@@ -225,6 +226,6 @@ class FusedAdam(torch.optim.Optimizer):
         self.register_state_dict_post_hook(states.as_saved)
 
 
-observation.leave_to_class(FusedAdam)
+step_context.call_hooks_itself(FusedAdam)
 # torch.compile calls a step and does not look into it.
 compiling.leave_alone(FusedAdam.step)

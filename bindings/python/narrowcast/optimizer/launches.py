@@ -8,12 +8,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
-from narrowcast.flat.updates import Updates, place_in
-from narrowcast.optimizer import gradients
-from narrowcast.optimizer.entry import Entry
+from narrowcast.flat.fusing import Updates, place_in
+from narrowcast.fsdp import torch_names
+from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -45,11 +46,10 @@ class Tables:
         fused: list[Updates],
     ):
         self._tables: dict[Key, _C.AdamTable] = {}
-        self._entries: dict[Key, list[Entry]] = {}
         self._masters = masters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
-        self._distributed = gradients.of_other_ways(every)
+        self._redistributed = _redistributed(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
             if place_in(fused, entry.parameter) is None:
@@ -73,7 +73,7 @@ class Tables:
         store = local._store
         if entry.state:
             store.keep_master()
-            self._settle_master(entry, local)
+            self._unify_master(entry, local)
             if store.bytes.history is not None:
                 entry.state["history"] = store.bytes.history
         group = dtensors.shard_group(entry.parameter)
@@ -89,7 +89,7 @@ class Tables:
         shared = group if store.format.tensor_amax else None
         self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
 
-    def _settle_master(self, entry: Entry, local: QuantizedTensor) -> None:
+    def _unify_master(self, entry: Entry, local: QuantizedTensor) -> None:
         """The state's master and the weight's are one tensor. Where they differ, either FSDP2 has
         copied the shard, or the user has put another tensor into the state, whose value it then is.
         """
@@ -117,10 +117,8 @@ class Tables:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
             self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
-            self._entries[key] = []
         parameter, state, name, group, _ = entry
         self._tables[key].add(parameter, name, group, state, *draw)
-        self._entries[key].append(entry)
 
     def _lay_out(self) -> list[_C.AdamPart]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
@@ -145,7 +143,7 @@ class Tables:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        gradients.put_in_place(self._distributed)
+        _redistribute_gradients(self._redistributed)
         tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
         return all(updates.is_current() for updates in self._updates) and all(
             table.prepare(options, grad_scale) for table in tables
@@ -153,8 +151,8 @@ class Tables:
 
     def begin(self) -> Callable[[], None]:
         """Of the step that was prepared, what changes no master: makes stale bytes whose history
-        the update goes on with (all others it makes itself). Returns what takes the step, a
-        function of C's: see bindings/optimizer/step.cpp.
+        the update continues (all others it makes itself). Returns the step as a call of C
+        (bindings/optimizer/step.cpp).
         """
         stale.cast(self._own)
         self._empty_shards.update()
@@ -190,7 +188,7 @@ class OwnStores:
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:
-    """RuntimeError if shards have taken the place of a weight: its gradient would never come."""
+    """RuntimeError if shards have taken the place of a weight: it would get no gradient."""
     if local._store.is_cut:
         raise RuntimeError(
             f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam was "
@@ -208,3 +206,26 @@ def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:
             f"{entry.name}: state master has shape {tuple(given.shape)} on {given.device}, the "
             f"parameter {tuple(local.shape)} on {local.device}"
         )
+
+
+def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Those whose gradients may lie over the ranks in other ways than they do: tensor parallelism
+    may leave each rank with a summand, or the whole. fully_shard's lie as its shards, but where
+    ranks have the whole.
+    """
+    distributed = [one for one in parameters if isinstance(one, DTensor)]
+    managed = torch_names.all_managed() if distributed else {}
+    return [one for one in distributed if one not in managed or _is_replicated(one)]
+
+
+def _is_replicated(parameter: DTensor) -> bool:
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return any(one.is_replicate() and mesh.size(at) > 1 for at, one in enumerate(placements))
+
+
+def _redistribute_gradients(parameters: list[torch.Tensor]) -> None:
+    """Makes gradients lie as their parameters do; collective if they are summands."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+            parameter.grad = gradient.redistribute(placements=parameter.placements)

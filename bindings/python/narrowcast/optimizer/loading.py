@@ -4,53 +4,58 @@ import copy
 
 import torch
 
-from narrowcast.optimizer import members, saved_state, torchs_adam
+from narrowcast.optimizer import options, parameters, saved_state
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.casting import RngKey
 
+_NOT_ADAMWS = ("master", "history")  # entries of the state that torch's AdamW has not
 
-def load_state_dict(optimizer, state_dict: dict, theirs: bool, check_group) -> None:
+
+def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
     class would cast it to the parameters' dtypes. All is checked before anything changes.
-    `theirs`: it is one of torch's AdamW.
-    `check_group(group, index)` raises ValueError or TypeError for options that make no sense.
+    `of_adamw`: it is one of torch's AdamW.
     """
     saved_state.check_type("the state dict", state_dict, dict)
     state_dict = state_dict.copy()
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         result = hook(optimizer, state_dict)
         state_dict = state_dict if result is None else result
-    pairs, without = saved_state.matching(optimizer, state_dict, theirs)
+    pairs, without = saved_state.matching(optimizer, state_dict, of_adamw)
     made = states.missing(optimizer, {parameter for parameter, _, _ in pairs}.__contains__)
     for parameter, name, saved in pairs:
         state = made.get(parameter) or optimizer.state[parameter]
         saved_state.check_type(f"{name}: its state in the state dict", saved, dict)
-        not_saved = torchs_adam.NOT_THEIRS if theirs else _absent(saved)
+        not_saved = _NOT_ADAMWS if of_adamw else _absent(saved)
         taken = {k: v for k, v in state.items() if k not in not_saved}
         if _is_own_master(parameter, saved):
             taken["master"] = parameter.detach()
         saved_state.check(taken, saved, name)
-    pairs_of_groups = _options(optimizer, state_dict, check_group)
-    for group, options in pairs_of_groups:
-        group.update(options)
+    loaded_groups = [_options_of(group, at) for at, group in enumerate(state_dict["param_groups"])]
+    for index, (group, loaded) in enumerate(
+        zip(optimizer.param_groups, loaded_groups, strict=True)
+    ):
+        options.check({**group, **loaded}, index)
+    for group, loaded in zip(optimizer.param_groups, loaded_groups, strict=True):
+        group.update(loaded)
     for parameter in without:
         optimizer.state.pop(parameter, None)
     states.add(optimizer, made)
-    _copy(optimizer, pairs, theirs)
+    _copy(optimizer, pairs, of_adamw)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
 
-def _options(optimizer, state_dict: dict, check_group) -> list[tuple[dict, dict]]:
-    """The optimizer's groups, each with the options that it gets."""
-    pairs = []
-    for index, group in enumerate(state_dict["param_groups"]):
-        options = copy.deepcopy(torchs_adam.options_of(group, index))
-        present = optimizer.param_groups[index]
-        check_group({**present, **options}, index)
-        pairs.append((present, options))
-    return pairs
+def _options_of(group: dict, index: int) -> dict:
+    """The options that a saved group brings. ValueError for an Adam that FusedAdam is not."""
+    options.check_is_adam(group, f"group {index} of the state dict")
+    adamw = saved_state.DECOUPLED
+    dropped = {"params", "capturable", adamw, *options.SAME_RESULT, *options.REFUSED}
+    loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in dropped}
+    if adamw in group:
+        loaded["adamw"] = bool(group[adamw])
+    return loaded
 
 
 def _absent(saved: dict) -> set[str]:
@@ -64,28 +69,29 @@ def _is_own_master(parameter: torch.Tensor, saved: dict) -> bool:
     return is_plain and parameter.dtype == torch.float32 and "master" in saved
 
 
-def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], theirs: bool) -> None:
+def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], of_adamw: bool) -> None:
     """Values into the state. Of torch's Adam they say nothing about weights."""
-    seeds = {entry.parameter: entry.seed for entry in members.entries(optimizer)}
+    seeds = {entry.parameter: entry.seed for entry in parameters.entries(optimizer)}
     with torch.no_grad():
         for parameter, _, saved in pairs:
             state = optimizer.state[parameter]
-            optimizer.narrow.take_up(parameter, state)  # what is loaded may be the state itself
+            # What is loaded may be the state itself.
+            optimizer.low_precision.sync_master(parameter, state)
             for key, value in state.items():
-                if theirs and key in torchs_adam.NOT_THEIRS:
+                if of_adamw and key in _NOT_ADAMWS:
                     continue
                 known = saved.get(key, 0)  # of no history, as after a write
                 fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
                 fill(known)
             if _is_own_master(parameter, saved):
                 parameter.copy_(saved["master"])
-            if not theirs:
-                _settle(parameter, state, seeds[parameter])
-            optimizer.narrow.know(parameter, state)
+            if not of_adamw:
+                _remake_value(parameter, state, seeds[parameter])
+            optimizer.low_precision.note_master(parameter, state)
 
 
-def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
-    """What follows from a loaded state: bytes as those of the step before it was saved."""
+def _remake_value(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
+    """A parameter's value from its loaded state; the bytes are those that its last step left."""
     local = dtensors.local_of(parameter)
     master = dtensors.local_of(state["master"]) if "master" in state else None
     if isinstance(local, QuantizedTensor):

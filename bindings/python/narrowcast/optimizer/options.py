@@ -1,10 +1,16 @@
-"""The options of a group of parameters, checked."""
+"""The options of FusedAdam and of its groups, checked."""
 
 import torch
 
 from narrowcast import _C
-from narrowcast.optimizer import torchs_adam
 from narrowcast.tensor.quantization import check_rounding, check_word
+
+SAME_RESULT = ("foreach", "fused")  # options of torch's AdamW: ways to compute the same
+REFUSED = {
+    "amsgrad": "which divides by the largest second moments",
+    "maximize": "which climbs",
+    "differentiable": "whose steps have gradients",
+}
 
 
 def check_choices(state_dtype: torch.dtype, capturable: bool) -> None:
@@ -36,7 +42,7 @@ def check(group: dict, index: int) -> None:
 
 def constants(group: dict, index: int) -> _C.AdamOptions:
     """A group's constants. ValueError if one makes no sense."""
-    torchs_adam.check(group, f"group {index}")
+    check_is_adam(group, f"group {index}")
     try:
         lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
         beta1, beta2 = (float(beta) for beta in group["betas"])
@@ -58,3 +64,22 @@ def check_not_captured() -> None:
             "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so each "
             "replay would take the same step. Capture forward and backward alone"
         )
+
+
+def check_is_adam(group: dict, what: str) -> None:
+    """ValueError for a group of an Adam that FusedAdam is not."""
+    for key, does in REFUSED.items():
+        if group.get(key):
+            raise ValueError(
+                f"{what} has {key}={group[key]!r}: an Adam {does}, and FusedAdam has no such "
+                "option. Leave it out; a state that was saved with it goes on in the optimizer "
+                "that saved it alone"
+            )
+
+
+def check_keywords(given: dict) -> None:
+    """TypeError for what torch's AdamW does not take either; ValueError for what it does alone."""
+    for key in given:
+        if key not in (*SAME_RESULT, *REFUSED):
+            raise TypeError(f"FusedAdam has no option {key!r}")
+    check_is_adam(given, "FusedAdam")

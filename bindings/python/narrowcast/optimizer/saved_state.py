@@ -6,10 +6,11 @@ from itertools import chain
 
 import torch
 
-from narrowcast.optimizer import members, torchs_adam
+from narrowcast.optimizer import parameters
+from narrowcast.optimizer.state import MOMENTS
 from narrowcast.tensor import QuantizedTensor, dtensors
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+DECOUPLED = "decoupled_weight_decay"  # what torch's AdamW calls adamw
 _ORIGIN = "It must come from FusedAdam, or with of_adamw=True from torch.optim.AdamW or Adam"
 _NO_MASTER = (
     "FusedAdam saves none of a float32 parameter, which is its own: load such a checkpoint into a "
@@ -44,12 +45,12 @@ def matching(
         )
     _check_names(optimizer.param_groups, saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    parameters = [parameter for _, parameter, _ in members.named(optimizer.param_groups)]
-    if not theirs and any(map(_has_master, parameters)):
-        torchs_adam.check_not_theirs(state_dict)
+    named = [*parameters.named(optimizer.param_groups)]
+    if not theirs and any(_has_master(parameter) for _, parameter, _ in named):
+        _check_not_adamw(state_dict)
     may_lack = theirs or not state_dict["state"]
     pairs, without = [], []
-    for key, (_, parameter, name) in zip(keys, members.named(optimizer.param_groups), strict=True):
+    for key, (_, parameter, name) in zip(keys, named, strict=True):
         saved = state_dict["state"].get(key)
         if saved is not None and saved != {}:
             pairs.append((parameter, name, saved))
@@ -61,6 +62,19 @@ def matching(
         elif parameter.requires_grad:  # get_optimizer_state_dict leaves frozen parameters out
             without.append(parameter)
     return pairs, without
+
+
+def _check_not_adamw(state_dict: dict) -> None:
+    """ValueError if torch's AdamW or Adam has saved it, perhaps after it loaded one of FusedAdam's:
+    it keeps the masters of that, which are no longer the weights'.
+    """
+    if any(DECOUPLED in group for group in state_dict["param_groups"]):
+        raise ValueError(
+            "the state dict is one of torch.optim.AdamW or Adam, which have no masters: "
+            "load_state_dict(state_dict, of_adamw=True) takes its moments, steps and options, and "
+            "leaves the masters as they are. For torch.distributed.checkpoint see "
+            "docs/checkpoints.md"
+        )
 
 
 def _has_master(parameter: torch.Tensor) -> bool:
@@ -131,7 +145,7 @@ def _check_tensor(key: str, value: torch.Tensor, other, name: str) -> None:
         )
     if other.dtype == value.dtype:
         return
-    if key not in _MOMENTS:
+    if key not in MOMENTS:
         raise ValueError(f"{name}: {key} is {other.dtype} in the state dict, not {value.dtype}")
     if other.dtype not in (torch.bfloat16, torch.float32):
         raise ValueError(

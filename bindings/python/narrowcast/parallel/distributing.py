@@ -106,7 +106,7 @@ def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> 
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
-    written.watch(module, name, parameter)
+    written.watch(module, parameter)
 
 
 class _Value(torch.autograd.Function):
@@ -116,7 +116,7 @@ class _Value(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
-        # Not the master itself, which nobody expects to write to.
+        # Not the master itself: a write to a full tensor changes no parameter.
         return value_of(weight).to(weight.dtype, copy=True)
 
     @staticmethod

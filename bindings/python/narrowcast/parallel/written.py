@@ -1,19 +1,19 @@
 """Parts that have been written to, of weights that tensor or expert parallelism cuts in a format
-whose scale spans the tensor. What is under fully_shard is left to its gathers.
+whose scale spans the tensor. Shards of fully_shard are left to its gathers.
 """
 
 from __future__ import annotations
 
-import copy
 import weakref
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat import empty_shards, stale
+from narrowcast.flat import stale
+from narrowcast.fsdp import torch_names
 from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 
@@ -26,26 +26,24 @@ def remember(model: nn.Module, modules: list[nn.Module]) -> None:
         module.__dict__[_MODEL] = _Model(model)
 
 
-def watch(module: nn.Module, name: str, parameter: DTensor) -> None:
+def watch(module: nn.Module, parameter: DTensor) -> None:
     """Has forwards see to what will have been written to a part that a module has or is to get, if
     a scale spans the ranks: that of the model which was converted, once for all its parts; and the
     module's own, where that is called by itself.
     """
     if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
         return
-    part = Part(weakref.ref(module), name, parameter.device_mesh.ndim)
     model = module.__dict__.get(_MODEL, _Model(None)).get()
     for kind, place in ((OfModel, model), (OfModule, module)):
         if place is not None:
             hooks = place._forward_pre_hooks.values()
-            parts = next((one for one in hooks if type(one) is kind), None)
-            if parts is None:
-                place.register_forward_pre_hook(parts := kind([]))
-            parts.add(part)
+            if not any(type(one) is kind for one in hooks):
+                place.register_forward_pre_hook(kind())
+    _C.note_change()
 
 
 class _Model:
-    """A model as a module of it knows it; in a copy of the model, that copy."""
+    """A reference from a module to its model; in a copy of the model, to that copy."""
 
     def __init__(self, model: nn.Module | None):
         self.get = (lambda: None) if model is None else weakref.ref(model)
@@ -57,87 +55,65 @@ class _Model:
         return _Model, (None,)
 
 
-class Part(NamedTuple):
-    """A parameter by its place, and the dimensions of the mesh that it was cut over. That of
-    fully_shard has one more, and so have its shards.
+class _Casts:
+    """A hook before the forward of a module: casts the parts within it that were written to, with
+    one reduction. No rank's part is empty, so each rank sees what was written; where nothing has
+    changed since the last forward, it costs a look at counts.
     """
 
-    module: weakref.ref[nn.Module]
-    name: str
-    dimensions: int
-
-    @property
-    def local(self) -> tuple[DTensor, QuantizedTensor] | None:
-        """The parameter and this rank's part, unless that is fully_shard's affair, or the module is
-        no more.
-        """
-        parameter = getattr(self.module(), self.name, None)
-        local = dtensors.local_of(parameter)
-        is_own = isinstance(local, QuantizedTensor) and local._store.master is not None
-        if not is_own or not dtensors.is_cut(parameter):
-            return None
-        return (parameter, local) if parameter.device_mesh.ndim == self.dimensions else None
-
-
-class _Parts:
-    """Some of them, as a hook before a forward: makes the bytes of those that were written to."""
-
-    def __init__(self, places: list[tuple[nn.Module, str, int]]):
-        self._parts = [Part(weakref.ref(module), *rest) for module, *rest in places]
+    def __init__(self):
         self._watch: _C.Watch | None = None
-        self._empty_shards = empty_shards.EmptyShards([])
 
-    def add(self, part: Part) -> None:
-        """In the place of an older one of the parameter."""
-        self._parts = [one for one in self._parts if one[:2] != part[:2]] + [part]
-        self._watch = None
-
-    def make_bytes(self) -> None:
+    def make_bytes(self, module: nn.Module) -> None:
         if self._watch is None or not self._watch.is_quiet or debugging.is_on:
-            found = [both for part in self._parts if (both := part.local) is not None]
-            self._watch = _C.Watch([local._store for _, local in found])
-            weights = [(parameter, local._store) for parameter, local in found]
-            debugging.compare("the weights of a forward", lambda: _facts(weights))
-            stale.cast(empty_shards.others(weights))
-            self._empty_shards = empty_shards.EmptyShards(weights)
-        self._empty_shards.update()
-
-    def __deepcopy__(self, memo):
-        return type(self)(copy.deepcopy(self._places, memo))
+            found = dict(_parts_of(module))
+            self._watch = _C.Watch([local._store for local in found.values()])
+            debugging.compare("the weights of a forward", lambda: _facts(found))
+            stale.cast(
+                (local._store, dtensors.shard_group(parameter))
+                for parameter, local in found.items()
+            )
 
     def __reduce__(self):
-        return type(self), (self._places,)
-
-    @property
-    def _places(self) -> list[tuple[nn.Module, str, int]]:
-        every = ((part.module(), *part[1:]) for part in self._parts)
-        return [place for place in every if place[0] is not None]
+        return type(self), ()
 
 
-def _facts(weights: list) -> list:
+def _parts_of(module: nn.Module) -> Iterator[tuple[DTensor, QuantizedTensor]]:
+    """The cut parameters within a module whose scale spans ranks, each with this rank's part;
+    without those of fully_shard.
+    """
+    sharded = torch_names.all_managed()
+    for parameter in module.parameters():
+        local = dtensors.local_of(parameter)
+        if not isinstance(local, QuantizedTensor) or local._store.master is None:
+            continue
+        if dtensors.is_cut(parameter) and local._store.needs_others and parameter not in sharded:
+            yield parameter, local
+
+
+def _facts(found: dict[DTensor, QuantizedTensor]) -> list:
     """What the debug mode compares before a forward: which parts were written to."""
     return [
-        dtensors.fact(parameter, store.describe() + ", written to" * store.is_stale)
-        for parameter, store in weights
-        if not empty_shards.asks(parameter, store)
+        dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)
+        for one, local in found.items()
     ]
 
 
-class OfModel(_Parts):
+class OfModel(_Casts):
     """Of a whole model: with one reduction."""
 
     def __call__(self, module: nn.Module, arguments) -> None:
-        self.make_bytes()
+        self.make_bytes(module)
 
 
-class OfModule(_Parts):
+class OfModule(_Casts):
     """Of one module, which may be called by itself. A graph of torch.compile leaves it out: where
     blocks are compiled, the model's own hook has seen to their parts.
     """
 
     def __call__(self, module: nn.Module, arguments) -> None:
         if not torch.compiler.is_compiling() and not _is_recomputed():
-            self.make_bytes()
+            self.make_bytes(module)
 
 
 def _is_recomputed() -> bool:
@@ -145,5 +121,5 @@ def _is_recomputed() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-for _function in (_Parts.make_bytes, OfModel.__call__):
+for _function in (_Casts.make_bytes, OfModel.__call__):
     compiling.leave_alone(_function)

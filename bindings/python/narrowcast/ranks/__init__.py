@@ -1,4 +1,4 @@
-"""What ranks tell each other, which is little: every rank runs the same program
+"""What ranks exchange, which is little: every rank runs the same program
 (docs/decisions/0022-every-rank-runs-the-same-program.md).
 
     same       compares facts once, when they are first relied upon: a digest in one reduction, and
@@ -10,7 +10,7 @@ Knows torch.distributed and _C, neither FSDP2 nor formats.
 """
 
 from narrowcast.ranks.debugging import debug
-from narrowcast.ranks.facts import DisagreementError, Fact, is_on_any, of_all, same
+from narrowcast.ranks.facts import DisagreementError, Fact, gather_objects, is_on_any, same
 from narrowcast.ranks.reduction import Reduction
 
-__all__ = ["DisagreementError", "Fact", "Reduction", "debug", "is_on_any", "of_all", "same"]
+__all__ = ["DisagreementError", "Fact", "Reduction", "debug", "gather_objects", "is_on_any", "same"]

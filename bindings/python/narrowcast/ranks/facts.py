@@ -61,7 +61,7 @@ def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool
     return flag
 
 
-def of_all(own: Any, group: dist.ProcessGroup | None, device: torch.device) -> list:
+def gather_objects(own: Any, group: dist.ProcessGroup | None, device: torch.device) -> list:
     """A picklable object of each rank of a group, by rank; without a group this rank's alone.
     Collective, and the host waits.
     """
@@ -81,7 +81,7 @@ def _difference(what: str, facts: list[str], group, device) -> DisagreementError
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     if is_fake(both) or both.sum().item() == 0:  # the largest is the smallest
         return None
-    every = of_all(facts, group, device)
+    every = gather_objects(facts, group, device)
     return DisagreementError(_sentence(what, every, dist.get_process_group_ranks(group)))
 
 

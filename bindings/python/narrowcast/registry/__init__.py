@@ -1,11 +1,12 @@
 """Registry of the loaded formats: their facts, and the plugin files that they come from."""
 
-from narrowcast.registry.facts import Outcome, UsageLayout
 from narrowcast.registry.loaded import (
     BUFFERS,
     SCALES,
     USAGES,
     Format,
+    Outcome,
+    UsageLayout,
     buffers_of,
     format,
     formats,

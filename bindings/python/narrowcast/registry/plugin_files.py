@@ -12,7 +12,7 @@ from narrowcast.errors import PluginError
 _ANYBODY = "can be written to by every user of this machine"
 
 
-def found(path: Path) -> list[Path]:
+def find(path: Path) -> list[Path]:
     """The plugin file of this path, or those of the folder. PluginError if the folder has none, or
     if a file, or a folder of which every file is taken, can be written to by everybody;
     RuntimeWarning if the folder of a file lets everybody put another in its place.

@@ -1,20 +1,53 @@
-"""The parameters of an optimizer, groups one after another."""
+"""The parameters of an optimizer, groups one after another, each with what its table needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from narrowcast import ranks
-from narrowcast.flat.updates import place_in
+from narrowcast.flat.fusing import place_in
 from narrowcast.optimizer import options
-from narrowcast.optimizer.entry import Entry
 from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.store import Store
 
 if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
+
+
+class Entry(NamedTuple):
+    """`state`: empty before its first gradient; `group`: the index of its options; `seed`: of its
+    stochastic rounding; None: to nearest.
+    """
+
+    parameter: torch.Tensor
+    state: dict[str, torch.Tensor]
+    name: str
+    group: int
+    seed: int | None
+
+    @property
+    def store(self) -> Store | None:
+        """Of a quantized one."""
+        local = dtensors.local_of(self.parameter)
+        return local._store if isinstance(local, QuantizedTensor) else None
+
+    @property
+    def line(self) -> str:
+        """What the optimizers of all ranks must have alike of it."""
+        store = self.store
+        stored = "as a plain tensor"
+        if store is not None:
+            stored = f"in {store.format.identity} for {store.config.matmul} products"
+        rounding = "nearest" if self.seed is None else f"stochastic from seed {self.seed}"
+        shape = "x".join(map(str, self.parameter.shape))
+        kind = str(self.parameter.dtype).removeprefix("torch.")
+        return (
+            f"{self.name}, {shape} of {kind} {stored}, in option group {self.group}, rounded "
+            f"{rounding}"
+        )
 
 
 def named(groups: list[dict], first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
@@ -60,7 +93,7 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
             found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
     for one in optimizer.fused:
         own = [of_shards.get(id(parameter)) for parameter in one.parameters]
-        every = ranks.of_all(own, one.group, one.device)
+        every = ranks.gather_objects(own, one.group, one.device)
         for place, lines in enumerate(zip(own, *every, strict=True)):
             line = next(filter(None, lines), "no owner")
             found.append((one.group, one.device, f"weight {place} of a list, with {line}"))

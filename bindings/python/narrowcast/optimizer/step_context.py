@@ -1,0 +1,92 @@
+"""What surrounds a step of FusedAdam: gradients are off, hooks and profilers see it, GradScaler has
+it skipped, and torch calls it where no parameter is to change.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd import profiler
+from torch.optim import optimizer as torch_optimizer
+
+from narrowcast import ranks, stack_frames
+from narrowcast.optimizer import parameters
+from narrowcast.tensor import dtensors
+
+if TYPE_CHECKING:
+    from narrowcast.optimizer import FusedAdam
+
+
+def without_gradients(function):
+    """torch.no_grad(), by functions of C: no handler of a signal runs between the last instruction
+    of `function` and the one that switches gradients on again, while in torch's Python code one
+    that raises leaves them off.
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        before = torch.is_grad_enabled()
+        try:
+            torch._C._set_grad_enabled(False)
+            return function(*args, **kwargs)
+        finally:
+            torch._C._set_grad_enabled(before)
+
+    return call
+
+
+def has_observers(one: torch.optim.Optimizer) -> bool:
+    """Whether a profiler is running, or a step of this optimizer has hooks. torch wraps the step of
+    every optimizer's class in a function that names it to profilers and calls hooks: some 20 us a
+    step, which FusedAdam's takes only then.
+    """
+    return bool(
+        profiler._is_profiler_enabled
+        or one._optimizer_step_pre_hooks
+        or one._optimizer_step_post_hooks
+        or torch_optimizer._global_optimizer_pre_hooks
+        or torch_optimizer._global_optimizer_post_hooks
+    )
+
+
+def call_hooks_itself(optimizer_class: type[torch.optim.Optimizer]) -> None:
+    """Tells torch not to wrap a class's step: it sees to hooks and profilers."""
+    optimizer_class.step.hooked = True
+
+
+def is_skipped(optimizer: FusedAdam) -> bool:
+    """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
+    step or none does, for steps may be collective, and one process would have skipped it.
+    """
+    found_inf = getattr(optimizer, "found_inf", None)
+    if found_inf is None:
+        return False
+    every = (parameter for _, parameter, _ in parameters.named(optimizer.param_groups))
+    groups = {dtensors.shard_group(one): dtensors.device_of(one) for one in every}
+    groups |= {one.group: one.device for one in optimizer.fused}
+    groups.pop(None, None)
+    # A GradScaler that has seen no gradient on this rank gives the number 0.
+    return ranks.is_on_any(float(found_inf) != 0, groups)
+
+
+def is_dcp_state_init() -> bool:
+    """Whether torch.distributed.checkpoint makes state by the present step: it sets gradients of
+    zeros and a learning rate of 0, and calls step(), which would be counted, rounded and remembered
+    in histories like any other. By the stack, for nothing else tells it apart: a schedule
+    may begin at 0, and a rank may have gradients of zeros alone.
+    """
+    dcp = sys.modules.get("torch.distributed.checkpoint.state_dict")  # slow to import
+    if dcp is None:
+        return False
+    code = dcp._init_optim_state.__code__
+    return any(frame.f_code is code for frame in stack_frames.frames())
+
+
+def is_estimate() -> bool:
+    """Whether the step runs in a FakeTensorMode, as estimates of memory do: it makes state, and
+    there are no bytes to update.
+    """
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
