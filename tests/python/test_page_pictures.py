@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pages
-from narrowcast.pages import picture
+from narrowcast.pages import svg
 from pages import FORMATS, NAMES, USAGES
 from reference.layout import cdiv, pack, scale_shape
 
@@ -164,21 +164,21 @@ def facts(name):
 
 def test_a_picture_is_small_and_plain():
     summary = 'A "quoted" <summary> & an accent é'
-    drawings = [picture.svg(facts(name)) for name in NAMES]
-    drawings.append(picture.svg(facts("nvfp4_1d") | {"name": "a" * 40, "summary": summary}))
-    for svg in drawings:
-        assert len(svg) < 30_000
-        assert "<script" not in svg
-        assert "href" not in svg
+    drawings = [svg.picture(facts(name)) for name in NAMES]
+    drawings.append(svg.picture(facts("nvfp4_1d") | {"name": "a" * 40, "summary": summary}))
+    for drawing in drawings:
+        assert len(drawing) < 30_000
+        assert "<script" not in drawing
+        assert "href" not in drawing
     assert ElementTree.fromstring(drawings[-1]).find(f"{pages.SVG}desc").text.startswith(summary)
 
 
 def test_a_byte_that_an_element_does_not_fill_is_drawn_with_its_zeros():
     f = facts("mxfp6_e2m3")
-    assert "zero bits" not in picture.svg(f)
+    assert "zero bits" not in svg.picture(f)
     for usage in USAGES:
         f[usage]["element_bits"] = 8
-    assert "zero bits" in picture.svg(f)
+    assert "zero bits" in svg.picture(f)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_byte_that_an_element_does_not_fill_is_drawn_with_its_zeros():
     ],
 )
 def test_of_many_blocks_the_first_two_and_the_last_are_shown(used, stored, block, parts):
-    segments = picture.side(used, stored, block)
+    segments = svg.side(used, stored, block)
     assert [segment[:4] for segment in segments] == parts
     for one, following in itertools.pairwise(segments):
         assert one.length > 0
@@ -207,5 +207,5 @@ def test_of_many_blocks_the_first_two_and_the_last_are_shown(used, stored, block
 
 
 def test_longer_blocks_are_not_drawn_shorter():
-    lengths = [picture.side(n, n, n)[0].length for n in (1, 2, 4, 16, 32, 64, 128, 1024)]
+    lengths = [svg.side(n, n, n)[0].length for n in (1, 2, 4, 16, 32, 64, 128, 1024)]
     assert lengths == sorted(lengths)

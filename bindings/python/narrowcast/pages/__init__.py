@@ -6,10 +6,10 @@ It stands alone: tools/regenerate.py uses it in a tree that is not built.
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from . import picture
+from . import svg
 
 _USAGES = "rowwise", "columnwise"
 
@@ -23,7 +23,7 @@ is left of it after the format's cast to nearest, with scales from the amax of x
 def write(folder: Path) -> None:
     """Writes a format's page and picture beside its facts. OSError if a file cannot be."""
     f = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-    for name, text in (("page.md", page(f)), ("layout.svg", picture.svg(f))):
+    for name, text in (("page.md", page(f)), ("layout.svg", svg.picture(f))):
         (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -114,11 +114,9 @@ those of [spec/](../spec/README.md), the bytes those of
 # ---- rows of tables ----
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable]) -> str:
-    head = list(head)
-    lines = [head, *rows]
-    text = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
-    return "\n".join([text[0], "|" + "---|" * len(head), *text[1:]])
+def _table(columns: Sequence[str], rows: Iterable[Iterable]) -> str:
+    head, *lines = ["| " + " | ".join(map(str, row)) + " |" for row in (columns, *rows)]
+    return "\n".join([head, "|" + "---|" * len(columns), *lines])
 
 
 def _facts(f: dict) -> list[tuple]:
@@ -128,7 +126,7 @@ def _facts(f: dict) -> list[tuple]:
         ("rule from amax to scale", f"{f['scale_rule']}, {f['amax']} amax"),
         ("rowwise block", _block(f["rowwise"])),
         ("columnwise block", _block(f["columnwise"])),
-        *_bits(f["rowwise"], f["columnwise"]),
+        *_bits(f),
         ("gather", f["gather"]),
         ("row step", f["row_step"]),
         ("row step of a shard", f["shard_row_step"]),
@@ -138,23 +136,13 @@ def _facts(f: dict) -> list[tuple]:
     ]
 
 
-def _bits(rowwise: dict, columnwise: dict) -> list[tuple]:
+def _bits(f: dict) -> Iterator[tuple]:
     """Of each usage, where they differ."""
-    stored, wire = "bits an element, {} as stored", "bits an element, {} on the wire"
-    if all(rowwise[bits] == columnwise[bits] for bits in ("bits", "wire_bits")):
-        both = "bits an element on the wire"
-        return [
-            (stored.format("one usage"), _number(rowwise["bits"])),
-            (both, _number(rowwise["wire_bits"])),
-        ]
-    return [
-        row
-        for name, usage in (("rowwise", rowwise), ("columnwise", columnwise))
-        for row in (
-            (stored.format(name), _number(usage["bits"])),
-            (wire.format(name), _number(usage["wire_bits"])),
-        )
-    ]
+    differ = any(f["rowwise"][bits] != f["columnwise"][bits] for bits in ("bits", "wire_bits"))
+    for usage in _USAGES if differ else _USAGES[:1]:
+        stored, wire = (f", {usage}", f", {usage}") if differ else (", one usage", "")
+        yield f"bits an element{stored} as stored", _number(f[usage]["bits"])
+        yield f"bits an element{wire} on the wire", _number(f[usage]["wire_bits"])
 
 
 def _buffers(f: dict) -> list[tuple]:
@@ -208,16 +196,14 @@ def _filled(f: dict) -> str:
     same_size = f["rowwise"]["wire_bits"] == f["columnwise"]["wire_bits"]
     if f["gather"] == "rowwise" or same_size:
         return ""
-    return (
-        " FSDP2 fixes the size of a payload once for both passes: that of the smaller is filled up."
-    )
+    fixed = "FSDP2 fixes the size of a payload once for both passes"
+    return f" {fixed}: that of the smaller is filled up."
 
 
 def _products(matmul: dict | None) -> str:
     if matmul is None:
-        return """\
-Those of decoded weights and plain activations: the spec names no formats that activations and \
-gradients are cast to."""
+        named = "the spec names no formats that activations and gradients are cast to"
+        return f"Those of decoded weights and plain activations: {named}."
     names = ("forward", "input gradient", "weight gradient")
     rows = [
         (name, product["reason"], product["machines"])

@@ -67,7 +67,7 @@ monospace; }}
 """
 
 
-def svg(f: dict) -> str:
+def picture(f: dict) -> str:
     """The picture of a format with these facts (facts.json)."""
     lines: list[str] = []
     y = _head(lines, f)
