@@ -144,7 +144,7 @@ demo: $(demo_ready)
 regenerate: $(ready)
 	$(configure)
 	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast-codegen
-	$(BUILD)/codegen/narrowcast-codegen --all --golden tests/codegen/golden -o generated spec/*.toml
+	$(python) tools/regenerate.py $(BUILD)/codegen/narrowcast-codegen
 
 bench: build
 	$(run_python) tests/bench/bench.py $(BUILD)
@@ -187,9 +187,9 @@ fuzz-formats: drawn = $(CURDIR)/build-formats
 fuzz-formats: $(ready)
 	$(configure)
 	cmake --build $(BUILD) --parallel $(JOBS) --target narrowcast-codegen
-	rm -rf $(drawn)/spec
+	rm -rf $(drawn)/spec $(drawn)/generated
 	$(python) tests/fuzz/draw_formats.py $(drawn)/spec --count $(FUZZ_FORMATS) --seed $(FUZZ_SEED)
-	$(BUILD)/codegen/narrowcast-codegen --all -o $(drawn)/generated $(drawn)/spec/*.toml
+	$(BUILD)/codegen/narrowcast-codegen -o $(drawn)/generated $(drawn)/spec/*.toml
 	$(configure) -B $(drawn) -DNARROWCAST_GENERATED=$(drawn)/generated -DNARROWCAST_BINDINGS=OFF -DNARROWCAST_CODEGEN=OFF
 	cmake --build $(drawn) --parallel $(JOBS)
 	ctest --test-dir $(drawn) --output-on-failure --no-tests=error --parallel $(JOBS) --exclude-regex test_runtime

@@ -3,12 +3,12 @@
 
 include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
 
-# Has the linked plugin sealed: its note then holds a checksum of the file (runtime/plugin/seal.hpp). From there on the file may not be
+# Has a trailer written behind the linked plugin, with a checksum of the file (runtime/plugin/trailer.hpp). From there on the file may not be
 # changed, so where it will be installed, the paths that it searches are those of the installation from the start.
-function(narrowcast_seal plugin)
+function(narrowcast_add_trailer plugin)
   set_target_properties(${plugin} PROPERTIES BUILD_WITH_INSTALL_RPATH ${NARROWCAST_BINDINGS})
-  set_property(TARGET ${plugin} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:narrowcast_seal>)
-  add_custom_command(TARGET ${plugin} POST_BUILD COMMAND narrowcast_seal $<TARGET_FILE:${plugin}> VERBATIM)
+  set_property(TARGET ${plugin} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:narrowcast_trailer>)
+  add_custom_command(TARGET ${plugin} POST_BUILD COMMAND narrowcast_trailer $<TARGET_FILE:${plugin}> VERBATIM)
 endfunction()
 
 # The global property NARROWCAST_FORMATS lists the targets of all formats: format_<format>, which is also the namespace of its generated C++,
@@ -30,7 +30,7 @@ function(narrowcast_add_format directory)
   if(NARROWCAST_WITH_CUDA)
     narrowcast_find_cuda_runtime(${plugin} ../..)
   endif()
-  narrowcast_seal(${plugin})
+  narrowcast_add_trailer(${plugin})
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_FORMATS ${plugin})
 
   add_executable(golden_${format} EXCLUDE_FROM_ALL ${directory}/test.cpp)

@@ -1,5 +1,5 @@
-// Comments and string literals, broken to fit 100 columns where clang-format would break them. All
-// else that is generated has a form that always fits.
+// Comments, literals and JSON strings. Lines of generated code are as long as they come: what is
+// committed is formatted by clang-format (tools/regenerate.py).
 #pragma once
 
 #include <string>
@@ -7,23 +7,16 @@
 
 namespace narrowcast::codegen {
 
-inline constexpr size_t kLineWidth = 100;
+// `// text`; empty for an empty text.
+std::string comment(std::string_view text);
 
-// `// text`, filled to the line width for a comment that stands `indent` columns from the margin.
-// No line break at the end; empty for an empty text.
-std::string comment(std::string_view text, size_t indent);
+// A string literal of C++.
+std::string quoted(std::string_view text);
 
-// Where a string literal stands.
-struct StringPlace {
-  std::string before, after;  // what shares its line: `.field =` and `,`
-  size_t hang = 4;            // what the pieces of a broken one are indented by
-  size_t most = kLineWidth;   // characters of a piece
-};
+// A string of JSON, which may hold any UTF-8 but no control characters.
+std::string json_string(std::string_view text);
 
-// `before "text" after` on one line if it fits; else the text, escaped, in pieces below `before`.
-std::string with_string(const StringPlace& place, std::string_view text, size_t indent);
-
-// A literal that reads back as the same bits.
+// A literal that reads back as the same bits, in C++ as in JSON.
 std::string number(double value);
 
 }  // namespace narrowcast::codegen

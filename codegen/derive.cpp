@@ -5,7 +5,6 @@
 
 #include "codegen/gathers.hpp"
 #include "codegen/origin.hpp"
-#include "codegen/phases.hpp"
 #include "codegen/reasons.hpp"
 #include "codegen/rules.hpp"
 #include "codegen/type_names.hpp"
@@ -41,33 +40,32 @@ Layout layout_of(const Format& format, const Usage& usage) {
   return layout;
 }
 
-std::string text_of(Extent shape) {
-  return "(" + std::to_string(shape.rows) + ", " + std::to_string(shape.columns) + ")";
-}
-
 double bits_per_element(const Layout& layout, int64_t elements_per_scale) {
   if (spans_tensor(layout)) return layout.element_bits;
   return layout.element_bits + 8.0 * layout.scale_bytes / static_cast<double>(elements_per_scale);
 }
 
-BufferShape data_buffer(const Layout& layout, Extent matrix) {
-  const Extent shape = data_shape(layout, matrix);
-  return {"uint8", text_of(shape), shape.rows * shape.columns};
+// A gather carries a scale a block: neither padding nor repetition, nor a scale that spans the
+// tensor, which every rank has.
+int64_t wire_bytes(const Layout& layout, Extent matrix) {
+  const int64_t data = data_row_bytes(layout, matrix) * data_extent(layout, matrix).rows;
+  if (spans_tensor(layout)) return data;
+  return data + ceil_div(matrix.rows, layout.block_rows) *
+                    ceil_div(matrix.columns, layout.block_columns) * layout.scale_bytes;
 }
 
-// A scale that spans the tensor is a tensor of one dimension.
-BufferShape scale_buffer(const Plan& plan, const Layout& layout, Extent matrix) {
-  const Extent shape = scale_shape(layout, matrix);
-  return {plan.scale_dtype, spans_tensor(layout) ? "(1,)" : text_of(shape),
-          shape.rows * shape.columns * layout.scale_bytes};
+ExampleUsage example_of(const Plan& plan, const Layout& layout, Extent matrix) {
+  const Extent data = data_shape(layout, matrix), scale = scale_shape(layout, matrix);
+  return {{"uint8", data_extent(layout, matrix), data, data.rows * data.columns},
+          {plan.scale_dtype, scale_extent(layout, matrix), scale,
+           scale.rows * scale.columns * layout.scale_bytes},
+          wire_bytes(layout, matrix)};
 }
 
 Example example_of(const Plan& plan) {
   constexpr Extent kMatrix{300, 520};
-  return {kMatrix.rows,
-          kMatrix.columns,
-          {data_buffer(plan.rowwise, kMatrix), scale_buffer(plan, plan.rowwise, kMatrix),
-           data_buffer(plan.columnwise, kMatrix), scale_buffer(plan, plan.columnwise, kMatrix)}};
+  return {kMatrix, example_of(plan, plan.rowwise, kMatrix),
+          example_of(plan, plan.columnwise, kMatrix)};
 }
 
 int64_t tile_rows(const Plan& plan) {
@@ -173,7 +171,6 @@ Plan derive(const Format& format) {
   plan.tile_rows = tile_rows(plan);
   plan.strip_tiles = strip_tiles(plan);
   plan.example = example_of(plan);
-  plan.phases = phases_of(plan);
   plan.reasons = reasons_of(plan);
   plan.gathers = gathers_of(plan);
   plan.rules = rules_of(plan);

@@ -79,4 +79,17 @@ FolderLock::FolderLock(const fs::path& folder)
 
 FolderLock::~FolderLock() { ::close(folder_); }
 
+std::vector<std::string> write_files(const fs::path& root, const Files& files) {
+  fs::create_directories(root);
+  const FolderLock lock(root);
+  std::vector<std::string> written;
+  for (const auto& [path, text] : files) {
+    if (read_file(root / path) == text) continue;
+    fs::create_directories((root / path).parent_path());
+    replace_file(root / path, text);
+    written.push_back(path);
+  }
+  return written;
+}
+
 }  // namespace narrowcast::codegen

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace narrowcast::codegen {
 
@@ -43,5 +45,13 @@ class FolderLock {
  private:
   int folder_;
 };
+
+// Texts by their paths in a folder.
+using Files = std::map<std::string, std::string>;
+
+// Writes what is not there or has another text, and returns the paths of those. Other processes
+// that write to the same folder wait. Throws FileError or std::filesystem::filesystem_error if the
+// file system refuses.
+std::vector<std::string> write_files(const std::filesystem::path& root, const Files& files);
 
 }  // namespace narrowcast::codegen

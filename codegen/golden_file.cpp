@@ -26,14 +26,10 @@ bool is_kept(const Plan& plan, const fs::path& path, const std::string& frozen,
 
 }  // namespace
 
-bool keep_golden(const Plan& plan, const fs::path& folder, bool only_check, std::ostream& out,
+bool keep_golden(const Plan& plan, const fs::path& folder, std::ostream& out,
                  std::ostream& errors) {
   const fs::path path = folder / (plan.name + ".txt");
   if (const auto frozen = read_file(path)) return is_kept(plan, path, *frozen, errors);
-  if (only_check) {
-    errors << path.string() << ": error: no golden bytes yet; run `make regenerate`\n";
-    return false;
-  }
   fs::create_directories(folder);
   const FolderLock lock(folder);
   replace_file(path, golden_text(plan));

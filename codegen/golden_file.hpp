@@ -9,10 +9,10 @@
 namespace narrowcast::codegen {
 
 // Compares the plan's golden bytes with <folder>/<format>.txt, or freezes them there if that file
-// is not there yet; `only_check`: writes nothing. Says on `out` what was frozen. False, and a text
-// on `errors`, if the bytes are not those of the file, or are missing where nothing is written.
-// Throws FileError or std::filesystem::filesystem_error if the file system refuses.
-bool keep_golden(const Plan& plan, const std::filesystem::path& folder, bool only_check,
-                 std::ostream& out, std::ostream& errors);
+// is not there yet. Says on `out` what was frozen. False, and a text on `errors`, if the bytes are
+// not those of the file. Throws FileError or std::filesystem::filesystem_error if the file system
+// refuses.
+bool keep_golden(const Plan& plan, const std::filesystem::path& folder, std::ostream& out,
+                 std::ostream& errors);
 
 }  // namespace narrowcast::codegen

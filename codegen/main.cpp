@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "codegen/emit/emit.hpp"
+#include "codegen/files.hpp"
 #include "codegen/golden_file.hpp"
 #include "codegen/load.hpp"
 #include "codegen/origin.hpp"
-#include "codegen/output.hpp"
 
 namespace narrowcast::codegen {
 namespace {
@@ -17,22 +17,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "usage: narrowcast-codegen [--all] [--check] [--golden DIR] [--known DIR] -o DIR SPEC...\n"
+    "usage: narrowcast-codegen [--in-tree] [--golden DIR] [--known DIR] -o DIR SPEC...\n"
     "       narrowcast-codegen --check-specs [--known DIR] SPEC...\n"
     "\n"
-    "  -o DIR         write DIR/<format>/ for each spec: only what changed; what is stale there is "
-    "removed\n"
-    "  --all          the specs are all formats of DIR, as in the source tree: also write "
-    "DIR/README.md, which\n"
-    "                 compares them, and remove what was made in DIR of specs that are gone\n"
-    "  --check        write nothing; fail if DIR is not what the specs make\n"
+    "  -o DIR         write DIR/<format>/ for each spec: only what changed\n"
+    "  --in-tree      files say that they are made from the source tree's spec/\n"
     "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
     "ever after\n"
     "  --known DIR    the specs of DIR, too, can be named by [matmul] of these\n"
     "  --check-specs  only read the specs, and print every error\n";
 
 struct Arguments {
-  bool all = false, check = false, check_specs = false;
+  bool in_tree = false, check_specs = false;
   std::string output, golden, known;
   std::vector<std::string> specs;
 };
@@ -47,10 +43,8 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
                          : word == "--known"  ? &arguments.known
                                               : nullptr;
     if (value != nullptr && i + 1 == words.size()) return std::nullopt;
-    if (word == "--all") {
-      arguments.all = true;
-    } else if (word == "--check") {
-      arguments.check = true;
+    if (word == "--in-tree") {
+      arguments.in_tree = true;
     } else if (word == "--check-specs") {
       arguments.check_specs = true;
     } else if (value != nullptr) {
@@ -66,35 +60,24 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
   return sensible ? std::optional(arguments) : std::nullopt;
 }
 
-void print(const std::string& what, const fs::path& root, const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) std::cout << what << " " << (root / path).string() << "\n";
-}
-
 int run(const Arguments& arguments) {
   std::optional<std::vector<Plan>> plans = load_plans(arguments.specs, arguments.known, std::cerr);
   if (!plans) return 1;
   if (arguments.check_specs) return 0;
 
-  Output output(arguments.all ? Scope::kAllFormats : Scope::kOwnFolders);
-  if (arguments.all) output.add("README.md", emit_index(*plans));
+  Files files;
   bool golden = true;
   for (Plan& plan : *plans) {
-    if (arguments.all) plan.origin = origin_in_tree(plan.name);
+    if (arguments.in_tree) plan.origin = origin_in_tree(plan.name);
     for (const Emitter& emitter : emitters())
-      output.add(plan.name + "/" + std::string(emitter.file), emitter.emit(plan));
+      files[plan.name + "/" + std::string(emitter.file)] = emitter.emit(plan);
     if (arguments.golden.empty()) continue;
-    golden &= keep_golden(plan, arguments.golden, arguments.check, std::cout, std::cerr);
+    golden &= keep_golden(plan, arguments.golden, std::cout, std::cerr);
   }
   if (!golden) return 1;
-
-  const Difference difference =
-      arguments.check ? output.compare(arguments.output) : output.write(arguments.output);
-  print(arguments.check ? "not fresh:" : "wrote", arguments.output, difference.changed);
-  print(arguments.check ? "stale:" : "removed", arguments.output, difference.stale);
-  if (!arguments.check || difference.empty()) return 0;
-  std::cerr << "error: " << arguments.output
-            << " is not what the specs make; run `make regenerate`\n";
-  return 1;
+  for (const std::string& path : write_files(arguments.output, files))
+    std::cout << "wrote " << (fs::path(arguments.output) / path).string() << "\n";
+  return 0;
 }
 
 }  // namespace

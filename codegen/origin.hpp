@@ -1,27 +1,19 @@
-// How a generated file says where it comes from, and how the generator knows its own files again.
+// How a generated file says where it comes from, and how to change it.
 #pragma once
 
 #include <string>
 
 namespace narrowcast::codegen {
 
-// Begins the origin of every file that is made of a spec of the source tree.
-inline std::string made_from_tree(const std::string& format) {
-  return "Made from spec/" + format + ".toml;";
-}
-
-// The same of a spec that lies elsewhere.
-inline std::string made_outside(const std::string& format) {
-  return "Made from " + format + ".toml;";
-}
-
-// The whole. A folder's name does not tell which of the two a spec is: a user's may be called spec
-// as well. The source tree alone is generated with all of its formats at once.
+// Of a spec of the source tree. tools/regenerate.py knows its files by this sentence.
 inline std::string origin_in_tree(const std::string& format) {
-  return made_from_tree(format) + " edit that and run `make regenerate`.";
+  return "Made from spec/" + format + ".toml; edit that and run `make regenerate`.";
 }
+
+// Of a spec that lies elsewhere. The folder's name does not tell which of the two a spec is: a
+// user's may be called spec as well.
 inline std::string origin_outside(const std::string& format) {
-  return made_outside(format) + " edit that and run `narrowcast build`.";
+  return "Made from " + format + ".toml; edit that and run `narrowcast build`.";
 }
 
 }  // namespace narrowcast::codegen

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "codegen/vocabulary.hpp"
+#include "runtime/geometry/geometry.hpp"
 #include "runtime/plugin/table.h"
 
 namespace narrowcast::codegen {
@@ -29,23 +30,21 @@ struct TypeNames {
 
 // One buffer of a matrix of a given shape, as a tensor library sees it.
 struct BufferShape {
-  std::string type;   // "uint8", or that of scales
-  std::string shape;  // "(300, 520)"
+  std::string type;    // "uint8", or that of scales
+  Extent used, shape;  // elements or scales as they are stored, without padding; the buffer's shape
   int64_t bytes;
+};
+
+// A usage of the example.
+struct ExampleUsage {
+  BufferShape data, scale;
+  int64_t wire_bytes;  // of a gather, before rows are rounded up to equal shards
 };
 
 // Shapes for pages: ragged against every block, and whole in every packing.
 struct Example {
-  int64_t rows, columns;
-  std::array<BufferShape, NC_BUFFER_COUNT> buffers;  // in the order of nc_buffer
-};
-
-// A phase of training under FSDP2, and the all-gather that serves it.
-struct Phase {
-  std::string name;
-  std::string gathers;      // which usage, and when
-  double bits_per_element;  // of one such gather
-  int64_t example_bytes;    // of the example, before its rows are rounded up to equal shards
+  Extent matrix;
+  ExampleUsage rowwise, columnwise;
 };
 
 // A buffer as a gather carries it.
@@ -141,7 +140,6 @@ struct Plan {
   int32_t significant_bits;  // of a decoded value, a scale that spans the tensor left aside
 
   Example example;
-  std::vector<Phase> phases;
   Reasons reasons;
   std::vector<GatherOfPhase> gathers;
   std::array<OperationRule, NC_OPERATION_COUNT> rules;  // in the order of nc_operation

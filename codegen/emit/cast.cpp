@@ -45,9 +45,9 @@ std::string cast_once(const Printer& printer, const Plan& plan) {
       x.store_scale(out.columnwise_scale, scale);
     }
   )text",
-                      {{"rowwise_reason", comment(plan.reasons.rowwise, 4)},
+                      {{"rowwise_reason", comment(plan.reasons.rowwise)},
                        {"scale_of", scale_of(plan, plan.rowwise)},
-                       {"columnwise_reason", comment(plan.reasons.columnwise, 4)}});
+                       {"columnwise_reason", comment(plan.reasons.columnwise)}});
 }
 
 // A scale and an encoding for each usage.
@@ -66,15 +66,15 @@ std::string cast_twice(const Printer& printer, const Plan& plan) {
       x.store_scale(out.columnwise_scale, scale);
     }
   )text",
-                      {{"rowwise_reason", comment(plan.reasons.rowwise, 4)},
+                      {{"rowwise_reason", comment(plan.reasons.rowwise)},
                        {"rowwise_scale", scale_of(plan, plan.rowwise)},
-                       {"columnwise_reason", comment(plan.reasons.columnwise, 4)},
+                       {"columnwise_reason", comment(plan.reasons.columnwise)},
                        {"columnwise_scale", scale_of(plan, plan.columnwise)}});
 }
 
 // Finding an amax tells it to the other owners, where they share the block.
 std::string collect(const Printer& printer, const Plan& plan) {
-  const std::string reason = comment(plan.reasons.collect, 2);
+  const std::string reason = comment(plan.reasons.collect);
   if (plan.spans_tensor) {
     return printer.fill(R"text(
       $reason$
@@ -171,8 +171,8 @@ std::string emit_cast(const Plan& plan) {
 
     }  // namespace narrowcast::$namespace$::inline NC_VARIANT
   )text",
-      {{"first_pass", comment(plan.reasons.first_pass, 2)},
-       {"levels", comment(levels(plan), 2)},
+      {{"first_pass", comment(plan.reasons.first_pass)},
+       {"levels", comment(levels(plan))},
        {"cast", plan.columnwise_derived ? cast_once(printer, plan) : cast_twice(printer, plan)},
        {"collect", collect(printer, plan)},
        {"derive_columnwise", derive_columnwise(printer, plan)},

@@ -5,9 +5,11 @@
 namespace narrowcast::codegen {
 namespace {
 
-constexpr Emitter kEmitters[] = {{"format.hpp", emit_format},  {"cast.hpp", emit_cast},
-                                 {"gather.hpp", emit_gather},  {"test.cpp", emit_test},
-                                 {"layout.svg", emit_picture}, {"page.md", emit_page}};
+constexpr Emitter kEmitters[] = {{"format.hpp", emit_format},
+                                 {"cast.hpp", emit_cast},
+                                 {"gather.hpp", emit_gather},
+                                 {"test.cpp", emit_test},
+                                 {"facts.json", emit_facts}};
 
 }  // namespace
 
@@ -20,8 +22,7 @@ Printer cpp_file(const Plan& plan, std::string_view what) {
                    {"scale", plan.types.scale},
                    {"rule", plan.types.rule},
                    {"decoder", plan.types.decoder}});
-  printer.print("$what$\n$origin$",
-                {{"what", comment(what, 0)}, {"origin", comment(plan.origin, 0)}});
+  printer.print("$what$\n$origin$", {{"what", comment(what)}, {"origin", comment(plan.origin)}});
   return printer;
 }
 

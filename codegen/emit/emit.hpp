@@ -1,5 +1,5 @@
-// One function for each file of a format's folder. An emitter spells what the plan says: it holds
-// no arithmetic and no policy.
+// One function for each file that the generator makes of a format. An emitter spells what the plan
+// says: it holds no arithmetic and no policy.
 #pragma once
 
 #include <span>
@@ -11,21 +11,17 @@
 
 namespace narrowcast::codegen {
 
-std::string emit_format(const Plan& plan);   // format.hpp
-std::string emit_cast(const Plan& plan);     // cast.hpp
-std::string emit_gather(const Plan& plan);   // gather.hpp
-std::string emit_test(const Plan& plan);     // test.cpp
-std::string emit_picture(const Plan& plan);  // layout.svg
-std::string emit_page(const Plan& plan);     // page.md
+std::string emit_format(const Plan& plan);  // format.hpp
+std::string emit_cast(const Plan& plan);    // cast.hpp
+std::string emit_gather(const Plan& plan);  // gather.hpp
+std::string emit_test(const Plan& plan);    // test.cpp
+std::string emit_facts(const Plan& plan);   // facts.json
 
 struct Emitter {
   std::string_view file;
   std::string (*emit)(const Plan&);
 };
 std::span<const Emitter> emitters();
-
-// README.md, beside the folders of all formats: a table that compares them.
-std::string emit_index(std::span<const Plan> plans);
 
 // The constant of format.hpp that the plugin's table points to.
 std::string table_facts(const Plan& plan);

@@ -41,7 +41,7 @@ std::string columnwise(const Plan& plan) {
   return same(mirror(plan.rowwise), plan.columnwise) ? "mirror(kRowwise)" : layout(plan.columnwise);
 }
 
-// In the order of their names, as clang-format wants them.
+// In the order of their names, in which clang-format would put them.
 std::string includes(const Plan& plan) {
   const std::set<std::string> headers = {"runtime/geometry/geometry.hpp",
                                          "runtime/numeric/scale_rule.hpp", "runtime/plugin/table.h",
@@ -92,9 +92,9 @@ std::string emit_format(const Plan& plan) {
                  {"delayed_amax", flag(plan.delayed_amax)},
                  {"tensor_range", number(plan.tensor_range)},
                  {"columnwise_derived", flag(plan.columnwise_derived)},
-                 {"tile_rows_reason", comment(plan.reasons.tile_rows, 2)},
+                 {"tile_rows_reason", comment(plan.reasons.tile_rows)},
                  {"tile_rows", std::to_string(plan.tile_rows)},
-                 {"strip_tiles_reason", comment(plan.reasons.strip_tiles, 2)},
+                 {"strip_tiles_reason", comment(plan.reasons.strip_tiles)},
                  {"strip_tiles", std::to_string(plan.strip_tiles)},
                  {"table_facts", table_facts(plan)}});
   return printer.text();

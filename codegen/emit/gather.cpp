@@ -20,7 +20,7 @@ std::string equal(const Carried& carried) {
 std::string carry(const Carried& carried) {
   const auto buffer = static_cast<size_t>(carried.buffer);
   return fill("$reason$\ncarry($kind$($buffer$, $layout$, Along::$along$$equal$));",
-              {{"reason", comment(carried.reason, 4)},
+              {{"reason", comment(carried.reason)},
                {"kind", carried.scales ? "scales" : "data"},
                {"buffer", kBuffers[buffer]},
                {"layout", kLayouts[buffer]},
@@ -39,7 +39,7 @@ std::string phase(const GatherOfPhase& gather) {
       $steps$
     }
   )text",
-              {{"reason", comment(gather.reason, 2)}, {"name", gather.name}, {"steps", steps}});
+              {{"reason", comment(gather.reason)}, {"name", gather.name}, {"steps", steps}});
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ std::string emit_gather(const Plan& plan) {
 
     }  // namespace narrowcast::$namespace$::inline NC_VARIANT
   )text",
-                {{"reason", comment(plan.reasons.gather, 0)}, {"phases", phases}});
+                {{"reason", comment(plan.reasons.gather)}, {"phases", phases}});
   return printer.text();
 }
 

@@ -16,9 +16,11 @@ constexpr const char* kBufferNames[NC_BUFFER_COUNT] = {"Rowwise", "RowwiseScale"
 std::string constants(const GoldenBytes& golden, const std::string& prefix) {
   std::string text;
   for (size_t i = 0; i < NC_BUFFER_COUNT; ++i) {
-    const std::string head = "constexpr char " + prefix + kBufferNames[i] + "[]";
-    const StringPlace place{.before = head + " =", .after = ";", .most = kDigitsALine};
-    text += with_string(place, hexadecimal(golden.buffers[i]), 0) + "\n";
+    text += "constexpr char " + prefix + kBufferNames[i] + "[] =";
+    const std::string digits = hexadecimal(golden.buffers[i]);
+    for (size_t at = 0; at == 0 || at < digits.size(); at += kDigitsALine)
+      text += "\n    \"" + digits.substr(at, kDigitsALine) + '"';
+    text += ";\n";
   }
   return text;
 }

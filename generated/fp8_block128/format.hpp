@@ -71,11 +71,11 @@ inline constexpr nc_format kFacts = {
             .product =
                 {
                     {NC_1X128_BY_128X128, 0,
-                     "input rowwise (e4m3, 1x128 f32) by weight rowwise (e4m3, 128x128 f32): "
-                     "1x128 by 128x128."},
+                     "input rowwise (e4m3, 1x128 f32) by weight rowwise (e4m3, 128x128 f32): 1x128 "
+                     "by 128x128."},
                     {NC_1X128_BY_128X128, 0,
-                     "gradient rowwise (e4m3, 1x128 f32) by weight columnwise (e4m3, 128x128 "
-                     "f32): 1x128 by 128x128."},
+                     "gradient rowwise (e4m3, 1x128 f32) by weight columnwise (e4m3, 128x128 f32): "
+                     "1x128 by 128x128."},
                     {NC_1X128_BY_128X128, 0,
                      "gradient columnwise (e4m3, 128x1 f32) by input columnwise (e4m3, 128x128 "
                      "f32): 1x128 by 128x128."},

@@ -78,8 +78,8 @@ inline constexpr nc_format kFacts = {
                      "gradient rowwise (e5m2, one scale) by weight columnwise (e4m3, one scale): "
                      "one scale by one scale."},
                     {NC_TENSOR_BY_TENSOR, 0,
-                     "gradient columnwise (e5m2, one scale) by input columnwise (e4m3, one "
-                     "scale): one scale by one scale."},
+                     "gradient columnwise (e5m2, one scale) by input columnwise (e4m3, one scale): "
+                     "one scale by one scale."},
                 },
             .stochastic_gradient = false,
         },

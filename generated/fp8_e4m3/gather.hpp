@@ -7,8 +7,8 @@
 
 namespace narrowcast::format_fp8_e4m3::inline NC_VARIANT {
 
-// Both usages have the same blocks, so columnwise is a rearrangement of the rowwise bytes, with
-// the same values: every gather carries rowwise, and products of both passes decode it.
+// Both usages have the same blocks, so columnwise is a rearrangement of the rowwise bytes, with the
+// same values: every gather carries rowwise, and products of both passes decode it.
 struct Gather : Format {
   template <class Carry>
   static void always(const Carry& carry) {

@@ -77,8 +77,8 @@ inline constexpr nc_format kFacts = {
                      "gradient rowwise (int8, 32x32 f32) by weight columnwise (int8, 32x32 f32): "
                      "no matrix unit multiplies these."},
                     {NC_DECODED, 0,
-                     "gradient columnwise (int8, 32x32 f32) by input columnwise (int8, 32x32 "
-                     "f32): no matrix unit multiplies these."},
+                     "gradient columnwise (int8, 32x32 f32) by input columnwise (int8, 32x32 f32): "
+                     "no matrix unit multiplies these."},
                 },
             .stochastic_gradient = false,
         },

@@ -86,11 +86,11 @@ inline constexpr nc_format kFacts = {
                      "input rowwise (e4m3, 1x32 e8m0) by weight rowwise (e4m3, 32x32 e8m0): 1x32 "
                      "e8m0."},
                     {NC_1X32_E8M0, 0,
-                     "gradient rowwise (e4m3, 1x32 e8m0) by weight columnwise (e4m3, 32x32 "
-                     "e8m0): 1x32 e8m0."},
+                     "gradient rowwise (e4m3, 1x32 e8m0) by weight columnwise (e4m3, 32x32 e8m0): "
+                     "1x32 e8m0."},
                     {NC_1X32_E8M0, 0,
-                     "gradient columnwise (e4m3, 32x1 e8m0) by input columnwise (e4m3, 32x1 "
-                     "e8m0): 1x32 e8m0."},
+                     "gradient columnwise (e4m3, 32x1 e8m0) by input columnwise (e4m3, 32x1 e8m0): "
+                     "1x32 e8m0."},
                 },
             .stochastic_gradient = false,
         },

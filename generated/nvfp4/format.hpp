@@ -79,11 +79,11 @@ inline constexpr nc_format kFacts = {
                      "input rowwise (e2m1, 1x16 e4m3) by weight rowwise (e2m1, 16x16 e4m3): 1x16 "
                      "e4m3 under a tensor scale."},
                     {NC_1X16_E4M3, 0,
-                     "gradient rowwise (e2m1, 1x16 e4m3) by weight columnwise (e2m1, 16x16 "
-                     "e4m3): 1x16 e4m3 under a tensor scale."},
+                     "gradient rowwise (e2m1, 1x16 e4m3) by weight columnwise (e2m1, 16x16 e4m3): "
+                     "1x16 e4m3 under a tensor scale."},
                     {NC_1X16_E4M3, 0,
-                     "gradient columnwise (e2m1, 16x1 e4m3) by input columnwise (e2m1, 16x1 "
-                     "e4m3): 1x16 e4m3 under a tensor scale."},
+                     "gradient columnwise (e2m1, 16x1 e4m3) by input columnwise (e2m1, 16x1 e4m3): "
+                     "1x16 e4m3 under a tensor scale."},
                 },
             .stochastic_gradient = true,
         },

@@ -61,8 +61,8 @@ inline constexpr nc_format kFacts = {
         {
             {1, 0, "cuts at multiples of 16 rows, 16 columns"},
             {0, 0,
-             "its columnwise bytes are quantized in blocks of their own, so the transposed "
-             "matrix would have other values"},
+             "its columnwise bytes are quantized in blocks of their own, so the transposed matrix "
+             "would have other values"},
             {1, 0,
              "joints at multiples of 16 rows, 16 columns, and pieces of one tensor-wide scale"},
             {0, 0,

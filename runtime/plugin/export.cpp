@@ -1,9 +1,6 @@
 #include "runtime/plugin/export.hpp"
 
 #include <cstring>
-#include <iterator>
-
-#include "runtime/plugin/structs.hpp"
 
 namespace narrowcast {
 namespace {
@@ -25,6 +22,8 @@ bool runs_avx512() { return false; }
 
 }  // namespace
 
+uint64_t headers_hash() { return NC_HEADERS_HASH; }
+
 PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
                          const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
                          const nc_machine* (*variant)(const char* name),
@@ -39,12 +38,8 @@ PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
   add("avx2", avx2, runs_avx2());
   add("avx512", avx512, runs_avx512());
   plugin_ = {
-      .magic = NC_PLUGIN_MAGIC,
       .version = NC_PLUGIN_VERSION,
-      .size = sizeof(nc_plugin),
-      .struct_count = std::size(kStructs),
-      .structs = kStructs,
-      .digest = kStructsDigest,
+      .headers = headers_hash(),
       .format = &format,
       .cpu = machines_[count - 1],
       .cuda = cuda,

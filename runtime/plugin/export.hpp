@@ -35,6 +35,10 @@
 
 namespace narrowcast {
 
+// Of the texts of table.h and of all that it includes from runtime/, as they were when this was
+// compiled.
+uint64_t headers_hash();
+
 // A plugin's table for the processor that it was loaded on. Lives as long as the plugin.
 class PluginTable {
  public:

@@ -3,15 +3,12 @@
 #include "gather.hpp"
 #include "runtime/gather/route.hpp"
 #include "runtime/plugin/export.hpp"
-#include "runtime/plugin/note.hpp"
 
 namespace narrowcast::NC_FORMAT {
 
 NC_DECLARE_MACHINES
 
 namespace {
-
-[[gnu::used, gnu::section(NC_NOTE_SECTION)]] alignas(8) constexpr Note kNote = make_note();
 
 const nc_machine* variant(const char* name);
 

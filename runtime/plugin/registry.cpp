@@ -5,9 +5,8 @@
 #include <filesystem>
 #include <mutex>
 
-#include "runtime/plugin/build_text.hpp"
-#include "runtime/plugin/file_checks.hpp"
 #include "runtime/plugin/table_checks.hpp"
+#include "runtime/plugin/trailer.hpp"
 
 namespace narrowcast {
 namespace {
@@ -33,11 +32,11 @@ const LoadedPlugin* find(const Registry& all, std::string_view format) {
   throw PluginError("plugin '" + path + "' " + reason);
 }
 
-// What a table must say of itself before a field behind its digest is read, and then what it holds.
+// What a table must say of itself before any other field is read, and then what it holds.
 const nc_plugin& checked(const std::string& path, const nc_plugin* table) {
-  if (table == nullptr || table->magic != NC_PLUGIN_MAGIC)
-    refuse(path, "is not a narrowcast plugin: its table is not marked as one");
-  if (const std::string other = text_fault(*table); !other.empty()) refuse(path, other);
+  if (table == nullptr) refuse(path, "is broken: " NC_PLUGIN_ENTRY "() returns NULL");
+  const std::string other = build_fault(table->version, table->headers);
+  if (!other.empty()) refuse(path, other);
   if (const std::string fault = table_fault(*table); !fault.empty()) refuse(path, fault);
   return *table;
 }

@@ -1,7 +1,7 @@
 /* What a format's plugin exports: its facts, and its functions for each machine. Plain C, so that a
    plugin and the library that loads it need not come from one compiler. A change here, or in what
-   is included here, is a new NC_PLUGIN_VERSION, and runtime/plugin/structs.hpp proves that both
-   sides were built from the same text. Structs have no padding. */
+   is included here, is a new NC_PLUGIN_VERSION; both sides compare a hash of these headers as well
+   (headers_hash() of export.hpp). Structs have no padding. */
 #ifndef NARROWCAST_RUNTIME_PLUGIN_TABLE_H_
 #define NARROWCAST_RUNTIME_PLUGIN_TABLE_H_
 
@@ -11,8 +11,7 @@
 #include "runtime/plugin/launch.h"
 #include "runtime/plugin/transfer.h"
 
-#define NC_PLUGIN_MAGIC 0x6e63706cu /* "ncpl" */
-#define NC_PLUGIN_VERSION 7u
+#define NC_PLUGIN_VERSION 8u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 /* Each function returns NULL, or a sentence that says what failed; the string lives as long as the
@@ -52,21 +51,9 @@ typedef struct nc_machine {
                                   byte of them: padding is written as zeros */
 } nc_machine;
 
-/* How the compiler of a plugin lays out a struct of the table. */
-typedef struct nc_struct {
-  const char* name;
-  uint64_t size;
-  uint64_t digest; /* of the names, places and sizes of its fields */
-} nc_struct;
-
 typedef struct nc_plugin {
-  uint32_t magic;   /* NC_PLUGIN_MAGIC */
-  uint32_t version; /* NC_PLUGIN_VERSION */
-  /* Of every version from 3 on: what tells whether the rest can be read. */
-  uint32_t size; /* sizeof(nc_plugin) */
-  uint32_t struct_count;
-  const nc_struct* structs; /* all of the table */
-  uint64_t digest;          /* of all of them */
+  uint64_t version; /* NC_PLUGIN_VERSION */
+  uint64_t headers; /* headers_hash() */
   const nc_format* format;
   const nc_machine* cpu;  /* the fastest variant for this processor */
   const nc_machine* cuda; /* NULL if the plugin was built without CUDA */

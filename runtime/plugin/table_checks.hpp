@@ -8,8 +8,8 @@
 
 namespace narrowcast {
 
-// Empty, or a sentence that names the first field that cannot be, and its value. The table is of
-// this library's text (build_text.hpp).
+// Empty, or a sentence that names the first field that cannot be, and its value. The table was
+// built with this library's headers.
 std::string table_fault(const nc_plugin& table);
 
 }  // namespace narrowcast

@@ -3,12 +3,12 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <sstream>
 
 #include "codegen/files.hpp"
 #include "codegen/golden.hpp"
 #include "codegen/golden_file.hpp"
-#include "codegen/output.hpp"
 #include "folder.hpp"
 #include "specs.hpp"
 
@@ -52,13 +52,13 @@ TEST_CASE("golden bytes that the disk has no room for are an error, and leave no
   std::ostringstream said, errors;
   {
     const SmallDisk disk(1000);
-    const std::string error = error_of([&] { keep_golden(plan, golden, false, said, errors); });
+    const std::string error = error_of([&] { keep_golden(plan, golden, said, errors); });
     CHECK(holds(error, "cannot write " + (golden / "nvfp4.txt").string()));
     CHECK(holds(error, "File too large"));
   }
   CHECK(said.str().empty());
   CHECK(fs::is_empty(golden));
-  CHECK(keep_golden(plan, golden, false, said, errors));
+  CHECK(keep_golden(plan, golden, said, errors));
   CHECK(said.str() == "froze " + (golden / "nvfp4.txt").string() + "\n");
   CHECK(text_of(golden / "nvfp4.txt") == golden_text(plan));
   CHECK(errors.str().empty());
@@ -70,7 +70,7 @@ TEST_CASE("golden bytes that were cut short are told from others") {
   const auto errors_with = [&](const std::string& frozen) {
     put(folder.path / "nvfp4.txt", frozen);
     std::ostringstream said, errors;
-    CHECK(!keep_golden(plan, folder.path, false, said, errors));
+    CHECK(!keep_golden(plan, folder.path, said, errors));
     return errors.str();
   };
   CHECK(holds(errors_with(""), "are cut short, after 0 of"));
@@ -78,14 +78,32 @@ TEST_CASE("golden bytes that were cut short are told from others") {
   CHECK(holds(errors_with("other"), "no longer makes the golden bytes of nvfp4"));
 }
 
+TEST_CASE("only what changed is written") {
+  const Folder folder;
+  const Files files = {{"x/a.hpp", "a\n"}, {"x/b.hpp", "b\n"}};
+  using Paths = std::vector<std::string>;
+  CHECK(write_files(folder.path, files) == Paths{"x/a.hpp", "x/b.hpp"});
+  CHECK(text_of(folder.path / "x/a.hpp") == "a\n");
+  CHECK(write_files(folder.path, files).empty());
+
+  put(folder.path / "x/a.hpp", "a\nand more, by hand\n");
+  put(folder.path / "x/notes.txt", "by hand\n");
+  const fs::file_time_type long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(folder.path / "x/b.hpp", long_ago);
+  CHECK(write_files(folder.path, files) == Paths{"x/a.hpp"});
+  CHECK(text_of(folder.path / "x/a.hpp") == "a\n");
+  CHECK(fs::last_write_time(folder.path / "x/b.hpp") == long_ago);
+  CHECK(text_of(folder.path / "x/notes.txt") == "by hand\n");
+}
+
 TEST_CASE("a disk without room leaves the old files") {
   const Folder folder;
   put(folder.path / "x/a.hpp", "old\n");
-  Output output;
-  output.add("x/a.hpp", std::string(5000, 'n'));
+  const Files files = {{"x/a.hpp", std::string(5000, 'n')}};
   {
     const SmallDisk disk(1000);
-    CHECK(holds(error_of([&] { output.write(folder.path); }), "x/a.hpp.new: File too large"));
+    const std::string error = error_of([&] { write_files(folder.path, files); });
+    CHECK(holds(error, "x/a.hpp.new: File too large"));
   }
   CHECK(text_of(folder.path / "x/a.hpp") == "old\n");
   CHECK(!fs::exists(folder.path / "x/a.hpp.new"));
@@ -94,9 +112,8 @@ TEST_CASE("a disk without room leaves the old files") {
 TEST_CASE("a folder that stands where a file goes is an error with its name") {
   const Folder folder;
   fs::create_directories(folder.path / "x/a.hpp/b");
-  Output output;
-  output.add("x/a.hpp", "a\n");
-  CHECK(holds(error_of([&] { output.write(folder.path); }), (folder.path / "x/a.hpp").string()));
+  const std::string error = error_of([&] { write_files(folder.path, {{"x/a.hpp", "a\n"}}); });
+  CHECK(holds(error, (folder.path / "x/a.hpp").string()));
   CHECK(fs::exists(folder.path / "x/a.hpp/b"));
 }
 
@@ -113,11 +130,7 @@ TEST_CASE("a draft is not written through a link that somebody left") {
 // The exit status of a process that writes an output of one file, twenty times.
 int write_often(const fs::path& root, const std::string& text) {
   try {
-    for (int i = 0; i < 20; ++i) {
-      Output output;
-      output.add("x/a.hpp", text + std::to_string(i));
-      output.write(root);
-    }
+    for (int i = 0; i < 20; ++i) write_files(root, {{"x/a.hpp", text + std::to_string(i)}});
     return 0;
   } catch (const std::exception&) {
     return 1;

@@ -32,7 +32,7 @@ TEST_CASE("every element beside every scale and rule") {
       const ScaleRow& scale = row_of(golden.scale);
       CHECK(plan.code_bits == row.bits);
       CHECK(plan.rowwise.scale_bytes == scale.bytes);
-      CHECK(plan.example.buffers[NC_ROWWISE_SCALE].type == scale.dtype);
+      CHECK(plan.example.rowwise.scale.type == scale.dtype);
       const std::string text = emit_format(plan);
       CHECK(text.find("#include \"" + std::string(row.header) + "\"\n") != std::string::npos);
       CHECK(text.find("using ScaleType = " + std::string(scale.name) + ";") != std::string::npos);

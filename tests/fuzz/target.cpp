@@ -41,9 +41,9 @@ size_t Target::run(const std::string& text) {
 
 size_t Target::emit(const Plan& plan) {
   size_t bytes = codegen::emit_format(plan).size() + codegen::emit_cast(plan).size() +
-                 codegen::emit_gather(plan).size() + codegen::emit_picture(plan).size();
+                 codegen::emit_gather(plan).size();
   if (!emitted_.insert(facts_of(plan)).second) return bytes;
-  return bytes + codegen::emit_test(plan).size() + codegen::emit_page(plan).size() +
+  return bytes + codegen::emit_test(plan).size() + codegen::emit_facts(plan).size() +
          codegen::golden_text(plan).size();
 }
 

@@ -30,7 +30,7 @@ TRAIN = """
 import sys, torch, narrowcast as nc
 layer = nc.convert(torch.nn.Linear(32, 16), sys.argv[1], matmul="scaled")
 layer(torch.randn(8, 32)).sum().backward()
-products = nc.format(sys.argv[1]).products
+products = nc.format(sys.argv[1]).matmul
 print((products.input, products.gradient), bool(layer.weight.grad.isfinite().all()))
 """
 

@@ -39,8 +39,7 @@ make() {{
   if [ "$1" = regenerate ]; then
     command make regenerate VENV=none PYTHON={python} BUILD={build} configure=true
   else
-    "{build}/codegen/narrowcast-codegen" --all --check -o generated \
-      --golden tests/codegen/golden spec/*.toml
+    "{python}" tools/regenerate.py "{build}/codegen/narrowcast-codegen" --check
     find generated -mindepth 1 -maxdepth 1 -type d -not -name "$FORMAT" -exec rm -r {{}} +
     cmake -S . -B build -DNARROWCAST_CODEGEN=OFF -DNARROWCAST_BINDINGS=OFF \
       -DNARROWCAST_CUDA=OFF -DNARROWCAST_AVX=OFF >/dev/null
@@ -142,7 +141,7 @@ def tree_of(folder):
 def test_in_the_tree(reader, tmp_path):
     tree, page = tmp_path / "tree", PAGE.read_text(encoding="utf-8")
     ignore = shutil.ignore_patterns(
-        "build", "build-*", "__pycache__", ".*", "demo", "dist", "python"
+        "build", "build-*", "__pycache__", ".git", ".venv*", ".*_cache", "demo", "dist"
     )
     shutil.copytree(ROOT, tree, ignore=ignore, symlinks=True)
     before = tree_of(tree)

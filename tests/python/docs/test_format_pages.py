@@ -126,6 +126,25 @@ def test_the_index_compares_all_formats():
         assert f"{error}, {decibels}" == facts["relative error on Gaussian data, rowwise"]
 
 
+def test_a_page_shows_facts_shapes_phases_and_rules():
+    def page(name):
+        return (pages.GENERATED / name / "page.md").read_text(encoding="utf-8")
+
+    for line in (
+        "| row step | 16 |",
+        "| `columnwise_data` | uint8 | (520, 150) | 78000 |",
+        "| `amax` | float32 | (1,) | 4 |",
+        "| forward | rowwise | 4.03125 | 78627 |",
+        "| a cut | **exact**: cuts at multiples of 16 rows, 16 columns |",
+        "| values into a part | **error**: without a master, ",
+    ):
+        assert line in page("nvfp4")
+    assert "`history`" not in page("nvfp4")
+    assert "| `history` | float32 | (1026,) | 4104 |" in page("fp8_e4m3_delayed")
+    assert "amax` | float32" not in page("mxfp8_e4m3")
+    assert "| backward | columnwise | 8.25 | 161200 |" in page("mxfp8_e4m3")
+
+
 def test_pages_show_their_pictures():
     for name in NAMES:
         folder = pages.GENERATED / name

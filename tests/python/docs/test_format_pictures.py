@@ -1,11 +1,15 @@
 """The generated pages' pictures against the layouts."""
 
+import itertools
+import json
 import math
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
 import pages
+from narrowcast.pages import svg
 from pages import FORMATS, NAMES, USAGES
 from reference.layout import cdiv, pack, scale_shape
 
@@ -152,3 +156,56 @@ def test_elements_lie_over_their_bits(drawn):
             first = pages.numbers(below.texts[0])[0] * 8 + (element.x - below.x) // bit
             bits = np.flatnonzero(np.unpackbits(flat, bitorder="little"))
             assert bits.tolist() == list(range(first, first + element.width // bit))
+
+
+def facts(name):
+    return json.loads((pages.GENERATED / name / "facts.json").read_text(encoding="utf-8"))
+
+
+def test_a_picture_is_small_and_plain():
+    summary = 'A "quoted" <summary> & an accent é'
+    drawings = [svg.picture(facts(name)) for name in NAMES]
+    drawings.append(svg.picture(facts("nvfp4_1d") | {"name": "a" * 40, "summary": summary}))
+    for drawing in drawings:
+        assert len(drawing) < 30_000
+        assert "<script" not in drawing
+        assert "href" not in drawing
+    assert ElementTree.fromstring(drawings[-1]).find(f"{pages.SVG}desc").text.startswith(summary)
+
+
+def test_a_byte_that_an_element_does_not_fill_is_drawn_with_its_zeros():
+    f = facts("mxfp6_e2m3")
+    assert "zero bits" not in svg.picture(f)
+    for usage in USAGES:
+        f[usage]["element_bits"] = 8
+    assert "zero bits" in svg.picture(f)
+
+
+@pytest.mark.parametrize(
+    ("used", "stored", "block", "parts"),
+    [
+        (300, 300, 128, [("block", 0, 128, 0), ("block", 128, 256, 1), ("block", 256, 300, 2)]),
+        (1, 1, 1, [("block", 0, 1, 0)]),
+        (
+            *(300, 384, 16),
+            [
+                ("block", 0, 16, 0),
+                ("block", 16, 32, 1),
+                ("gap", 32, 288, 0),
+                ("block", 288, 300, 18),
+                ("padding", 300, 384, 0),
+            ],
+        ),
+    ],
+)
+def test_of_many_blocks_the_first_two_and_the_last_are_shown(used, stored, block, parts):
+    segments = svg.side(used, stored, block)
+    assert [segment[:4] for segment in segments] == parts
+    for one, following in itertools.pairwise(segments):
+        assert one.length > 0
+        assert one.at + one.length == following.at
+
+
+def test_longer_blocks_are_not_drawn_shorter():
+    lengths = [svg.side(n, n, n)[0].length for n in (1, 2, 4, 16, 32, 64, 128, 1024)]
+    assert lengths == sorted(lengths)

@@ -37,7 +37,7 @@ def check(what):
     reason = refusal()
     if "is damaged" not in reason:
         # Said by what reads the file, not by the system's loader or of a table.
-        known = ("is cut short", "is not", "has no note", "for other processors", "has only")
+        known = ("is cut short", "is not")
         assert any(words in reason for words in known), (what, reason)
     assert "cannot be loaded" not in reason and "table" not in reason, (what, reason)
 
@@ -75,7 +75,7 @@ def test_a_stripped_plugin_says_what_may_have_changed_it(plugin):
     if shutil.which("strip") is None:
         pytest.skip("needs strip")
     subprocess.run(["strip", plugin], check=True)
-    with pytest.raises(nc.PluginError, match=r"copy\.so' is cut short .*, or a tool such as strip"):
+    with pytest.raises(nc.PluginError, match=r"copy\.so' is cut short,.*, or a tool such as strip"):
         nc.load(plugin)
 
 
@@ -123,21 +123,21 @@ def no_umask():
 def test_what_a_build_makes_is_not_refused_whatever_the_umask(plugin, tmp_path, no_umask):
     folder.make(tmp_path / "made", toolchain.build_tool())
     assert (tmp_path / "made").stat().st_mode & 0o777 == 0o775
-    seal = BUILD / "runtime/narrowcast_seal"
-    if not seal.exists():
+    trailer = BUILD / "runtime/narrowcast_trailer"
+    if not trailer.exists():
         pytest.skip(f"needs a build in {BUILD}")
     plugin.chmod(0o777)  # as linkers make it
-    subprocess.run([seal, plugin], check=True)
+    subprocess.run([trailer, plugin], check=True)
     assert plugin.stat().st_mode & 0o777 == 0o775
 
 
-def test_sealing_twice_changes_nothing_and_what_is_no_plugin_is_refused(plugin, tmp_path):
-    seal = BUILD / "runtime/narrowcast_seal"
-    if not seal.exists():
+def test_a_second_trailer_takes_the_place_of_the_first(plugin):
+    trailer = BUILD / "runtime/narrowcast_trailer"
+    if not trailer.exists():
         pytest.skip(f"needs a build in {BUILD}")
     before = plugin.read_bytes()
-    subprocess.run([seal, plugin], check=True)
+    subprocess.run([trailer, plugin], check=True)
     assert plugin.read_bytes() == before
-    answer = subprocess.run([seal, nc._C.__file__], capture_output=True, text=True)
+    answer = subprocess.run([trailer, plugin.parent], capture_output=True, text=True)
     assert answer.returncode == 1
-    assert "is not a narrowcast plugin" in answer.stderr
+    assert "is not a regular file" in answer.stderr

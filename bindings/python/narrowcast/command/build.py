@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from narrowcast import _C, registry
+from narrowcast import _C, pages, registry
 from narrowcast.command import folder, processes, toolchain
 from narrowcast.command.toolchain import BuildError
 
@@ -70,6 +70,7 @@ def _variable(output: Path) -> str:
 
 def _compile(formats: Sequence[str], output: Path, gpu: str, baseline: bool, no_test: bool) -> None:
     for name in formats:
+        pages.write(output / "generated" / name)
         print(f"{name}: generated {output / 'generated' / name}")
     project = _Project(output.resolve(), gpu, baseline)
     project.configure()

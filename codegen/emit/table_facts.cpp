@@ -6,19 +6,13 @@ namespace narrowcast::codegen {
 namespace {
 
 std::string quoted_or_null(std::string_view word) {
-  return word.empty() ? "nullptr" : '"' + std::string(word) + '"';
-}
-
-std::string member(const std::string& field, const std::string& text) {
-  return with_string({.before = "." + field + " =", .after = ","}, text, 4);
+  return word.empty() ? "nullptr" : quoted(word);
 }
 
 std::string rules(const Plan& plan) {
   std::string text;
-  for (const OperationRule& rule : plan.rules) {
-    const StringPlace place{.before = rule.exact ? "{1, 0," : "{0, 0,", .after = "},", .hang = 1};
-    text += with_string(place, rule.text, 12) + "\n";
-  }
+  for (const OperationRule& rule : plan.rules)
+    text += std::string(rule.exact ? "{1, 0, " : "{0, 0, ") + quoted(rule.text) + "},\n";
   text.pop_back();
   return text;
 }
@@ -29,11 +23,8 @@ std::string products(const Plan& plan) {
       "NC_1X128_BY_1X128", "NC_1X32_E8M0",        "NC_1X16_E4M3"};
   if (plan.products.input.empty()) return ".products = {},";
   std::string each;
-  for (const Product& product : plan.products.product) {
-    const std::string before = std::string("{") + kKinds[product.kind] + ", 0,";
-    const StringPlace place{.before = before, .after = "},", .hang = 1};
-    each += with_string(place, product.reason, 20) + "\n";
-  }
+  for (const Product& product : plan.products.product)
+    each += std::string("{") + kKinds[product.kind] + ", 0, " + quoted(product.reason) + "},\n";
   each.pop_back();
   return fill(R"text(
     .products =
@@ -60,8 +51,8 @@ std::string table_facts(const Plan& plan) {
       R"text(
     inline constexpr nc_format kFacts = {
         .name = "$name$",
-        $summary$
-        $reference$
+        .summary = $summary$,
+        .reference = $reference$,
         .element = "$element_word$",
         .packing = "$packing_word$",
         .scale = "$scale_word$",
@@ -87,8 +78,8 @@ std::string table_facts(const Plan& plan) {
     };
   )text",
       {{"name", plan.name},
-       {"summary", member("summary", plan.summary)},
-       {"reference", member("reference", plan.reference)},
+       {"summary", quoted(plan.summary)},
+       {"reference", quoted(plan.reference)},
        {"element_word", std::string(word_of(plan.element))},
        {"packing_word", std::string(word_of(plan.packing))},
        {"scale_word", std::string(word_of(plan.scale))},

@@ -1,20 +1,17 @@
-// narrowcast_seal: the last step of a plugin's build, after the linker.
+// narrowcast_trailer: the last step of a plugin's build, after the linker.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/plugin/elf.hpp"
-#include "runtime/plugin/seal.hpp"
+#include "runtime/plugin/trailer.hpp"
 
 namespace {
 
-std::string sealing_fault(const std::string& path) {
+std::string fault_of_writing(const std::string& path) {
   std::vector<char> file;
   if (std::string fault = narrowcast::read_file(path, file); !fault.empty()) return fault;
-  const auto [fault, note] = narrowcast::find_note(file);
-  if (!fault.empty()) return fault;
-  narrowcast::seal(file, note);
-  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  file = narrowcast::with_trailer(file);
+  std::ofstream out(path, std::ios::binary);
   out.write(file.data(), static_cast<std::streamsize>(file.size()));
   if (!out.flush()) return "cannot be written";
   // Where a umask of 0 lets linkers make files that all may write: nc.load refuses those.
@@ -27,11 +24,11 @@ std::string sealing_fault(const std::string& path) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fputs("usage: narrowcast_seal PLUGIN, a file that was linked, which it changes\n", stderr);
+    std::fputs("usage: narrowcast_trailer PLUGIN, a linked file, behind which it writes\n", stderr);
     return 2;
   }
-  const std::string fault = sealing_fault(argv[1]);
+  const std::string fault = fault_of_writing(argv[1]);
   if (fault.empty()) return 0;
-  std::fprintf(stderr, "narrowcast_seal: '%s' %s\n", argv[1], fault.c_str());
+  std::fprintf(stderr, "narrowcast_trailer: '%s' %s\n", argv[1], fault.c_str());
   return 1;
 }
