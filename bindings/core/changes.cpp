@@ -40,7 +40,7 @@ void bind_changes(py::module_& module) {
   module.def("note_change", &note_change,
              "A tensor looks at another store, a store has other parts, or bytes are stale.");
   module.def("note_write", &note_write,
-             "Bytes of a matrix are made, by whatever torch counts not.");
+             "To be called before bytes of a matrix are made by what torch does not count.");
   module.def(
       "changes", [] { return changes; }, "How many have been noted.");
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),

@@ -13,9 +13,23 @@ namespace narrowcast {
 // Counts. Python's lock guards them.
 inline int64_t changes = 0;  // that a tensor looks at another store, that a store has other parts,
                              // that bytes are stale
-inline int64_t writes = 0;   // that bytes are made, of whichever matrix
+inline int64_t writes = 0;   // that bytes will be made, of whichever matrix
 inline void note_change() { ++changes; }
-inline void note_write() { ++writes; }
+
+// Something that looks at bytes of others, and keeps its own copy before they are made anew.
+class WriteObserver {
+ public:
+  virtual ~WriteObserver() = default;
+  virtual void before_write() = 0;
+};
+inline std::vector<WriteObserver*> write_observers;  // until the next write
+
+// To be called before bytes are made.
+inline void note_write() {
+  ++writes;
+  for (WriteObserver* const one : write_observers) one->before_write();
+  write_observers.clear();
+}
 
 // Whether shards are as they were when somebody looked at all of them. Before a gather that is
 // asked of each weight of a group, and once a forward of all of a model, whose objects lie

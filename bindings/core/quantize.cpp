@@ -50,10 +50,10 @@ class CastList {
                   " has a scale that spans the tensor: its amax is needed");
     }
     assign(draws);
+    note_write();
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
     if (start_history != nullptr && amaxes)
       table_.run(start_history, "starting a history", options);
-    note_write();
     table_.run(table_.machine().cast, "the cast", options);
   }
 

@@ -20,7 +20,7 @@ class StoreHandle {
     return attribute(tensor, kView).is(view_) && attribute(store_, kBytes).is(bytes);
   }
 
-  // The bytes are those of the master: Master.settle(). Few are stale before a step.
+  // The bytes are those of the master: Master.mark_fresh(). Few are stale before a step.
   void settle() const {
     const py::object master = attribute(store_, kMaster);
     note(master);
@@ -42,7 +42,7 @@ class StoreHandle {
   }
 
  private:
-  // All that has been written to the value is known: Master.note().
+  // All that has been written to the value is known: Master.sync_version().
   static void note(const py::object& master) {
     if (attribute(master, kVersion).is_none()) return;
     set(master, kVersion, py::int_(value_of(master)._version()));

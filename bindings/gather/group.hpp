@@ -1,9 +1,6 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
 #pragma once
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_copy.h>
-
 #include <array>
 #include <map>
 #include <optional>
@@ -48,13 +45,16 @@ struct Batch {
 };
 using Batches = std::map<std::string, Batch>;
 
-class GatherGroup {
+class GatherGroup : public WriteObserver {
  public:
-  explicit GatherGroup(const GatherWeights& weights) : weights_(weights) {
+  // `keeps_parts`: of weights that FSDP2 frees it keeps parts, which it gathers again.
+  GatherGroup(const GatherWeights& weights, bool keeps_parts)
+      : weights_(weights), keeps_parts_(keeps_parts) {
     for (const auto& weight : weights) {
       const Buffers& shard = weight->shard();
       if (!shard.is_plain) continue;  // what stands for a tensor has no memory
       const std::string format = shard.facts().name;
+      if (shard.facts().tensor_amax || shard.history) spanned_.push_back(weight);
       if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
       if (weight->arena_bytes() != 0) unpacked_[format].add(weight);
       for (const bool backward : {false, true}) {
@@ -62,6 +62,17 @@ class GatherGroup {
           sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
       }
     }
+  }
+
+  GatherGroup(const GatherGroup&) = delete;
+  GatherGroup& operator=(const GatherGroup&) = delete;
+  ~GatherGroup() override { std::erase(write_observers, this); }
+
+  // Weights that stay gathered keep what they have gathered. FSDP2 frees all of a group together.
+  void before_write() override {
+    is_observing_ = false;
+    if (!keeps_parts_ && spanned_[0]->is_freed()) return;
+    for (const auto& weight : spanned_) weight->keep_spanning();
   }
 
   // What a gather has packed stays in the outbox, and later ones send it again, until bytes are
@@ -73,6 +84,7 @@ class GatherGroup {
 
   void pack(bool backward) {
     for (const SentBuffer& sent : sent_[backward]) sent.check();
+    follow_shards();
     if (is_packed()) return;
     is_packed_.reset();
     for (auto& [format, batch] : packed_) found(batch, &WeightGather::add_outgoing, backward);
@@ -105,24 +117,6 @@ class GatherGroup {
       transfer(&nc_machine::unpack, "unpacking gathered shards", batch, shipments.rows());
     }
   }
-  // Whether the whole weights have the tensor-wide scales of their shards: on this stream, and no
-  // bytes were made since.
-  bool has_scales() const { return scales_ == present_scales(); }
-  // Copies them, of the first group and of those others that are not gathered, in one operation.
-  static void copy_scales(const std::vector<GatherGroup*>& groups) {
-    const Scales present = groups[0]->present_scales();
-    // What a CUDA graph records is copied when it is replayed.
-    const bool recorded = present.stream != nullptr && capture_of(present.stream) != 0;
-    std::vector<at::Tensor> whole, shard;
-    for (GatherGroup* group : groups) {
-      if (group != groups[0] && (recorded || !group->is_freed())) continue;
-      for (const auto& weight : group->weights_) weight->add_spanning(whole, shard);
-      if (!recorded) group->scales_ = present;
-    }
-    // Not counted as writes: graphs that have saved them for a backward want those of its gather.
-    const at::NoGradGuard once;
-    if (!whole.empty()) at::_foreach_copy_(whole, shard);
-  }
   // Says which usages have come.
   void arrive(bool backward) const {
     for (const auto& weight : weights_) weight->arrive(backward);
@@ -130,25 +124,19 @@ class GatherGroup {
   // Weights lie in other memory than at the last gather.
   void forget() {
     is_packed_.reset();
-    scales_.reset();
     for (Batches* batches : {&packed_, &unpacked_}) {
       for (auto& [format, batch] : *batches) batch.shipments = {};
     }
   }
 
  private:
-  // Whether FSDP2 has no memory for the whole weights now.
-  bool is_freed() const {
-    return std::ranges::all_of(weights_, [](const auto& weight) { return weight->is_freed(); });
-  }
-  // When tensor-wide scales were copied: after how many writes, for which stream's work.
-  struct Scales {
-    int64_t writes;
-    void* stream;
-    bool operator==(const Scales&) const = default;
-  };
-  Scales present_scales() const {
-    return {writes, weights_.empty() ? nullptr : stream_of(weights_[0]->shard().device)};
+  // From a gather on whole weights have what spans the tensor in their shards, until those are
+  // written to.
+  void follow_shards() {
+    for (const auto& weight : spanned_) weight->follow_shard();
+    if (spanned_.empty() || is_observing_) return;
+    write_observers.push_back(this);
+    is_observing_ = true;
   }
   // What one launch can pack together.
   static std::string place_of(const std::string& format, const Batch& batch) {
@@ -197,10 +185,10 @@ class GatherGroup {
   }
 
   GatherWeights weights_;  // which keep their shards
+  GatherWeights spanned_;  // those with something that spans the tensor
   Batches packed_, unpacked_;
   std::array<std::vector<SentBuffer>, 2> sent_;
-  std::optional<Scales> scales_;
-  bool keeps_packed_ = false;
+  bool keeps_parts_, keeps_packed_ = false, is_observing_ = false;
   std::optional<Packed> is_packed_;
 };
 

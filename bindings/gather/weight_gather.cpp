@@ -25,13 +25,11 @@ void bind_gather(py::module_& module) {
       .def_property_readonly("present", &WeightGather::present);
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
-      .def(py::init<GatherWeights>())
+      .def(py::init<GatherWeights, bool>(), py::arg("weights"), py::arg("keeps_parts"))
       .def("keep_packed", &GatherGroup::keep_packed)
       .def("pack", py::overload_cast<bool>(&GatherGroup::pack), py::arg("backward"))
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
       .def("arrive", &GatherGroup::arrive, py::arg("backward"))
-      .def_property_readonly("has_scales", &GatherGroup::has_scales)
-      .def_static("copy_scales", &GatherGroup::copy_scales, py::arg("groups"))
       .def("forget", &GatherGroup::forget);
 }
 

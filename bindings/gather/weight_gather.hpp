@@ -8,6 +8,7 @@
 
 #include "bindings/core/buffers.hpp"
 #include "bindings/gather/copy_table.hpp"
+#include "bindings/gather/spanning.hpp"
 
 namespace narrowcast {
 
@@ -77,8 +78,8 @@ class WeightGather {
     slots_ = slots;
     arena_ = arena;
     shared_slot_ = shared;
-    spanning_ = {};
-    const OptionalTensor amax = own_of(shard_->amax), history = own_of(shard_->history);
+    spanning_.clear();
+    const OptionalTensor amax = gathered(shard_->amax), history = gathered(shard_->history);
     for (Phase& phase : phases_) {
       if (std::ssize(slots) != own_payloads(phase))
         value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
@@ -88,11 +89,12 @@ class WeightGather {
   }
   const OptionalTensor& arena() const { return arena_; }
 
-  // What spans the tensor: a whole weight has its own, and decodes what its gather has brought,
-  // though it may stay gathered while the shard is written to. Adds them, and the shard's.
-  void add_spanning(std::vector<at::Tensor>& whole, std::vector<at::Tensor>& shard) const {
-    whole.insert(whole.end(), spanning_[0].begin(), spanning_[0].end());
-    shard.insert(shard.end(), spanning_[1].begin(), spanning_[1].end());
+  // What spans the tensor, in the whole weight: see Spanning.
+  void follow_shard() {
+    for (Spanning& one : spanning_) one.follow();
+  }
+  void keep_spanning() {
+    for (Spanning& one : spanning_) one.keep();
   }
   // Whether FSDP2 has no memory for the whole weight now.
   bool is_freed() const { return !phases_[0].whole || phases_[0].whole->is_freed(); }
@@ -224,12 +226,9 @@ class WeightGather {
     arena_bytes_ = std::max(arena_bytes_, arena_end);
   }
 
-  OptionalTensor own_of(const OptionalTensor& spanning) {
-    if (!spanning) return spanning;
-    at::Tensor own = spanning->clone();
-    spanning_[0].push_back(own.variable_data());  // writes to it torch counts apart
-    spanning_[1].push_back(*spanning);
-    return own;
+  OptionalTensor gathered(const OptionalTensor& spanning) {
+    if (!spanning || !is_plain(*spanning)) return spanning;
+    return spanning_.emplace_back(*spanning).gathered();
   }
 
   std::shared_ptr<Buffers> make_whole(const Phase& phase, const OptionalTensor& amax,
@@ -248,7 +247,7 @@ class WeightGather {
     }
     for (const auto [data, scale] : {buffers_of(0), buffers_of(1)}) {
       if (spans_tensor(plugin, scale) && buffers[data])
-        buffers[scale] = own_of(shard_->buffers[scale]);
+        buffers[scale] = gathered(shard_->buffers[scale]);
     }
     return std::make_shared<Buffers>(shard_->format, route.rows, route.columns, buffers, amax,
                                      history);
@@ -261,7 +260,7 @@ class WeightGather {
   int64_t shared_bytes_ = 0, shared_begin_ = 0, shared_rank_bytes_ = 0;
   at::Tensor outbox_;  // of the whole group
   std::vector<at::Tensor> slots_;
-  std::array<std::vector<at::Tensor>, 2> spanning_;  // of the whole weight, of the shard
+  std::vector<Spanning> spanning_;
   OptionalTensor arena_, shared_slot_;
   at::Tensor present_;
 };

@@ -1,5 +1,5 @@
 // F.linear with a quantized weight where activations and gradients are cast, too, as the weight's
-// format says: docs/products.md.
+// format says: docs/matmul.md.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/constant_pad_nd.h>

@@ -104,7 +104,7 @@ A GPT of {row["parameters"]:,} parameters learns the bytes of Python's standard 
 {row["steps"]:,} steps,
 with bf16 weights and with quantized ones. `scaled:FORMAT` multiplies the bytes of weights, inputs \
 and
-gradients, `nc:FORMAT` the decoded weight ([products](../products.md)). One run each{spread(rows)}.
+gradients, `nc:FORMAT` the decoded weight ([products](../matmul.md)). One run each{spread(rows)}.
 
 ![Loss, and its distance from bf16's](learning.png)
 
@@ -114,7 +114,7 @@ Held-out text is evaluated as the mode multiplies. "Training" is the mean of the
 {min(row["every"], row["steps"])} steps. Where
 the machine has no matrix unit for a format's products, the operands are decoded and then \
 multiplied
-([which](../products.md#matrix-units)): the same but for the order of sums, and slower. Tokens/s \
+([which](../matmul.md#matrix-units)): the same but for the order of sums, and slower. Tokens/s \
 are of training,
 {how}, with narrowcast's optimizer in every run; peak memory is that of the whole run.
 

@@ -38,7 +38,7 @@ def failure_forgotten() -> None:
         except ConnectionError:
             for entry in members.entries(self):
                 if entry.store is not None:
-                    entry.store.master.settle()
+                    entry.store.master.mark_fresh()
             raise
 
     FusedAdam._step = broken
@@ -48,7 +48,7 @@ def draw_not_loaded() -> None:
     """A loaded state's bytes are rounded to nearest."""
     from narrowcast.optimizer import loading
 
-    loading.Draw = lambda *_: None
+    loading.RngKey = lambda *_: None
 
 
 def lone_inf() -> None:

@@ -9,8 +9,8 @@ from narrowcast.ranks import reduction
 
 # Where a rank whose shard is empty runs other lines than the rest: lines there do not count, so
 # that all ranks are interrupted at one place.
-OUTSIDE = ("flat/stale.py", "flat/exchange.py", "tensor/casting.py", "tensor/master.py")
-OUTSIDE += ("tensor/store.py", "tensor/dtensors.py")
+OUTSIDE = ("flat/stale.py", "flat/exchange.py", "tensor/casting.py")
+OUTSIDE += ("tensor/store.py", "tensor/unaligned.py", "tensor/dtensors.py")
 
 
 def at_line(line: int, function) -> None:

@@ -6,7 +6,7 @@ from narrowcast import torch_version as _torch_version  # before all that needs 
 
 # isort: split
 from narrowcast import operators as _operators
-from narrowcast.command import start as _start
+from narrowcast import start as _start
 from narrowcast.conversion.convert import convert
 from narrowcast.conversion.fits import fits
 from narrowcast.conversion.summary import summary

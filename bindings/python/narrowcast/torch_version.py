@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch  # brings the libraries that narrowcast._C is linked to
 
-from narrowcast.command import start
+from narrowcast import start
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 SWITCH = "NARROWCAST_ANY_TORCH"

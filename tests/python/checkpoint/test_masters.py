@@ -97,7 +97,7 @@ def test_assigned_values_are_quantized(format, device):
         weight = model[0].weight
         assert isinstance(weight, nn.Parameter)
         assert (weight.dtype, weight.requires_grad) == (BF16, False)
-        assert (weight._store.label.name, weight._store.label.recompute) == ("0.weight", True)
+        assert (weight._store.config.name, weight._store.config.recompute) == ("0.weight", True)
         assert same(weight.master, state["0.weight"].float())
         assert_quantized(weight.detach(), weight.master)
     assert type(state["0.weight"]) is torch.Tensor, "the caller's state dict is as it was"

@@ -28,7 +28,7 @@ def test_weights_of_linear_layers(format, device, dtype):
             assert_quantized(p.detach(), old, name)
             assert p.master.dtype == torch.float32
             assert torch.equal(p.master, old.float())
-            assert p._store.label.name == name
+            assert p._store.config.name == name
         else:
             assert not isinstance(p, nc.QuantizedTensor)
             assert torch.equal(p, old)

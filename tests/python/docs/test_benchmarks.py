@@ -36,7 +36,7 @@ def test_tables_have_the_measured_figures(key, columns):
 
 
 def test_shares_are_those_of_the_page_about_products():
-    page = (ROOT / "docs" / "products.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "matmul.md").read_text(encoding="utf-8")
     for row in MEASURED["scaled"]:
         for key in {"compiled", "eager"} & row.keys():
             assert re.search(rf"\| {key} \| [\d,]+ \| {row[key]:.3f} \|", page), row["weights"]

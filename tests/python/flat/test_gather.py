@@ -96,7 +96,7 @@ def gather_bucket(mesh, async_op):
         assert gather.payload_bytes % 256 == 0
         for weight, value, name in zip(weights, values, names, strict=True):
             derived = nc.format(name).columnwise_derived
-            assert (weight._store.late is not None) == derived, name
+            assert (weight._store.pending is not None) == derived, name
             assert fault(weight, value) is None, (name, tuple(value.shape), fault(weight, value))
 
 

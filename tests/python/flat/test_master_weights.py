@@ -164,7 +164,7 @@ def columnwise_follows(mesh, name, by_hand):
             nc.post_all_gather_processing([weight])
         assert same(weight.columnwise_data, expected.columnwise_data)
         assert same(weight.columnwise_scale_inv, expected.columnwise_scale_inv)
-        assert weight._store.late is None
+        assert weight._store.pending is None
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -38,7 +38,7 @@ def convert_after(mesh, format, forward_first):
     assert losses[0] == losses[1]
     for p, q in zip(before.parameters(), after.parameters(), strict=True):
         if isinstance(p.to_local(), nc.QuantizedTensor):
-            assert q.to_local()._store.label.name == p.to_local()._store.label.name
+            assert q.to_local()._store.config.name == p.to_local()._store.config.name
             assert_same(q.to_local(), p.to_local())
 
 

@@ -165,5 +165,5 @@ def test_the_option():
     with pytest.raises(ValueError, match='recompute is True, False or "auto"'):
         nc.convert(nn.Linear(64, 64), BY_PASS, recompute="yes")
     layer = nc.convert(nn.Linear(64, 64), BY_PASS)
-    assert layer.weight._store.label.recompute is None
+    assert layer.weight._store.config.recompute is None
     assert torch.equal(layer(torch.zeros(1, 64)), layer.bias[None])

@@ -34,11 +34,11 @@ def layers(mesh, format):
     return model
 
 
-def outbox(layer):
+def send_buffer(layer):
     """uint8: what the layer's group has packed."""
     plan = group._plans[torch_names.managed(layer.weight)[0]]
-    assert plan._outbox.stays
-    memory = plan._outbox._storage
+    assert plan._send_buffer.is_kept
+    memory = plan._send_buffer._storage
     return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory)
 
 
@@ -90,7 +90,7 @@ def write_what_is_there(layer):
 
 
 def lose_what_was_packed(layer):
-    outbox(layer).zero_()
+    send_buffer(layer).zero_()
 
 
 CHANGES = [nothing, write_scales, give_the_first_ranks_shard]

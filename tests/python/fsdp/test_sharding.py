@@ -10,7 +10,7 @@ import narrowcast as nc
 from models import BUFFERS, assert_quantized, assert_same, same, unit
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.gathered import GatheredStore
 
 TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
@@ -76,8 +76,7 @@ def gather(shards, weight, both, backward):
     arena = torch.full((receiver.arena_bytes,), 0xA5, dtype=torch.uint8)
     receiver.settle(slots, arena)
     _C.GatherGroup([receiver]).unpack(backward)
-    store = Store(receiver.arrive(backward), label=weight._store.label)
-    store.gather = receiver
+    store = GatheredStore(receiver.arrive(backward), weight._store.config, receiver)
     assert store.bytes.columns == columns
     return QuantizedTensor(store, weight.shape, weight.dtype)
 

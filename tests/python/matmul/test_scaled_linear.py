@@ -182,7 +182,7 @@ def test_the_option_stays_with_the_weight(format):
     for kept in (copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)), nn.Module.cpu):
         layer = scaled.layer(format)
         assert same(kept(layer)(x), scaled.layer(format)(x))
-        assert kept(layer).weight._store.label.matmul == "scaled"
+        assert kept(layer).weight._store.config.matmul == "scaled"
 
 
 def test_no_second_derivative(format):

@@ -145,7 +145,7 @@ def compare_with_linear(mesh, format, matmul, sequence_parallel, autocast):
             total = total.chunk(dist.get_world_size())[dist.get_rank()]
         expected = expected.detach(), total.to(x.dtype), weight.grad, bias.grad
         assert_all_same((out, of_input, of_weight, of_bias), expected)
-        assert layer.weight._store.label.matmul == matmul
+        assert layer.weight._store.config.matmul == matmul
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["", "sequence"])

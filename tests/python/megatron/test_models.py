@@ -94,7 +94,7 @@ def losses_of_steps(mesh, format, matmul):
             losses.append(loss.item())
         for name, weight in mm.quantized(model).items():
             assert optimizer.state[weight]["master"].data_ptr() == weight.master.data_ptr(), name
-            assert weight._store.label.matmul == matmul
+            assert weight._store.config.matmul == matmul
         return losses
 
 

@@ -32,7 +32,7 @@ def formats_of(mesh, configs, matchers, spec):
                 name = path.removeprefix("decoder.layers.").replace(".self_attention", "")
                 found[name.replace(".mlp", "")] = module.weight.format.name if is_narrow else None
                 if is_narrow and recipe and recipe.match(_context(path)):
-                    assert module.weight._store.label.name == f"{path}.weight"
+                    assert module.weight._store.config.name == f"{path}.weight"
                 assert module.weight.grad is not None
         return found
 

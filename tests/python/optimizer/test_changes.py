@@ -31,7 +31,7 @@ def assign_data(weight):
 
 
 def become_a_matrix_of_its_own(weight):
-    weight.data[:32].detach_from_whole()
+    weight.data[:32].detach_from_base()
 
 
 def lose_the_master(weight):

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 from narrowcast.tensor import casting, dtensors
-from narrowcast.tensor.master import Master, Saved
+from narrowcast.tensor.store import Master, Saved
 
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
 WHOLE_STATE = ("step", "history")  # of the optimizer: the same on all ranks

@@ -198,7 +198,7 @@ def test_scaled_products_of_a_format_without(format):
     if nc.format(format).matmul is None:
         refused(facts, tensors, f"{format} names no formats for activations")
     else:
-        assert load(facts, tensors)._store.label.matmul == "scaled"
+        assert load(facts, tensors)._store.config.matmul == "scaled"
 
 
 def test_flat_views(format):

@@ -45,7 +45,7 @@ def test_deepcopy_of_a_model(format):
         assert q.requires_grad
     assert_same(other[0].weight, model[0].weight)
     assert not addresses(other[0].weight) & addresses(model[0].weight)
-    assert other[0].weight._store.label.name == "0.weight"
+    assert other[0].weight._store.config.name == "0.weight"
 
 
 def test_copy_from_the_same_format(format):

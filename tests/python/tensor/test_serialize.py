@@ -41,7 +41,7 @@ def test_flatten_and_unflatten(format):
     inner = {name: getattr(q, name).clone() for name in names}
     other = nc.QuantizedTensor.__tensor_unflatten__(inner, context, q.shape, q.stride())
     assert_same(other, q)
-    assert other._store.label.name == "weight"
+    assert other._store.config.name == "weight"
 
 
 def test_state_dict(format):

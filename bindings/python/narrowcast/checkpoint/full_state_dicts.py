@@ -11,7 +11,7 @@ from torch.distributed import _state_dict_utils
 
 from narrowcast.checkpoint import state_dicts
 from narrowcast.fsdp import sharding
-from narrowcast.tensor import QuantizedTensor, dtensors, unaligned_parameters
+from narrowcast.tensor import QuantizedTensor, dtensors, unaligned
 from narrowcast.tensor.store import Store
 
 
@@ -72,12 +72,11 @@ def _own_rows(name: str, whole: QuantizedTensor, mesh, placements) -> QuantizedT
     None. ValueError, on all ranks, where several dimensions of a mesh cut it, within blocks.
     """
     _check_parts(name, whole._store, mesh, placements)
-    place = sharding.place_over(whole, mesh, placements)
-    if place is None:
+    shard = sharding.unaligned_shard_over(whole, mesh, placements)
+    if shard is None:
         return _own_slice(whole, mesh, placements)
-    rows = place.end - place.row
-    shard = unaligned_parameters.shard_of(whole._store, place)
-    return QuantizedTensor(shard, (rows, *whole.shape[1:]), whole.dtype)
+    store = unaligned.new_shard(whole._store, shard)
+    return QuantizedTensor(store, (shard.own_rows, *whole.shape[1:]), whole.dtype)
 
 
 def _check_parts(name: str, store: Store, mesh, placements) -> None:
@@ -110,7 +109,7 @@ def with_cuts(distribute):
     def give(tensor, device_mesh, placements):
         own = None
         if isinstance(tensor, QuantizedTensor):
-            name = tensor._store.label.name or "a weight"
+            name = tensor._store.config.name or "a weight"
             own = _own_rows(name, tensor, device_mesh, placements)
         if own is None:
             return distribute(tensor, device_mesh, placements)

@@ -43,7 +43,7 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         state_dict[prefix + name] = dtensors.like(held, local.master.detach())
         history = local._store.bytes.history
         if history is not None and not parameter.requires_grad:
-            local._store.notice()
+            local._store.mark_if_written()
             # A cast of the master makes the same bytes, unless there were steps; zeros begin anew.
             has_steps = (history[0] != history[1]) | history[3:].any()
             state_dict[prefix + name + HISTORY] = torch.where(has_steps, history, 0.0)

@@ -13,13 +13,12 @@ from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.operators import flops
-from narrowcast.parallel import cuts, distributing, experts, tensor_parallel, wrappers, written
+from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers, written
 from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
-from narrowcast.tensor.master import Master
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store import Store
-from narrowcast.tensor.weight_config import Label
+from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.unaligned import UnalignedStore
 
 _WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
 
@@ -55,7 +54,7 @@ def convert(
     matmul      of linear layers: "dequantized", of the decoded weight and the input as it is;
                 "scaled", of the bytes: input and gradient are cast to the formats that
                 format.matmul names,
-                and matrix units multiply them where the machine has some (docs/products.md)
+                and matrix units multiply them where the machine has some (docs/matmul.md)
     trainable   True: each weight keeps its value in float32 beside the bytes, which FusedAdam takes
                 as its master. False: the bytes alone, and no gradient. None: True of weights that
                 require a gradient, else False
@@ -206,7 +205,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
     if managed is not None:
         sharding.check_sharded(managed, name, format)
     elif isinstance(weight, DTensor):
-        cuts.check(weight, name, format, modules)
+        distributing.check_placements(weight, name, format, modules)
 
 
 def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
@@ -214,7 +213,7 @@ def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     if not partners:
         return
     is_managed = torch_names.managed(weight)[1] is not None  # and gathered whole
-    shape = weight.shape if is_managed else cuts.part_shape(weight)
+    shape = weight.shape if is_managed else distributing.part_shape(weight)
     try:
         widths = matrix_shape(shape[-2:])[::-1]
         for partner, width in zip(partners, widths, strict=False):
@@ -236,15 +235,19 @@ def _empty_like(
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = casting.settled(local, name)
+    value = casting.resolved(local, name)
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     master.watch()  # a state dict of the plain model may have the memory, too
-    place = sharding.place_of(weight, format)
-    held = rows if place is None else place.held
-    bytes = buffers.allocate(format, held, columns, usages, local.device)
+    shard = sharding.unaligned_shard_of(weight, format)
+    stored_rows = rows if shard is None else shard.stored_rows
+    bytes = buffers.allocate(format, stored_rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    store = Store(bytes, master, Label(name, options.recompute, options.matmul), place)
+    config = WeightConfig(name, options.recompute, options.matmul)
+    if shard is None:
+        store = Store(bytes, master, config)
+    else:
+        store = UnalignedStore(bytes, master, config, shard)
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)

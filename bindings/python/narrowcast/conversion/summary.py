@@ -12,6 +12,7 @@ from narrowcast.conversion import selection, text_table
 from narrowcast.fsdp import rank_consistency, torch_names
 from narrowcast.parallel import experts
 from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.unaligned import UnalignedStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,13 +160,13 @@ def _gathered(group, parameter) -> int:
         return 0
     kept, store = torch_names.is_kept(group), torch_names.store_of(parameter)
     gathers = 1 if kept else 2
-    elements = torch_names.whole_shape(parameter).numel()
+    elements = torch_names.full_shape(parameter).numel()
     if store is None:
         return gathers * elements * torch_names.gathered_dtype(parameter).itemsize
     rowwise, columnwise = store.format.rowwise.wire_bits, store.format.columnwise.wire_bits
     if store.format.columnwise_derived:
         bits = rowwise
-    elif kept or store.place is not None or rank_consistency.is_recomputed(group, store):
+    elif kept or isinstance(store, UnalignedStore) or rank_consistency.is_recomputed(group, store):
         bits = rowwise + columnwise
     else:  # FSDP2 fixes a payload's size once: that of the smaller is filled up
         bits = max(rowwise, columnwise)

@@ -11,8 +11,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.pending_columnwise import Late
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.store import PendingColumnwise, Store
 
 
 def withhold(store: Store, by_hand: bool) -> None:
@@ -20,15 +19,15 @@ def withhold(store: Store, by_hand: bool) -> None:
     they come with post_all_gather_processing alone, not with the first who reads them.
     """
     if not store.format.columnwise_derived or not store.bytes.has("columnwise"):
-        if store.late is not None:
-            store.late = Late(store.late.bytes, by_hand)
+        if store.pending is not None:
+            store.pending = PendingColumnwise(store.pending.bytes, by_hand)
         return
     rowwise = store.bytes.buffers[:2]
     both, spanning = store.bytes, (store.bytes.amax, store.bytes.history)
     store.bytes = _C.Buffers(
         store.format, store.rows, store.columns, (*rowwise, None, None), *spanning
     )
-    store.late = Late(both, by_hand)
+    store.pending = PendingColumnwise(both, by_hand)
     _C.note_change()
 
 
@@ -49,10 +48,10 @@ def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
                 "post_all_gather_processing takes the weights of quantize_master_weights"
             )
         store = weight._store
-        if store.late is not None:
+        if store.pending is not None:
             together[store.format, store.bytes.device].append(store)
     for stores in together.values():
-        _C.derive_columnwise([store.late.bytes for store in stores])
+        _C.derive_columnwise([store.pending.bytes for store in stores])
         for store in stores:
-            store.bytes, store.late = store.late.bytes, None
+            store.bytes, store.pending = store.pending.bytes, None
     _C.note_change()

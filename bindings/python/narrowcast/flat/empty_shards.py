@@ -77,12 +77,12 @@ class _Scales:
             if not is_empty:
                 words.copy_(_words(one))
         self._reduction.reduce()
+        _C.note_write()
         for (one, is_empty), words in zip(self._spanning, self._words, strict=True):
             if is_empty:
                 # A graph that has saved it for its backward shall have the present one.
                 with torch.autograd._unsafe_preserve_version_counter(one):
                     one.copy_(_value(words, one.dtype).view_as(one))
-        _C.note_write()
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

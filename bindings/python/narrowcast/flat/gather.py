@@ -119,4 +119,4 @@ class Gather:
         self._flat.unpack(every)
         self._weights.note_writes()
         for store in self._weights.present():  # somebody may have read some in the meantime
-            columnwise.withhold(store, store.late is not None and store.late.by_hand)
+            columnwise.withhold(store, store.pending is not None and store.pending.manual)

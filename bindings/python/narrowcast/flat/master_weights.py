@@ -13,7 +13,7 @@ from narrowcast.flat.shards import Shard
 from narrowcast.flat.weights import note_writes
 from narrowcast.ranks import Fact, debugging
 from narrowcast.tensor import memory
-from narrowcast.tensor.master import Draw
+from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 
 
@@ -79,7 +79,7 @@ def quantize_master_weights(
         return
     draws = None
     if rounding == "stochastic":
-        draws = [Draw((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
+        draws = [RngKey((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
     casts.cast([shard.master for shard in own], source == "bf16", draws)
     for shard in own:
         columnwise.withhold(shard.store, manual_post_all_gather_processing)

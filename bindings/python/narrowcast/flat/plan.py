@@ -15,7 +15,7 @@ from narrowcast import _C
 from narrowcast.flat.exchange import Exchange, Ranges
 from narrowcast.flat.shards import Shard
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.master import Draw
+from narrowcast.tensor.casting import RngKey
 
 
 class Plan:
@@ -34,7 +34,7 @@ class Plan:
             for one, (store, begin, end) in zip(shards, self._shards, strict=True)
         )
 
-    def cast(self, masters: list, source_bf16: bool, draws: list[Draw] | None) -> None:
+    def cast(self, masters: list, source_bf16: bool, draws: list[RngKey] | None) -> None:
         """Makes the bytes of all shards; collective where cuts divide what ranks then share, or a
         scale spans a tensor.
         """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from narrowcast.registry import USAGES
-from narrowcast.tensor import QuantizedTensor, casting
+from narrowcast.tensor import QuantizedTensor, casting, unaligned
 from narrowcast.tensor.store import Store
 
 
@@ -29,29 +29,32 @@ class Shard(NamedTuple):
     @property
     def of_whole(self) -> tuple[int, int]:
         """Of the rows whose bytes are here the first, and how many the whole weight has."""
-        place = self.store.place
-        return (0, self.store.bytes.rows) if place is None else (place.first, place.rows)
+        shard = unaligned.shard_of(self.store)
+        if shard is None:
+            return 0, self.store.bytes.rows
+        return shard.stored_begin, shard.rows
 
     @property
     def part(self) -> tuple[int, int]:
         """Which part of tensor parallelism the weight is, and of how many."""
-        place = self.store.place
-        return (0, 1) if place is None else (place.part, place.parts)
+        shard = unaligned.shard_of(self.store)
+        return (0, 1) if shard is None else (shard.part, shard.parts)
 
     def of_part(self, part: int) -> tuple[tuple[int, int], list[int]]:
         """Of another part: its rows and columns, and where the shard of each rank begins in it."""
-        place = self.store.place
-        return place.shapes[part], [begin for begin, _ in place.ranges_of_part(part)]
+        shard = self.store.shard
+        return shard.shapes[part], [begin for begin, _ in shard.ranges_of_part(part)]
 
     @property
     def origin(self) -> int:
         """Of the weight's first element, where it is such a part."""
-        return 0 if self.store.place is None else self.store.place.origin
+        shard = unaligned.shard_of(self.store)
+        return 0 if shard is None else shard.origin
 
 
 def kind(store: Store) -> str:
     """What a weight is to the owners of its shards."""
-    usages = store.bytes.usages if store.late is None else USAGES
+    usages = store.bytes.usages if store.pending is None else USAGES
     return (
         f"a {store.rows}x{store.columns} matrix in {store.format.name} "
         f"({store.format.identity}, {' and '.join(usages)})"
@@ -60,8 +63,8 @@ def kind(store: Store) -> str:
 
 def line(store: Store) -> str:
     """What all ranks must have alike of a weight."""
-    facts = f"{kind(store)}, {store.label.matmul} products"
-    return f"{store.label.name}, {facts}" if store.label.name else facts
+    facts = f"{kind(store)}, {store.config.matmul} products"
+    return f"{store.config.name}, {facts}" if store.config.name else facts
 
 
 def read(
@@ -135,7 +138,7 @@ def _shard(what: str, weight, master, start) -> Shard:
             f"{what}: elements {start} to {start + master.numel()} are not all among the "
             f"{elements} of a {store.describe()}"
         )
-    run = casting.settled(master.detach(), f"{what}: its master shard").reshape(-1).contiguous()
+    run = casting.resolved(master.detach(), f"{what}: its master shard").reshape(-1).contiguous()
     return Shard(store, start, start + master.numel(), run)
 
 

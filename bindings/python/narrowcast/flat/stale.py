@@ -18,8 +18,9 @@ from narrowcast import _C
 from narrowcast.flat.exchange import Exchange, Part
 from narrowcast.flat.shards import Shard
 from narrowcast.ranks import Reduction
-from narrowcast.tensor import casting
+from narrowcast.tensor import casting, unaligned
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.unaligned import UnalignedStore
 
 Group = dist.ProcessGroup | None
 
@@ -45,7 +46,8 @@ def together(shards: Iterable[tuple[Store, Group]]) -> list[ShardCasts]:
     """
     alike: dict[tuple, list[Store]] = {}
     for store, group in shards:
-        part = store.place and (store.place.part, store.place.parts)
+        shard = unaligned.shard_of(store)
+        part = shard and (shard.part, shard.parts)
         alike.setdefault((group, part), []).append(store)
     return [ShardCasts(stores, group) for (group, _), stores in alike.items()]
 
@@ -62,8 +64,9 @@ class ShardCasts:
 
     @torch.inference_mode(False)  # later casts may be outside of it
     def __init__(self, stores: list[Store], group: Group):
-        whole = sorted((one for one in stores if one.place is None), key=_format_name)
-        sharing = sorted((one for one in stores if one.place is not None), key=_format_name)
+        ordered = sorted(stores, key=_format_name)
+        whole = [one for one in ordered if not isinstance(one, UnalignedStore)]
+        sharing = [one for one in ordered if isinstance(one, UnalignedStore)]
         self._stores = [*whole, *sharing]
         verdicts = torch.full((len(stores),), _LEAVE, dtype=torch.float32, device="cpu")
         identity = torch.cat(
@@ -113,7 +116,7 @@ class ShardCasts:
                     if next(verdicts) == _LEAVE and store.is_stale:
                         batch.cast_again(place)
         for store in stale:
-            store.master.settle()
+            store.master.mark_fresh()
 
 
 def _format_name(store: Store) -> str:
@@ -169,7 +172,7 @@ class _Sharing:
     def cast_again(self, place: int) -> None:
         verdicts = torch.full((len(self.stores),), _LEAVE, dtype=torch.float32, device="cpu")
         verdicts[place] = _CAST
-        drawn = self.stores[place].master.saved.draw is not None
+        drawn = self.stores[place].master.saved.rng_key is not None
         self._finish(verdicts.to(self._verdicts.device), drawn)
 
     def _finish(self, verdicts: torch.Tensor, stochastic: bool) -> None:
@@ -180,16 +183,16 @@ def shard_of(store: Store) -> Shard:
     """A shard that shares blocks, as one of the flattened whole."""
     if store.rows == 0:
         return Shard(store, 0, 0, None)
-    return Shard(store, *store.place.own(store.columns), store.master.value.view(-1))
+    return Shard(store, *store.shard.elements(store.columns), store.master.value.view(-1))
 
 
 def ranges_of(stores: list[Store]) -> list[list[tuple[int, int]]]:
     """What each rank owns of each whole."""
-    return [*map(list, zip(*(one.place.ranges(one.columns) for one in stores), strict=True))]
+    return [*map(list, zip(*(one.shard.ranges(one.columns) for one in stores), strict=True))]
 
 
 def _drawn(store: Store) -> tuple[int, int, int]:
     saved = store.master.saved
-    if not store.is_stale or saved is None or saved.draw is None:
+    if not store.is_stale or saved is None or saved.rng_key is None:
         return _NEAREST
-    return saved.draw.seed, saved.draw.step, store.place.origin
+    return saved.rng_key.seed, saved.rng_key.step, store.shard.origin

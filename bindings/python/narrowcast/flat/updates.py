@@ -126,7 +126,7 @@ class Updates:
         """
         for store in self.weights.present():
             # Columnwise bytes may be there that somebody has made since the last step.
-            if store.late is None and store.format.columnwise_derived:
+            if store.pending is None and store.format.columnwise_derived:
                 columnwise.withhold(store, self._by_hand)
         self.weights.note_writes()
         self.exchange.begin()

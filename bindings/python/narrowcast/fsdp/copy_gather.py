@@ -1,18 +1,22 @@
-"""Gathers whose pieces are copied into the whole, buffer by buffer: of weights that are cut into
-columns, or into the rows of each expert (another dimension than the first in shard_placement_fn),
-and of shards on the CPU that arrive on another device (CPUOffloadPolicy).
+"""Gathers whose pieces are copied into the whole, in the place of _C.WeightGather's that arrive
+there: of weights that are cut into columns, or into the rows of each expert (another dimension than
+the first in shard_placement_fn), of shards on the CPU that arrive on another device
+(CPUOffloadPolicy), and of shards that share blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import BUFFERS
+from narrowcast.registry import BUFFERS, USAGES
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region
+from narrowcast.tensor.store import Store
+from narrowcast.tensor.unaligned import UnalignedShard
 
 _ALIGNMENT = 256  # of a buffer within a payload: where every dtype may begin
 
@@ -26,7 +30,7 @@ class Piece(NamedTuple):
     places: list[tuple[Region, Region]]
 
 
-class PiecewiseGather:
+class CopyGather:
     """As _C.WeightGather, of gathers that all bring the same: one payload holds all buffers of a
     shard, [shard_rows, columns] or less.
 
@@ -92,7 +96,7 @@ class PiecewiseGather:
         if shard.rows == 0:
             return
         packed = self._over(self._payload, self._sent, shard.rows, shard.columns)
-        whole = buffers.whole_of(shard)
+        whole = buffers.full_region(shard)
         buffers.copy_region(packed, whole, shard, whole)
 
     def settle(self, slots, arena: torch.Tensor) -> None:
@@ -123,6 +127,96 @@ class PiecewiseGather:
         copied = tuple(one for one in buffers.spanning_of(self._whole) if one is not None)
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(copied):
             buffers.copy_spanning(self._whole, self._shard)
+
+
+class UnalignedGather(CopyGather):
+    """Of a shard that shares blocks: each rank sends the bytes of its own elements, as flat shards
+    do. One launch packs and one unpacks it.
+    """
+
+    def __init__(self, shard: _C.Buffers, unaligned: UnalignedShard, device: torch.device):
+        self._shard, self._device, self.arena = shard, device, None
+        self._rows, self._columns = unaligned.rows, shard.columns
+        self._ranges = [[own] for own in unaligned.ranges(shard.columns)]
+        of_whole = [(unaligned.stored_begin, unaligned.rows)]
+        self._packing = _C.FlatPacking([shard], of_whole, self._ranges, unaligned.rank)
+        self.outbox_bytes = self._packing.payload_bytes
+        self._stored, self.arena_bytes = self._layout(self._rows, self._columns)
+
+    def pack(self, backward: bool) -> None:
+        self._packing.pack(self._payload.narrow(0, 0, self._packing.payload_bytes))
+
+    def settle(self, slots, arena: torch.Tensor) -> None:
+        (self._slot,) = slots
+        self.arena = arena
+        self._whole = self._over(arena, self._stored, self._rows, self._columns, owns=True)
+        self._padded = [
+            self._whole.buffer(number)
+            for number in self._stored
+            if self._whole.buffer(number).shape
+            != self._shard.format.used_shape(number, self._rows, self._columns)
+        ]
+        self._flat = _C.FlatGather([self._whole], self._ranges, None, self.outbox_bytes)
+
+    def unpack(self, backward: bool) -> None:
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
+            for buffer in self._padded:
+                buffer.zero_()
+            self._flat.unpack(self._slot)
+
+
+class PerPassGather(CopyGather):
+    """Of a format whose backward reads another usage than its forward: each gather brings the bytes
+    of its own pass, through payloads of one size and into the same memory.
+    """
+
+    def __init__(self, forward: CopyGather, backward: CopyGather):
+        self._passes = forward, backward
+        self._device, self.arena = forward._device, None
+        self.outbox_bytes = max(one.outbox_bytes for one in self._passes)
+        self.arena_bytes = max(one.arena_bytes for one in self._passes)
+        for one in self._passes:
+            one.outbox_bytes = self.outbox_bytes
+        with torch.inference_mode(False):  # a first gather may be there
+            self.present = torch.zeros((), dtype=torch.int64, device="cpu")
+
+    def use_outbox(self, outbox: torch.Tensor, begin: int) -> None:
+        super().use_outbox(outbox, begin)
+        for one in self._passes:
+            one.use_outbox(outbox, begin)
+
+    def pack(self, backward: bool) -> None:
+        self._passes[backward].pack(backward)
+
+    def settle(self, slots, arena: torch.Tensor) -> None:
+        self.arena = arena
+        for one in self._passes:
+            one.settle(slots, arena)
+
+    def whole(self, backward: bool) -> _C.Buffers:
+        return self._passes[backward].whole(backward)
+
+    def arrive(self, backward: bool) -> _C.Buffers:
+        """As _C.WeightGather.arrive: graphs that have saved `present` want its new value."""
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.present):
+            self.present.fill_(1 << backward)  # a bit for each usage
+        return self.whole(backward)
+
+    def unpack(self, backward: bool) -> None:
+        self._passes[backward].unpack(backward)
+
+    def copy_scales(self, backward: bool) -> None:
+        self._passes[backward].copy_scales(backward)
+
+
+def gather_of(store: Store, both: bool, make: Callable[[_C.Buffers], CopyGather]) -> CopyGather:
+    """The gather of a shard. `make`: one that brings all buffers of some bytes; `both`: every
+    gather shall serve both passes.
+    """
+    bytes = store.bytes
+    if both or store.format.gather != "by pass" or len(bytes.usages) < len(USAGES):
+        return make(bytes)
+    return PerPassGather(*(make(buffers.only(bytes, usage)) for usage in USAGES))
 
 
 def _moved(tensor: torch.Tensor | None, device: torch.device, copy: bool) -> torch.Tensor | None:

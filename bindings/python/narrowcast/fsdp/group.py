@@ -11,17 +11,20 @@ import torch
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import (
-    copy_gather,
-    pipelines,
     rank_consistency,
+    recomputation,
     sharding,
     torch_names,
     torch_parameters,
 )
-from narrowcast.fsdp.member import Member, member_of
-from narrowcast.fsdp.receive_buffers import Slots
-from narrowcast.fsdp.send_buffer import Outbox
-from narrowcast.fsdp.unsharded import Wholes
+from narrowcast.fsdp.copy_gather import CopyGather
+from narrowcast.fsdp.gather_buffers import (
+    Member,
+    ReceiveBuffers,
+    SendBuffer,
+    UnshardedWeights,
+    member_of,
+)
 from narrowcast.ranks import debugging
 from narrowcast.tensor import buffers, dtensors
 from narrowcast.tensor.store import Store
@@ -49,50 +52,53 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self.members)
             self.members.append(member_of(group, parameter, store))
         self._views = torch_names.views(group)
-        self.keeps_parts = torch_names.reshards_to_smaller_mesh(group)
         gathers = [member.gather for member in self.members]
-        self._piecewise = [one for one in gathers if isinstance(one, copy_gather.PiecewiseGather)]
+        self._copying = [one for one in gathers if isinstance(one, CopyGather)]
         self._stores = [member.store for member in self.members]
         shards = map(torch_names.sharded, parameters)
         self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
-        self._has_scales = any(store.format.tensor_amax for store in self._stores)
-        self._gathers = _C.GatherGroup([one for one in gathers if one not in self._piecewise])
-        asked = torch_names.asked(group, pipelines.MODULE)
-        self.start = _C.GatherStart(self._gathers, asked, asks=self._empty_shards.ask)
+        self._gathers = _C.GatherGroup(
+            [one for one in gathers if one not in self._copying],
+            keeps_parts=torch_names.reshards_to_smaller_mesh(group),
+        )
+        state = torch_names.state_of_group(group, recomputation.ZERO_BUBBLE_MODULE)
+        self.start = _C.GatherStart(self._gathers, state, asks=self._empty_shards.ask)
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
-        self._shared_slot: torch.Tensor | None = None
-        self._outbox = Outbox(self.members, self._sharing)
+        self._shared_received: torch.Tensor | None = None
+        self._send_buffer = SendBuffer(self.members, self._sharing)
         self._payloads = [
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
-        self._make_slots(parameters)
-        self.wholes = Wholes(len(self.members))
+        self._make_receive_buffers(parameters)
+        self.unsharded = UnshardedWeights(len(self.members))
         self._all_alike = all(gather.carries_alike for gather in gathers)
         self._unpacks = any(gather.arena_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
         self._backward = self._again = False
-        if self._outbox.stays:
+        if self._send_buffer.is_kept:
             self._gathers.keep_packed()
 
-    def _make_slots(self, parameters: list) -> None:
+    def _make_receive_buffers(self, parameters: list) -> None:
         """In the place of those of an older plan."""
         world = torch_names.world(parameters[0])
         if world == 1:
-            return  # FSDP2 allocates the only slot of each itself
-        slots = Slots([member.slot_sizes(world) for member in self.members])
+            return  # FSDP2 allocates the only buffer of each itself
+        buffers = ReceiveBuffers([member.receive_sizes(world) for member in self.members])
         for number, (parameter, member) in enumerate(zip(parameters, self.members, strict=True)):
-            parameter.room = member.room = slots, number
+            parameter.receive = member.receive = buffers, number
             parameter.all_gather_outputs = []
 
-    def settle(self, index: int, slots, arena: torch.Tensor | None) -> None:
-        """Makes room for a whole weight over its slots and its arena."""
+    def lay_out(self, index: int, received, unpacked: torch.Tensor | None) -> None:
+        """Lays a whole weight out over its receive buffers, and over what those are unpacked into.
+        At the first gather of a shard.
+        """
         member = self.members[index]
         if member in self._sharing[:1]:
-            *slots, self._shared_slot = slots
-        shared = [self._shared_slot] if member in self._sharing else []
+            *received, self._shared_received = received
+        shared = [self._shared_received] if member in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
-            member.gather.settle(slots, arena, *shared)
+            member.gather.settle(received, unpacked, *shared)
         self._gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
@@ -101,7 +107,7 @@ class GroupPlan:
         """
         if self._sent >> index & 1:
             # One call, for each costs a microsecond of memory that nobody has looked at for long.
-            is_quick = self._outbox.stays and not debugging.is_on
+            is_quick = self._send_buffer.is_kept and not debugging.is_on
             backward = self.start.begin() if is_quick else None
             if backward is None:
                 group = self._group()
@@ -114,7 +120,7 @@ class GroupPlan:
             self._backward, self._sent, self._arrived, self._again = backward, 0, 0, False
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
-        if self._piecewise and self.members[index].gather in self._piecewise:
+        if self._copying and self.members[index].gather in self._copying:
             payloads = self.members[index].gather.sent(payloads)
         return payloads, (self, index, self._backward)
 
@@ -127,7 +133,7 @@ class GroupPlan:
         """What goes to the post-hook where a gather brings parts of what the last one brought."""
         if self._sent >> index & 1:
             if torch_names.is_backward(self._group()):
-                pipelines.check(self._stores[index])
+                recomputation.check_backward(self._stores[index])
             self._sent, self._arrived, self._again = 0, 0, True
         self._sent |= 1 << index
         return self, index, self._backward
@@ -138,7 +144,7 @@ class GroupPlan:
         nothing, for it has the weights of its forward.
         """
         if backward:
-            pipelines.check(self._stores[0])
+            recomputation.check_backward(self._stores[0])
             return
         debugging.compare("the weights of a forward", lambda: _facts(group))
         if not self.start.are_quiet or self._empty_shards.ask:
@@ -152,7 +158,7 @@ class GroupPlan:
             self.start.watch(watch)
         if self._empty_shards.ask:
             self._empty_shards.update()
-        if self._outbox.stays and not self._outbox.is_empty:
+        if self._send_buffer.is_kept and not self._send_buffer.is_empty:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
             _C.GatherStart.pack_together([plan.start for plan in plans if plan is not None])
 
@@ -167,9 +173,9 @@ class GroupPlan:
         return True
 
     def _pack(self, backward: bool) -> None:
-        self._outbox.open()
+        self._send_buffer.allocate()
         self.start.pack(backward)
-        for one in self._piecewise:
+        for one in self._copying:
             one.pack(backward)
 
     def receive(self, index: int, backward: bool) -> None:
@@ -179,33 +185,19 @@ class GroupPlan:
         self._arrived |= 1 << index
         if self._arrived != self._all:
             return
-        self.wholes.turn(backward)
+        self.unsharded.select_pass(backward)
         if not self._all_alike:
             self._gathers.arrive(backward)
-            for one in self._piecewise:
+            for one in self._copying:
                 one.arrive(backward)
         if self._unpacks:
             self._gathers.unpack(backward)
-            for one in self._piecewise:
+            for one in self._copying:
                 one.unpack(backward)
-        if self._has_scales and not self._again:
-            self._copy_scales(backward)
-        self._outbox.close()
-
-    def _copy_scales(self, backward: bool) -> None:
-        """Whole weights take the tensor-wide scales of the shards that a gather has brought. After
-        a step one copy serves all groups of the module tree that are not gathered.
-        """
-        for one in self._piecewise:
-            one.copy_scales(backward)
-        if self._gathers.has_scales:
-            return
-        groups = torch_names.groups_of_tree(self._group())
-        plans = [self, *(plan for plan in map(_plans.get, groups) if plan not in (None, self))]
-        # Parts of a gathered weight that a smaller mesh keeps go with the scale that it had.
-        _C.GatherGroup.copy_scales(
-            [plan._gathers for plan in plans if plan is self or not plan.keeps_parts]
-        )
+        if not self._again:
+            for one in self._copying:
+                one.copy_scales(backward)
+        self._send_buffer.free()
 
 
 def _come_after_writes(store: Store) -> None:
@@ -239,7 +231,7 @@ def _facts(group) -> list:
 
 
 def _line(group, store: Store, is_gathered: bool) -> str:
-    line = store.label.name or store.describe()
+    line = store.config.name or store.describe()
     if store.is_stale:
         return f"{line}, written to"
     if not is_gathered:

@@ -6,7 +6,7 @@ import torch
 
 from narrowcast.fsdp.group import Sent, plan_for
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.gathered import GatheredStore
 
 
 def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
@@ -22,38 +22,39 @@ def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
 
 
 def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, *, out=None):
-    """Payloads have arrived in the slots of a whole weight: `out`, from the second gather on. At
-    the first one it is made, and returned with the memory that FSDP2 has to free and to allocate
-    again besides the slots.
+    """Payloads have arrived in the receive buffers of a whole weight: `out`, from the second gather
+    on. At the first one it is made, and returned with the memory that FSDP2 has to free and to
+    allocate again besides the receive buffers.
     """
     plan, index, backward = metadata
     if out is not None:
-        if plan.wholes.has(index, out):
+        if plan.unsharded.has(index, out):
             plan.receive(index, backward)
         else:
             _receive(dtensors.local_of(out)._view.store, all_gather_outputs, metadata)
-            plan.wholes.know(index, out, plan.members[index].gather)
+            plan.unsharded.add(index, out, plan.members[index].gather)
         return None
     member = plan.members[index]
-    arena = member.arena(all_gather_outputs)
-    plan.settle(index, all_gather_outputs, arena)
-    store = Store(member.gather.whole(backward), label=member.store.label)
-    store.gather, store.present = member.gather, member.gather.present
+    gather, unpacked = member.gather, member.unpacked(all_gather_outputs)
+    plan.lay_out(index, all_gather_outputs, unpacked)
+    config = member.store.config
+    store = GatheredStore(gather.whole(backward), config, gather, gather.present)
     _receive(store, all_gather_outputs, metadata)
     whole = QuantizedTensor(store, member.shape, param_dtype)
-    return whole, [] if arena is None or member.room is not None else [arena]
+    return whole, [] if unpacked is None or member.receive is not None else [unpacked]
 
 
-def _receive(store: Store, slots, sent: Sent) -> None:
-    """The bytes of a gather have arrived in the slots of the whole weight."""
+def _receive(store: GatheredStore, received, sent: Sent) -> None:
+    """The bytes of a gather have arrived in the receive buffers of the whole weight."""
     plan, index, backward = sent
     member = plan.members[index]
     gather = member.gather
     if store.gather is not gather:  # the shard is another one than at the last gather
-        arena = store.gather.arena if member.room is None else member.arena(slots)
-        plan.settle(index, slots, arena)
+        is_allocated_here = member.receive is not None
+        unpacked = member.unpacked(received) if is_allocated_here else store.gather.arena
+        plan.lay_out(index, received, unpacked)
         store.gather, store.present, store.traced = gather, gather.present, None
-        store.format, store.label = member.store.format, member.store.label
+        store.format, store.config = member.store.format, member.store.config
     store.bytes = gather.arrive(backward)
     plan.receive(index, backward)
 

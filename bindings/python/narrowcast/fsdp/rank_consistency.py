@@ -8,7 +8,7 @@ import weakref
 from typing import NamedTuple
 
 from narrowcast import ranks
-from narrowcast.fsdp import checkpointing, torch_names
+from narrowcast.fsdp import recomputation, torch_names
 from narrowcast.tensor import dtensors
 
 
@@ -36,7 +36,7 @@ def check(group) -> None:
         for number, one in enumerate(torch_names.groups_of_tree(group))
         if one not in _known and torch_names.quantized(one)
     ]
-    checkpointed = checkpointing.modules_under(torch_names.root_modules(group))
+    checkpointed = recomputation.modules_under(torch_names.root_modules(group))
     facts = []
     for number, one in new:
         _known[one] = _Known(torch_names.is_kept(one), _is_under(one, checkpointed) or None)
@@ -48,11 +48,11 @@ def serves_both(group, store) -> bool:
     """Whether every gather of a weight serves both passes. A group's first gather may show what its
     modules did not: that it is within a checkpoint, or by unshard(), which does not say what for.
     """
-    known, asked = _known[group], store.label.recompute
+    known, asked = _known[group], store.config.recompute
     if known.is_kept or asked is not None:
         return known.is_kept or asked
     if known.recomputed is None and not store.format.columnwise_derived:
-        seen = torch_names.is_asked_for(group) or checkpointing.is_calling()
+        seen = torch_names.is_asked_for(group) or recomputation.is_calling()
         known = _known[group] = known._replace(recomputed=seen)
     return bool(known.recomputed)
 
@@ -60,11 +60,11 @@ def serves_both(group, store) -> bool:
 def is_recomputed(group, store) -> bool:
     """Whether gathers of a weight serve both passes, as far as it is known by now."""
     known = _known.get(group)
-    if store.label.recompute is not None:
-        return store.label.recompute
+    if store.config.recompute is not None:
+        return store.config.recompute
     if known is not None:
         return bool(known.recomputed)
-    return _is_under(group, checkpointing.modules_under(torch_names.root_modules(group)))
+    return _is_under(group, recomputation.modules_under(torch_names.root_modules(group)))
 
 
 def _is_under(group, checkpointed: set) -> bool:
@@ -82,11 +82,11 @@ def _facts(group, number: int) -> list[ranks.Fact]:
     return [
         dtensors.fact(
             torch_names.sharded(parameter),
-            f"{store.label.name or 'a weight without a name'}, "
+            f"{store.config.name or 'a weight without a name'}, "
             f"{'x'.join(map(str, torch_names.sharded(parameter).shape))} in "
             f"{store.format.identity}, cut along dimension "
             f"{torch_names.cut_dimension(parameter)}, recompute="
-            f"{'auto' if store.label.recompute is None else store.label.recompute}, in group "
+            f"{'auto' if store.config.recompute is None else store.config.recompute}, in group "
             f"{number}, {kept} after the forward{again}",
         )
         for parameter, store in torch_names.quantized(group)

@@ -4,14 +4,13 @@ the same answer.
 
 import torch
 
-from narrowcast.fsdp import cutting, torch_names, torch_parameters
-from narrowcast.parallel import distributing
+from narrowcast.fsdp import torch_names, torch_parameters
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.unaligned_shard import Place
+from narrowcast.tensor.unaligned import UnalignedShard
 
 
 def chunk(tensor, chunks: int, dim: int = 0):
@@ -26,22 +25,22 @@ def chunk(tensor, chunks: int, dim: int = 0):
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
     if dtensors.is_distributing() and not torch_names.is_sharding():
-        return distributing.parts(tensor, chunks, dim)
+        return distributed_parts.cut(tensor, chunks, dim)
     if dim % tensor.dim() != 0:
         if torch_names.is_sharding():
             store = tensor._store
             check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
-            cutting.begin(store, chunks)
+            _begin(store, chunks)
             if dim % tensor.dim() < tensor.dim() - 1:
-                return distributing.rows_of_each(tensor, chunks)
+                return distributed_parts.rows_of_each(tensor, chunks)
     elif torch_names.is_sharding():
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
-        cutting.begin(store, chunks)
+        _begin(store, chunks)
         parts = dtensors.parts_of(torch_names.being_sharded())
         if _divides_any(store, tensor.shape, parts, chunks):
-            return _straddling(tensor, chunks, parts)
-        tensor = cutting.without_derived(tensor)
+            return _unaligned(tensor, chunks, parts)
+        tensor = _without_derived(tensor)
     elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         store = tensor._store
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
@@ -58,21 +57,41 @@ def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> boo
     return any(divides(store.format, part[0], part, shards) for part in parts.shapes)
 
 
-def _straddling(tensor, shards: int, parts: dtensors.Parts) -> list:
+def _begin(store: Store, shards: int) -> None:
+    """fully_shard begins to cut a store. Shards are copied from it, and learn from it that they are
+    parts: one may have all of its rows, and others none.
+    """
+    store.refresh()  # all shards begin with bytes of one amax
+    store.is_cut = True
+    store.partial = store.partial or shards > 1
+
+
+def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
+    """The same value in the usages that its shards keep, over the same memory: bytes that no shard
+    has limit no cut.
+    """
+    store, view = tensor._store, tensor._view
+    usages = buffers.kept_usages(store.format, store.bytes.usages)
+    if view.exchanged or usages == store.bytes.usages:
+        return tensor
+    kept = Store(buffers.only(store.bytes, *usages), store.master, store.config)
+    kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
+    return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
+
+
+def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTensor]:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
-    store.straddle = _place(store.format, store.rows, shards, 0)
+    template = _unaligned_shard(store.format, store.rows, shards, 0)
     if len(parts.shapes) > 1:
-        store.straddle = store.straddle._replace(
-            part=parts.index, shapes=parts.shapes, origin=parts.origin
-        )
-    every = (store.straddle._replace(rank=rank) for rank in range(shards))
-    taken = [(one.row, one.end - one.row) for one in every if one.row < one.end]
+        template = template._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
+    store.shard_template = template
+    every = (template._replace(rank=rank) for rank in range(shards))
+    regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]
     return [
-        QuantizedTensor(
-            *(store, (count, store.columns), tensor.dtype, Region(row, count, 0, store.columns))
-        )
-        for row, count in taken
+        QuantizedTensor(store, region.shape, tensor.dtype, region)
+        for region in regions
+        if region.rows
     ]
 
 
@@ -129,19 +148,19 @@ def _shard_rows(rows: int, shape, shards: int) -> int:
     return -(-shape[0] // shards) * (rows // shape[0])
 
 
-def place_of(weight, format: Format) -> Place | None:
-    """Of the shard of a plain weight that fully_shard has cut into rows, if cuts divide blocks of a
-    format; else None.
+def unaligned_shard_of(weight, format: Format) -> UnalignedShard | None:
+    """Where the rows lie of the shard of a plain weight that fully_shard has cut into rows,
+    if cuts divide blocks of a format; else None.
     """
     _, managed = torch_names.managed(weight)
     if managed is None or torch_names.cut_dimension(managed) != 0:
         return None
-    shape, shards = torch_names.whole_shape(managed), torch_names.world(managed)
+    shape, shards = torch_names.full_shape(managed), torch_names.world(managed)
     rows, _ = matrix_shape(shape)
     if not divides(format, rows, shape, shards):
         return None
     rank = weight.device_mesh.get_coordinate()[-1]  # of replicas all have the same
-    return _place(format, rows, shards, rank)
+    return _unaligned_shard(format, rows, shards, rank)
 
 
 def cut_of_rows(mesh, placements) -> int | None:
@@ -152,9 +171,9 @@ def cut_of_rows(mesh, placements) -> int | None:
     return cuts[0]
 
 
-def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
-    """Of this rank's shard of a whole weight, if it is cut into rows over one dimension of a mesh
-    and cuts divide blocks; else None.
+def unaligned_shard_over(weight: QuantizedTensor, mesh, placements) -> UnalignedShard | None:
+    """Where the rows lie of this rank's shard of a whole weight, if it is cut into rows over one
+    dimension of a mesh and cuts divide blocks; else None.
     """
     dim, store = cut_of_rows(mesh, placements), weight._store
     if dim is None:
@@ -162,13 +181,14 @@ def place_over(weight: QuantizedTensor, mesh, placements) -> Place | None:
     shards = mesh.size(dim)
     if weight.dim() != 2 or not divides(store.format, store.rows, weight.shape, shards):
         return None
-    return _place(store.format, store.rows, shards, mesh.get_coordinate()[dim])
+    return _unaligned_shard(store.format, store.rows, shards, mesh.get_coordinate()[dim])
 
 
-def _place(format: Format, rows: int, shards: int, rank: int) -> Place:
-    """Ranks without rows all have the place of the first of them."""
+def _unaligned_shard(format: Format, rows: int, shards: int, rank: int) -> UnalignedShard:
+    """Ranks without rows all have the shard of the first of them."""
     each = -(-rows // shards)
-    return Place(min(rank, -(-rows // max(each, 1))), shards, each, rows, format.shard_row_step)
+    first_empty = -(-rows // max(each, 1))
+    return UnalignedShard(min(rank, first_empty), shards, each, rows, format.shard_row_step)
 
 
 def has_all_rows(store: Store) -> bool:
@@ -184,7 +204,7 @@ def own_store(parameter) -> Store:
     """
     local = torch_names.local_tensor(parameter)
     if not local._view.is_whole:
-        local.detach_from_whole()
+        local.detach_from_base()
         torch_parameters.drop_padding(parameter)
     store = local._view.store
     store.partial = dtensors.is_cut(torch_names.sharded(parameter))
@@ -212,7 +232,7 @@ def check_sharded(managed, name: str, format: Format) -> None:
             f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert before "
             "fully_shard, in either order with parallelize_module"
         )
-    shape = torch_names.whole_shape(managed)
+    shape = torch_names.full_shape(managed)
     rows, columns = matrix_shape(shape)
     description = f"{name}: {rows}x{columns} matrix in {format.name}"
     dim, world = torch_names.cut_dimension(managed), torch_names.world(managed)

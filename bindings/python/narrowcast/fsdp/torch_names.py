@@ -43,9 +43,9 @@ def _state(group):
     return _get_module_state(group.modules[0])
 
 
-def asked(group, schedules: str) -> _C.Fsdp2Group:
+def state_of_group(group, schedules: str) -> _C.Fsdp2Group:
     """What C++ asks of a group whenever a gather begins: as is_backward. The name of a module:
-    pipelines.MODULE.
+    recomputation.ZERO_BUBBLE_MODULE.
     """
     return _C.Fsdp2Group(
         weakref.ref(group),
@@ -167,7 +167,7 @@ def gathered_dtype(parameter) -> torch.dtype:
     return getattr(parameter, "param_dtype", policy) or sharded(parameter).dtype
 
 
-def whole_shape(parameter) -> torch.Size:
+def full_shape(parameter) -> torch.Size:
     return parameter._orig_size
 
 

@@ -11,7 +11,6 @@ from torch.distributed.tensor import Shard
 
 from narrowcast import _C
 from narrowcast.fsdp import torch_names
-from narrowcast.fsdp.receive_buffers import Slots
 
 
 class Watched(FSDPParam):
@@ -58,33 +57,33 @@ class Quantized(Watched):
 class InGroupMemory(FSDPParam):
     """FSDP2 makes and frees the memory of each payload at every gather. Here a group's is one."""
 
-    room: tuple[Slots, int]  # and its number there
+    receive: tuple  # the group's ReceiveBuffers, and its number there
 
     def init_all_gather_outputs(self, numels, dtypes, world, device, **options) -> None:
         if not self.all_gather_outputs:
-            slots, number = self.room
-            self.all_gather_outputs = slots.of(number, device)
+            buffers, number = self.receive
+            self.all_gather_outputs = buffers.tensors(number, device)
 
     def alloc_all_gather_outputs(self) -> None:
-        slots, number = self.room
-        slots.take(number)
+        buffers, number = self.receive
+        buffers.allocate(number)
 
     def free_unsharded_param(self) -> None:
-        slots, number = self.room
-        slots.give(number)
+        buffers, number = self.receive
+        buffers.free(number)
 
 
 class OverSmallerMesh(FSDPParam):
     """After the forward it stays gathered over a smaller mesh (reshard_after_forward is a number).
-    Each rank keeps of every slot the part that its place in that mesh gives it, and a gather of
-    these parts over that mesh fills the same slots with the same bytes.
+    Each rank keeps of every receive buffer the part that its place in that mesh gives it, and a
+    gather of these parts over that mesh fills the same buffers with the same bytes.
     """
 
     def to_sharded_post_forward(self) -> None:
         mesh = self.post_forward_mesh_info
-        slots = (slot.chunk(mesh.shard_mesh_size) for slot in self.all_gather_outputs)
+        parts = (one.chunk(mesh.shard_mesh_size) for one in self.all_gather_outputs)
         # FSDP2 lets go of it with the next gather.
-        self._sharded_post_forward_param_data = [s[mesh.shard_mesh_rank].clone() for s in slots]
+        self._sharded_post_forward_param_data = [p[mesh.shard_mesh_rank].clone() for p in parts]
         self._setattr_on_modules(self.sharded_param)  # as with True: nobody computes with parts
         self.free_unsharded_param()
         self.sharded_state = ShardedState.SHARDED_POST_FORWARD
@@ -114,7 +113,7 @@ class CutOtherwise(FSDPParam):
         super().init_unsharded_param()
 
 
-def _become(parameter: FSDPParam, kind: type) -> None:
+def _set_class(parameter: FSDPParam, kind: type) -> None:
     """FSDP2 makes its parameters, and asks for no class."""
     parameter.__class__ = kind
 
@@ -123,7 +122,7 @@ def watch(parameters: Iterable[FSDPParam]) -> None:
     """Has those say so that find another shard."""
     for parameter in parameters:
         if type(parameter) is FSDPParam:
-            _become(parameter, Watched)
+            _set_class(parameter, Watched)
 
 
 _made: dict[tuple, type] = {}  # by kinds
@@ -134,14 +133,15 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
     wanted = {
         CutOtherwise: torch_names.cut_dimension(parameter) != 0,
         OverSmallerMesh: over_smaller_mesh,
-        InGroupMemory: torch_names.world(parameter) > 1,  # of one rank, FSDP2's payload is the slot
+        InGroupMemory: torch_names.world(parameter)
+        > 1,  # of one rank, FSDP2's payload is what arrives
     }
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
         _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
     # FSDP2's may be another one since a gather that ended in an exception.
     parameter.own_placement = parameter.fsdp_placement = torch_names.placement(parameter)
-    _become(parameter, _made[kinds])
+    _set_class(parameter, _made[kinds])
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
@@ -150,7 +150,7 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     """
     group._to_sharded()
     if hasattr(parameter, "own_placement"):  # adapt() has been here
-        _become(parameter, FSDPParam)
+        _set_class(parameter, FSDPParam)
         parameter.fsdp_placement = parameter.own_placement
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()

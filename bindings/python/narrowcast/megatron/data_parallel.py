@@ -58,7 +58,7 @@ def _name_weights(module: torch.nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if isinstance(parameter, QuantizedTensor):
             store = parameter._store
-            store.label = store.label._replace(name=name)
+            store.config = store.config._replace(name=name)
 
 
 def _refuse_dtypes(ddp_config, module: torch.nn.Module) -> None:
@@ -79,7 +79,7 @@ def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:
         return [parameter.data]
     store = parameter._store
     store.refresh()
-    if store.late is not None:
+    if store.pending is not None:
         store.fresh("columnwise")
     return store.tensors
 

@@ -16,7 +16,7 @@ ops = torch.ops.narrowcast
 
 def of(weight: QuantizedTensor):
     """The products that a weight was converted for."""
-    scaled = weight._store.label.matmul == "scaled"
+    scaled = weight._store.config.matmul == "scaled"
     return Scaled(weight) if scaled else Decoded(weight)
 
 
@@ -51,7 +51,7 @@ class Decoded:
 
 class Scaled:
     """Those of bytes: input and gradient are cast to the formats that the weight's format names
-    (docs/products.md). Methods as above.
+    (docs/matmul.md). Methods as above.
     """
 
     keeps_bytes = True

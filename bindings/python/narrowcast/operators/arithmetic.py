@@ -9,8 +9,7 @@ from narrowcast import stack_frames
 from narrowcast.fsdp import torch_names
 from narrowcast.operators import averages, table
 from narrowcast.operators.common import bound, refuse, run_on_values, value_of, written
-from narrowcast.parallel import distributing
-from narrowcast.tensor import QuantizedTensor
+from narrowcast.tensor import QuantizedTensor, distributed_parts
 from narrowcast.tensor.dispatch import implements
 
 
@@ -122,9 +121,9 @@ def _gather_shards(func, args, kwargs):
     the bytes that it is.
     """
     first = args[0]
-    if isinstance(getattr(first, "_view", None), distributing.Short):
+    if isinstance(getattr(first, "_view", None), distributed_parts.ShortView):
         shape = func(torch.empty(first.shape, device="meta"), *args[1:], **kwargs).shape
-        return distributing.filled_up(first, tuple(shape))
+        return distributed_parts.padded(first, tuple(shape))
 
     return run_on_values(
         func, args, kwargs, lambda one: value_of(one, one.dtype, as_master=one._store.partial)

@@ -12,8 +12,7 @@ import torch
 from narrowcast.operators import table
 from narrowcast.operators.common import run_on_values, value_of, written
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.tensor.master import Master
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.store import Master, Store
 
 _threads = threading.local()
 
@@ -96,5 +95,5 @@ def write(average: QuantizedTensor, value: torch.Tensor) -> None:
     if id(store) in _threads.frozen:
         return
     if store.master is None:
-        store.master = Master(store.high_precision(store.whole))
+        store.master = Master(store.high_precision(store.region))
     average.write(value)

@@ -60,6 +60,7 @@ def _prepare(
     fits = can_take and (can_send or not is_root)
     line = _parts(stores[0]) if fits else "something that cannot be sent (plain, or written to)"
     ranks.same(what, [(process_group, tensor.device, line)])
+    _C.note_write()
 
 
 def _parts(store: Store) -> str:
@@ -79,8 +80,7 @@ def _received(store: Store, work: list) -> dist.Work:
     """A weight's new bytes are there, and what was written to it before is gone."""
     for one in work:
         one.wait()
-    _C.note_write()
     store.used = store.rows
     if store.master is not None:
-        store.master.settle()
+        store.master.mark_fresh()
     return work[-1]

@@ -9,15 +9,15 @@ from narrowcast.fsdp import sharding
 from narrowcast.operators import arithmetic, averages, table
 from narrowcast.operators.common import bound, refuse, value_of
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, unaligned_parameters
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, memory, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.serialize import flattened
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.store_copies import copy_region, zeros_like
+from narrowcast.tensor.store_copies import copy_region, write, zeros_like
 from narrowcast.tensor.transposed import Transposed
+from narrowcast.tensor.unaligned import UnalignedStore
 from narrowcast.tensor.view import View
-from narrowcast.tensor.writing import write
 
 
 def _wanted(values) -> tuple[torch.device, torch.dtype]:
@@ -48,15 +48,16 @@ def _empty(func, args, kwargs):
     size = tuple(values.get("size", tensor.shape))
     if dtype not in LOGICAL_DTYPES or ("size" in values and _is_vector(size)):
         return torch.empty(size, dtype=dtype, device=device)
-    if tensor._store.place is not None and size == tuple(tensor.shape):
-        return QuantizedTensor(unaligned_parameters.room_like(tensor._store, device), size, dtype)
+    if isinstance(tensor._store, UnalignedStore) and size == tuple(tensor.shape):
+        shard = unaligned.new_empty(tensor._store, tensor._store.shard, device)
+        return QuantizedTensor(shard, size, dtype)
     rows, columns = matrix_shape(size)
     if tensor.is_flat and "size" not in values:
         rows, columns = tensor._view.region.shape
     elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
         rows, columns = 0, tensor._store.columns
     return QuantizedTensor(
-        tensor._store.room(rows, columns, tensor._view.usages, device), size, dtype
+        tensor._store.new_empty(rows, columns, tensor._view.usages, device), size, dtype
     )
 
 
@@ -138,15 +139,15 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if store.master is None or (is_shared and not origin.needs_others):
         origin.refresh()  # a stale source would bring bytes that nobody could make good
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
-    if store.place != origin.place or _would_change_others(store, region, origin, taken):
+    if _lie_apart(store, origin) or _would_change_others(store, region, origin, taken):
         write(store, region, origin.high_precision(taken))
     elif missing and origin.master is not None:
-        write(store, region, taken.of(origin.master.value))
+        write(store, region, taken.slice(origin.master.value))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
         rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
-        derived.partial, derived.used = origin.partial or taken != origin.whole, origin.used
-        copy_region(store, region, derived, derived.whole)
+        derived.partial, derived.used = origin.partial or taken != origin.region, origin.used
+        copy_region(store, region, derived, derived.region)
     elif missing:
         raise ValueError(
             f"{target.describe()}: copy_ from a tensor without {' and '.join(sorted(missing))} "
@@ -159,17 +160,22 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
 
 def _is_shard(source: View, target: View) -> bool:
     """Whether fully_shard fills a blank with a shard that shares blocks with others."""
-    return unaligned_parameters.is_blank(target.store) and source.store is not target.store
+    return unaligned.is_blank(target.store) and source.store is not target.store
 
 
 def _make_shard(target: QuantizedTensor, source: View) -> None:
     """Has a part of a blank, and the blank itself, look at a shard with what that shares."""
-    if source.store.place is None:
-        shard = unaligned_parameters.rows_of(source.store, source.region)
-    else:
+    if isinstance(source.store, UnalignedStore):
         shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
-        shard.straddle = None
-    target.become(shard)
+        shard.shard_template = None
+    else:
+        shard = unaligned.new_shard_at(source.store, source.region.row)
+    target.replace_store(shard)
+
+
+def _lie_apart(store: Store, origin: Store) -> bool:
+    """Whether two stores have the bytes of other blocks of their wholes."""
+    return unaligned.shard_of(store) != unaligned.shard_of(origin)
 
 
 def _would_change_others(store: Store, region: Region, origin: Store, taken: Region) -> bool:
@@ -192,7 +198,7 @@ def _brings_own_scale(store: Store, origin: Store, taken: Region) -> bool:
     what is no part of a weight, as a checkpoint's are.
     """
     spans = store.partial and store.format.tensor_amax
-    if not spans or origin.partial or taken != origin.whole or taken.is_empty:
+    if not spans or origin.partial or taken != origin.region or taken.is_empty:
         return False
     if buffers.have_one_scale(store.bytes, origin.bytes):
         return False

@@ -127,7 +127,7 @@ def _assign_data(func, args, kwargs):
         _become(value, QuantizedTensor)
     if tensor is not value:
         as_torch_does(func, args, kwargs)
-        tensor.look_at(value._view)
+        tensor.set_view(value._view)
     return None
 
 

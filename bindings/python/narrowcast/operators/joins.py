@@ -63,7 +63,7 @@ def _joined(func, pieces, regions: list[Region], like: torch.Tensor) -> Quantize
     usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in sources)]
     if not usages:
         refuse(pieces[0], func, "of pieces without a common usage. Quantize them with the same")
-    joined = sources[0][0].room(*matrix_shape(like.shape), usages, pieces[0].device)
+    joined = sources[0][0].new_empty(*matrix_shape(like.shape), usages, pieces[0].device)
     if any(store.master is None for store, _ in sources):
         joined.drop_master()
     for index, region in enumerate(regions):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from narrowcast import _C, errors
+from narrowcast import _C
 from narrowcast.operators import traced_values
 from narrowcast.operators.common import in_transform
 from narrowcast.registry import USAGES, buffers_of
@@ -27,7 +27,7 @@ def linear(func, args, kwargs):
     input, weight, bias = _operands(*args, **kwargs)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
-    is_scaled = weight._store.label.matmul == "scaled"
+    is_scaled = weight._store.config.matmul == "scaled"
     if isinstance(weight, Transposed) or in_transform():
         return _by_operators(input, weight, bias, is_scaled)
     result = _C.linear(input, weight, bias, is_scaled)
@@ -86,7 +86,7 @@ def _read(weight: QuantizedTensor, operand: torch.Tensor, backward: bool) -> tor
 
 
 def _refuse(weight: QuantizedTensor, backward: bool):
-    raise errors.usage_absent(weight._store, USAGES[backward])
+    raise weight._store.usage_absent(USAGES[backward])
 
 
 def _plain_of(activation: torch.Tensor, weight: QuantizedTensor) -> torch.Tensor:

@@ -7,10 +7,11 @@ from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators import table
 from narrowcast.operators.common import refuse, refuse_flat
-from narrowcast.tensor import QuantizedTensor, region, unaligned_parameters
+from narrowcast.tensor import QuantizedTensor, region, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.transposed import Transposed
+from narrowcast.tensor.unaligned import UnalignedStore
 
 
 @implements(*table.ALIAS.operators)
@@ -59,7 +60,8 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     found = region.find(shape, *place, store.rows, store.columns)
     if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
         return Transposed(store, shape, *place, tensor.dtype)
-    if found is None and store.place is not None and like.numel() > store.rows * store.columns:
+    is_larger = like.numel() > store.rows * store.columns
+    if found is None and is_larger and isinstance(store, UnalignedStore):
         return QuantizedTensor(store, shape, tensor.dtype)
     if found is None:
         return refuse(tensor, func, _no_box(tensor, shape))
@@ -68,8 +70,8 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
-    elif unaligned_parameters.is_blank(store):
-        return QuantizedTensor(unaligned_parameters.without_rows(store), shape, tensor.dtype)
+    elif unaligned.is_blank(store):
+        return QuantizedTensor(unaligned.without_rows(store), shape, tensor.dtype)
     return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
 
 

@@ -33,7 +33,7 @@ class Entry(NamedTuple):
         store = self.store
         stored = "as a plain tensor"
         if store is not None:
-            stored = f"in {store.format.identity} for {store.label.matmul} products"
+            stored = f"in {store.format.identity} for {store.config.matmul} products"
         rounding = "nearest" if self.seed is None else f"stochastic from seed {self.seed}"
         shape = "x".join(map(str, self.parameter.shape))
         kind = str(self.parameter.dtype).removeprefix("torch.")

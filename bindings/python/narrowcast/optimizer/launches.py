@@ -18,6 +18,7 @@ from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.unaligned import UnalignedStore
 
 
 class Key(NamedTuple):
@@ -68,7 +69,7 @@ class Tables:
             self._enter(Key(local.device), entry, (0, 0))
             return
         _check_in_model(entry, local)
-        local.detach_from_whole()
+        local.detach_from_base()
         store = local._store
         if entry.state:
             store.keep_master()
@@ -78,9 +79,9 @@ class Tables:
         group = dtensors.shard_group(entry.parameter)
         stochastic = entry.seed is not None
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
-        if store.place is not None:
+        if isinstance(store, UnalignedStore):
             if store.master is not None:
-                part = store.place.part, store.place.parts
+                part = store.shard.part, store.shard.parts
                 sharing.setdefault((local.device, group, stochastic, part), []).append(entry)
             return
         if store.format.is_delayed:

@@ -7,7 +7,7 @@ import torch
 from narrowcast.optimizer import members, saved_state, torchs_adam
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.tensor.master import Draw
+from narrowcast.tensor.casting import RngKey
 
 
 def load_state_dict(optimizer, state_dict: dict, theirs: bool, check_group) -> None:
@@ -93,7 +93,7 @@ def _settle(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
         local.write(master)
         step = int(state["step"])
         stochastic = seed is not None and step > 0  # before the first step, all is to nearest
-        draw = Draw(seed, step, dtensors.first_element(parameter)) if stochastic else None
-        local._store.resume(history, draw)
+        rng_key = RngKey(seed, step, dtensors.first_element(parameter)) if stochastic else None
+        local._store.resume(history, rng_key)
     elif master is not None:
         local.copy_(master)

@@ -70,4 +70,4 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
 def _label_of(parameter: torch.Tensor) -> str | None:
     """The name that nc.convert has given a weight."""
     local = dtensors.local_of(parameter)
-    return local._store.label.name if isinstance(local, QuantizedTensor) else None
+    return local._store.config.name if isinstance(local, QuantizedTensor) else None

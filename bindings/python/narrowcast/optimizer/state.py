@@ -85,12 +85,12 @@ def make_whole(parameter: torch.Tensor) -> None:
     """
     local = dtensors.local_of(parameter)
     if isinstance(local, QuantizedTensor):
-        local.detach_from_whole()
+        local.detach_from_base()
 
 
 def make_updatable(local: QuantizedTensor) -> None:
     """The same, with a master: kernels write whole buffers."""
-    local.detach_from_whole()
+    local.detach_from_base()
     local._store.keep_master()
 
 
@@ -105,7 +105,7 @@ def follow_masters(optimizer) -> None:
         local, state = dtensors.local_of(parameter), optimizer.state.get(parameter, {})
         optimizer.narrow.take_up(parameter, state)
         if isinstance(local, QuantizedTensor):
-            local._store.notice()  # a weight that others have written to has no history
+            local._store.mark_if_written()  # a weight that others have written to has no history
             if "history" in state:
                 state["history"] = local._store.bytes.history
         own = isinstance(local, QuantizedTensor) and state.get("master") is masters.get(parameter)

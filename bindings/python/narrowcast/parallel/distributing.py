@@ -1,8 +1,9 @@
-"""distribute_tensor of a quantized weight, and parallelize_module and distribute_module of a model
-that is converted already: they cut a weight with torch.chunk, fill up the last parts, scatter them
-and register a DTensor in the module.
+"""Weights that tensor or expert parallelism cuts: where a cut may be, how a converted module takes
+a DTensor of a part (parallelize_module and distribute_module register one), and what full_tensor()
+gives of it.
 """
 
+import functools
 import weakref
 
 import torch
@@ -10,52 +11,59 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast.fsdp import torch_names
-from narrowcast.parallel import cuts, tensor_parallel, written
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors
-from narrowcast.tensor.dispatch import as_torch_does
-from narrowcast.tensor.region import Region, matrix_shape
-from narrowcast.tensor.store_copies import copy_region
-from narrowcast.tensor.view import View
+from narrowcast.operators.common import value_of
+from narrowcast.parallel import experts, tensor_parallel, written
+from narrowcast.registry import Format
+from narrowcast.tensor import QuantizedTensor, distributed_parts, dtensors
 
 
-def parts(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor]:
-    """What ranks get of a weight. ValueError if a cut would divide a block, or a rank had none."""
-    store, dim = weight._store, dim % weight.dim()
-    name, shape = store.label.name or "a weight", tuple(weight.shape)
-    cuts.check_cut(name, store.format, shape, count, dim, is_made=True)
-    store.refresh()  # all parts begin with bytes of one amax
-    if weight.dim() == 3 and dim == 1:
-        found = rows_of_each(weight, count)
-    else:
-        found = list(as_torch_does(torch.chunk, (weight, count, dim), {}))
-    if found[-1].shape != found[0].shape:
-        found[-1]._view = Short(*found[-1]._view.placed())
-    return found
-
-
-class Short(View):
-    """Of the last part, where that has fewer rows, columns or experts than the others."""
-
-    __slots__ = ()
-
-
-def rows_of_each(experts: QuantizedTensor, count: int) -> list[QuantizedTensor]:
-    """Some rows of each expert: copies, for they do not lie together in the matrix."""
-    chunks = (as_torch_does(torch.chunk, (expert, count), {}) for expert in experts.unbind())
-    return [torch.stack(rows) for rows in zip(*chunks, strict=True)]
-
-
-def filled_up(part: QuantizedTensor, shape: tuple[int, ...]) -> QuantizedTensor:
-    """The last part with zeros behind it, as large as the others: what is scattered is of one
-    size.
+def check_placements(weight: DTensor, name: str, format: Format, modules: list[nn.Module]) -> None:
+    """NotImplementedError unless a DTensor that fully_shard does not manage is the weight of linear
+    layers alone, and lies over a mesh of one dimension, whole or cut into rows or columns; or is a
+    stack of experts, each of whose dimensions one of a mesh cuts at most. ValueError if a cut would
+    divide a block.
     """
-    source, region = part._view.store, part._view.region
-    store = source.room(*matrix_shape(shape), source.bytes.usages, part.device)
-    buffers.fill_with_zeros(store.bytes)
-    if store.master is not None:
-        store.master.value.zero_()
-    copy_region(store, Region(0, region.rows, 0, region.columns), source, region)
-    return QuantizedTensor(store, shape, part.dtype)
+    is_stack = weight.dim() == 3 and not any(map(experts.is_of_one_matrix, modules))
+    if not is_stack:
+        _check_linear(weight, name, modules)
+    cuts = [one for one in weight.placements if not one.is_replicate()]
+    known = all(one.is_shard() for one in cuts) and len({one.dim for one in cuts}) == len(cuts)
+    if not known or not (is_stack or (weight.dim() == 2 and weight.device_mesh.ndim == 1)):
+        raise NotImplementedError(
+            f"{name} is a DTensor of {weight.dim()} dimensions with placements "
+            f"{weight.placements}: besides fully_shard's own, one Shard(0), Shard(1) or "
+            "Replicate() over a mesh of one dimension is supported (parallelize_module with "
+            "ColwiseParallel or RowwiseParallel), and of experts one Shard of each dimension. "
+            "Leave it out with nc.convert's filter"
+        )
+    for index, placement in enumerate(weight.placements):
+        if placement.is_shard():
+            ranks = weight.device_mesh.size(index)
+            distributed_parts.check_cut(name, format, tuple(weight.shape), ranks, placement.dim)
+
+
+def _check_linear(weight: DTensor, name: str, modules: list[nn.Module]) -> None:
+    for module in modules:
+        is_known = type(module).forward in (
+            nn.Linear.forward,
+            tensor_parallel.TensorParallel.forward,
+        )
+        if not (isinstance(module, nn.Linear) and is_known):
+            raise NotImplementedError(
+                f"{name} is a DTensor (tensor parallelism), and the forward of its "
+                f"{type(module).__name__} is not that of nn.Linear, whose product alone is known. "
+                "Use nn.Linear, or leave it out with nc.convert's filter"
+            )
+
+
+def part_shape(weight: torch.Tensor) -> list[int]:
+    """The shape of the first rank's part of a DTensor; of any other weight, its own."""
+    shape = list(weight.shape)
+    if isinstance(weight, DTensor):
+        for index, placement in enumerate(weight.placements):
+            if placement.is_shard():
+                shape[placement.dim] = -(-shape[placement.dim] // weight.device_mesh.size(index))
+    return shape
 
 
 class Registration:
@@ -92,10 +100,37 @@ def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> 
     is_in_place = isinstance(module._parameters.get(name), DTensor)
     if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
-    local.detach_from_whole()  # of what the part was filled up with
+    local.detach_from_base()  # of what the part was filled up with
     store = local._store
-    cuts.check(parameter, store.label.name or name, store.format, [module])
+    check_placements(parameter, store.config.name or name, store.format, [module])
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
     written.watch(module, name, parameter)
+
+
+class _Value(torch.autograd.Function):
+    """Of a whole weight, the master, or the decoded value where none is kept. A gradient of it is
+    one of the weight.
+    """
+
+    @staticmethod
+    def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
+        # Not the master itself, which nobody expects to write to.
+        return value_of(weight).to(weight.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def full_tensor_of_masters(function):
+    """torch's full_tensor(), whose result is a plain tensor on any number of ranks."""
+
+    @functools.wraps(function)
+    def full_tensor(self, **options):
+        whole = function(self, **options)
+        is_cut = any(placement.is_shard() for placement in self.placements)
+        return _Value.apply(whole) if is_cut and isinstance(whole, QuantizedTensor) else whole
+
+    return full_tensor

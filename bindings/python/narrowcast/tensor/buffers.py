@@ -13,7 +13,7 @@ from narrowcast.tensor.region import Region
 allocate = Buffers.allocate  # (format, rows, columns, usages, device): undefined, padding zero
 
 
-def whole_of(bytes: Buffers) -> Region:
+def full_region(bytes: Buffers) -> Region:
     return Region(0, bytes.rows, 0, bytes.columns)
 
 
@@ -54,7 +54,7 @@ def fill_with_zeros(bytes: Buffers) -> None:
 def piece(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor:
     """The entries of a region: a view that writes through; of the whole with the padding."""
     tensor, format = bytes.buffer(buffer), bytes.format
-    if region == whole_of(bytes) or (region.is_empty and format.is_spanning(buffer)):
+    if region == full_region(bytes) or (region.is_empty and format.is_spanning(buffer)):
         return tensor
     if region.is_empty:
         return tensor.new_empty(format.used_shape(buffer, *region.shape))
@@ -82,7 +82,7 @@ def part(bytes: Buffers, region: Region, usages) -> Buffers:
     """A region as a matrix of its own, in some usages: over the same memory where that is the same
     bytes.
     """
-    if region == whole_of(bytes) and len(usages) == len(bytes.usages):
+    if region == full_region(bytes) and len(usages) == len(bytes.usages):
         return bytes
     wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
     parts = [canonical(bytes, one, region) if one in wanted else None for one in BUFFERS]

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import memory
-from narrowcast.tensor.master import Draw
 
 if TYPE_CHECKING:
     from narrowcast.tensor.store import Store
 
 NEWEST_AMAX = slice(2, 3)  # of a history
+
+
+class RngKey(NamedTuple):
+    """What the random words of stochastic rounding are a function of: docs/numerics.md, "Stochastic
+    rounding". `first`: the index of the matrix's first element in the whole tensor.
+    """
+
+    seed: int
+    step: int
+    first: int
+
+    def offset_by(self, elements: int) -> RngKey:
+        """The key of a matrix that begins so many elements later."""
+        return self._replace(first=(self.first + elements) % 2**64)
 
 
 def decode(
@@ -37,7 +50,7 @@ def decoding(
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
-def settled(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
+def resolved(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
     keeps no memory at all for the zeros that forward-mode derivatives begin with. ValueError about
     `what` if it is no run of elements, as launches check, and its memory was freed.
@@ -49,14 +62,14 @@ def settled(value: torch.Tensor, what: str = "the value to cast") -> torch.Tenso
 
 
 def cast_value(
-    bytes: _C.Buffers, value: torch.Tensor, source_bf16: bool = False, draw: Draw | None = None
+    bytes: _C.Buffers, value: torch.Tensor, source_bf16: bool = False, rng_key: RngKey | None = None
 ) -> None:
     """Makes the bytes of a matrix from a value, [rows, columns] of float32, bfloat16 or float16.
-    With a draw, codes are rounded stochastically.
+    With a key, codes are rounded stochastically.
     """
     if bytes.is_plain:
-        one = _C.CastList([bytes], [settled(value).contiguous()])
-        one.cast(one.find_amaxes(source_bf16), source_bf16, draw and [draw])
+        one = _C.CastList([bytes], [resolved(value).contiguous()])
+        one.cast(one.find_amaxes(source_bf16), source_bf16, rng_key and [rng_key])
 
 
 def casts_of(stores: list[Store]) -> _C.CastList:
@@ -78,7 +91,7 @@ def cast_masters(stores: list[Store]) -> None:
         casts = casts_of(same)
         casts.cast(casts.find_amaxes())
     for store in stores:
-        store.master.settle()
+        store.master.mark_fresh()
 
 
 def publish(store: Store) -> None:
@@ -91,8 +104,8 @@ def publish(store: Store) -> None:
 
 def cast_again(store: Store, amax: torch.Tensor | None) -> None:
     """Makes the bytes of a saved state. `amax`: float32 (1,), of the whole tensor."""
-    draw, keeps_history = store.master.saved.draw, store.format.is_delayed
+    rng_key, keeps_history = store.master.saved.rng_key, store.format.is_delayed
     amax = None if keeps_history else amax
-    casts_of([store]).cast(amax, draws=None if draw is None else [draw])
+    casts_of([store]).cast(amax, draws=None if rng_key is None else [rng_key])
     if keeps_history:
         store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])

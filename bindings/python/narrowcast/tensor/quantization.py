@@ -7,7 +7,7 @@ import torch
 
 from narrowcast import registry
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, compiling
-from narrowcast.tensor.master import Draw
+from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store
 
@@ -55,11 +55,11 @@ def quantize(
     check_rounding(rounding)
     for name, value in (("seed", seed), ("step", step), ("offset", offset)):
         check_word(name, value)
-    draw = Draw(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
+    rng_key = RngKey(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     bytes = buffers.allocate(format, rows, columns, usages, x.device)
-    value = casting.settled(x.detach(), "x").reshape(rows, columns)
-    casting.cast_value(bytes, value, source == "bf16", draw)
+    value = casting.resolved(x.detach(), "x").reshape(rows, columns)
+    casting.cast_value(bytes, value, source == "bf16", rng_key)
     return QuantizedTensor(Store(bytes), x.shape, x.dtype)
 
 

@@ -33,7 +33,7 @@ class Region(NamedTuple):
     def is_empty(self) -> bool:
         return self.rows == 0 or self.columns == 0
 
-    def of(self, tensor):
+    def slice(self, tensor):
         """The region of a plain tensor [rows, columns]: a view, or the tensor itself."""
         if self.shape == tensor.shape:
             return tensor

@@ -1,12 +1,18 @@
-"""A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile."""
+"""A QuantizedTensor as plain tensors and facts, and back: for pickling and torch.compile, whose
+caches outlive processes and know graphs by keys.
+"""
+
+import functools
+import hashlib
+from pathlib import Path
 
 import torch
+from torch._subclasses import FakeTensor
 
 from narrowcast import _C, registry
-from narrowcast.tensor.master import Master
+from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store import Store
-from narrowcast.tensor.weight_config import Label
+from narrowcast.tensor.store import Master, Store, WeightConfig
 
 # The tensors of a QuantizedTensor, by their attributes' names.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
@@ -19,9 +25,9 @@ INNER = tuple(f"_inner_{name}" for name in (*BUFFERS, *SPANNING, "present"))
 def parts_of(tensor) -> tuple:
     """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
     absent), name, recompute, partial, the rows and columns that a flat view keeps, requires_grad,
-    whether it is a parameter, and products.
+    whether it is a parameter, and matmul.
     """
-    view, label = tensor._view, tensor._view.store.label
+    view, config = tensor._view, tensor._view.store.config
     saving = "be saved by itself: a state dict holds its master"
     if view.store.master is None:
         saving = (
@@ -29,13 +35,13 @@ def parts_of(tensor) -> tuple:
             "checkpoint (StateDictOptions(ignore_frozen_params=True)), or save a full one "
             "(full_state_dict=True), or have nc.convert(..., trainable=True) keep masters"
         )
-    view.store.check_alone(saving)
+    view.store.check_aligned(saving)
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
-    options = label.name, label.recompute, partial, flattened(tensor)
+    options = config.name, config.recompute, partial, flattened(tensor)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     tensors = [*_tensors_of(tensor), tensor.master]
-    return *facts, tensors, *options, tensor.requires_grad, is_parameter, label.matmul
+    return *facts, tensors, *options, tensor.requires_grad, is_parameter, config.matmul
 
 
 def flattened(tensor) -> tuple[int, int] | None:
@@ -43,13 +49,24 @@ def flattened(tensor) -> tuple[int, int] | None:
     return tensor._view.region.shape if tensor.is_flat else None
 
 
-def store_of(format: str, shape, tensors, partial: bool, flattened, label: Label) -> Store:
-    """The store of a tensor's parts."""
+def store_of(
+    format: str,
+    shape,
+    tensors,
+    partial: bool,
+    flattened,
+    config: WeightConfig,
+    present: torch.Tensor | None = None,
+) -> Store:
+    """The store of a tensor's parts; `present`: of a gathered weight's in a trace."""
     *tensors, master = tensors
     rows, columns = flattened or matrix_shape(shape)
     bytes = _C.Buffers(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
-    kept = None if master is None else Master(master.reshape(rows, columns).contiguous())
-    store = Store(bytes, kept, label)
+    if present is not None:
+        store = GatheredStore(bytes, config, None, present)
+    else:
+        kept = None if master is None else Master(master.reshape(rows, columns).contiguous())
+        store = Store(bytes, kept, config)
     store.partial = partial
     return store
 
@@ -65,19 +82,19 @@ def _tensors_of(tensor) -> list[torch.Tensor | None]:
     return [*stored, tensor.amax, tensor.history]
 
 
-class Aside:
-    """A label that torch.compile carries along and does not compare: weights that differ in their
+class Uncompared:
+    """A config that torch.compile carries along and does not compare: weights that differ in their
     names alone share a graph.
     """
 
-    def __init__(self, label: Label):
-        self.label = label
+    def __init__(self, config: WeightConfig):
+        self.config = config
 
     def __eq__(self, other) -> bool:
-        return isinstance(other, Aside)
+        return isinstance(other, Uncompared)
 
     def __hash__(self) -> int:
-        return hash(Aside)
+        return hash(Uncompared)
 
 
 class Traced:
@@ -88,12 +105,12 @@ class Traced:
     __slots__ = ("_known", "inner", "key")
 
     def __init__(self, store: Store, inner: list[torch.Tensor | None]):
-        self.inner, self._known = inner, (_C.changes(), store.label, store.partial)
+        self.inner, self._known = inner, (_C.changes(), store.config, store.partial)
         self.key = object()  # by which a tensor knows it, and does not keep what it holds
 
     def holds(self, store: Store) -> bool:
         """Whether they still are the store's."""
-        return self._known == (_C.changes(), store.label, store.partial)
+        return self._known == (_C.changes(), store.config, store.partial)
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
@@ -106,8 +123,8 @@ def flatten(tensor) -> tuple[list[str], tuple]:
         return flat
     inner = tensor.inner_tensors()
     partial = store.partial or not view.is_whole
-    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.label.matmul
-    flat = names_of(inner), (*facts, Aside(store.label))
+    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.config.matmul
+    flat = names_of(inner), (*facts, Uncompared(store.config))
     if view.is_whole and not tensor.is_flat:
         if traced is None or not traced.holds(store):
             traced = store.traced = Traced(store, inner)
@@ -129,19 +146,15 @@ def inner_tensors(tensor) -> list[torch.Tensor | None]:
     """
     view = tensor._view
     if view.store.present is not None:
-        return inner_of_passes(view.store)
+        return inner_of_gathered(view.store)
     view.store.watch_master()
     return [*_tensors_of(tensor), view.master, None]
 
 
-def inner_of_passes(store: Store) -> list[torch.Tensor | None]:
-    """Those of a weight whose gathers differ by pass."""
-    buffers = store.bytes.buffers
-    if store.gather is not None:  # elsewhere, in a trace, they have been put together
-        forward, backward = (store.gather.whole(one).buffers for one in (False, True))
-        pairs = zip(forward, backward, strict=True)
-        buffers = [other if one is None else one for one, other in pairs]
-    return [*buffers, store.bytes.amax, store.bytes.history, None, store.present]
+def inner_of_gathered(store: Store) -> list[torch.Tensor | None]:
+    """Those of a weight without a master, whose gathers may differ by pass."""
+    bytes = store.bytes
+    return [*store.traced_buffers, bytes.amax, bytes.history, None, store.present]
 
 
 def names_of(inner: list[torch.Tensor | None]) -> list[str]:
@@ -151,8 +164,53 @@ def names_of(inner: list[torch.Tensor | None]) -> list[str]:
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:
     """The store and the logical dtype of what flatten() made, over other tensors."""
-    format, dtype, partial, flattened, _, aside = context
+    format, dtype, partial, flattened, _, uncompared = context
     *tensors, present = map(inner.get, INNER)
-    store = store_of(format, shape, tensors, partial, flattened, aside.label)
-    store.present = present
-    return store, dtype
+    options = partial, flattened, uncompared.config
+    return store_of(format, shape, tensors, *options, present), dtype
+
+
+# ---- keys of graphs ----
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def _code() -> str:
+    """A digest of narrowcast's own code: which operators a graph has, and with which arguments,
+    follows from all of it, and a version number stays what it is while somebody works on that.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted([*_PACKAGE.rglob("*.py"), Path(_C.__file__)]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _facts(format: registry.Format) -> tuple[str, ...]:
+    """The code, and the identities of the formats that meet in the products of a weight."""
+    partners = format.matmul and (format.matmul.input, format.matmul.gradient)
+    loaded = {name for name in partners or () if name in registry.formats()}
+    return _code(), *(registry.format(name).identity for name in sorted(loaded | {format.name}))
+
+
+def key_of_fake(tensor) -> tuple[str, ...]:
+    """What a graph rests on besides the parts, of a fake tensor; of others nothing. Torch 2.11
+    pickles the inputs of a graph; later versions ask for stable_hash().
+    """
+    if not isinstance(tensor._store.tensors[0], FakeTensor):
+        return ()
+    names, _ = tensor.__tensor_flatten__()
+    return *names, *_facts(tensor.format)
+
+
+def stable_hash(tensor) -> str:
+    """Of all of it."""
+    there, context = tensor.__tensor_flatten__()
+    facts = [one.config if isinstance(one, Uncompared) else one for one in context]
+    inner = [
+        (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
+        for name, one in ((name, getattr(tensor, name)) for name in there)
+    ]
+    known = (*facts, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
+    every = repr((known, _facts(tensor.format)))
+    return hashlib.blake2b(every.encode(), digest_size=16).hexdigest()

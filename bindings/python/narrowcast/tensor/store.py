@@ -1,60 +1,164 @@
-"""What the views of one quantized matrix share: its bytes, and the master that they come from."""
+"""The bytes of one quantized matrix and the master that they are made from. Every view of the
+matrix has the same Store.
+
+    Store            a matrix: a plain weight, or a shard that begins and ends between blocks
+    UnalignedStore   a shard that shares blocks with other ranks (narrowcast.tensor.unaligned)
+    GatheredStore    what an all-gather has brought, never written to (narrowcast.tensor.gathered)
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-from narrowcast import _C, errors
+from narrowcast import _C
 from narrowcast.registry import USAGES
 from narrowcast.tensor import buffers, casting, compiling
-from narrowcast.tensor.master import Draw, Master, Saved
-from narrowcast.tensor.pending_columnwise import Late
+from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.region import Region
-from narrowcast.tensor.unaligned_shard import Place
-from narrowcast.tensor.weight_config import UNNAMED, Label
+
+
+class WeightConfig(NamedTuple):
+    """What a weight keeps through copies, pickling, sharding and gathers: its name, for messages,
+    and nc.convert's options.
+    """
+
+    name: str | None = None
+    recompute: bool | None = False  # None: as the first gather finds it
+    matmul: str = "dequantized"
+
+
+UNNAMED = WeightConfig()
+
+
+class PendingColumnwise(NamedTuple):
+    """Columnwise bytes that follow from rowwise ones, and are still to be made: a gather of flat
+    shards brings rowwise bytes alone.
+
+    bytes    both usages; the columnwise buffers have those of an earlier value
+    manual   nc.post_all_gather_processing alone makes them, not the first reader
+    """
+
+    bytes: _C.Buffers
+    manual: bool
+
+    def derive(self, store: Store) -> _C.Buffers:
+        """The bytes with columnwise ones of the present value: one launch. ValueError where that is
+        left to the caller; `store`: for the message.
+        """
+        if self.manual:
+            raise ValueError(
+                f"{store.describe()} has no columnwise bytes since its shards were cast: call "
+                "nc.post_all_gather_processing when all have been gathered "
+                "(manual_post_all_gather_processing=True leaves that to you)"
+            )
+        _C.derive_columnwise([self.bytes])
+        return self.bytes
+
+
+class Saved(NamedTuple):
+    """The bytes to make are those of a saved state: with the rounding that the step before it used
+    (None: to nearest), and with the multiplier of its history, to which nothing is added.
+    """
+
+    rng_key: RngKey | None
+
+    def offset_by(self, elements: int) -> Saved:
+        return self if self.rng_key is None else Saved(self.rng_key.offset_by(elements))
+
+
+class Master:
+    """The value that a matrix's bytes are made from, and what is known of it.
+
+    value    float32 [rows, columns]: the optimizer's
+    stale    it has changed since the bytes were made
+    saved    the stale bytes are those of a saved state, not new ones
+    version  of a value that was handed out: torch's count of the writes to it that are known here
+    """
+
+    __slots__ = ("saved", "stale", "value", "version")
+
+    def __init__(self, value: torch.Tensor):
+        if value.is_inference():  # torch counts no writes to it
+            with torch.inference_mode(False), torch.no_grad():
+                value = value.clone()
+        self.value, self.stale = value, False
+        self.saved: Saved | None = None
+        self.version: int | None = None
+        _C.note_change()
+
+    def watch(self) -> None:
+        """The value is handed out, so from now on torch's count of writes is looked at."""
+        if self.version is None:
+            self.version = self.value._version
+
+    def sync_version(self) -> None:
+        """All that has been written is known."""
+        if self.version is not None:
+            self.version = self.value._version
+
+    @property
+    def was_written(self) -> bool:
+        """Whether code outside of narrowcast has written to it since sync_version()."""
+        return self.version is not None and self.value._version != self.version
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see it, in memory of the CPU (share_memory_)."""
+        return self.value.is_cpu and self.value.is_shared()
+
+    def mark_fresh(self) -> None:
+        """The bytes are those of the value."""
+        self.stale, self.saved = False, None
+
+    def with_value(self, value: torch.Tensor) -> Master:
+        """The same in other memory."""
+        copy = Master(value)
+        copy.stale, copy.saved = self.stale, self.saved
+        return copy
 
 
 class Store:
-    """bytes    a _C.Buffers: a usage that is absent there is absent. Others may come, of the same
-             format, rows and columns
-    whole    all of the matrix, as a Region
-    master   the value behind the bytes, or None if none is kept
-    label    of the weight
-    partial  it is part of a larger tensor, to which its amax belongs
-    used     rows from this one on are the zeros that FSDP2 pads shards with
-    is_cut   fully_shard has made shards of it, which have taken its place in the model
-    present  of a weight whose gathers differ by pass: which usages have come, for graphs of
-             torch.compile, which hold the buffers of all passes
-    gather   of a gathered weight: the _C.WeightGather that brought it
-    traced   what torch.compile has asked of it (narrowcast.tensor.serialize)
-    late     after a cast of flat shards: a Late, until the columnwise bytes are made; else None
-    sender   of a shard: a weak reference to the plan of its group's gathers, and its place there
-    place    of a shard whose cuts divide blocks: a Place. `rows` are its own then, those of the
-             master, and `bytes` has more; what others have of them is not there
-    straddle of a matrix that fully_shard cuts in this way: the Place of the first shard
+    """bytes           a _C.Buffers: a usage that is absent there is absent. Others may take its
+                    place, of the same format, rows and columns
+    rows, columns   of the matrix; `region`: all of it
+    master          the value behind the bytes, or None if none is kept
+    config          of the weight
+    partial         it is part of a larger tensor, to which its amax belongs
+    used            rows from this one on are the zeros that FSDP2 pads shards with
+    pending         after a cast of flat shards: a PendingColumnwise, until the columnwise bytes are
+                    made; else None
+    traced          what torch.compile has asked of it (narrowcast.tensor.serialize)
+    sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
+                    number there
+    is_cut          fully_shard has made shards of it, which have taken its place in the model
+    shard_template  of a matrix that fully_shard cuts into shards with blocks in common, and of the
+                    zeros that it begins such a shard with: the UnalignedShard of any rank
     """
 
     __slots__ = (
-        *("bytes", "columns", "format", "gather", "is_cut", "label", "late", "master", "partial"),
-        *("place", "present", "rows", "sender", "straddle", "traced", "used", "whole"),
-        "__weakref__",
+        *("bytes", "columns", "config", "format", "is_cut", "master", "partial", "pending"),
+        *("region", "rows", "sender", "shard_template", "traced", "used", "__weakref__"),
     )
+    # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
+    # come. Of a GatheredStore alone.
+    present: torch.Tensor | None = None
 
     def __init__(
         self,
         bytes: _C.Buffers,
         master: Master | None = None,
-        label: Label = UNNAMED,
-        place: Place | None = None,
+        config: WeightConfig = UNNAMED,
+        rows: int | None = None,
     ):
-        self.bytes, self.master, self.label, self.place = bytes, master, label, place
+        self.bytes, self.master, self.config = bytes, master, config
         self.format, self.columns = bytes.format, bytes.columns
-        self.rows = self.used = bytes.rows if place is None else place.end - place.row
-        self.whole = Region(0, self.rows, 0, self.columns)
-        self.partial, self.is_cut = place is not None, False
-        self.present = self.gather = self.sender = self.traced = None
-        self.late: Late | None = None
-        self.straddle: Place | None = None
+        self.rows = self.used = bytes.rows if rows is None else rows
+        self.region = Region(0, self.rows, 0, self.columns)
+        self.partial = self.is_cut = False
+        self.sender = self.shard_template = self.traced = None
+        self.pending: PendingColumnwise | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -64,110 +168,118 @@ class Store:
         return [one for one in every if one is not None]
 
     @property
+    def traced_buffers(self) -> list[torch.Tensor | None]:
+        """The buffers as a graph of torch.compile has them."""
+        return self.bytes.buffers
+
+    @property
     def step(self) -> tuple[int, int]:
-        """The rows and the columns at whose multiples it can be cut. A view of a weight whose
-        gathers differ by pass looks at both usages in turn.
-        """
-        return self.format.step(self.bytes.usages if self.present is None else USAGES)
+        """The rows and the columns at whose multiples it can be cut."""
+        return self.format.step(self.bytes.usages)
 
     @property
     def is_stale(self) -> bool:
-        master = self.master
-        if master is None:
+        """Whether the master has changed since the bytes were made."""
+        if self.master is None:
             return False
-        if master.was_written:
-            self.mark_stale(self.used)
-        return master.stale
+        self.mark_if_written()
+        return self.master.stale
 
     @property
     def needs_others(self) -> bool:
         """Whether a cast of it needs what other ranks have: the amax of a tensor that this is part
-        of, or what cuts divide.
+        of, or blocks that cuts divide.
         """
-        return self.place is not None or (self.partial and self.format.tensor_amax)
+        return self.partial and self.format.tensor_amax
 
     def describe(self) -> str:
         """For messages: the weight's name, if it has one, its size and its format."""
-        name = f"{self.label.name}: " if self.label.name else ""
+        name = f"{self.config.name}: " if self.config.name else ""
         return f"{name}{self.rows}x{self.columns} matrix in {self.format.name}"
 
     # ---- other stores of the same weight ----
 
-    def room(self, rows: int, columns: int, usages, device) -> Store:
+    def new_empty(self, rows: int, columns: int, usages, device) -> Store:
         """Undefined bytes of another size, and a master if this has one. ValueError if the format
         cannot hold the matrix.
         """
         bytes, master = buffers.allocate(self.format, rows, columns, usages, device), None
         if self.master is not None:
             master = Master(torch.empty(rows, columns, device=device, dtype=torch.float32))
-        return self._over(bytes, master, rows)
+        return self._with_flags(Store(bytes, master, self.config), rows)
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
-        self.check_there()
-        self._complete()
-        self.notice()
-        master = self.master and self.master.like(function(self.master.value))
-        copy = self._over(buffers.mapped(self.bytes, function), master, self.used, self.place)
-        copy.straddle = self.straddle
-        return copy
+        self.check_not_freed()
+        self._derive_pending()
+        self.mark_if_written()
+        master = self.master and self.master.with_value(function(self.master.value))
+        copy = self._over(buffers.mapped(self.bytes, function), master)
+        copy.shard_template = self.shard_template
+        return self._with_flags(copy, self.used)
 
-    def exchanged(self) -> Store:
+    def transposed(self) -> Store:
         """The matrix with rows and columns exchanged, over the same buffers and a master of its
         own.
         """
-        self.check_alone("have rows and columns exchanged")
-        self._complete()
-        self.notice()
-        master = self.master and self.master.like(self.master.value.t().contiguous())
-        return self._over(buffers.exchanged(self.bytes), master, self.columns)
+        self.check_aligned("have rows and columns exchanged")
+        self._derive_pending()
+        self.mark_if_written()
+        master = self.master and self.master.with_value(self.master.value.t().contiguous())
+        exchanged = Store(buffers.exchanged(self.bytes), master, self.config)
+        return self._with_flags(exchanged, self.columns)
 
-    def _over(
-        self, bytes: _C.Buffers, master: Master | None, used: int, place: Place | None = None
-    ) -> Store:
-        copy = Store(bytes, master, self.label, place)
+    def _over(self, bytes: _C.Buffers, master: Master | None) -> Store:
+        """A store of the same rows over other bytes."""
+        return Store(bytes, master, self.config)
+
+    def _with_flags(self, copy: Store, used: int) -> Store:
         copy.partial, copy.used = self.partial, used
         return copy
 
-    def check_alone(self, what: str) -> None:
-        """ValueError if it shares blocks with the shards of other ranks."""
-        if self.place is not None:
-            raise ValueError(
-                f"{self.describe()}: this shard shares blocks with those of other ranks, so it "
-                f"cannot {what}. Use its value, which dequantize() makes, or its master"
-            )
+    # ---- what other kinds of stores refuse ----
 
-    def check_there(self) -> None:
+    def check_aligned(self, what: str) -> None:
+        """ValueError, that it cannot `what`, if it shares blocks with the shards of other ranks."""
+
+    def check_not_freed(self) -> None:
         """ValueError if FSDP2 has freed the bytes. To copy what has been freed is a crash."""
-        if self.gather is not None and self.bytes.is_freed:
-            raise ValueError(
-                f"{self.describe()}: its bytes have been freed, because FSDP2 has resharded its "
-                "module. Use it within the module's forward or backward, or call the module's "
-                "unshard() first"
-            )
+
+    def check_copied(self) -> None:
+        """ValueError in a trace where gathers differ by pass."""
+
+    def usage_absent(self, usage: str) -> ValueError:
+        """The error of a product or a decoding that needs bytes which are not there."""
+        return ValueError(
+            f"{self.describe()} has no {usage} bytes: ask for them where it is made "
+            f"(nc.quantize(..., {usage}=True)); a part of a weight that FSDP2 has gathered has "
+            "those of the other pass with nc.convert(..., recompute=True)"
+        )
 
     # ---- values ----
 
     def high_precision(self, region: Region) -> torch.Tensor:
         """float32 [rows, columns]: the master, or the decoded value where none is kept."""
         if self.master is not None:
-            return region.of(self.master.value)
+            return region.slice(self.master.value)
         usage = "rowwise" if self.bytes.has("rowwise") else "columnwise"
         return self.dequantize(region, torch.float32, usage)
 
     def keep_master(self) -> None:
         """From now on there is a master: the decoded value, where none was kept."""
         if self.master is None:
-            self.master = Master(self.high_precision(self.whole))
+            self.master = Master(self.high_precision(self.region))
 
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
-        """The value of a region, [rows, columns] of float32, bfloat16 or float16."""
+        """The value of a region, [rows, columns] of float32, bfloat16 or float16: one launch, after
+        a cast if the bytes are stale.
+        """
         if self.format.columnwise_derived and (_C.is_watched() or not self.bytes.is_plain):
             usage = self.bytes.usages[0]  # in a trace: both usages have the same values
-        if self.place is not None:
-            value = casting.decode(self.fresh(usage), dtype, usage)
-            return region._replace(row=region.row + self.place.ahead).of(value)
-        part = buffers.part(self.fresh(usage), region, (usage,))
+        return self._decode(self.fresh(usage), region, dtype, usage)
+
+    def _decode(self, bytes: _C.Buffers, region: Region, dtype, usage: str) -> torch.Tensor:
+        part = buffers.part(bytes, region, (usage,))
         return casting.decode(part, dtype, usage, self.present)
 
     def fresh(self, usage: str) -> _C.Buffers:
@@ -177,48 +289,53 @@ class Store:
         self.refresh()
         if self.bytes.has(usage):
             return self.bytes
-        if self.late is not None:
-            self._complete()
+        if self.pending is not None:
+            self._derive_pending()
             return self.fresh(usage)
         if self.derives(usage):
             return _C.with_columnwise(self.bytes)
-        raise errors.usage_absent(self, usage)
+        raise self.usage_absent(usage)
 
     def product_usage(self, backward: bool) -> str:
         """The usage that a product of a pass reads. ValueError if it is absent."""
         usage = self.bytes.product_usage(backward)
         if usage < 0:
-            raise errors.usage_absent(self, USAGES[backward])
+            raise self.usage_absent(USAGES[backward])
         return USAGES[usage]
 
     def derives(self, usage: str) -> bool:
         """Whether a usage is absent and follows from what a gather has brought: then it is made for
-        whoever asks, in memory of its own, or where it was.
+        each reader, in memory of its own, or where it was.
         """
-        absent = (self.gather is not None or self.late is not None) and not self.bytes.has(usage)
-        return absent and self.format.columnwise_derived
+        return self.pending is not None and self._follows(usage)
 
-    def _complete(self) -> None:
-        """Makes columnwise bytes that are late. ValueError where that is left to the caller."""
-        if self.late is not None:
-            self.bytes, self.late = self.late.made(self), None
+    def _follows(self, usage: str) -> bool:
+        return self.format.columnwise_derived and not self.bytes.has(usage)
+
+    def _derive_pending(self) -> None:
+        """Makes pending columnwise bytes. ValueError where that is left to the caller."""
+        if self.pending is not None:
+            self.bytes, self.pending = self.pending.derive(self), None
             _C.note_change()
 
     def refresh(self) -> None:
-        """Makes stale bytes anew. ValueError if FSDP2 has freed the bytes."""
-        self.check_there()
+        """Makes stale bytes anew: one cast. ValueError if FSDP2 has freed the bytes, or if the cast
+        needs other ranks.
+        """
+        self.check_not_freed()
         if not self.is_stale:
             return
         if self.needs_others:
-            why = f"a scale of {self.format.name} spans the whole tensor"
-            if self.place is not None:
-                why = "it shares blocks with those of other ranks"
             raise ValueError(
-                f"{self.describe()}: this shard has been written to, and {why}; so its bytes wait "
+                f"{self.describe()}: this shard has been written to, and "
+                f"{self._why_needs_others()}; so its bytes wait "
                 "for the next gather (a forward, unshard()) or optimizer step, which reduces "
                 "amaxes over all shards. Read it after one"
             )
         casting.cast_masters([self])
+
+    def _why_needs_others(self) -> str:
+        return f"a scale of {self.format.name} spans the whole tensor"
 
     def drop_master(self) -> None:
         """From now on there is none: the bytes alone are the value."""
@@ -230,9 +347,9 @@ class Store:
         if self.master is not None:
             self.master.watch()
 
-    def resume(self, history: torch.Tensor | None, draw: Draw | None) -> None:
+    def resume(self, history: torch.Tensor | None, rng_key: RngKey | None) -> None:
         """The master is that of a saved state, whose bytes are to be made again: with its history,
-        unless that is another format's, and rounded with its draw.
+        unless that is another format's, and rounded with its key.
         """
         own = self.bytes.history
         if history is not None and (None in (self.master, own) or own.shape != history.shape):
@@ -242,11 +359,11 @@ class Store:
             return
         if history is not None:
             own.copy_(history)
-        self.master.saved = Saved(draw)
+        self.master.saved = Saved(rng_key)
         casting.publish(self)
 
-    def notice(self) -> None:
-        """Somebody else may have written to the master."""
+    def mark_if_written(self) -> None:
+        """Marks the bytes as stale if code outside of narrowcast has written to the master."""
         if self.master is not None and self.master.was_written:
             self.mark_stale(self.used)
 
@@ -254,7 +371,7 @@ class Store:
         """The master has changed, up to row `end`."""
         if not self.bytes.is_plain:
             compiling.check_write(self.describe())
-        self.master.note()
+        self.master.sync_version()
         self.master.stale, self.master.saved = True, None
         _C.note_change()
         if self.bytes.history is not None:

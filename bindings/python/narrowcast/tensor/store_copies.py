@@ -1,14 +1,19 @@
-"""Stores from regions of others: where one may be cut, copies of a region, a shard to fill."""
+"""What changes a store or makes one from another: where it may be cut, copies of a region, a write
+of values, zeros for a shard to fill.
+"""
 
-from narrowcast.tensor import buffers, unaligned_parameters
+import torch
+
+from narrowcast.tensor import buffers, casting, compiling, memory, unaligned
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.unaligned import UnalignedStore
 
 
 def check_cut(store: Store, region: Region) -> None:
     """ValueError unless a region begins and ends where the matrix can be cut."""
-    if region != store.whole and region.row < store.used:
-        store.check_alone("be cut")
+    if region != store.region and region.row < store.used:
+        store.check_aligned("be cut")
     row_step, column_step = store.step
     for row in (region.row, region.row_end):
         if row < min(store.used, store.rows):
@@ -33,17 +38,17 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     the usages that both have, and the master, if the target has one. ValueError if FSDP2 has freed
     the bytes of either.
     """
-    source.check_there()
-    target.check_there()
-    if target.place is None:
-        buffers.copy_region(target.bytes, region, source.bytes, source_region)
-    else:  # of the same place
-        every = buffers.whole_of(target.bytes)
+    source.check_not_freed()
+    target.check_not_freed()
+    if isinstance(target, UnalignedStore):  # and so is the source, with the same blocks
+        every = buffers.full_region(target.bytes)
         buffers.copy_region(target.bytes, every, source.bytes, every)
+    else:
+        buffers.copy_region(target.bytes, region, source.bytes, source_region)
     if target.master is not None:
-        target.notice()
-        region.of(target.master.value).copy_(source.high_precision(source_region))
-        target.master.note()
+        target.mark_if_written()
+        region.slice(target.master.value).copy_(source.high_precision(source_region))
+        target.master.sync_version()
     target.used = max(target.used, region.row_end)
     part_of_source = region.rows < source.used or region.columns < source.columns
     target.partial = target.partial or source.partial or part_of_source
@@ -52,30 +57,19 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
         target.mark_stale(region.row_end)
         if source.master.saved is not None:
             rows = source_region.row - region.row
-            target.master.saved = source.master.saved.moved(rows * target.columns)
-    elif target.master is not None and region == target.whole and has_all:
-        target.master.settle()  # whatever it was before
+            target.master.saved = source.master.saved.offset_by(rows * target.columns)
+    elif target.master is not None and region == target.region and has_all:
+        target.master.mark_fresh()  # whatever it was before
     buffers.copy_spanning(target.bytes, source.bytes)
-
-
-def check_copied(store: Store) -> None:
-    """ValueError in a trace where gathers differ by pass."""
-    if store.present is not None and store.gather is None:
-        raise ValueError(
-            f"{store.describe()}: a compiled function cannot use a part of it, or copy it, because "
-            "its graph would keep the copy for the backward, whose gather brings other bytes. Use "
-            "nc.convert(..., recompute=True), which has every gather carry both usages, or "
-            "dequantize()"
-        )
 
 
 def part_of(store: Store, region: Region) -> Store:
     """A copy of a region, as a matrix of its own, in the usages that are there."""
-    check_copied(store)
-    if region == store.whole:
+    store.check_copied()
+    if region == store.region:
         return store.map(lambda tensor: tensor.clone())
-    part = store.room(*region.shape, store.bytes.usages, store.bytes.device)
-    copy_region(part, part.whole, store, region)
+    part = store.new_empty(*region.shape, store.bytes.usages, store.bytes.device)
+    copy_region(part, part.region, store, region)
     part.partial = True
     return part
 
@@ -87,9 +81,11 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     shard keeps; and what spans the tensor is that of the weight, for zeros are zeros under any
     scale.
     """
-    if store.straddle is not None or store.place is not None:
-        return unaligned_parameters.blank(store, rows, device)
-    zeros = store.room(rows, columns, buffers.kept_usages(store.format, store.bytes.usages), device)
+    if store.shard_template is not None or isinstance(store, UnalignedStore):
+        return unaligned.blank(store, rows, device)
+    zeros = store.new_empty(
+        rows, columns, buffers.kept_usages(store.format, store.bytes.usages), device
+    )
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()
@@ -97,3 +93,54 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros
+
+
+# ---- values ----
+
+
+def write(store: Store, region: Region, value: torch.Tensor) -> None:
+    """Sets a region to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
+    that is set and the bytes become stale; without, they are made at once. The value that a
+    saved state has just brought changes nothing: its bytes may be others than a new value's.
+    ValueError if FSDP2 has freed the bytes.
+    """
+    store.check_not_freed()
+    compiling.check_write(store.describe())
+    if store.master is not None:
+        _write_master(store, region, value)
+    elif region == store.region and not store.needs_others:
+        casting.cast_value(store.bytes, value)
+        store.used = store.rows
+    elif not isinstance(store, UnalignedStore) and not store.format.tensor_amax:
+        # A region is of whole blocks, each with its own scales.
+        usages, device = store.bytes.usages, store.bytes.device
+        part = buffers.allocate(store.format, *region.shape, usages, device)
+        casting.cast_value(part, value)
+        buffers.copy_region(store.bytes, region, part, buffers.full_region(part))
+        store.used = max(store.used, region.row_end)
+    else:
+        raise _cannot_write(store, region)
+
+
+def _cannot_write(store: Store, region: Region) -> NotImplementedError:
+    is_wide = region.columns == store.columns
+    columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
+    way, why = "Write the whole tensor", "a scale spans the whole tensor"
+    if isinstance(store, UnalignedStore):
+        why = "it shares blocks with the shards of other ranks"
+    if store.needs_others:
+        way = "Load plain values before nc.convert, which then quantizes the shards together"
+    return NotImplementedError(
+        f"{store.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
+        f"alone, because {why} and no master is kept "
+        f"(nc.convert(..., trainable=True) keeps one). {way}"
+    )
+
+
+def _write_master(store: Store, region: Region, value: torch.Tensor) -> None:
+    store.mark_if_written()
+    own, is_saved = region.slice(store.master.value), store.master.saved is not None
+    if is_saved and memory.have_same_bits(own, value):
+        return
+    own.copy_(value)
+    store.mark_stale(region.row_end)

@@ -26,14 +26,14 @@ class Transposed(QuantizedTensor):
     is_flat = False
 
     def inner_tensors(self) -> list[torch.Tensor | None]:
-        return serialize.inner_of_passes(self._store)
+        return serialize.inner_of_gathered(self._store)
 
     def __tensor_flatten__(self):
         store = self._store
         matrix = store.format.name, (store.rows, store.columns), store.partial
         return serialize.names_of(self.inner_tensors()), (
             *matrix,
-            serialize.Aside(store.label),
+            serialize.Uncompared(store.config),
             self.stride(),
             self._view.first,
             self.dtype,
@@ -41,10 +41,10 @@ class Transposed(QuantizedTensor):
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        format, matrix, partial, aside, *place = context
+        format, matrix, partial, uncompared, *place = context
         *tensors, present = map(inner.get, serialize.INNER)
-        store = serialize.store_of(format, matrix, tensors, partial, None, aside.label)
-        store.present = present
+        options = partial, None, uncompared.config, present
+        store = serialize.store_of(format, matrix, tensors, *options)
         return Transposed(store, tuple(map(int, outer_size)), *place)
 
 

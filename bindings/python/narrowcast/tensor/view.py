@@ -11,8 +11,7 @@ from narrowcast.registry import BUFFERS, USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.store_copies import check_copied, part_of
-from narrowcast.tensor.writing import write
+from narrowcast.tensor.store_copies import part_of, write
 
 
 class View:
@@ -24,8 +23,8 @@ class View:
 
     def __init__(self, store: Store, region: Region | None = None, exchanged: bool = False):
         self.store, self.exchanged = store, exchanged
-        self.region = store.whole if region is None else region
-        self.is_whole = not exchanged and self.region == store.whole
+        self.region = store.region if region is None else region
+        self.is_whole = not exchanged and self.region == store.region
 
     def is_same(self, other: View) -> bool:
         mine, theirs = ((one.store, one.region, one.exchanged) for one in (self, other))
@@ -89,7 +88,7 @@ class View:
     def master(self) -> torch.Tensor | None:
         """The float32 value that the bytes are made from: it writes through."""
         master = self.store.master
-        return None if master is None else self.oriented(self.region.of(master.value))
+        return None if master is None else self.oriented(self.region.slice(master.value))
 
     def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value, decoded from the bytes of one usage."""
@@ -101,7 +100,7 @@ class View:
         bytes = self.store.bytes
         if self.is_whole:
             return bytes
-        check_copied(self.store)
+        self.store.check_copied()
         part = buffers.part(bytes, self.region, bytes.usages)
         return buffers.exchanged(part) if self.exchanged else part
 
@@ -113,7 +112,7 @@ class View:
         return self.oriented(self.store.dequantize(self.region, dtype, usage))
 
     def write(self, value: torch.Tensor) -> None:
-        """Sets the value, from one of any shape; see narrowcast.tensor.writing."""
+        """Sets the value, from one of any shape; see store_copies.write."""
         shape = self.region.shape[::-1] if self.exchanged else self.region.shape
         write(self.store, self.region, self.oriented(value.reshape(shape)))
 
@@ -125,13 +124,13 @@ class View:
         """
         if self.exchanged == exchanged:
             return self.store, self.region
-        copy = part_of(self.store, self.region).exchanged()
-        return copy, copy.whole
+        copy = part_of(self.store, self.region).transposed()
+        return copy, copy.region
 
     def own_store(self) -> Store:
         """A copy of the bytes, as a matrix of their own and in the orientation of this view."""
         own = part_of(self.store, self.region)
-        return own.exchanged() if self.exchanged else own
+        return own.transposed() if self.exchanged else own
 
     def __deepcopy__(self, memo) -> View:
         """On the CPU, for nobody but torch's stagers of asynchronous checkpoints copies the parts

@@ -7,18 +7,15 @@ from functools import partial
 import torch
 from torch import nn
 
-from narrowcast import _C
-from narrowcast.tensor import checks, compiling, dispatch, graph_keys, memory, serialize
-from narrowcast.tensor.attributes import Attributes
+from narrowcast import _C, registry
+from narrowcast.tensor import checks, compiling, dispatch, memory, serialize
 from narrowcast.tensor.checks import LOGICAL_DTYPES
-from narrowcast.tensor.derivative import Dequantize
 from narrowcast.tensor.region import Region, strides
-from narrowcast.tensor.store import Store
+from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
-from narrowcast.tensor.weight_config import Label
 
 
-class QuantizedTensor(Attributes, torch.Tensor):
+class QuantizedTensor(torch.Tensor):
     """A tensor in a narrow format, made by nc.quantize and nc.convert.
 
     It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
@@ -54,6 +51,82 @@ class QuantizedTensor(Attributes, torch.Tensor):
 
     def __init__(self, *args, **kwargs):
         super().__init__()  # all is done in __new__
+
+    # ---- what it is made of ----
+
+    @property
+    def format(self) -> registry.Format:
+        """The facts of its format."""
+        return self._store.format
+
+    @property
+    def rowwise_data(self) -> torch.Tensor | None:
+        """uint8, two-dimensional: the rowwise codes. None where absent.
+
+        The buffer itself, or a copy if this is a view whose bytes do not lie together.
+        """
+        return self._view.buffer("rowwise", 0)
+
+    @property
+    def rowwise_scale_inv(self) -> torch.Tensor | None:
+        """uint8 or float32: the rowwise scales with their zero padding; (1,) where one scale spans
+        the tensor. None where absent.
+        """
+        return self._view.buffer("rowwise", 1)
+
+    @property
+    def columnwise_data(self) -> torch.Tensor | None:
+        """uint8, two-dimensional: the columnwise codes. None where absent."""
+        return self._view.buffer("columnwise", 0)
+
+    @property
+    def columnwise_scale_inv(self) -> torch.Tensor | None:
+        """uint8 or float32: the columnwise scales, as rowwise_scale_inv."""
+        return self._view.buffer("columnwise", 1)
+
+    @property
+    def amax(self) -> torch.Tensor | None:
+        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None.
+        torch's method of this name is hidden: torch.amax(w, dim) does the same.
+        """
+        return self._view.spanning("amax")
+
+    @property
+    def history(self) -> torch.Tensor | None:
+        """float32, with delayed scaling: the multiplier of encoding behind the bytes, that of the
+        next step, and the amaxes of the whole tensor's last casts, the newest first; else None.
+        """
+        return self._view.spanning("history")
+
+    @property
+    def master(self) -> torch.Tensor | None:
+        """float32, of this shape: the value that the bytes are made from, which the optimizer
+        owns. None if it is not kept. What is written to it, the bytes follow.
+        """
+        self._view.store.watch_master()
+        master = self._view.master
+        return master if master is None or master.shape == self.shape else master.view(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Of codes, scales and what spans the tensor, padding included; the master apart.
+        element_size() is that of the logical dtype.
+        """
+        return self._view.nbytes
+
+    def get_high_precision_init_val(self) -> torch.Tensor | None:
+        """float32, of this shape, on the CPU: a copy of the master (before the first step, what
+        nc.convert was given), for an optimizer that keeps masters itself; None if it is not kept.
+        Transformer Engine's name for it.
+        """
+        return None if self.master is None else self.master.detach().to("cpu", copy=True)
+
+    def clear_high_precision_init_val(self) -> None:
+        """Drops the master, after which the bytes alone are the value: nc.quantize_master_weights
+        sets them from an optimizer's shards. FusedAdam then makes a master from the bytes.
+        """
+        self._store.refresh()
+        self._store.drop_master()
 
     # ---- values ----
 
@@ -102,24 +175,24 @@ class QuantizedTensor(Attributes, torch.Tensor):
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
 
-    def detach_from_whole(self) -> None:
-        """Sees to it that this is a whole matrix of its own, no view."""
+    def detach_from_base(self) -> None:
+        """Makes a view a whole matrix of its own: a copy."""
         if not self._view.is_whole:
-            self.become(self._view.own_store())
+            self.replace_store(self._view.own_store())
 
-    def become(self, store: Store) -> None:
+    def replace_store(self, store: Store) -> None:
         """From now on it is a whole matrix, and so is what it was cut from, as autograd knows."""
-        self.look_at(View(store))
+        self.set_view(View(store))
         if self._base is not None:
-            self._base.look_at(self._view)
+            self._base.set_view(self._view)
 
-    def look_at(self, view: View) -> None:
+    def set_view(self, view: View) -> None:
         """From now on it is another view."""
         self._view = view
         _C.note_change()
 
     def write(self, value: torch.Tensor) -> None:
-        """Sets the value, of this shape; see narrowcast.tensor.writing."""
+        """Sets the value, of this shape; see store_copies.write."""
         self._view.write(value)
 
     # ---- torch's protocols ----
@@ -142,7 +215,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
 
     __tensor_flatten__ = serialize.flatten
     inner_tensors = serialize.inner_tensors
-    _stable_hash_for_caching = graph_keys.stable_hash  # what torch asks from 2.12 on
+    _stable_hash_for_caching = serialize.stable_hash  # what torch asks from 2.12 on
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
@@ -151,7 +224,7 @@ class QuantizedTensor(Attributes, torch.Tensor):
         return QuantizedTensor(store, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        if key := graph_keys.of_fake(self):
+        if key := serialize.key_of_fake(self):
             return rebuild_traced, (key, *serialize.parts_of(self))
         return rebuild, serialize.parts_of(self)
 
@@ -175,6 +248,32 @@ for _index, _name in enumerate(serialize.INNER):
     setattr(QuantizedTensor, _name, property(partial(serialize.inner_tensor, index=_index)))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
+
+
+class Dequantize(torch.autograd.Function):
+    """A QuantizedTensor's value in a dtype, decoded from the bytes of one usage. Its derivative is
+    the identity.
+    """
+
+    @staticmethod
+    def forward(weight, dtype, usage):
+        return weight.decode(dtype, usage)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.dtype = output.dtype
+
+    @staticmethod
+    def vmap(info, in_dims, weight, dtype, usage):
+        return weight.decode(dtype, usage), None
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, None
+
+    @staticmethod
+    def jvp(ctx, tangent, dtype, usage):
+        return tangent.to(ctx.dtype, copy=True)
 
 
 def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor:
@@ -208,8 +307,8 @@ def rebuild(
     """
     options = name, recompute, partial, flattened, requires_grad, is_parameter, matmul
     tensors = checks.check_parts(format, shape, dtype, tensors, *options)
-    label = Label(name, recompute, matmul)
-    store = serialize.store_of(format, shape, tensors, partial, flattened, label)
+    config = WeightConfig(name, recompute, matmul)
+    store = serialize.store_of(format, shape, tensors, partial, flattened, config)
     tensor = QuantizedTensor(store, shape, dtype)
     if is_parameter:
         for prepare in dispatch.PARAMETER_LOADED:

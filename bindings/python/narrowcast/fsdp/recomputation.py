@@ -1,6 +1,7 @@
 """What has one gather of FSDP2 serve forwards and backwards, as far as it can be seen. Activation
 checkpointing: a module under it is computed again in the backward. Pipelines: their schedules keep
-what a backward has gathered, and the next forward reads it.
+what a backward has gathered, and the next forward reads it. Zero-bubble pipelines take a backward
+apart, which FSDP2's gathers do not allow.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from torch import nn
 from torch.distributed._composable.contract import _get_registry
 
 from narrowcast import stack_frames
+from narrowcast.tensor.store import Store
 
 # Callers of what is sharded, by the beginnings of their modules' names.
 _CALLERS = "torch.utils.checkpoint", "torch.distributed.pipelining."
+# Where this module was imported, there may be schedules that take a backward apart.
+ZERO_BUBBLE_MODULE = "torch.distributed.pipelining._backward"
 
 
 def modules_under(roots: Iterable[nn.Module]) -> set[nn.Module]:
@@ -37,6 +41,20 @@ def is_calling() -> bool:
     return any(
         stack_frames.module_of(frame).startswith(_CALLERS) for frame in stack_frames.frames()
     )
+
+
+def check_backward(store: Store) -> None:
+    """In a backward that gathers a weight: NotImplementedError if it is the first part of one that
+    a zero-bubble schedule takes apart: the input's gradient first, the weights' when there is time.
+    torch looks for a stage's weights at the beginning of the first part; those that FSDP2 gathers
+    after that are other objects, whose gradients it would lose without a word.
+    """
+    if stack_frames.is_running_anywhere(ZERO_BUBBLE_MODULE, "stage_backward_input"):
+        raise NotImplementedError(
+            f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
+            "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "
+            "the forward: fully_shard(..., reshard_after_forward=False) for all modules of a stage"
+        )
 
 
 def _is_checkpointed(module: nn.Module) -> bool:

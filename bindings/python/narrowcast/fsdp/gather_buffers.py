@@ -1,0 +1,206 @@
+"""The quantized weights that FSDP2 gathers together, and the memory of their gathers: what each
+sends, where it arrives, and the whole weights over that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from narrowcast import _C
+from narrowcast.fsdp import copy_gather, rank_consistency, torch_names, torch_parameters
+from narrowcast.tensor import dtensors
+from narrowcast.tensor.gathered import GatheredStore
+from narrowcast.tensor.store import Store
+from narrowcast.tensor.unaligned import UnalignedStore
+
+Gather = _C.WeightGather | copy_gather.CopyGather
+
+_SEND_ALIGNMENT = 256  # of a weight's part of the send buffer
+_RECEIVE_ALIGNMENT = 512  # of each receive buffer: torch's allocator gives no less
+_SMALL = 1 / 16  # of what a group sends
+
+
+class Member:
+    """A quantized weight of a group.
+
+    store     its shard
+    shape     of the whole weight
+    gather    what brings it
+    payloads  what this rank sends, by pass (forward, backward)
+    receive   where that arrives: the group's ReceiveBuffers, and its number there; None of one
+              rank, where FSDP2 allocates
+    """
+
+    __slots__ = ("gather", "payloads", "receive", "shape", "store")
+
+    def __init__(self, store: Store, shape: torch.Size, gather: Gather):
+        self.store, self.shape, self.gather = store, shape, gather
+        self.payloads: tuple = ()
+        self.receive: tuple[ReceiveBuffers, int] | None = None
+
+    def unpacked(self, received: list[torch.Tensor]) -> torch.Tensor | None:
+        """uint8: the memory that receive buffers are unpacked into; None if they are the whole."""
+        if self.gather.arena_bytes == 0:
+            return None
+        if self.receive is None:
+            with torch.inference_mode(False):
+                return received[0].new_empty(self.gather.arena_bytes)
+        buffers, number = self.receive
+        return buffers.unpacked(number)
+
+    def receive_sizes(self, world: int) -> list[int]:
+        """Bytes of what FSDP2 fills with the payloads of all ranks, and of unpacked()."""
+        return [*(payload.nbytes * world for payload in self.payloads[0]), self.gather.arena_bytes]
+
+
+def member_of(group, parameter, store: Store) -> Member:
+    """With the gather that its shards want."""
+    torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
+    shape, world = torch_names.full_shape(parameter), torch_names.world(parameter)
+    both = rank_consistency.serves_both(group, store)
+    device = torch_names.offloading_device(parameter)
+    there = device or store.bytes.device
+    # Estimates (on meta) take rows, of the same size.
+    if isinstance(store, UnalignedStore) and store.bytes.is_plain:
+        make = partial(copy_gather.UnalignedGather, unaligned=store.shard, device=there)
+        return Member(store, shape, copy_gather.gather_of(store, both, make))
+    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
+    if dim != 0 or device is not None:
+        pieces = copy_gather.pieces_of(shape, dim, world, shard_rows)
+        make = partial(copy_gather.CopyGather, pieces=pieces, device=there)
+        return Member(store, shape, copy_gather.gather_of(store, both, make))
+    gather = _C.WeightGather(
+        shard=store.bytes,
+        rows=shape[:-1].numel(),
+        shard_rows=shard_rows,
+        world=world,
+        both=both,
+        shares=world > 1,
+    )
+    return Member(store, shape, gather)
+
+
+class SendBuffer:
+    """The payloads that are packed, of some weights: it gives each its payloads. It begins with the
+    payload that weights share, which the first of them carries.
+    """
+
+    def __init__(self, members: list[Member], sharing: list[Member]):
+        shared, begin = sum(member.gather.shared_bytes for member in sharing), 0
+        for member in sharing:
+            member.gather.share(begin, shared)
+            begin += member.gather.shared_bytes
+        begin = -(-shared // _SEND_ALIGNMENT) * _SEND_ALIGNMENT
+        self._bytes = begin + sum(member.gather.outbox_bytes for member in members)
+        device = members[0].store.bytes.device
+        memory = torch.empty(self._bytes, dtype=torch.uint8, device=device)
+        for member in members:
+            member.gather.use_outbox(memory, begin)
+            begin += member.gather.outbox_bytes
+            carried = [memory[:shared]] if member in sharing[:1] else []
+            member.payloads = tuple(
+                [*member.gather.payloads(backward), *carried] for backward in (False, True)
+            )
+        sent = sum(payload.nbytes for member in members for payload in member.payloads[0])
+        alike = all(member.gather.carries_alike for member in members)
+        self.is_empty = self._bytes == 0
+        # If it is small, and all passes pack the same, its memory stays.
+        self.is_kept = self.is_empty or (alike and self._bytes <= _SMALL * sent)
+        self._storage = memory.untyped_storage()
+
+    def allocate(self) -> None:
+        """A gather begins to pack."""
+        if not self.is_kept:
+            self._storage.resize_(self._bytes)
+
+    def free(self) -> None:
+        """What was packed has arrived."""
+        if not self.is_kept:
+            self._storage.resize_(0)
+
+
+class ReceiveBuffers:
+    """The memory of all that gathers bring of some quantized weights: their receive buffers, which
+    FSDP2 fills, and what those are unpacked into. FSDP2 would allocate and free each by itself at
+    every gather, and for small weights that takes longer than the hooks. Here it is one allocation,
+    there while any of the weights is gathered.
+
+    sizes   bytes of each receive buffer and, last, of what they are unpacked into; by weight
+    """
+
+    def __init__(self, sizes: list[list[int]]):
+        self._sizes = sizes
+        spans = (
+            -(-size // _RECEIVE_ALIGNMENT) * _RECEIVE_ALIGNMENT
+            for of_weight in sizes
+            for size in of_weight
+        )
+        *begins, self._bytes = itertools.accumulate(spans, initial=0)
+        begin = iter(begins)
+        self._begins = [[next(begin) for _ in of_weight] for of_weight in sizes]
+        self._storage: torch.UntypedStorage | None = None
+        self._gathered = 0  # a bit for each weight
+
+    def tensors(self, weight: int, device: torch.device) -> list[torch.Tensor]:
+        """uint8, one-dimensional: the receive buffers of a weight, at its first gather."""
+        if self._storage is None:
+            self._device = device  # that of a FakeTensor's storage is meta
+            self._storage = torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
+        self.allocate(weight)  # or torch would give it memory for each of them
+        return [self._tensor(weight, which) for which in range(len(self._sizes[weight]) - 1)]
+
+    def unpacked(self, weight: int) -> torch.Tensor:
+        """uint8, one-dimensional; after tensors()."""
+        return self._tensor(weight, -1)
+
+    def _tensor(self, weight: int, which: int) -> torch.Tensor:
+        """Of its own, and no view: torch counts what is written to it apart from the others."""
+        begin, size = self._begins[weight][which], self._sizes[weight][which]
+        with torch.inference_mode(False):  # a first gather may be there
+            empty = torch.empty(0, dtype=torch.uint8, device=self._device)
+            return empty.set_(self._storage, begin, (size,))
+
+    def allocate(self, weight: int) -> None:
+        """A weight is about to be gathered."""
+        if self._gathered == 0:
+            self._storage.resize_(self._bytes)
+        self._gathered |= 1 << weight
+
+    def free(self, weight: int) -> None:
+        """A weight's bytes are needed no more: with the last one the memory is freed."""
+        if self._gathered == 0:
+            return
+        self._gathered &= ~(1 << weight)
+        if self._gathered == 0:
+            self._storage.resize_(0)
+
+
+class UnshardedWeights:
+    """The whole weights that a group's gathers bring, by number. FSDP2 keeps the tensors; which
+    bytes their stores have is set for all at once. Tensors are known weakly, for their hooks and
+    attributes may know the model.
+    """
+
+    def __init__(self, count: int):
+        self._known: list[Callable[[], torch.Tensor | None]] = [lambda: None] * count
+        self._by_pass: tuple[dict[int, tuple[GatheredStore, _C.Buffers]], ...] = {}, {}
+
+    def add(self, number: int, weight: torch.Tensor, gather: Gather) -> None:
+        """From now on a whole weight has what a gather brings."""
+        store = dtensors.local_of(weight)._view.store
+        self._known[number] = weakref.ref(weight)
+        for backward, known in enumerate(self._by_pass):
+            known[number] = store, gather.whole(bool(backward))
+
+    def has(self, number: int, weight: torch.Tensor) -> bool:
+        return self._known[number]() is weight
+
+    def select_pass(self, backward: bool) -> None:
+        """They have the bytes of a pass."""
+        for store, bytes in self._by_pass[backward].values():
+            store.bytes = bytes

@@ -1,0 +1,78 @@
+"""The whole weight that an all-gather of FSDP2 has brought, in the memory that it arrived in."""
+
+from __future__ import annotations
+
+import torch
+
+from narrowcast import _C
+from narrowcast.registry import USAGES
+from narrowcast.tensor.store import Store, WeightConfig
+
+
+class GatheredStore(Store):
+    """It has no master, so it is never stale and never written to. FSDP2 frees and fills its memory
+    with every gather, so `bytes` is that of the pass whose gather was the last.
+
+    gather   the gather that brings it; None in a trace of torch.compile
+    present  if gathers differ by pass: which usages have come; else None
+    """
+
+    __slots__ = ("gather", "present")
+
+    def __init__(
+        self,
+        bytes: _C.Buffers,
+        config: WeightConfig,
+        gather,
+        present: torch.Tensor | None = None,
+    ):
+        super().__init__(bytes, None, config)
+        self.gather, self.present = gather, present
+
+    @property
+    def step(self) -> tuple[int, int]:
+        """As Store.step. If gathers differ by pass a view looks at both usages in turn."""
+        return super().step if self.present is None else self.format.step(USAGES)
+
+    @property
+    def traced_buffers(self) -> list[torch.Tensor | None]:
+        """Those of both passes: a graph of torch.compile is one for both."""
+        if self.gather is None:
+            return self.bytes.buffers
+        forward, backward = (self.gather.whole(one).buffers for one in (False, True))
+        return [b if f is None else f for f, b in zip(forward, backward, strict=True)]
+
+    def check_not_freed(self) -> None:
+        if self.gather is not None and self.bytes.is_freed:
+            raise ValueError(
+                f"{self.describe()}: its bytes have been freed, because FSDP2 has resharded its "
+                "module. Use it within the module's forward or backward, or call the module's "
+                "unshard() first"
+            )
+
+    def check_copied(self) -> None:
+        if self.present is not None and self.gather is None:
+            raise ValueError(
+                f"{self.describe()}: a compiled function cannot use a part of it, or copy it, "
+                "because its graph would keep the copy for the backward, whose gather brings other "
+                "bytes. Use nc.convert(..., recompute=True), which has every gather carry both "
+                "usages, or dequantize()"
+            )
+
+    def derives(self, usage: str) -> bool:
+        return self._follows(usage)
+
+    def usage_absent(self, usage: str) -> ValueError:
+        there = " and ".join(self.bytes.usages)
+        return ValueError(
+            f"{self.describe()}: the {usage} bytes are needed, and this all-gather carried "
+            f"{there} only. A matrix product reads one usage in the forward and the other in the "
+            "backward; convolutions, LSTM, weight norm, penalties (weight.norm()) and backward "
+            "hooks that read a weight decode the forward's in a backward too. With activation "
+            "checkpointing, a pipeline's schedule after the first gather, an explicit unshard(), "
+            "set_reshard_after_backward(False), set_is_last_backward(False) or a change of "
+            "resharding at run time, FSDP2 does not say what a gather is for. Use nc.convert(..., "
+            "recompute=True), which has every gather carry both usages. If a backward has ended in "
+            "an exception, FSDP2 does not come back from that, with plain weights neither: make "
+            "the model anew from a checkpoint"
+        )

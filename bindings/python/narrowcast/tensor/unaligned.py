@@ -1,0 +1,192 @@
+"""Shards that share blocks with those of other ranks: where their rows lie in the whole matrix, and
+how fully_shard makes them. It begins with a blank of the first shard's size, takes a part of it as
+large as the own shard, and copies the own rows into that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from narrowcast import _C
+from narrowcast.tensor import buffers, casting
+from narrowcast.tensor.region import Region
+from narrowcast.tensor.store import Master, Store, WeightConfig
+
+
+class UnalignedShard(NamedTuple):
+    """The shard of a rank, of `shards` of `shard_rows` rows or fewer, in a matrix of `rows`. Its
+    bytes are those of the blocks that hold its rows: of a matrix that begins and ends at multiples
+    of `step`, the format's row step, or with the whole.
+
+    The matrix may be a part of tensor parallelism: the one at `part` of those with the rows and
+    columns `shapes`, all of which are cut into as many shards. `origin` is the index of its first
+    element in the weight, if parts are runs of elements.
+    """
+
+    rank: int
+    shards: int
+    shard_rows: int
+    rows: int
+    step: int
+    part: int = 0
+    shapes: tuple[tuple[int, int], ...] = ()
+    origin: int = 0
+
+    @property
+    def parts(self) -> int:
+        return max(1, len(self.shapes))
+
+    @property
+    def row_begin(self) -> int:
+        """The first of its own rows."""
+        return min(self.rank * self.shard_rows, self.rows)
+
+    @property
+    def row_end(self) -> int:
+        """The row behind the last of its own."""
+        return min(self.row_begin + self.shard_rows, self.rows)
+
+    @property
+    def own_rows(self) -> int:
+        return self.row_end - self.row_begin
+
+    @property
+    def stored_begin(self) -> int:
+        """The first of the rows whose bytes it has. A shard without rows has the bytes of the first
+        blocks, of which nothing is its own.
+        """
+        return self.row_begin // self.step * self.step if self.own_rows else 0
+
+    @property
+    def stored_rows(self) -> int:
+        """The number of rows whose bytes it has."""
+        end = self.row_end if self.own_rows else 1
+        return min(-(-end // self.step) * self.step, self.rows) - self.stored_begin
+
+    @property
+    def rows_before(self) -> int:
+        """The rows of other ranks before its own, among those whose bytes it has."""
+        return self.row_begin - self.stored_begin if self.own_rows else 0
+
+    def elements(self, columns: int) -> tuple[int, int]:
+        """Its elements of the whole, row by row: the first, and the one behind the last."""
+        return self.row_begin * columns, self.row_end * columns
+
+    def ranges(self, columns: int) -> list[tuple[int, int]]:
+        """The elements of each rank."""
+        return [self._replace(rank=rank).elements(columns) for rank in range(self.shards)]
+
+    def ranges_of_part(self, part: int) -> list[tuple[int, int]]:
+        """The elements of each rank that has some of another part, in that."""
+        rows, columns = self.shapes[part]
+        return self._replace(rows=rows, shard_rows=-(-rows // self.shards)).ranges(columns)
+
+
+class UnalignedStore(Store):
+    """The shard of a rank that has blocks in common with others: `bytes` has shard.stored_rows
+    rows, of which `rows`, those of the master, are its own; what other ranks have of those blocks
+    is not there.
+    """
+
+    __slots__ = ("shard",)
+
+    def __init__(
+        self, bytes: _C.Buffers, master: Master | None, config: WeightConfig, shard: UnalignedShard
+    ):
+        super().__init__(bytes, master, config, shard.own_rows)
+        self.shard, self.partial = shard, True
+
+    @property
+    def needs_others(self) -> bool:
+        return True
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether fully_shard has still to fill it."""
+        return self.shard_template is not None
+
+    def _over(self, bytes: _C.Buffers, master: Master | None) -> UnalignedStore:
+        return UnalignedStore(bytes, master, self.config, self.shard)
+
+    def check_aligned(self, what: str) -> None:
+        raise ValueError(
+            f"{self.describe()}: this shard shares blocks with those of other ranks, so it "
+            f"cannot {what}. Use its value, which dequantize() makes, or its master"
+        )
+
+    def _decode(self, bytes: _C.Buffers, region: Region, dtype, usage: str) -> torch.Tensor:
+        value = casting.decode(bytes, dtype, usage)
+        return region._replace(row=region.row + self.shard.rows_before).slice(value)
+
+    def _why_needs_others(self) -> str:
+        return "it shares blocks with those of other ranks"
+
+
+def shard_of(store: Store) -> UnalignedShard | None:
+    """Where a shard lies that has blocks in common with other ranks; None for any other store."""
+    return store.shard if isinstance(store, UnalignedStore) else None
+
+
+def is_blank(store: Store) -> bool:
+    """Whether it is a shard that fully_shard has still to fill."""
+    return isinstance(store, UnalignedStore) and store.is_blank
+
+
+# ---- how they are made ----
+
+
+def new_shard(store: Store, shard: UnalignedShard) -> UnalignedStore:
+    """A shard of a whole matrix, a copy."""
+    made = new_empty(store, shard, store.bytes.device)
+    stored = Region(shard.stored_begin, shard.stored_rows, 0, store.columns)
+    buffers.copy_region(made.bytes, buffers.full_region(made.bytes), store.bytes, stored)
+    buffers.copy_spanning(made.bytes, store.bytes)
+    if made.master is not None:
+        made.master.value.copy_(store.master.value[shard.row_begin : shard.row_end])
+    return made
+
+
+def new_shard_at(store: Store, row: int) -> UnalignedStore:
+    """The shard of a whole matrix that fully_shard cuts which begins at a row, a copy."""
+    template = store.shard_template
+    return new_shard(store, template._replace(rank=row // template.shard_rows))
+
+
+def without_rows(store: Store) -> UnalignedStore:
+    """The shard of a rank that owns nothing of what a blank is for."""
+    template = store.shard_template
+    shard = template._replace(rank=-(-template.rows // template.shard_rows))
+    return _zeros(store, shard, store.bytes.device)
+
+
+def blank(store: Store, rows: int, device: torch.device) -> UnalignedStore:
+    """Zeros, of so many rows, for a shard like a store or of it."""
+    template = store.shard_template or store.shard
+    stored = -(-rows // template.step) * template.step
+    zeros = _zeros(store, UnalignedShard(0, 1, rows, stored, template.step), device)
+    zeros.shard_template, zeros.used = template, 0
+    return zeros
+
+
+def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
+    """Undefined bytes of a shard, in the usages that a shard keeps, and a master if the store has
+    one.
+    """
+    usages = buffers.kept_usages(store.format, store.bytes.usages)
+    bytes = buffers.allocate(store.format, shard.stored_rows, store.columns, usages, device)
+    master = None
+    if store.master is not None:
+        empty = torch.empty(shard.own_rows, store.columns, device=device, dtype=torch.float32)
+        master = Master(empty)
+    return UnalignedStore(bytes, master, store.config, shard)
+
+
+def _zeros(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
+    zeros = new_empty(store, shard, device)
+    buffers.fill_with_zeros(zeros.bytes)
+    buffers.copy_spanning(zeros.bytes, store.bytes)
+    if zeros.master is not None:
+        zeros.master.value.zero_()
+    return zeros
