@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "python" / "support"))
 
 import reference  # noqa: E402  # of the tests, which are no package
+from internals import store_of, tensors_of, view_of  # noqa: E402
 from reference.layout import store_scales, stored_blocks  # noqa: E402
 
 _FORMATS = {path.stem: reference.load_format(path) for path in (ROOT / "spec").glob("*.toml")}
@@ -125,9 +126,9 @@ def _check_parts(tensor, arguments) -> None:
             raise FailedInputError("an amax or a multiplier is negative or NaN")
     if tensor.numel() and not tensor.is_flat:
         value = torch.empty(tensor.shape, device="meta")
-        usages = {u: u in tensor._view.usages for u in ("rowwise", "columnwise")}
+        usages = {u: u in view_of(tensor).usages for u in ("rowwise", "columnwise")}
         nc.quantize(value, tensor.format, **usages)
-    _check_apart([part for part in tensor._store.tensors if part.numel() and not part.is_meta])
+    _check_apart([part for part in tensors_of(tensor) if part.numel() and not part.is_meta])
 
 
 def _check_apart(parts: list[torch.Tensor]) -> None:
@@ -157,7 +158,7 @@ def _decode(tensor, rng) -> None:
         names = (f"{usage}_data", f"{usage}_scale_inv", "amax")
         parts = {name: getattr(tensor, name) for name in names}
         arrays = {name: one if one is None else one.numpy() for name, one in parts.items()}
-        matrix = tensor._store.rows, tensor._store.columns
+        matrix = store_of(tensor).rows, store_of(tensor).columns
         if not _is_decided(arrays[names[1]], fmt, matrix, usage):
             continue
         with np.errstate(all="ignore"):

@@ -12,6 +12,7 @@ import flats
 import narrowcast as nc
 import ranks
 from fused import NEAREST, STOCHASTIC, Flat, Whole, gradient_of, to_device
+from internals import bytes_of, store_of
 from models import BUFFERS, same
 
 SHAPES = [(36, 52), (64, 128), (128, 64)]
@@ -47,7 +48,7 @@ def train(mesh, name, options, seed):
         assert not (fault := parts.fault(whole)), (fault, cuts, step)
         for weight, expected in zip(parts.weights, whole.weights, strict=True):
             derived = nc.format(name).columnwise_derived
-            assert weight._store.bytes.has("columnwise") != derived
+            assert bytes_of(weight).has("columnwise") != derived
             on_device = to_device(expected, mesh.device_type)
             assert flats.gather(weight, on_device, mesh.get_group()), (cuts, step)
             assert all(same(getattr(weight, one), getattr(on_device, one)) for one in BUFFERS)
@@ -122,7 +123,7 @@ def moved(mesh, name):
         gradients = [gradient_of((64, 128), step, 0)]
         whole.step(gradients)
         parts.step(gradients)
-        store = parts.weights[0]._store
+        store = store_of(parts.weights[0])
         store.bytes = store.map(torch.clone).bytes
     assert parts.fault(whole) == ""
 

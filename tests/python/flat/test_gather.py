@@ -11,6 +11,7 @@ import torch.distributed as dist
 import flats
 import narrowcast as nc
 import ranks
+from internals import bytes_of, store_of
 from models import STORAGES, same
 from narrowcast import _C
 from narrowcast.flat import Gather
@@ -96,7 +97,7 @@ def gather_bucket(mesh, async_op):
         assert gather.payload_bytes % 256 == 0
         for weight, value, name in zip(weights, values, names, strict=True):
             derived = nc.format(name).columnwise_derived
-            assert (weight._store.pending is not None) == derived, name
+            assert (store_of(weight).pending is not None) == derived, name
             assert fault(weight, value) is None, (name, tuple(value.shape), fault(weight, value))
 
 
@@ -172,7 +173,7 @@ def test_ranks_in_any_order():
     ranges = [[(5000, 8192)], [(0, 0)], [(0, 5000)]]
     gathers, payloads, codes = [], [], []
     for rank, [(begin, end)] in enumerate(ranges):
-        bytes = flats.poisoned(value, name)._store.bytes
+        bytes = bytes_of(flats.poisoned(value, name))
         codes.append(bytes.buffer(0))
         codes[rank].view(-1)[begin:end] = whole.rowwise_data.view(-1)[begin:end]
         gathers.append(_C.FlatGather([bytes], ranges, rank))

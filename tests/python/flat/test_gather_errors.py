@@ -5,6 +5,7 @@ import torch
 
 import narrowcast as nc
 import ranks
+from internals import bytes_of, store_of
 from narrowcast import _C
 from narrowcast.flat import Gather
 
@@ -21,7 +22,7 @@ def out_of_turn(mesh):
     with pytest.raises(RuntimeError, match="has not been started"):
         gather.finish()
     assert gather.is_current()
-    weight._store.bytes = nc.quantize(torch.ones(64, 128), nc.formats()[0])._store.bytes
+    store_of(weight).bytes = bytes_of(nc.quantize(torch.ones(64, 128), nc.formats()[0]))
     assert not gather.is_current()
     with pytest.raises(ValueError, match="have moved or have been freed"):
         gather.start()
@@ -50,7 +51,7 @@ def test_wrong_weights(format):
 
 def flat_gather(ranges, rank=0, count=1):
     weights = [nc.quantize(torch.ones(64, 128), nc.formats()[0]) for _ in range(count)]
-    return _C.FlatGather([weight._store.bytes for weight in weights], ranges, rank)
+    return _C.FlatGather([bytes_of(weight) for weight in weights], ranges, rank)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_wrong_payloads():
 
 def test_freed_buffers():
     weight = nc.quantize(torch.ones(64, 128), nc.formats()[0])
-    bytes = weight._store.bytes
+    bytes = bytes_of(weight)
     gather = _C.FlatGather([bytes], [[(0, 4096)], [(4096, 8192)]], 0)
     assert gather.is_of([bytes]) and not gather.is_of([bytes, bytes]) and not gather.is_of([])
     bytes.buffer(0).untyped_storage().resize_(0)

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from internals import config_of
 from models import (
     SHARDINGS,
     assert_equal_state,
@@ -38,7 +39,7 @@ def convert_after(mesh, format, forward_first):
     assert losses[0] == losses[1]
     for p, q in zip(before.parameters(), after.parameters(), strict=True):
         if isinstance(p.to_local(), nc.QuantizedTensor):
-            assert q.to_local()._store.config.name == p.to_local()._store.config.name
+            assert config_of(q).name == config_of(p).name
             assert_same(q.to_local(), p.to_local())
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 from memory import storages
 from models import GATHERS, build, loss_of, shard, train, uneven_rows, unit
 
@@ -107,7 +108,7 @@ def references(model, optimizer):
         local = p.to_local()
         if isinstance(local, nc.QuantizedTensor):
             found[name, "shard"] = weakref.ref(local)
-            found[name, "value"] = weakref.ref(local._store.master.value)
+            found[name, "value"] = weakref.ref(store_of(local).master.value)
     return found
 
 

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 from models import GATHERS, same, unit
 
 TESTED_FORMATS = GATHERS
@@ -58,7 +59,7 @@ def replaced(mesh, format):
     fully_shard(model, mesh=mesh)
     output_of(model, mesh.device_type)
     model.reshard()
-    stores = [layer.weight.to_local()._store for layer in model]
+    stores = [store_of(layer.weight) for layer in model]
     # A master without a dtype to change is the plain weight's memory; its bytes are nobody's.
     bytes = [weakref.ref(store.bytes.buffers[0]) for store in stores]
     del stores

@@ -11,6 +11,7 @@ from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 
 TESTED_FORMATS = [name for name in nc.formats() if nc.format(name).gather == "by pass"]
 BOTH = ["rowwise", "columnwise"]
@@ -57,7 +58,7 @@ def brought(mesh, format, kind, recompute):
     x = torch.ones(3, step, requires_grad=True)
     for _ in range(2):
         model(x).sum().backward()
-    plan, index = model[0].weight.to_local()._store.sender
+    plan, index = store_of(model[0].weight).sender
     return model[0].seen, plan().members[index].gather.outbox_bytes
 
 

@@ -9,6 +9,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from internals import view_of
 from models import BUFFERS
 from narrowcast.fsdp import torch_names
 
@@ -34,7 +35,7 @@ def gathered(mesh, recompute, device):
             if not isinstance(other.weight, nc.QuantizedTensor):
                 assert torch.equal(layer.weight, other.weight)
                 continue
-            assert layer.weight._view.usages  # what has come equals a direct quantization
+            assert view_of(layer.weight).usages  # what has come equals a direct quantization
             for name in BUFFERS:
                 value = getattr(layer.weight, name)
                 assert value is None or torch.equal(value, getattr(other.weight, name)), name

@@ -10,6 +10,7 @@ from torch import nn
 
 import narrowcast as nc
 import scaled
+from internals import config_of
 from models import DEVICES, same
 
 TESTED_FORMATS = scaled.SCALED
@@ -182,7 +183,7 @@ def test_the_option_stays_with_the_weight(format):
     for kept in (copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)), nn.Module.cpu):
         layer = scaled.layer(format)
         assert same(kept(layer)(x), scaled.layer(format)(x))
-        assert kept(layer).weight._store.config.matmul == "scaled"
+        assert config_of(kept(layer).weight).matmul == "scaled"
 
 
 def test_no_second_derivative(format):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import store_of, tensors_of
 from mixed_model import give_gradients, model_of, snapshot, unchanged
 from models import DEVICES, assert_quantized, build, loss_of, same
 
@@ -84,11 +85,11 @@ def test_parameters_without_a_gradient_count_no_step():
     optimizer = nc.FusedAdam(model.parameters())
     give_gradients(model)
     model[1].weight.grad = None
-    frozen = model[1].weight._store.map(torch.clone)
+    frozen = store_of(model[1].weight).map(torch.clone)
     optimizer.step()
     assert [int(optimizer.state[p]["step"]) for p in optimizer.state] == [1] * 5
     assert model[1].weight not in optimizer.state
-    tensors = model[1].weight._store.tensors
+    tensors = tensors_of(model[1].weight)
     assert all(same(a, b) for a, b in zip(tensors, frozen.tensors, strict=True))
     optimizer.zero_grad()
     before = snapshot(model, optimizer)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import tensors_of
 from matrices import of_shape
 from models import assert_same
 
@@ -57,7 +58,7 @@ def test_across_devices(format):
     _, q = of_shape(format)
     there = q.cuda()
     assert there.device.type == "cuda"
-    assert all(t.is_cuda for t in there._store.tensors)
+    assert all(t.is_cuda for t in tensors_of(there))
     assert_same(there.cpu(), q)
     target = torch.empty_like(q)
     target.copy_(there)
