@@ -1,5 +1,5 @@
-"""Marks tests by what they use: `ranks`, which start processes, and `compile`, which compile
-graphs. Tests of more than about five seconds are marked `slow` by hand.
+"""Marks tests by what they use: `ranks` start processes, `compile` have torch.compile make graphs,
+`slow` take more than about five seconds: those of programs/, and others that say so.
 
 NARROWCAST_QUICK=1 leaves tests without such marks, for a format of each kind of gather.
 """
@@ -17,12 +17,14 @@ QUICK_FORMATS = one_of_each(lambda f: f.gather)
 
 
 def mark(item):
-    """Marks a test."""
+    """Adds the marks of a test."""
     names = _mentioned(item.function)
     if "ranks" in names and item.function.__globals__.get("ranks") is ranks:
         item.add_marker("ranks")
     if "compile" in names:
         item.add_marker("compile")
+    if item.path.parent.name == "programs":
+        item.add_marker("slow")
 
 
 def _mentioned(test):
