@@ -70,7 +70,7 @@ demo_python  = torch numpy pybind11 tqdm matplotlib
 demo_cuda    = $(if $(filter 1,$(CUDA)),ON,$(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF))
 
 .PHONY: help setup setup-newest build test test-quick test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \
-        format tidy asan ubsan tsan fuzz fuzz-codegen fuzz-formats fuzz-parts \
+        format tidy asan ubsan tsan fuzz fuzz-formats \
         soak clean
 .DEFAULT_GOAL := help
 
@@ -90,8 +90,7 @@ help:
 	@echo "make format      format the C++, CUDA and Python sources"
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan and make tsan (threads) likewise"
-	@echo "make fuzz        specs changed at random, under both, and then weights of checkpoints; FUZZ_SECONDS=3600 for an hour"
-	@echo "                 (and a quarter), FUZZ_SEED=2 for other inputs; fuzz-codegen and fuzz-parts are each alone"
+	@echo "make fuzz        specs changed at random, under both; FUZZ_SECONDS=3600 for an hour, FUZZ_SEED=2 for other inputs"
 	@echo "make fuzz-formats  the C++ tests over formats drawn at random, on the GPU too where one is; FUZZ_FORMATS=28, FUZZ_SEED=2"
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
@@ -182,9 +181,7 @@ asan ubsan tsan: $(ready)
 	$(in_order) cmake --build build-$@ --parallel $(JOBS)
 	$(in_order) ctest --test-dir build-$@ --output-on-failure --no-tests=error --parallel $(JOBS)
 
-fuzz: fuzz-codegen fuzz-parts
-
-fuzz-codegen: $(ready)
+fuzz: $(ready)
 	cmake --preset fuzz -B build-fuzz
 	cmake --build build-fuzz --parallel $(JOBS) --target fuzz_codegen
 	cd build-fuzz && tests/fuzz/fuzz_codegen --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) $(CURDIR)/spec $(CURDIR)/tests/codegen/bad
@@ -201,9 +198,6 @@ fuzz-formats: $(ready)
 	cmake --build $(drawn) --parallel $(JOBS)
 	ctest --test-dir $(drawn) --output-on-failure --no-tests=error --parallel $(JOBS) --exclude-regex test_runtime
 	$(drawn)/tests/runtime/test_runtime --source-file-exclude='*test_plugin_table.cpp'
-
-fuzz-parts: build
-	$(run_python) tests/fuzz/fuzz_parts.py --seconds $$(( $(FUZZ_SECONDS) / 4 )) --seed $(FUZZ_SEED)
 
 soak: build
 	$(run_python) tests/soak/soak.py --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED) --ranks $(SOAK_RANKS) --device $(SOAK_DEVICE)

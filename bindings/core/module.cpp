@@ -18,10 +18,9 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_dequantize();
   narrowcast::bind_weights(module);
   narrowcast::bind_wrapper(module);
-  narrowcast::bind_units(module);
-  narrowcast::bind_scaled_product();
-  narrowcast::bind_traced();
-  narrowcast::bind_scaled_linear(module);
+  narrowcast::bind_tensor_cores(module);
+  narrowcast::bind_scaled_mm();
+  narrowcast::bind_layer(module);
   narrowcast::bind_optimizer(module);
   narrowcast::bind_roster(module);
 }

@@ -21,10 +21,9 @@ void bind_linear(py::module_& module);
 void bind_dequantize();
 void bind_weights(py::module_& module);
 void bind_wrapper(py::module_& module);
-void bind_units(py::module_& module);
-void bind_scaled_product();
-void bind_traced();
-void bind_scaled_linear(py::module_& module);
+void bind_tensor_cores(py::module_& module);
+void bind_scaled_mm();
+void bind_layer(py::module_& module);
 void bind_optimizer(py::module_& module);
 void bind_roster(py::module_& module);
 

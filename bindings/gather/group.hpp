@@ -34,14 +34,14 @@ struct SentBuffer {
 // pass, as those do of which one weight does.
 struct Batch {
   GatherWeights weights;
-  std::array<CopyTable, 2> shipments;
+  std::array<CopyTable, 2> copies;
   bool is_alike = true;
 
   void add(const std::shared_ptr<WeightGather>& weight) {
     weights.push_back(weight);
     is_alike = is_alike && weight->carries_alike();
   }
-  CopyTable& of(bool backward) { return shipments[backward && !is_alike]; }
+  CopyTable& of(bool backward) { return copies[backward && !is_alike]; }
 };
 using Batches = std::map<std::string, Batch>;
 
@@ -55,8 +55,8 @@ class GatherGroup : public WriteObserver {
       if (!shard.is_plain) continue;  // what stands for a tensor has no memory
       const std::string format = shard.facts().name;
       if (shard.facts().tensor_amax || shard.history) spanned_.push_back(weight);
-      if (weight->outbox_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
-      if (weight->arena_bytes() != 0) unpacked_[format].add(weight);
+      if (weight->send_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
+      if (weight->unpacked_bytes() != 0) unpacked_[format].add(weight);
       for (const bool backward : {false, true}) {
         for (const int buffer : weight->sent_as_stored(backward))
           sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
@@ -75,8 +75,8 @@ class GatherGroup : public WriteObserver {
     for (const auto& weight : spanned_) weight->keep_spanning();
   }
 
-  // What a gather has packed stays in the outbox, and later ones send it again, until bytes are
-  // made, or torch counts a write to what was packed.
+  // What a gather has packed stays in the send buffer, and later ones send it again, until bytes
+  // are made, or torch counts a write to what was packed.
   void keep_packed() { keeps_packed_ = true; }
   bool is_packed() {
     return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
@@ -113,8 +113,8 @@ class GatherGroup : public WriteObserver {
   }
   void unpack(bool backward) {
     for (auto& [format, batch] : unpacked_) {
-      const CopyTable& shipments = found(batch, &WeightGather::add_incoming, backward);
-      transfer(&nc_machine::unpack, "unpacking gathered shards", batch, shipments.rows());
+      const CopyTable& copies = found(batch, &WeightGather::add_incoming, backward);
+      transfer(&nc_machine::unpack, "unpacking gathered shards", batch, copies.rows());
     }
   }
   // Says which usages have come.
@@ -125,7 +125,7 @@ class GatherGroup : public WriteObserver {
   void forget() {
     is_packed_.reset();
     for (Batches* batches : {&packed_, &unpacked_}) {
-      for (auto& [format, batch] : *batches) batch.shipments = {};
+      for (auto& [format, batch] : *batches) batch.copies = {};
     }
   }
 
@@ -145,23 +145,23 @@ class GatherGroup : public WriteObserver {
   // With the addresses of now.
   static const CopyTable& found(Batch& batch, void (WeightGather::*add)(bool, CopyTable&) const,
                                 bool backward) {
-    CopyTable& shipments = batch.of(backward);
-    if (!shipments.rows().empty() && shipments.find_addresses()) return shipments;
+    CopyTable& copies = batch.of(backward);
+    if (!copies.rows().empty() && copies.find_addresses()) return copies;
     CopyTable made;
     for (const auto& weight : batch.weights) (weight.get()->*add)(backward, made);
     made.find_addresses();
-    return shipments = std::move(made);
+    return copies = std::move(made);
   }
   static void transfer(nc_transfer_function nc_machine::*function, const char* what,
-                       const Batch& batch, std::span<const nc_shipment> shipments) {
+                       const Batch& batch, std::span<const nc_shipment> copies) {
     const Buffers& first = batch.weights[0]->shard();
     nc_transfer transfer{};
-    transfer.shipments = shipments.data();
-    transfer.count = std::ssize(shipments);
+    transfer.shipments = copies.data();
+    transfer.count = std::ssize(copies);
     call(first.plugin.machine(first.device).*function, what, transfer, first.device);
   }
-  static void pack(const Batch& batch, std::span<const nc_shipment> shipments) {
-    transfer(&nc_machine::pack, "packing shards", batch, shipments);
+  static void pack(const Batch& batch, std::span<const nc_shipment> copies) {
+    transfer(&nc_machine::pack, "packing shards", batch, copies);
   }
 
   // When something was packed: by what of the shards' bytes, and for which stream's work.

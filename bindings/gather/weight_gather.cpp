@@ -10,22 +10,22 @@ void bind_gather(py::module_& module) {
       .def(py::init<std::shared_ptr<Buffers>, int64_t, int64_t, int64_t, bool, bool>(),
            py::arg("shard"), py::arg("rows"), py::arg("shard_rows"), py::arg("world"),
            py::arg("both"), py::arg("shares") = false)
-      .def_property_readonly("outbox_bytes", &WeightGather::outbox_bytes)
-      .def("use_outbox", &WeightGather::use_outbox, py::arg("outbox"), py::arg("begin"))
+      .def_property_readonly("send_bytes", &WeightGather::send_bytes)
+      .def("use_send_buffer", &WeightGather::use_send_buffer, py::arg("memory"), py::arg("begin"))
       .def_property_readonly("shared_bytes", &WeightGather::shared_bytes)
       .def("share", &WeightGather::share, py::arg("begin"), py::arg("bytes"))
       .def("payloads", &WeightGather::payloads, py::arg("backward"))
       .def_property_readonly("carries_alike", &WeightGather::carries_alike)
-      .def_property_readonly("arena_bytes", &WeightGather::arena_bytes)
-      .def_property_readonly("arena", &WeightGather::arena)
-      .def("settle", &WeightGather::settle, py::arg("slots"), py::arg("arena"),
+      .def_property_readonly("unpacked_bytes", &WeightGather::unpacked_bytes)
+      .def_property_readonly("unpacked", &WeightGather::unpacked)
+      .def("receive_into", &WeightGather::receive_into, py::arg("received"), py::arg("unpacked"),
            py::arg("shared") = py::none())
-      .def("whole", &WeightGather::whole, py::arg("backward"))
+      .def("gathered", &WeightGather::gathered, py::arg("backward"))
       .def("arrive", &WeightGather::arrive, py::arg("backward"))
       .def_property_readonly("present", &WeightGather::present);
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
-      .def(py::init<GatherWeights, bool>(), py::arg("weights"), py::arg("keeps_parts"))
+      .def(py::init<GatherWeights, bool>(), py::arg("weights"), py::arg("keeps_parts") = false)
       .def("keep_packed", &GatherGroup::keep_packed)
       .def("pack", py::overload_cast<bool>(&GatherGroup::pack), py::arg("backward"))
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))

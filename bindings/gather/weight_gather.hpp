@@ -41,27 +41,27 @@ class WeightGather {
   const Buffers& shard() const { return *shard_; }
 
   // What this rank sends for a pass: uint8, one-dimensional; the shard's own buffers where they are
-  // what travels, else parts of an outbox, uint8, from `begin` on, which pack() fills. What it
-  // shares is filled too, in the same outbox, but sent by another.
-  int64_t outbox_bytes() const { return outbox_bytes_; }
-  void use_outbox(const at::Tensor& outbox, int64_t begin) {
-    outbox_ = outbox;
-    outbox_begin_ = begin;
+  // what travels, else parts of a send buffer, uint8, from `begin` on, which pack() fills. What it
+  // shares is filled too, in the same send buffer, but sent by another.
+  int64_t send_bytes() const { return send_bytes_; }
+  void use_send_buffer(const at::Tensor& memory, int64_t begin) {
+    send_buffer_ = memory;
+    send_begin_ = begin;
     for (Phase& phase : phases_) {
       const nc_route& route = phase.route;
       phase.sent.assign(own_payloads(phase), at::Tensor());
       for (int i = 0; i < route.segments; ++i) {
         const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
         if (is_shared(payload)) continue;
-        const int64_t at = phase.outbox_at[payload];
+        const int64_t at = phase.send_at[payload];
         phase.sent[own_index(payload)] =
             at == kAsStored ? shard_->buffers[buffer]->view({-1}).view(at::kByte)
-                            : outbox.narrow(0, begin + at, route.payload_bytes[payload]);
+                            : memory.narrow(0, begin + at, route.payload_bytes[payload]);
       }
     }
   }
   // Its part of the payload that weights share: of each rank, from `begin` on of `bytes` in all,
-  // which are the first of the outbox.
+  // which are the first of the send buffer.
   int64_t shared_bytes() const { return shared_bytes_; }
   void share(int64_t begin, int64_t bytes) {
     shared_begin_ = begin;
@@ -69,25 +69,25 @@ class WeightGather {
   }
   const std::vector<at::Tensor>& payloads(bool backward) const { return of(backward).sent; }
 
-  // Makes room for the whole weight over the slots that payloads arrive in, and in `arena`, uint8
-  // of arena_bytes(), for what does not arrive as it is stored. `shared`: the slot of the payload
-  // that weights share.
-  int64_t arena_bytes() const { return arena_bytes_; }
-  void settle(const std::vector<at::Tensor>& slots, const OptionalTensor& arena,
-              const OptionalTensor& shared) {
-    slots_ = slots;
-    arena_ = arena;
-    shared_slot_ = shared;
+  // Makes room for the whole weight over the receive buffers that payloads arrive in, and in
+  // `unpacked`, uint8 of unpacked_bytes(), for what does not arrive as it is stored. `shared`: the
+  // receive buffer of the payload that weights share.
+  int64_t unpacked_bytes() const { return unpacked_bytes_; }
+  void receive_into(const std::vector<at::Tensor>& received, const OptionalTensor& unpacked,
+                    const OptionalTensor& shared) {
+    received_ = received;
+    unpacked_ = unpacked;
+    shared_received_ = shared;
     spanning_.clear();
-    const OptionalTensor amax = gathered(shard_->amax), history = gathered(shard_->history);
+    const OptionalTensor amax = spanning_of(shard_->amax), history = spanning_of(shard_->history);
     for (Phase& phase : phases_) {
-      if (std::ssize(slots) != own_payloads(phase))
-        value_error("FSDP2 brought ", slots.size(), " payloads of a weight, and ",
+      if (std::ssize(received) != own_payloads(phase))
+        value_error("FSDP2 brought ", received.size(), " payloads of a weight, and ",
                     own_payloads(phase), " were sent");
-      phase.whole = make_whole(phase, amax, history);
+      phase.gathered = make_gathered(phase, amax, history);
     }
   }
-  const OptionalTensor& arena() const { return arena_; }
+  const OptionalTensor& unpacked() const { return unpacked_; }
 
   // What spans the tensor, in the whole weight: see Spanning.
   void follow_shard() {
@@ -97,13 +97,13 @@ class WeightGather {
     for (Spanning& one : spanning_) one.keep();
   }
   // Whether FSDP2 has no memory for the whole weight now.
-  bool is_freed() const { return !phases_[0].whole || phases_[0].whole->is_freed(); }
+  bool is_freed() const { return !phases_[0].gathered || phases_[0].gathered->is_freed(); }
 
-  // The whole weight as the gather of a pass brings it; after settle().
-  const std::shared_ptr<Buffers>& whole(bool backward) const { return of(backward).whole; }
+  // The whole weight as the gather of a pass brings it; after receive_into().
+  const std::shared_ptr<Buffers>& gathered(bool backward) const { return of(backward).gathered; }
   // The same, and says in present() which usages have come, where that differs by pass.
   const std::shared_ptr<Buffers>& arrive(bool backward) const {
-    const std::shared_ptr<Buffers>& bytes = whole(backward);
+    const std::shared_ptr<Buffers>& bytes = gathered(backward);
     // Beside torch's version counter: a graph that has saved it for its backward wants the new
     // value.
     if (present_.defined() && shard_->is_plain)
@@ -120,7 +120,7 @@ class WeightGather {
     std::vector<int> sent;
     for (int i = 0; i < phase.route.segments; ++i) {
       const nc_segment& segment = phase.route.segment[i];
-      if (phase.outbox_at[segment.payload] == kAsStored) sent.push_back(segment.buffer);
+      if (phase.send_at[segment.payload] == kAsStored) sent.push_back(segment.buffer);
     }
     return sent;
   }
@@ -129,51 +129,51 @@ class WeightGather {
   bool carries_alike() const { return phases_.size() == 1; }
 
   // Adds it to what is packed, or unpacked: the parts of which that is asked.
-  void add_outgoing(bool backward, CopyTable& shipments) const {
+  void add_outgoing(bool backward, CopyTable& copies) const {
     const Phase& phase = of(backward);
-    shipments.add(phase.route, shard_->rows);
+    copies.add(phase.route, shard_->rows);
     for (int i = 0; i < phase.route.segments; ++i) {
       const auto& [buffer, payload, first, last, in_place, as_stored] = phase.route.segment[i];
-      const int64_t at = phase.outbox_at[payload];
+      const int64_t at = phase.send_at[payload];
       if (at == kAsStored) continue;
       shard_->address(buffer);  // says what has been freed
-      shipments.put_buffer(buffer, *shard_->buffers[buffer]);
-      shipments.put_payload(payload, outbox_,
-                            (is_shared(payload) ? shared_begin_ : outbox_begin_) + at);
+      copies.put_buffer(buffer, *shard_->buffers[buffer]);
+      copies.put_payload(payload, send_buffer_,
+                         (is_shared(payload) ? shared_begin_ : send_begin_) + at);
     }
   }
-  void add_incoming(bool backward, CopyTable& shipments) const {
+  void add_incoming(bool backward, CopyTable& copies) const {
     const Phase& phase = of(backward);
-    shipments.add(phase.route, 0);
+    copies.add(phase.route, 0);
     for (int i = 0; i < phase.route.segments; ++i) {
       const auto& [buffer, payload, first, last, in_place, as_stored] = phase.route.segment[i];
       if (in_place) continue;
-      phase.whole->address(buffer);
-      shipments.put_buffer(buffer, *phase.whole->buffers[buffer]);
+      phase.gathered->address(buffer);
+      copies.put_buffer(buffer, *phase.gathered->buffers[buffer]);
       if (!is_shared(payload)) {
-        shipments.put_payload(payload, slots_[own_index(payload)], 0);
+        copies.put_payload(payload, received_[own_index(payload)], 0);
         continue;
       }
-      shipments.put_payload(payload, shared_slot_.value(),
-                            shared_begin_ + phase.outbox_at[payload]);
-      shipments.route().payload_bytes[payload] = shared_rank_bytes_;
+      copies.put_payload(payload, shared_received_.value(), shared_begin_ + phase.send_at[payload]);
+      copies.route().payload_bytes[payload] = shared_rank_bytes_;
     }
   }
 
  private:
-  // Parts of the outbox and of the arena begin where every dtype and every wide access may.
+  // Parts of the send buffer and of the unpacked memory begin where every dtype and every wide
+  // access may.
   static constexpr int64_t kAlignment = 256;
   static constexpr int64_t kSharedAlignment = 16;  // the widest access; what lies between travels
   static constexpr int64_t kAsStored = -1;
-  // The gather of one phase, and where its parts lie in the outbox (or, of payloads that are
-  // shared, in their part of it) and in the arena: kAsStored where a shard's buffer is sent itself,
-  // or what arrives is the whole buffer.
+  // The gather of one phase, and where its parts lie in the send buffer (or, of payloads that are
+  // shared, in their part of it) and in the unpacked memory: kAsStored where a shard's buffer is
+  // sent itself, or what arrives is the whole buffer.
   struct Phase {
     nc_route route{};
-    std::array<int64_t, NC_MAX_PAYLOADS> outbox_at{};
-    std::array<int64_t, NC_BUFFER_COUNT> arena_at{};  // by segment
+    std::array<int64_t, NC_MAX_PAYLOADS> send_at{};
+    std::array<int64_t, NC_BUFFER_COUNT> unpacked_at{};  // by segment
     std::vector<at::Tensor> sent;
-    std::shared_ptr<Buffers> whole;
+    std::shared_ptr<Buffers> gathered;
   };
   const Phase& of(bool backward) const { return phases_[phases_.size() == 1 ? 0 : backward]; }
 
@@ -207,47 +207,47 @@ class WeightGather {
 
   void lay_out(Phase& phase) {
     const nc_route& route = phase.route;
-    int64_t outbox_end = 0, arena_end = 0, shared_end = 0;
+    int64_t send_end = 0, unpacked_end = 0, shared_end = 0;
     std::array<bool, NC_MAX_PAYLOADS> as_stored{};
     for (int i = 0; i < route.segments; ++i) {
       const nc_segment& segment = route.segment[i];
       as_stored[segment.payload] = segment.as_stored && shard_->rows == route.shard_rows;
-      phase.arena_at[i] =
-          segment.in_place ? kAsStored : claim(arena_end, bytes_of(route, segment.buffer));
+      phase.unpacked_at[i] =
+          segment.in_place ? kAsStored : claim(unpacked_end, bytes_of(route, segment.buffer));
     }
     for (int payload = 0; payload < route.payloads; ++payload) {
       const int64_t bytes = route.payload_bytes[payload];
-      phase.outbox_at[payload] = as_stored[payload]   ? kAsStored
-                                 : is_shared(payload) ? claim(shared_end, bytes, kSharedAlignment)
-                                                      : claim(outbox_end, bytes);
+      phase.send_at[payload] = as_stored[payload]   ? kAsStored
+                               : is_shared(payload) ? claim(shared_end, bytes, kSharedAlignment)
+                                                    : claim(send_end, bytes);
     }
-    outbox_bytes_ = std::max(outbox_bytes_, outbox_end);
+    send_bytes_ = std::max(send_bytes_, send_end);
     shared_bytes_ = std::max(shared_bytes_, shared_end);
-    arena_bytes_ = std::max(arena_bytes_, arena_end);
+    unpacked_bytes_ = std::max(unpacked_bytes_, unpacked_end);
   }
 
-  OptionalTensor gathered(const OptionalTensor& spanning) {
+  OptionalTensor spanning_of(const OptionalTensor& spanning) {
     if (!spanning || !is_plain(*spanning)) return spanning;
     return spanning_.emplace_back(*spanning).gathered();
   }
 
-  std::shared_ptr<Buffers> make_whole(const Phase& phase, const OptionalTensor& amax,
-                                      const OptionalTensor& history) {
+  std::shared_ptr<Buffers> make_gathered(const Phase& phase, const OptionalTensor& amax,
+                                         const OptionalTensor& history) {
     const nc_route& route = phase.route;
     const Plugin& plugin = shard_->plugin;
     const Extent matrix{route.rows, route.columns};
     Buffers::Tensors buffers;
     for (int i = 0; i < route.segments; ++i) {
       const auto& [buffer, payload, first, last, in_place, as_stored] = route.segment[i];
-      const at::Tensor& memory = in_place ? slots_[own_index(payload)] : arena_.value();
+      const at::Tensor& memory = in_place ? received_[own_index(payload)] : unpacked_.value();
       buffers[buffer] =
-          memory.narrow(0, in_place ? first : phase.arena_at[i], bytes_of(route, buffer))
+          memory.narrow(0, in_place ? first : phase.unpacked_at[i], bytes_of(route, buffer))
               .view(stored_dtype(plugin, buffer))
               .view(tensor_sizes(plugin, buffer, stored_shape(plugin, buffer, matrix)));
     }
     for (const auto [data, scale] : {buffers_of(0), buffers_of(1)}) {
       if (spans_tensor(plugin, scale) && buffers[data])
-        buffers[scale] = gathered(shard_->buffers[scale]);
+        buffers[scale] = spanning_of(shard_->buffers[scale]);
     }
     return std::make_shared<Buffers>(shard_->format, route.rows, route.columns, buffers, amax,
                                      history);
@@ -255,13 +255,13 @@ class WeightGather {
 
   std::shared_ptr<Buffers> shard_;
   std::vector<Phase> phases_;  // forward and backward, or the one that serves both
-  int64_t outbox_bytes_ = 0, outbox_begin_ = 0, arena_bytes_ = 0;
+  int64_t send_bytes_ = 0, send_begin_ = 0, unpacked_bytes_ = 0;
   unsigned shared_ = 0;  // a bit for each payload
   int64_t shared_bytes_ = 0, shared_begin_ = 0, shared_rank_bytes_ = 0;
-  at::Tensor outbox_;  // of the whole group
-  std::vector<at::Tensor> slots_;
+  at::Tensor send_buffer_;  // of the whole group
+  std::vector<at::Tensor> received_;
   std::vector<Spanning> spanning_;
-  OptionalTensor arena_, shared_slot_;
+  OptionalTensor unpacked_, shared_received_;
   at::Tensor present_;
 };
 

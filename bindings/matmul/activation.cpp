@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "bindings/core/launch.hpp"
-#include "bindings/matmul/weights.hpp"
 #include "runtime/launch/capture.hpp"
 
 namespace narrowcast {
@@ -55,6 +54,26 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
     options.keep_nonfinite = 0;
   }
   table.run(machine.cast, "the cast", options);
+  return made;
+}
+
+std::vector<at::Tensor> all_tensors(const Activation& activation) {
+  std::vector<at::Tensor> tensors;
+  for (const OptionalTensor& buffer : activation.buffers) {
+    if (buffer) tensors.push_back(*buffer);
+  }
+  if (activation.amax) tensors.push_back(*activation.amax);
+  return tensors;
+}
+
+Activation activation_of(const std::vector<at::Tensor>& all, const Plugin& plugin, Usages usages) {
+  Activation made{&plugin, -1, -1, {}, {}};
+  auto next = all.begin();
+  for (const int usage : {0, 1}) {
+    if (usage == 0 ? !usages.rowwise : !usages.columnwise) continue;
+    for (const int index : buffers_of(usage)) made.buffers[index] = *next++;
+  }
+  if (plugin.format().tensor_amax) made.amax = *next;
   return made;
 }
 
@@ -145,20 +164,14 @@ std::mutex last_mutex;
 // Not destroyed with the process: by then torch's allocators may be gone.
 std::optional<LastInput>& last = *new std::optional<LastInput>;  // NOLINT(*-owning-memory)
 
-thread_local const at::Tensor* converted = nullptr;
-
 }  // namespace
 
-ConvertedInput::ConvertedInput(const at::Tensor& input) : before_(converted) { converted = &input; }
-ConvertedInput::~ConvertedInput() { converted = before_; }
-
-Activation cast_input(const at::Tensor& layers, const at::Tensor& value, const at::Tensor& weight,
+Activation cast_input(const at::Tensor& input, const at::Tensor& value, const WeightPart& weight,
                       const Plugin& plugin, Usages usages) {
-  const at::Tensor& input = converted == nullptr ? layers : *converted;
   if (!is_plain(input) || !is_settled(input) || !counts_writes(input))
     return cast_activation(value, plugin, usages);
   const Source source = source_of(input, value, plugin);
-  const LastInput::Weight asking{weight.unsafeGetTensorImpl(), key_of_weight(weight)};
+  const LastInput::Weight asking{weight.tensor.unsafeGetTensorImpl(), weight.key};
   {
     const std::scoped_lock lock(last_mutex);
     if (last && last->serves(input, source, asking, usages)) {

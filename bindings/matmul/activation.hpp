@@ -1,4 +1,4 @@
-// Casts of activations and of gradients, which products multiply weights by.
+// Casts of activations and of gradients, which scaled products multiply weights by.
 #pragma once
 
 #include "bindings/core/launch.hpp"
@@ -13,7 +13,7 @@ struct Usages {
 // A value in a format.
 struct Activation {
   const Plugin* plugin;
-  int64_t rows, columns;
+  int64_t rows, columns;  // -1 in a trace, where they may be symbols
   Buffers::Tensors buffers;
   OptionalTensor amax;
 
@@ -27,29 +27,27 @@ struct Activation {
 Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages usages,
                            const std::optional<RandomKey>& key = {});
 
+// The tensors of a cast as operators return them: data and scales of each usage, and the amax.
+std::vector<at::Tensor> all_tensors(const Activation& activation);
+Activation activation_of(const std::vector<at::Tensor>& all, const Plugin& plugin, Usages usages);
+
 // A key drawn from torch's default generator of the CPU, for a cast on a device. RuntimeError while
 // a CUDA graph is captured there, whose replays would all have the same random words.
 RandomKey drawn_key(at::Device device);
 
-// While there is one, the calling thread's layer takes a conversion of `input`, as under autocast:
-// layers of one input then share its cast, though each has converted it for itself.
-class ConvertedInput {
- public:
-  explicit ConvertedInput(const at::Tensor& input);
-  ~ConvertedInput();
-  ConvertedInput(const ConvertedInput&) = delete;
-  ConvertedInput& operator=(const ConvertedInput&) = delete;
-
- private:
-  const at::Tensor* before_;
+// A weight, or a part of one: a layer that takes a part makes another tensor of it each time, with
+// an equal key.
+struct WeightPart {
+  const at::Tensor& tensor;
+  int64_t key;
 };
 
 // The same of an input that may be that of several layers one after the other, each with a weight
 // of its own: the last cast is kept until another input comes, a backward, or a weight that has
 // taken it, which begins another forward. An input may have been written to by then in ways that
 // torch does not count: a collective receives into it, numpy shares its memory. So it is kept only
-// where a backward is to come, too. `value`: the input as rows.
-Activation cast_input(const at::Tensor& input, const at::Tensor& value, const at::Tensor& weight,
+// where a backward is to come, too. `value`: the input as rows, converted as autocast says.
+Activation cast_input(const at::Tensor& input, const at::Tensor& value, const WeightPart& weight,
                       const Plugin& plugin, Usages usages);
 void forget_input();
 int64_t kept_input_bytes();

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "bindings/core/launch.hpp"
-#include "bindings/matmul/unit_operand.hpp"
+#include "bindings/matmul/tensor_core_operand.hpp"
 #include "runtime/products/unit.hpp"
 
 namespace narrowcast {
@@ -18,7 +18,7 @@ bool is_open(int32_t kind) {
          cuda_unit_product() != nullptr && !at::globalContext()._SMCarveout_EXPERIMENTAL();
 }
 
-UnitFactor factor_of(const Operand& operand) {
+UnitFactor side_of(const Operand& operand) {
   const nc_tensor entry = operand.entry();
   const auto [data, scale] = buffers_of(operand.usage);
   return {.codes = entry.buffer[data],
@@ -28,8 +28,8 @@ UnitFactor factor_of(const Operand& operand) {
 }
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-bool is_aligned(const UnitFactor& factor) {
-  return is_aligned(factor.codes) && is_aligned(factor.scales);
+bool is_aligned(const UnitFactor& side) {
+  return is_aligned(side.codes) && is_aligned(side.scales);
 }
 
 // Memory for the product that `owner`, a tensor, keeps until it has been handed to the stream,
@@ -42,12 +42,12 @@ void* workspace(void* owner, size_t bytes) {
 
 }  // namespace
 
-at::Tensor direct_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
-                          at::ScalarType dtype) {
+at::Tensor cublaslt_matmul(const Operand& a, const Operand& b, int32_t kind, bool fast,
+                           at::ScalarType dtype) {
   if (!is_open(kind)) return {};
   const Operand left = made_for_sum(a), right = made_for_sum(b);
-  UnitProduct product{.a = factor_of(left),
-                      .b = factor_of(right),
+  UnitProduct product{.a = side_of(left),
+                      .b = side_of(right),
                       .summed = left.summed(),
                       .kind = kind,
                       .fast = fast && kind == NC_TENSOR_BY_TENSOR,
@@ -58,7 +58,7 @@ at::Tensor direct_product(const Operand& a, const Operand& b, int32_t kind, bool
                       .owner = nullptr,
                       .stream = nullptr};
   if (!is_aligned(product.a) || !is_aligned(product.b)) return {};
-  // Units of groups give back bfloat16 or float32.
+  // Products of groups give back bfloat16 or float32.
   const bool narrows = kind != NC_TENSOR_BY_TENSOR && dtype == at::kHalf;
   const at::ScalarType given = narrows ? at::kFloat : dtype;
   const at::Tensor result =
@@ -69,7 +69,7 @@ at::Tensor direct_product(const Operand& a, const Operand& b, int32_t kind, bool
   product.owner = &memory;
   bool has_algorithm = true;
   product.has_algorithm = &has_algorithm;
-  call(cuda_unit_product(), "the product by a matrix unit", product, left.device());
+  call(cuda_unit_product(), "the product by tensor cores", product, left.device());
   if (!has_algorithm) return {};
   return narrows ? result.to(dtype) : result;
 }

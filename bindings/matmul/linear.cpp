@@ -1,18 +1,12 @@
-// F.linear with a quantized weight, as an operator of torch with its derivative: products of an
-// activation and of a gradient with the decoded weight. A decoded copy is never kept.
+// F.linear with a quantized weight: the operator narrowcast::linear and its derivative.
 #include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/linear_native.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/matmul_native.h>
-#include <ATen/ops/mm.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "bindings/core/module.hpp"
-#include "bindings/matmul/activation.hpp"
+#include "bindings/matmul/layer.hpp"
 #include "bindings/matmul/operators.hpp"
 #include "bindings/matmul/weights.hpp"
 
@@ -22,85 +16,57 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The weight's value for a product with an operand, decoded. Where a mode or a trace looks at
-// operators, or the bytes are no plain ones, by an operator that they see.
-at::Tensor decoded_operand(const at::Tensor& weight, const at::Tensor& operand, bool backward) {
-  if (is_watched()) return value_in_trace(weight, operand, backward);
-  const std::shared_ptr<Buffers> bytes = bytes_of_weight(weight);
-  if (!bytes->is_plain) return value_in_trace(weight, operand, backward);
-  return bytes->decode(usage_of_weight(weight, *bytes, backward), operand.scalar_type());
-}
-
-// As of plain operands, of which a mode sees what autograd has taken linear and matmul apart into:
-// here, below autograd, nobody does. Rows that do not lie together are copied, as they are for a
-// weight with a gradient; and torch's own matmul of more dimensions wants their sizes as numbers,
-// which a trace may not know.
-at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
-                            const OptionalTensor& bias) {
-  const bool has_rows = input.dim() > 2;
-  if (has_rows && (!input.is_contiguous() || (is_watched() && !bias))) {
-    const at::Tensor output = shaped_like(at::mm(as_rows(input), value.t()), input);
-    return bias ? at::add(output, *bias) : output;
-  }
-  if (!is_watched()) return at::linear(input, value, bias);
-  return bias ? at::native::linear(input, value, bias) : at::native::matmul(input, value.t());
-}
-at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& value) {
-  if (!is_watched()) return at::matmul(gradient, value);
-  if (gradient.dim() > 2) return shaped_like(at::mm(as_rows(gradient), value), gradient);
-  return at::native::matmul(gradient, value);
-}
-
-// The operator without autograd: no backend has it, for a wrapper is seen by Python first.
-at::Tensor linear_of_plain(const at::Tensor&, const at::Tensor&, const OptionalTensor&) {
-  type_error("narrowcast::linear takes a QuantizedTensor as its weight");
-}
-
-const auto& linear_operator() {
-  static const auto kOperator = typed_operator<decltype(linear_of_plain)>("narrowcast::linear");
-  return kOperator;
-}
-
-const auto& scaled_linear_operator() {
-  static const auto kOperator =
-      typed_operator<decltype(linear_of_plain)>("narrowcast::scaled_linear");
-  return kOperator;
-}
-
-// Saves the weight itself: FSDP2 gathers its bytes anew for the backward. A backward makes those
-// gradients alone that it is for: zero-bubble pipelines ask for the input's first, and for the
-// others later, when the weight's bytes may have been freed.
-struct Linear : torch::autograd::Function<Linear> {
+// Saves the weight itself: FSDP2 gathers its bytes anew for the backward. Of the input it saves
+// what the weight's gradient needs: the input, or of a scaled layer its columnwise bytes alone. A
+// backward makes those gradients that it is for: zero-bubble pipelines ask for the input's first,
+// and for the others later, when the weight's bytes may have been freed.
+template <bool kScaled>
+struct Linear : torch::autograd::Function<Linear<kScaled>> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
-                            const OptionalTensor& bias) {
-    // What no gradient needs is not kept.
-    ctx->save_for_backward({weight.requires_grad() ? input : at::Tensor()});
+                            const OptionalTensor& bias, LayerOptions options, bool with_gradients) {
+    options.keep = with_gradients && weight.requires_grad();
+    options.share = options.keep || (with_gradients && input.requires_grad());
+    LayerOutput output = layer_forward(input, weight, bias, options);
+    ctx->save_for_backward(std::move(output.saved));
     save_weight(ctx, weight);
     save_bias(ctx, bias);
-    const at::AutoDispatchBelowADInplaceOrView below;
-    return product_of_input(input, decoded_operand(weight, input, /*backward=*/false), bias);
+    return output.value;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &input = saved[0], &gradient = gradients[0], weight = saved_weight(ctx);
-    variable_list result(3);
+    const at::Tensor weight = saved_weight(ctx), &incoming = gradients[0];
+    variable_list result(5);
     {
       const at::NoGradGuard once;
-      const at::Tensor rows = as_rows(gradient);
-      if (ctx->needs_input_grad(0))
-        result[0] =
-            product_of_gradient(gradient, decoded_operand(weight, gradient, /*backward=*/true));
-      if (ctx->needs_input_grad(1)) result[1] = at::matmul(rows.t(), as_rows(input));
+      const bool is_dense = !kScaled || incoming.layout() == at::kStrided;
+      const at::Tensor gradient = is_dense ? incoming : incoming.to_dense();
+      const Usages products{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
+      const LayerBackward layer(weight, gradient, kScaled, products);
+      if (products.rowwise) result[0] = layer.input_gradient();
+      if (products.columnwise) result[1] = layer.weight_gradient(saved);
       result[2] = bias_gradient(ctx, gradient);
     }
-    return without_second_derivative(std::move(result), gradient);
+    return without_second_derivative(std::move(result), incoming);
   }
 };
 
+at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight,
+                        const OptionalTensor& bias, const LayerOptions& options) {
+  const bool with_gradients = at::GradMode::is_enabled();
+  if (options.scaled) return Linear<true>::apply(input, weight, bias, options, with_gradients);
+  return Linear<false>::apply(input, weight, bias, options, with_gradients);
+}
+
 at::Tensor linear_with_gradient(const at::Tensor& input, const at::Tensor& weight,
-                                const OptionalTensor& bias) {
-  return Linear::apply(input, weight, bias);
+                                const OptionalTensor& bias, bool scaled) {
+  return apply_linear(input, weight, bias, {.scaled = scaled});
+}
+
+// In inference mode, and below autograd.
+at::Tensor linear_without_gradient(const at::Tensor& input, const at::Tensor& weight,
+                                   const OptionalTensor& bias, bool scaled) {
+  return layer_forward(input, weight, bias, {.scaled = scaled}).value;
 }
 
 // It leaves integers, complex numbers and float64 as they are.
@@ -108,10 +74,11 @@ at::Tensor as_autocast_does(const at::Tensor& tensor, at::ScalarType dtype) {
   return dtype_number(tensor.scalar_type()) < 0 ? tensor : tensor.to(dtype);
 }
 
-// F.linear's arguments as it takes them: autocast, shapes and dtypes. None if the product is not
-// one of these operators'.
+// F.linear's arguments as it takes them: autocast, shapes and dtypes. With the weight's bytes the
+// product is made at once; without them, where a mode or a trace is to see it, by the operator.
+// None if the product is not one of these.
 py::object linear(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                  bool scaled) {
+                  bool scaled, const std::shared_ptr<Buffers>& buffers, int64_t weight_key) {
   at::Tensor operand = input;
   OptionalTensor addend = bias;
   const at::DeviceType device = input.device().type();
@@ -127,8 +94,18 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
   at::Tensor result;
   {
     const py::gil_scoped_release release;
-    const ConvertedInput before(input);
-    result = (scaled ? scaled_linear_operator() : linear_operator()).call(operand, weight, addend);
+    if (buffers == nullptr || !buffers->is_plain) {
+      static const auto kOperator =
+          typed_operator<decltype(linear_with_gradient)>("narrowcast::linear");
+      result = kOperator.call(operand, weight, addend, scaled);
+    } else {
+      RECORD_FUNCTION("narrowcast::linear", std::vector<c10::IValue>());
+      const LayerOptions options{
+          .scaled = scaled, .buffers = buffers, .source = &input, .weight_key = weight_key};
+      const bool below = c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset);
+      result = below ? layer_forward(operand, weight, addend, options).value
+                     : apply_linear(operand, weight, addend, options);
+    }
   }
   return py::cast(result);
 }
@@ -136,18 +113,20 @@ py::object linear(const at::Tensor& input, const at::Tensor& weight, const Optio
 }  // namespace
 
 void bind_linear(py::module_& module) {
-  module.def("linear", &linear,
+  module.def("linear", &linear, py::arg("input"), py::arg("weight"), py::arg("bias"),
+             py::arg("scaled"), py::arg("buffers") = nullptr, py::arg("weight_key") = 0,
              "F.linear with a QuantizedTensor as its weight, of activations as they are or scaled "
              "ones; None where the operands are no matrix product of float32, bfloat16 or "
              "float16, or the input is nested.");
+  module.def("linear_without_gradient", &linear_without_gradient,
+             py::call_guard<py::gil_scoped_release>(),
+             "The operator narrowcast::linear below autograd.");
   // Not by the macro that does so when the file is mapped: it would end the process if that
   // happened twice.
   static torch::Library all = MAKE_TORCH_LIBRARY(narrowcast);
-  all.def("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor");
+  all.def("linear(Tensor input, Tensor weight, Tensor? bias, bool scaled) -> Tensor");
   static torch::Library autograd = MAKE_TORCH_LIBRARY_IMPL(narrowcast, Autograd);
   autograd.impl("linear", &linear_with_gradient);
-  static torch::Library plain = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd);
-  plain.impl("linear", &linear_of_plain);
 }
 
 }  // namespace narrowcast

@@ -74,7 +74,9 @@ Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, 
   if (stored.size() != count)
     value_error("an operand in ", plugin.format().name, " is ", count, " tensors, not ",
                 stored.size());
-  const Extent matrix = matrix_of(plugin.layout(2 * usage), stored[0].sizes());
+  const bool is_known = !stored[0].unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  const Extent matrix =
+      is_known ? matrix_of(plugin.layout(2 * usage), stored[0].sizes()) : Extent{-1, -1};
   OptionalTensor amax;
   if (count == 3) amax = stored[2];
   return {&plugin, usage, over_rows, matrix.rows, matrix.columns, stored[0], stored[1], amax};

@@ -12,9 +12,9 @@ namespace narrowcast {
 // one of its matrix's dimensions and is summed over the other.
 struct Operand {
   const Plugin* plugin;
-  int usage;       // whose bytes these are: 0 rowwise, 1 columnwise
-  bool over_rows;  // summed over the matrix's rows
-  int64_t rows, columns;
+  int usage;              // whose bytes these are: 0 rowwise, 1 columnwise
+  bool over_rows;         // summed over the matrix's rows
+  int64_t rows, columns;  // -1 in a trace, where they may be symbols
   at::Tensor data, scale;
   OptionalTensor amax;
 

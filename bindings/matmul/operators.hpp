@@ -6,8 +6,8 @@
 namespace narrowcast {
 
 template <class Signature>
-auto typed_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+auto typed_operator(const char* name, const char* overload = "") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
 }
 
 }  // namespace narrowcast

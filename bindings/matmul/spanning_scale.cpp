@@ -11,7 +11,7 @@ namespace {
 
 Rescale::Scale in_memory(const OptionalSpanningScale& scale) {
   if (!scale) return {nullptr, 1.0f};
-  return {scale->stored.const_data_ptr<float>(), scale->factor};
+  return {scale->stored.const_data_ptr<float>(), scale->multiplier};
 }
 
 }  // namespace

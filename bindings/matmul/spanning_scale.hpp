@@ -9,10 +9,10 @@
 
 namespace narrowcast {
 
-// stored * factor; `stored` is one float32, checked when an operand's scale is asked for.
+// stored * multiplier; `stored` is one float32, checked when an operand's scale is asked for.
 struct SpanningScale {
   at::Tensor stored;
-  float factor;
+  float multiplier;
 };
 using OptionalSpanningScale = std::optional<SpanningScale>;
 

@@ -9,8 +9,7 @@
 
 #include "bindings/core/module.hpp"
 #include "bindings/matmul/cublaslt_matmul.hpp"
-#include "bindings/matmul/swizzle.hpp"
-#include "bindings/matmul/unit_operand.hpp"
+#include "bindings/matmul/tensor_core_operand.hpp"
 
 namespace narrowcast {
 namespace {
@@ -31,8 +30,8 @@ int capability(at::Device device) {
 }
 
 // What sizes are multiples of, of a @ b.T: rows of codes begin at multiples of 16 bytes in memory,
-// and the groups of newer units are whole. `along_kept`: the codes of a are stored along what is
-// kept, which newer units alone take.
+// and the groups of sm_100 are whole. `along_kept`: the codes of a are stored along what is
+// kept, which sm_100 alone takes.
 struct Multiples {
   int64_t a_kept, b_kept, summed;
 };
@@ -52,7 +51,7 @@ Multiples multiples_of(int32_t kind, bool along_kept = false) {
 
 }  // namespace
 
-bool has_unit(at::Device device, int32_t kind) {
+bool has_tensor_cores(at::Device device, int32_t kind) {
   switch (kind) {
     case NC_TENSOR_BY_TENSOR:
       return capability(device) >= 89;
@@ -68,7 +67,7 @@ bool has_unit(at::Device device, int32_t kind) {
   }
 }
 
-bool suits_unit(const Operand& a, const Operand& b, int32_t kind) {
+bool suits_tensor_cores(const Operand& a, const Operand& b, int32_t kind) {
   if (kind == NC_DECODED || !can_be_summed(a) || !can_be_summed(b)) return false;
   const Multiples multiples = multiples_of(kind, a.layout_in_product().transposed);
   return a.kept() % multiples.a_kept == 0 && b.kept() % multiples.b_kept == 0 &&
@@ -79,7 +78,7 @@ int64_t row_multiple(const Recipe& recipe, at::Device device, bool weight_gradie
   int64_t multiple = recipe.rows_of_a_byte();
   const auto count = [&](nc_product_of product, int64_t Multiples::*rows) {
     const int32_t kind = recipe.kind(product);
-    if (has_unit(device, kind)) multiple = std::lcm(multiple, multiples_of(kind).*rows);
+    if (has_tensor_cores(device, kind)) multiple = std::lcm(multiple, multiples_of(kind).*rows);
   };
   count(NC_PRODUCT_FORWARD, &Multiples::a_kept);
   count(NC_PRODUCT_INPUT_GRADIENT, &Multiples::a_kept);
@@ -87,16 +86,17 @@ int64_t row_multiple(const Recipe& recipe, at::Device device, bool weight_gradie
   return multiple;
 }
 
-at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool fast,
-                        at::ScalarType dtype) {
-  if (!has_unit(a.device(), kind) || !suits_unit(a, b, kind)) return {};
-  const at::Tensor made = direct_product(a, b, kind, fast, dtype);
+at::Tensor tensor_core_matmul(const Operand& a, const Operand& b, int32_t kind, bool fast,
+                              at::ScalarType dtype) {
+  if (!has_tensor_cores(a.device(), kind) || !suits_tensor_cores(a, b, kind)) return {};
+  const at::Tensor made = cublaslt_matmul(a, b, kind, fast, dtype);
   if (made.defined()) return made;
   // torch refuses other sums, which cuBLASLt takes.
   if (kind == NC_1X128_BY_128X128 && a.summed() % 512 != 0) return {};
-  const UnitOperand left = unit_operand(a, kind), right = unit_operand(b, kind);
+  const TensorCoreOperand left = tensor_core_operand(a, kind), right = tensor_core_operand(b, kind);
   const bool one_scale = kind == NC_TENSOR_BY_TENSOR;
-  // Units of groups give back bfloat16 or float32; a product that is still to be scaled is float32.
+  // Products of groups give back bfloat16 or float32; a product that is still to be scaled is
+  // float32.
   const bool direct =
       one_scale || (dtype != at::kHalf && !left.spanning_scale && !right.spanning_scale);
   // Scales that are swizzled have one dimension, which t() leaves as it is.
@@ -107,36 +107,31 @@ at::Tensor unit_product(const Operand& a, const Operand& b, int32_t kind, bool f
   return under_spanning_scales(product, left.spanning_scale, right.spanning_scale, dtype);
 }
 
-void bind_units(py::module_& module) {
+void bind_tensor_cores(py::module_& module) {
   py::class_<Operand>(module, "Operand", "The bytes of one usage of a matrix, for a product.")
       .def(py::init([](const Buffers& bytes, const std::string& usage, bool over_rows) {
              if (!bytes.has(usage_of(usage))) value_error("a matrix has no ", usage, " bytes");
              return operand_of(bytes, usage_of(usage), over_rows);
            }),
            py::arg("bytes"), py::arg("usage"), py::arg("over_rows"));
-  py::class_<UnitOperand>(
-      module, "UnitOperand",
-      "An operand as torch._scaled_mm takes it: bindings/matmul/unit_operand.hpp.")
-      .def_readonly("codes", &UnitOperand::codes)
-      .def_readonly("scales", &UnitOperand::scales)
-      .def_property_readonly("spanning_scale", [](const UnitOperand& operand) -> OptionalTensor {
-        if (!operand.spanning_scale) return std::nullopt;
-        return operand.spanning_scale->stored.mul(operand.spanning_scale->factor);
-      });
-  module.def("swizzled", &swizzled, py::arg("scales"),
-             "Scales [rows, groups] of one byte in the order of sm_100's units: 1-D, padded.");
-  module.def("unit_operand", &unit_operand, py::arg("operand"), py::arg("kind"),
-             "An operand for the unit of a kind (a Product's number).");
+  py::class_<TensorCoreOperand>(
+      module, "TensorCoreOperand",
+      "An operand as torch._scaled_mm takes it: bindings/matmul/tensor_core_operand.hpp.")
+      .def_readonly("codes", &TensorCoreOperand::codes)
+      .def_readonly("scales", &TensorCoreOperand::scales)
+      .def_property_readonly(
+          "spanning_scale", [](const TensorCoreOperand& operand) -> OptionalTensor {
+            if (!operand.spanning_scale) return std::nullopt;
+            return operand.spanning_scale->stored.mul(operand.spanning_scale->multiplier);
+          });
   module.def(
-      "row_multiple",
-      [](const std::string& format, at::Device device, bool weight_gradient) {
-        return row_multiple(Recipe(plugin_named(format).format()), device, weight_gradient);
-      },
-      py::arg("format"), py::arg("device"), py::arg("weight_gradient"),
-      "Rows that activations come in multiples of where a weight is in a format.");
-  module.def("has_unit", &has_unit, py::arg("device"), py::arg("kind"));
-  module.def("suits_unit", &suits_unit, py::arg("a"), py::arg("b"), py::arg("kind"),
-             "Whether the unit of a kind takes a @ b.T, of operands of these shapes.");
+      "swizzled", &swizzled, py::arg("scales"),
+      "Scales [rows, groups] of one byte in the order of sm_100's tensor cores: 1-D, padded.");
+  module.def("tensor_core_operand", &tensor_core_operand, py::arg("operand"), py::arg("kind"),
+             "An operand for a kind of product (a Product's number).");
+  module.def("has_tensor_cores", &has_tensor_cores, py::arg("device"), py::arg("kind"));
+  module.def("suits_tensor_cores", &suits_tensor_cores, py::arg("a"), py::arg("b"), py::arg("kind"),
+             "Whether the tensor cores of a kind take a @ b.T, of operands of these shapes.");
 }
 
 }  // namespace narrowcast

@@ -4,6 +4,7 @@
 #include <ATen/TracerMode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/StringUtil.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
@@ -19,18 +20,6 @@
 
 namespace narrowcast {
 namespace {
-
-// Python's part, set when the package is imported: find_operand(weight), the Buffers;
-// find_unread(weight), the same as they are; find_key(weight), an int; read(weight, operand,
-// backward), its value by operators; refuse(weight, backward), which raises the error of a weight
-// that lacks the usage of a pass; and find_plain(activation, weight), the plain tensor of an
-// activation that is none.
-PyObject* find_operand = nullptr;
-PyObject* find_unread = nullptr;
-PyObject* find_key = nullptr;
-PyObject* read = nullptr;
-PyObject* refuse = nullptr;
-PyObject* find_plain = nullptr;
 
 constexpr const char *kWeight = "weight", *kVersion = "version", *kMaster = "master";
 
@@ -61,31 +50,42 @@ std::vector<int64_t> state_of_master(const at::Tensor& weight) {
 
 }  // namespace
 
-std::shared_ptr<Buffers> bytes_of_weight(const at::Tensor& weight) {
+std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight) {
+  static PyObject* const kView = PyUnicode_InternFromString("_view");
+  static PyObject* const kOperand = PyUnicode_InternFromString("operand");
   const py::gil_scoped_acquire python;
-  return py::cast<std::shared_ptr<Buffers>>(py::handle{find_operand}(py::cast(weight)));
+  const py::object view = attribute(py::cast(weight), kView);
+  if (!view) type_error("narrowcast::linear takes a QuantizedTensor as its weight");
+  return py::cast<std::shared_ptr<Buffers>>(attribute(view, kOperand)());
 }
 
-std::shared_ptr<Buffers> unread_bytes_of_weight(const at::Tensor& weight) {
+std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  return py::cast<std::shared_ptr<Buffers>>(py::handle{find_unread}(py::cast(weight)));
+  return py::cast<std::shared_ptr<Buffers>>(bytes_of(py::cast(weight)));
 }
 
-int64_t key_of_weight(const at::Tensor& weight) {
+OptionalTensor present_of_weight(const at::Tensor& weight) {
+  static PyObject* const kPresent = PyUnicode_InternFromString("present");
   const py::gil_scoped_acquire python;
-  return py::cast<int64_t>(py::handle{find_key}(py::cast(weight)));
+  return py::cast<OptionalTensor>(of_store(py::cast(weight), kPresent));
 }
 
-at::Tensor value_in_trace(const at::Tensor& weight, const at::Tensor& operand, bool backward) {
+at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, bool backward) {
   const py::gil_scoped_acquire python;
-  return py::cast<at::Tensor>(py::handle{read}(weight, operand, backward));
+  const py::object value = py::module_::import("narrowcast.matmul.operators").attr("weight_value");
+  return py::cast<at::Tensor>(
+      value(weight, py::cast(operand).attr("dtype"), backward, std::vector{operand}));
 }
 
-int usage_of_weight(const at::Tensor& weight, const Buffers& bytes, bool backward) {
-  const int usage = bytes.product_usage(backward);
+int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backward) {
+  const int usage = buffers.product_usage(backward);
   if (usage < 0) {
     const py::gil_scoped_acquire python;
-    py::handle{refuse}(py::cast(weight), backward);
+    const py::object error =
+        py::module_::import("narrowcast.errors")
+            .attr("usage_absent")(py::cast(weight).attr("_store"), kUsageNames[backward ? 1 : 0]);
+    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+    throw py::error_already_set();
   }
   return usage;
 }
@@ -96,7 +96,17 @@ at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
     return settled(activation);
   }
   const py::gil_scoped_acquire python;
-  return settled(py::cast<at::Tensor>(py::handle{find_plain}(activation, weight)));
+  const py::object object = py::cast(activation);
+  const py::module_ collectives = py::module_::import("torch.distributed._functional_collectives");
+  if (py::isinstance(object, collectives.attr("AsyncCollectiveTensor")))
+    return settled(py::cast<at::Tensor>(object.attr("wait")()));
+  if (activation.layout() != at::kStrided) return settled(activation.to_dense());
+  type_error(py::cast<std::string>(py::cast(weight).attr("describe")()),
+             ": scaled products cast the memory of an input or gradient, and a ",
+             py::cast<std::string>(py::type::of(object).attr("__name__")), " of shape (",
+             c10::Join(", ", activation.sym_sizes()), ") on ", activation.device().str(),
+             " has none that they know. Give the layer a plain tensor on the weight's device, or "
+             "convert with matmul=\"dequantized\"");
 }
 
 void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight) {
@@ -162,15 +172,6 @@ std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradie
 
 void bind_weights(py::module_& module) {
   module.def("is_watched", &is_watched, "Whether a mode or a trace looks at operators.");
-  module.def("set_operands", [](py::object find, py::object unread, py::object key,
-                                py::object value, py::object raise, py::object plain) {
-    find_operand = find.release().ptr();
-    find_unread = unread.release().ptr();
-    find_key = key.release().ptr();
-    read = value.release().ptr();
-    refuse = raise.release().ptr();
-    find_plain = plain.release().ptr();
-  });
 }
 
 }  // namespace narrowcast

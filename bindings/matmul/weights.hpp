@@ -1,4 +1,5 @@
-// What products ask Python of a quantized weight, and what their operators share.
+// What products ask of a quantized weight's Python object, by the names of its attributes, and what
+// autograd keeps of a weight.
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -8,24 +9,25 @@
 
 namespace narrowcast {
 
-// The bytes that a product with a weight reads: fresh, and of the weight alone.
-std::shared_ptr<Buffers> bytes_of_weight(const at::Tensor& weight);
-// The same unread, perhaps stale or freed: for what the format says.
-std::shared_ptr<Buffers> unread_bytes_of_weight(const at::Tensor& weight);
-// Equal for two tensors that are the same part of one weight: a layer that takes a part of a weight
-// makes another tensor of it each time.
-int64_t key_of_weight(const at::Tensor& weight);
-// The usage of them that a product of a pass reads. ValueError, naming recompute=True, if it is
-// absent.
-int usage_of_weight(const at::Tensor& weight, const Buffers& bytes, bool backward);
+// The bytes that a product with a weight reads: fresh, and of the weight alone. Calls its view's
+// operand(), which makes stale bytes anew.
+std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight);
+// Those of its store unread, perhaps stale or freed: for what the format says.
+std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight);
+// Which usages have come, for graphs, of a weight whose gathers differ by pass.
+OptionalTensor present_of_weight(const at::Tensor& weight);
+// The usage of its bytes that a product of a pass reads. ValueError, naming recompute=True, if it
+// is absent.
+int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backward);
 
 // The input or gradient of a product with a weight as kernels read it, whatever torch has put off:
-// a collective to wait for, a change of sign, zeros. TypeError, naming the weight, if it has no
-// memory of its own.
+// a collective to wait for, a change of sign, zeros, a dense form. TypeError, naming the weight, if
+// it has no memory of its own.
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight);
 
-// The value of a weight for a product with an operand, by an operator that modes and traces see.
-at::Tensor value_in_trace(const at::Tensor& weight, const at::Tensor& operand, bool backward);
+// The value of a weight for a product with an operand, by narrowcast::dequantize, which modes and
+// traces see.
+at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, bool backward);
 
 // Whether a mode or a trace looks at operators, so that they go through the dispatcher.
 bool is_watched();

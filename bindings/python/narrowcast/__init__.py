@@ -5,6 +5,7 @@ FSDP2.
 from narrowcast import torch_version as _torch_version  # before all that needs the right one
 
 # isort: split
+from narrowcast import matmul as _matmul  # enters its handlers
 from narrowcast import operators as _operators
 from narrowcast import start as _start
 from narrowcast.conversion.convert import convert
@@ -44,4 +45,4 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _hooks, _operators, _start, _torch_version
+del load_all, _hooks, _matmul, _operators, _start, _torch_version

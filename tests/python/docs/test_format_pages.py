@@ -78,12 +78,12 @@ def gathered(f, both):
     """The usages and the payload's bytes of each pass (forward, backward), on one rank."""
     bytes = _C.Buffers.allocate(f, *pages.SHAPE, USAGES, torch.device("cpu"))
     gather = _C.WeightGather(bytes, *pages.SHAPE[:1], pages.SHAPE[0], 1, both)
-    gather.use_outbox(torch.empty(gather.outbox_bytes, dtype=torch.uint8), 0)
-    arena = torch.empty(gather.arena_bytes, dtype=torch.uint8)
-    gather.settle(gather.payloads(False), arena)
+    gather.use_send_buffer(torch.empty(gather.send_bytes, dtype=torch.uint8), 0)
+    unpacked = torch.empty(gather.unpacked_bytes, dtype=torch.uint8)
+    gather.receive_into(gather.payloads(False), unpacked)
     answers = []
     for backward in (False, True):
-        usages = gather.whole(backward).usages
+        usages = gather.gathered(backward).usages
         size = sum(payload.numel() for payload in gather.payloads(backward))
         answers.append((usages[0] if len(usages) == 1 else "both", size))
     return answers

@@ -61,7 +61,7 @@ def brought(mesh, format, kind, recompute):
     for _ in range(2):
         model(x).sum().backward()
     plan, index = store_of(model[0].weight).sender
-    return model[0].seen, plan().members[index].gather.outbox_bytes
+    return model[0].seen, plan().members[index].gather.send_bytes
 
 
 def usages_of(weight):

@@ -64,17 +64,17 @@ def gather(shards, weight, both, backward):
         _C.WeightGather(bytes_of(shard.clone()), rows, shard_rows, world, both) for shard in shards
     ]
     for sender in senders:
-        sender.use_outbox(torch.full((sender.outbox_bytes,), 0xA5, dtype=torch.uint8), 0)
+        sender.use_send_buffer(torch.full((sender.send_bytes,), 0xA5, dtype=torch.uint8), 0)
         _C.GatherGroup([sender], keeps_parts=False).pack(backward)
     sent = [sender.payloads(backward) for sender in senders]
     assert len({tuple(p.numel() for p in payloads) for payloads in sent}) == 1
-    slots = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
+    received = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
     if world == 1:
-        assert len(slots) == 1  # FSDP2 copies no other
+        assert len(received) == 1  # FSDP2 copies no other
     receiver = senders[-1]
     # Memory that FSDP2 has allocated anew.
-    arena = torch.full((receiver.arena_bytes,), 0xA5, dtype=torch.uint8)
-    receiver.settle(slots, arena)
+    unpacked = torch.full((receiver.unpacked_bytes,), 0xA5, dtype=torch.uint8)
+    receiver.receive_into(received, unpacked)
     _C.GatherGroup([receiver], keeps_parts=False).unpack(backward)
     store = GatheredStore(receiver.arrive(backward), config_of(weight), receiver)
     assert store.bytes.columns == columns

@@ -53,15 +53,15 @@ def products(a_format, b_format, columnwise, rows, summed, columns, dtype):
     kind = kind_of(a_format, b_format)
     a, a_stored = operand(rows, summed, a_format, columnwise)
     b, b_stored = operand(columns, summed, b_format, columnwise)
-    if not _C.has_unit(torch.empty(0, device="cuda").device, kind):
+    if not _C.has_tensor_cores(torch.empty(0, device="cuda").device, kind):
         pytest.skip("this GPU has no such unit")
     usage = int(columnwise)
     told = (a_stored, a_format, usage, columnwise), (b_stored, b_format, usage, columnwise)
 
     def own():
-        return torch.ops.narrowcast.scaled_product(*told[0], *told[1], None, kind, True, dtype)
+        return torch.ops.narrowcast.scaled_mm(*told[0], *told[1], None, kind, True, dtype)
 
-    left, right = _C.unit_operand(a, kind), _C.unit_operand(b, kind)
+    left, right = _C.tensor_core_operand(a, kind), _C.tensor_core_operand(b, kind)
     through = torch.float32 if kind != 1 and dtype == torch.float16 else dtype
     torchs = torch._scaled_mm(
         left.codes,
@@ -87,7 +87,7 @@ def asks_torch(call):
 def test_any_rows_are_a_units(name, rows, width):
     """Nothing of a layer is decoded, whatever the number of rows, and of widths in steps of 16."""
     forward = nc.format(name).matmul.forward
-    if not _C.has_unit(torch.empty(0, device="cuda").device, forward.number):
+    if not _C.has_tensor_cores(torch.empty(0, device="cuda").device, forward.number):
         pytest.skip("this GPU has no such unit")
     layer = scaled.layer(name, "cuda", torch.bfloat16, width, 2 * width)
     with torch.no_grad():
@@ -129,12 +129,10 @@ def test_codes_at_any_multiple_of_16():
     """Other algorithms may be asked for where memory is less aligned than torch's own."""
     (_, a_stored), (_, b_stored) = operand(64, 512, TENSOR), operand(32, 512, TENSOR)
     told = (TENSOR, 0, False), None, 1, True, torch.float32
-    expected = torch.ops.narrowcast.scaled_product(
-        a_stored, *told[0], b_stored, *told[0], *told[1:]
-    )
+    expected = torch.ops.narrowcast.scaled_mm(a_stored, *told[0], b_stored, *told[0], *told[1:])
     room = torch.empty(a_stored[0].numel() + 16, dtype=torch.uint8, device="cuda")[16:]
     moved = room.view_as(a_stored[0]).copy_(a_stored[0])
-    got = torch.ops.narrowcast.scaled_product(
+    got = torch.ops.narrowcast.scaled_mm(
         [moved, *a_stored[1:]], *told[0], b_stored, *told[0], *told[1:]
     )
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
@@ -154,7 +152,7 @@ def stored():
 a, b = stored(), stored()
 def product():
     rowwise = "fp8_e4m3", 0, False
-    return torch.ops.narrowcast.scaled_product(
+    return torch.ops.narrowcast.scaled_mm(
         a, *rowwise, b, *rowwise, None, 1, False, torch.float32)
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
@@ -180,7 +178,7 @@ def test_many_shapes():
             b_stored[1],
             *b_stored[2:],
         ]
-        got = torch.ops.narrowcast.scaled_product(
+        got = torch.ops.narrowcast.scaled_mm(
             a, TENSOR, 0, False, b_stored, TENSOR, 0, False, None, 1, False, torch.float32
         )
         if rows % 600 == 1:
@@ -189,5 +187,5 @@ def test_many_shapes():
 
 
 def value_of(bytes_operand):
-    unit = _C.unit_operand(bytes_operand, 1)
+    unit = _C.tensor_core_operand(bytes_operand, 1)
     return unit.codes.float() * unit.scales

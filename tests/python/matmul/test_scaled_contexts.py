@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 import narrowcast as nc
 from internals import kept_input_bytes
 from models import same
+from narrowcast.matmul import operators
 from narrowcast.registry import BUFFERS
-from narrowcast.tensor import compiling
 from scaled import SCALED
 
 ROWS, IN, OUT = 8, 96, 64
@@ -143,7 +143,7 @@ def test_autocast_converts_what_torchs_does(dtype, matmul, device):
 
 @pytest.mark.parametrize("name", SCALED)
 def test_selective_checkpointing_of_products(name, device):
-    kept = [torch.ops.narrowcast.scaled_by_weight.default]
+    kept = [torch.ops.narrowcast.scaled_mm.default]
     contexts = partial(create_selective_checkpoint_contexts, kept)
 
     def run(call):
@@ -238,6 +238,6 @@ def test_shapes_of_sizes_that_are_not_known(format):
     facts = nc.format(format)
     for rows, columns in [(1, 32), (36, 52), (128, 128), (300, 520), (4096, 4)]:
         for buffer in BUFFERS:
-            found = compiling.buffer_shape(facts, buffer, Size(rows), Size(columns))
+            found = operators.buffer_shape(facts, buffer, Size(rows), Size(columns))
             sizes = tuple(getattr(one, "value", one) for one in found)
             assert sizes == tuple(facts.buffer_shape(buffer, rows, columns)), (rows, columns)

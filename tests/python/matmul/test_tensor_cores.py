@@ -107,7 +107,7 @@ def test_operands(kind, name, usages, usage, over_rows, shape):
     torch.manual_seed(0)
     x = torch.randn(shape) * torch.logspace(-3, 3, shape[1])
     bytes = cast(x, name, usages)
-    operand = _C.unit_operand(_C.Operand(bytes, usage, over_rows), kind)
+    operand = _C.tensor_core_operand(_C.Operand(bytes, usage, over_rows), kind)
     kept, summed = shape[::-1] if over_rows else shape
 
     assert operand.scales.dtype == SCALES[kind]
@@ -135,7 +135,7 @@ def test_operands_of_sm_90(kind, name, usages, usage, over_rows):
     """Codes along the sum; scales float32, those of 1x128 with the groups behind one another."""
     torch.manual_seed(0)
     bytes = cast(torch.randn(512, 1024), name, usages)
-    operand = _C.unit_operand(_C.Operand(bytes, usage, over_rows), kind)
+    operand = _C.tensor_core_operand(_C.Operand(bytes, usage, over_rows), kind)
     kept, summed = (1024, 512) if over_rows else (512, 1024)
     assert operand.codes.shape == (kept, summed)
     assert operand.codes.is_contiguous()
@@ -171,7 +171,9 @@ def test_products_of_the_operands(name, rows):
         ((gradient, "rowwise", False), (weight, "columnwise", True)),
         ((gradient, "columnwise", True), (x, "columnwise", True)),
     ):
-        a, b = (values(_C.unit_operand(_C.Operand(*one), kind), kind) for one in (left, right))
+        a, b = (
+            values(_C.tensor_core_operand(_C.Operand(*one), kind), kind) for one in (left, right)
+        )
         expected = decoded(*left) @ decoded(*right).t()
         assert scaled.row_error(a @ b.t(), expected) <= 2**-20
 
@@ -181,7 +183,9 @@ def test_torch_takes_the_operands(kind):
     """torch's own check of the arguments of _scaled_mm, which needs no GPU."""
     name = next(f for k, f, _, usage, over_rows in OPERANDS if k == kind and not over_rows)
     a, b = (
-        _C.unit_operand(_C.Operand(cast(torch.randn(rows, 160), name), "rowwise", False), kind)
+        _C.tensor_core_operand(
+            _C.Operand(cast(torch.randn(rows, 160), name), "rowwise", False), kind
+        )
         for rows in (100, 48)
     )
     given = a.codes, b.codes.t(), a.scales, b.scales
@@ -197,7 +201,7 @@ def test_torch_takes_the_operands(kind):
 @pytest.mark.parametrize("kind", [MX, NVFP4])
 def test_machines(device, kind):
     on_sm_100 = device == "cuda" and torch.cuda.get_device_capability()[0] == 10
-    assert _C.has_unit(torch.empty(0, device=device).device, kind) == on_sm_100
+    assert _C.has_tensor_cores(torch.empty(0, device=device).device, kind) == on_sm_100
 
 
 def suits(kind, rows, summed, columns, over_rows=False):
@@ -212,7 +216,7 @@ def suits(kind, rows, summed, columns, over_rows=False):
         )
         for kept in (rows, columns)
     )
-    return _C.suits_unit(a, b, kind)
+    return _C.suits_tensor_cores(a, b, kind)
 
 
 @pytest.mark.parametrize("kind", [MX, NVFP4])
@@ -237,7 +241,7 @@ def test_bytes_of_another_sum(kind, name):
     for usage in BOTH:
         for over_rows in (False, True):
             operand = _C.Operand(bytes, usage, over_rows)
-            takes[usage, over_rows] = _C.suits_unit(operand, operand, kind)
+            takes[usage, over_rows] = _C.suits_tensor_cores(operand, operand, kind)
     assert takes == {
         ("rowwise", False): True,
         ("rowwise", True): nc.format(name).columnwise_derived,

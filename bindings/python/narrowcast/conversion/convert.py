@@ -12,7 +12,7 @@ from narrowcast.conversion.replaced import parameter_like
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
-from narrowcast.operators import flops
+from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers, written
 from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
@@ -96,7 +96,7 @@ def convert(
     _check_all(weights, format, partners)
     fits.foresee(weights, format, mesh)
     _convert(weights, format, options)
-    flops.register()
+    operators.register_flops()
     state_dicts.attach(model)
     _watch(model, weights, format)
     unconverted.warn_of(left)
@@ -235,7 +235,7 @@ def _empty_like(
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer goes on with it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = casting.resolved(local, name)
+    value = casting.resolved(local)
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())

@@ -12,7 +12,6 @@ from narrowcast.flat.plan import Plan
 from narrowcast.flat.shards import Shard
 from narrowcast.flat.weights import note_writes
 from narrowcast.ranks import Fact, debugging
-from narrowcast.tensor import memory
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 
@@ -154,8 +153,6 @@ def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
                 f"weight {place}: fsdp_shard_model_weights is to be a uint8 tensor of "
                 f"{end - begin} bytes, contiguous, those of elements {shard.begin} to {shard.end}"
             )
-        if problem := memory.problem_with(target):
-            raise ValueError(f"weight {place}: fsdp_shard_model_weights {problem}")
         if target.device != shard.store.bytes.device:
             raise ValueError(
                 f"weight {place} is on {shard.store.bytes.device}, and its "

@@ -138,7 +138,7 @@ def _shard(what: str, weight, master, start) -> Shard:
             f"{what}: elements {start} to {start + master.numel()} are not all among the "
             f"{elements} of a {store.describe()}"
         )
-    run = casting.resolved(master.detach(), f"{what}: its master shard").reshape(-1).contiguous()
+    run = casting.resolved(master.detach()).reshape(-1).contiguous()
     return Shard(store, start, start + master.numel(), run)
 
 

@@ -21,34 +21,104 @@ from narrowcast.tensor.unaligned import UnalignedShard
 _ALIGNMENT = 256  # of a buffer within a payload: where every dtype may begin
 
 
-class Piece(NamedTuple):
-    """The rows and columns of a rank's shard, and regions of it with where they lie in the
-    whole.
-    """
-
-    shape: tuple[int, int]
-    places: list[tuple[Region, Region]]
-
-
 class CopyGather:
-    """As _C.WeightGather, of gathers that all bring the same: one payload holds all buffers of a
-    shard, [shard_rows, columns] or less.
+    """What _C.WeightGather is, of one payload that is packed for every gather, as FSDP2's hooks
+    call it:
 
-    pieces   of each rank; together they are the whole
-    device   where that shall be
+        use_send_buffer, payloads       once: where this rank packs, what it sends
+        receive_into                    once: lays the whole weight out where payloads arrive
+        pack                            a gather begins
+        arrive, unpack                  it has ended: `gathered` is the whole weight
+
+    Where a format's backward reads another usage than its forward, each gather brings the bytes of
+    its own pass, through payloads of one size and into the same memory.
+
+    copies   what is copied: of the forward and of the backward, or of both in one
     """
 
-    present = None  # no gather differs from another
     shared_bytes = 0  # it has the one payload for itself
-    carries_alike = False  # for what is packed once for both passes: this is packed each time
+    carries_alike = False  # it is packed for each pass
 
-    def __init__(self, shard: _C.Buffers, pieces: list[Piece], device: torch.device):
-        self._shard, self._pieces, self._device, self.arena = shard, pieces, device, None
-        places = [there for piece in pieces for _, there in piece.places]
-        self._rows = max(region.row_end for region in places)
-        self._columns = max(region.column_end for region in places)
-        self._sent, self.outbox_bytes = self._layout(*pieces[0].shape)
-        self._stored, self.arena_bytes = self._layout(self._rows, self._columns)
+    def __init__(self, copies: list[Copies]):
+        self._copies = copies
+        self.send_bytes = max(one.send_bytes for one in copies)
+        self.unpacked_bytes = max(one.unpacked_bytes for one in copies)
+        self.unpacked: torch.Tensor | None = None
+        self.present: torch.Tensor | None = None
+        if len(copies) > 1:
+            with torch.inference_mode(False):  # a first gather may be there
+                self.present = torch.zeros((), dtype=torch.int64, device="cpu")
+
+    def _of(self, backward: bool) -> Copies:
+        return self._copies[-1 if backward else 0]
+
+    def use_send_buffer(self, memory: torch.Tensor, begin: int) -> None:
+        self._payload = memory.narrow(0, begin, self.send_bytes)
+
+    def payloads(self, backward: bool) -> list[torch.Tensor]:
+        return [self._payload]
+
+    def pack(self, backward: bool) -> None:
+        """A launch for each buffer; of shards that share blocks one."""
+        self._of(backward).pack(self._payload)
+
+    def receive_into(self, received: list[torch.Tensor], unpacked: torch.Tensor) -> None:
+        self.unpacked = unpacked
+        for one in self._copies:
+            one.receive_into(received[0], unpacked, self.send_bytes)
+
+    def gathered(self, backward: bool) -> _C.Buffers:
+        return self._of(backward).gathered
+
+    def arrive(self, backward: bool) -> _C.Buffers:
+        if self.present is not None:
+            # Not counted as a write: graphs that have saved it for a backward want the new value.
+            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.present):
+                self.present.fill_(1 << backward)  # a bit for each usage
+        return self.gathered(backward)
+
+    def unpack(self, backward: bool) -> None:
+        """A launch for each buffer of each rank; of shards that share blocks one."""
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.unpacked):
+            self._of(backward).unpack()
+
+
+def gather_of(store: Store, both: bool, copies_of: Callable[[_C.Buffers], Copies]) -> CopyGather:
+    """The gather of a shard. `both`: every gather shall serve both passes."""
+    bytes = store.bytes
+    if both or store.format.gather != "by pass" or len(bytes.usages) < len(USAGES):
+        return CopyGather([copies_of(bytes)])
+    return CopyGather([copies_of(buffers.only(bytes, usage)) for usage in USAGES])
+
+
+class Copies:
+    """The bytes of a shard that a gather brings, and the whole matrix in the memory that they are
+    unpacked into.
+
+    shard          those bytes
+    rows, columns  of the whole
+    """
+
+    send_bytes: int
+    gathered: _C.Buffers | None = None
+
+    def __init__(self, shard: _C.Buffers, rows: int, columns: int):
+        self._shard, self._rows, self._columns = shard, rows, columns
+        self._begins, self.unpacked_bytes = self._layout(rows, columns)
+
+    def pack(self, payload: torch.Tensor) -> None:
+        """A whole weight that is there gets what spans the tensor, too: all ranks have the same."""
+        if self.gathered is not None:
+            copied = tuple(one for one in buffers.spanning_of(self.gathered) if one is not None)
+            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(copied):
+                buffers.copy_spanning(self.gathered, self._shard)
+
+    def receive_into(self, received: torch.Tensor, unpacked: torch.Tensor, size: int) -> None:
+        """Lays the whole out in `unpacked`. Payloads of `size` bytes arrive in `received`."""
+        self.gathered = self._over(unpacked, self._begins, self._rows, self._columns, owns=True)
+
+    def unpack(self) -> None:
+        raise NotImplementedError
 
     def _layout(self, rows: int, columns: int) -> tuple[dict[int, int], int]:
         """Where each buffer of a matrix begins that is gathered, and where all of them end."""
@@ -81,146 +151,57 @@ class CopyGather:
         spanning = (_moved(one, memory.device, owns) for one in (shard.amax, shard.history))
         return _C.Buffers(shard.format, rows, columns, every, *spanning)
 
-    def use_outbox(self, outbox: torch.Tensor, begin: int) -> None:
-        self._payload = outbox.narrow(0, begin, self.outbox_bytes)
-
-    def payloads(self, backward: bool) -> list[torch.Tensor]:
-        return [self._payload]
-
-    def sent(self, payloads: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The payloads where the gather runs."""
-        return [payload.to(self._device, non_blocking=True) for payload in payloads]
-
-    def pack(self, backward: bool) -> None:
-        shard = self._shard
-        if shard.rows == 0:
-            return
-        packed = self._over(self._payload, self._sent, shard.rows, shard.columns)
-        whole = buffers.full_region(shard)
-        buffers.copy_region(packed, whole, shard, whole)
-
-    def settle(self, slots, arena: torch.Tensor) -> None:
-        """Makes room for the whole in the arena, over the slot that the payloads arrive in."""
-        (slot,), size = slots, self.outbox_bytes
-        self.arena = arena
-        self._whole = self._over(arena, self._stored, self._rows, self._columns, owns=True)
-        self._arriving = [
-            (self._over(slot.narrow(0, rank * size, size), self._sent, *piece.shape), piece.places)
-            for rank, piece in enumerate(self._pieces)
-            if 0 not in piece.shape
-        ]
-
-    def whole(self, backward: bool) -> _C.Buffers:
-        return self._whole
-
-    arrive = whole
-
-    def unpack(self, backward: bool) -> None:
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
-            self.arena.zero_()  # the padding
-            for piece, places in self._arriving:
-                for here, there in places:
-                    buffers.copy_region(self._whole, there, piece, here)
-
-    def copy_scales(self, backward: bool) -> None:
-        """Copies what spans the tensor from the shard, where it is equal on all ranks."""
-        copied = tuple(one for one in buffers.spanning_of(self._whole) if one is not None)
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(copied):
-            buffers.copy_spanning(self._whole, self._shard)
-
-
-class UnalignedGather(CopyGather):
-    """Of a shard that shares blocks: each rank sends the bytes of its own elements, as flat shards
-    do. One launch packs and one unpacks it.
-    """
-
-    def __init__(self, shard: _C.Buffers, unaligned: UnalignedShard, device: torch.device):
-        self._shard, self._device, self.arena = shard, device, None
-        self._rows, self._columns = unaligned.rows, shard.columns
-        self._ranges = [[own] for own in unaligned.ranges(shard.columns)]
-        of_whole = [(unaligned.stored_begin, unaligned.rows)]
-        self._packing = _C.FlatPacking([shard], of_whole, self._ranges, unaligned.rank)
-        self.outbox_bytes = self._packing.payload_bytes
-        self._stored, self.arena_bytes = self._layout(self._rows, self._columns)
-
-    def pack(self, backward: bool) -> None:
-        self._packing.pack(self._payload.narrow(0, 0, self._packing.payload_bytes))
-
-    def settle(self, slots, arena: torch.Tensor) -> None:
-        (self._slot,) = slots
-        self.arena = arena
-        self._whole = self._over(arena, self._stored, self._rows, self._columns, owns=True)
-        self._padded = [
-            self._whole.buffer(number)
-            for number in self._stored
-            if self._whole.buffer(number).shape
-            != self._shard.format.used_shape(number, self._rows, self._columns)
-        ]
-        self._flat = _C.FlatGather([self._whole], self._ranges, None, self.outbox_bytes)
-
-    def unpack(self, backward: bool) -> None:
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.arena):
-            for buffer in self._padded:
-                buffer.zero_()
-            self._flat.unpack(self._slot)
-
-
-class PerPassGather(CopyGather):
-    """Of a format whose backward reads another usage than its forward: each gather brings the bytes
-    of its own pass, through payloads of one size and into the same memory.
-    """
-
-    def __init__(self, forward: CopyGather, backward: CopyGather):
-        self._passes = forward, backward
-        self._device, self.arena = forward._device, None
-        self.outbox_bytes = max(one.outbox_bytes for one in self._passes)
-        self.arena_bytes = max(one.arena_bytes for one in self._passes)
-        for one in self._passes:
-            one.outbox_bytes = self.outbox_bytes
-        with torch.inference_mode(False):  # a first gather may be there
-            self.present = torch.zeros((), dtype=torch.int64, device="cpu")
-
-    def use_outbox(self, outbox: torch.Tensor, begin: int) -> None:
-        super().use_outbox(outbox, begin)
-        for one in self._passes:
-            one.use_outbox(outbox, begin)
-
-    def pack(self, backward: bool) -> None:
-        self._passes[backward].pack(backward)
-
-    def settle(self, slots, arena: torch.Tensor) -> None:
-        self.arena = arena
-        for one in self._passes:
-            one.settle(slots, arena)
-
-    def whole(self, backward: bool) -> _C.Buffers:
-        return self._passes[backward].whole(backward)
-
-    def arrive(self, backward: bool) -> _C.Buffers:
-        """As _C.WeightGather.arrive: graphs that have saved `present` want its new value."""
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.present):
-            self.present.fill_(1 << backward)  # a bit for each usage
-        return self.whole(backward)
-
-    def unpack(self, backward: bool) -> None:
-        self._passes[backward].unpack(backward)
-
-    def copy_scales(self, backward: bool) -> None:
-        self._passes[backward].copy_scales(backward)
-
-
-def gather_of(store: Store, both: bool, make: Callable[[_C.Buffers], CopyGather]) -> CopyGather:
-    """The gather of a shard. `make`: one that brings all buffers of some bytes; `both`: every
-    gather shall serve both passes.
-    """
-    bytes = store.bytes
-    if both or store.format.gather != "by pass" or len(bytes.usages) < len(USAGES):
-        return make(bytes)
-    return PerPassGather(*(make(buffers.only(bytes, usage)) for usage in USAGES))
-
 
 def _moved(tensor: torch.Tensor | None, device: torch.device, copy: bool) -> torch.Tensor | None:
     return None if tensor is None else tensor.to(device, copy=copy)
+
+
+class Piece(NamedTuple):
+    """The rows and columns of a rank's shard, and regions of it with where they lie in the
+    whole.
+    """
+
+    shape: tuple[int, int]
+    places: list[tuple[Region, Region]]
+
+
+class PieceCopies(Copies):
+    """Of regions of the whole: a payload holds the buffers of a shard, one after the other.
+
+    pieces   of each rank; together they are the whole
+    """
+
+    def __init__(self, shard: _C.Buffers, pieces: list[Piece]):
+        places = [there for piece in pieces for _, there in piece.places]
+        rows = max(region.row_end for region in places)
+        super().__init__(shard, rows, max(region.column_end for region in places))
+        self._pieces = pieces
+        self._sent, self.send_bytes = self._layout(*pieces[0].shape)
+
+    def pack(self, payload: torch.Tensor) -> None:
+        super().pack(payload)
+        shard = self._shard
+        if shard.rows == 0:
+            return
+        packed = self._over(payload, self._sent, shard.rows, shard.columns)
+        every = buffers.full_region(shard)
+        buffers.copy_region(packed, every, shard, every)
+
+    def receive_into(self, received: torch.Tensor, unpacked: torch.Tensor, size: int) -> None:
+        super().receive_into(received, unpacked, size)
+        self._unpacked = unpacked
+        payloads = received.split(size)
+        self._arriving = [
+            (self._over(payload, self._sent, *piece.shape), piece.places)
+            for payload, piece in zip(payloads, self._pieces, strict=True)
+            if 0 not in piece.shape
+        ]
+
+    def unpack(self) -> None:
+        self._unpacked.zero_()  # the padding
+        for piece, places in self._arriving:
+            for here, there in places:
+                buffers.copy_region(self.gathered, there, piece, here)
 
 
 def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[Piece]:
@@ -230,10 +211,10 @@ def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[
     rows, columns = shape[:-1].numel(), shape[-1]
     if dim == 0:
         begins = [min(rank * shard_rows, rows) for rank in range(world)]
-        return [_whole(Region(one, min(shard_rows, rows - one), 0, columns)) for one in begins]
+        return [_one(Region(begin, min(shard_rows, rows - begin), 0, columns)) for begin in begins]
     if dim == len(shape) - 1:
         part = columns // world
-        return [_whole(Region(0, rows, rank * part, part)) for rank in range(world)]
+        return [_one(Region(0, rows, rank * part, part)) for rank in range(world)]
     experts, each = shape[0], shape[1]
     part = each // world
     return [
@@ -251,6 +232,40 @@ def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[
     ]
 
 
-def _whole(region: Region) -> Piece:
-    """A shard that lies together."""
+def _one(region: Region) -> Piece:
+    """A shard that is one region."""
     return Piece(region.shape, [(Region(0, region.rows, 0, region.columns), region)])
+
+
+class UnalignedCopies(Copies):
+    """Of shards that share blocks: each rank sends the bytes of its own elements, as flat shards
+    do. One launch packs and one unpacks them.
+    """
+
+    def __init__(self, shard: _C.Buffers, unaligned: UnalignedShard):
+        super().__init__(shard, unaligned.rows, shard.columns)
+        self._ranges = [[own] for own in unaligned.ranges(shard.columns)]
+        place = unaligned.stored_begin, unaligned.rows
+        self._packing = _C.FlatPacking([shard], [place], self._ranges, unaligned.rank)
+        self.send_bytes = self._packing.payload_bytes
+
+    def pack(self, payload: torch.Tensor) -> None:
+        super().pack(payload)
+        self._packing.pack(payload.narrow(0, 0, self._packing.payload_bytes))
+
+    def receive_into(self, received: torch.Tensor, unpacked: torch.Tensor, size: int) -> None:
+        super().receive_into(received, unpacked, size)
+        used_shape = self._shard.format.used_shape
+        stored = {number: self.gathered.buffer(number) for number in self._begins}
+        self._padded = [
+            buffer
+            for number, buffer in stored.items()
+            if buffer.shape != used_shape(number, self._rows, self._columns)
+        ]
+        self._received = received
+        self._flat = _C.FlatGather([self.gathered], self._ranges, None, size)
+
+    def unpack(self) -> None:
+        for buffer in self._padded:
+            buffer.zero_()
+        self._flat.unpack(self._received)

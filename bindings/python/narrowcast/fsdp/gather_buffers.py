@@ -45,17 +45,20 @@ class Member:
 
     def unpacked(self, received: list[torch.Tensor]) -> torch.Tensor | None:
         """uint8: the memory that receive buffers are unpacked into; None if they are the whole."""
-        if self.gather.arena_bytes == 0:
+        if self.gather.unpacked_bytes == 0:
             return None
         if self.receive is None:
             with torch.inference_mode(False):
-                return received[0].new_empty(self.gather.arena_bytes)
+                return received[0].new_empty(self.gather.unpacked_bytes)
         buffers, number = self.receive
         return buffers.unpacked(number)
 
     def receive_sizes(self, world: int) -> list[int]:
         """Bytes of what FSDP2 fills with the payloads of all ranks, and of unpacked()."""
-        return [*(payload.nbytes * world for payload in self.payloads[0]), self.gather.arena_bytes]
+        return [
+            *(payload.nbytes * world for payload in self.payloads[0]),
+            self.gather.unpacked_bytes,
+        ]
 
 
 def member_of(group, parameter, store: Store) -> Member:
@@ -63,17 +66,15 @@ def member_of(group, parameter, store: Store) -> Member:
     torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
     shape, world = torch_names.full_shape(parameter), torch_names.world(parameter)
     both = rank_consistency.serves_both(group, store)
-    device = torch_names.offloading_device(parameter)
-    there = device or store.bytes.device
     # Estimates (on meta) take rows, of the same size.
     if isinstance(store, UnalignedStore) and store.bytes.is_plain:
-        make = partial(copy_gather.UnalignedGather, unaligned=store.shard, device=there)
-        return Member(store, shape, copy_gather.gather_of(store, both, make))
+        copies_of = partial(copy_gather.UnalignedCopies, unaligned=store.shard)
+        return Member(store, shape, copy_gather.gather_of(store, both, copies_of))
     dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
-    if dim != 0 or device is not None:
+    if dim != 0 or torch_names.offloading_device(parameter) is not None:
         pieces = copy_gather.pieces_of(shape, dim, world, shard_rows)
-        make = partial(copy_gather.CopyGather, pieces=pieces, device=there)
-        return Member(store, shape, copy_gather.gather_of(store, both, make))
+        copies_of = partial(copy_gather.PieceCopies, pieces=pieces)
+        return Member(store, shape, copy_gather.gather_of(store, both, copies_of))
     gather = _C.WeightGather(
         shard=store.bytes,
         rows=shape[:-1].numel(),
@@ -96,12 +97,12 @@ class SendBuffer:
             member.gather.share(begin, shared)
             begin += member.gather.shared_bytes
         begin = -(-shared // _SEND_ALIGNMENT) * _SEND_ALIGNMENT
-        self._bytes = begin + sum(member.gather.outbox_bytes for member in members)
+        self._bytes = begin + sum(member.gather.send_bytes for member in members)
         device = members[0].store.bytes.device
         memory = torch.empty(self._bytes, dtype=torch.uint8, device=device)
         for member in members:
-            member.gather.use_outbox(memory, begin)
-            begin += member.gather.outbox_bytes
+            member.gather.use_send_buffer(memory, begin)
+            begin += member.gather.send_bytes
             carried = [memory[:shared]] if member in sharing[:1] else []
             member.payloads = tuple(
                 [*member.gather.payloads(backward), *carried] for backward in (False, True)
@@ -195,7 +196,7 @@ class UnshardedWeights:
         store = dtensors.local_of(weight)._view.store
         self._known[number] = weakref.ref(weight)
         for backward, known in enumerate(self._by_pass):
-            known[number] = store, gather.whole(bool(backward))
+            known[number] = store, gather.gathered(bool(backward))
 
     def has(self, number: int, weight: torch.Tensor) -> bool:
         return self._known[number]() is weight

@@ -1,5 +1,6 @@
-"""The gathers of the weights that FSDP2 gathers together: made at the first one and never changed,
-because FSDP2 fixes payloads then. One launch packs them all, and one unpacks them all.
+"""The gathers of a group: of the weights that FSDP2 gathers together. The plan of a group is made
+at its first gather and never changed, because FSDP2 fixes payloads then. One launch packs all
+weights of a format, and one unpacks them.
 """
 
 from __future__ import annotations
@@ -29,18 +30,20 @@ from narrowcast.ranks import debugging
 from narrowcast.tensor import buffers, dtensors
 from narrowcast.tensor.store import Store
 
-# Plans die with their groups. A shard knows its plan, and a plan torch's objects, weakly: the
-# collector cannot see a circle that runs through a tensor.
+# Plans are freed with their groups. Shards refer to their plan weakly, and so does the plan to
+# torch's objects: the garbage collector cannot free a cycle that runs through a tensor.
 _plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-# What goes from a pre-hook to the post-hook on this rank: the plan, the member's place in it, and
-# whether the gather is the backward's.
+# What the pre-hook hands to the post-hook on this rank: the plan, the number of the weight there,
+# and whether the gather is the backward's.
 Sent = tuple["GroupPlan", int, bool]
 
 
 class GroupPlan:
-    """The members of a group, in FSDP2's order."""
+    """The quantized weights of a group, in FSDP2's order, with their gathers and memory. FSDP2
+    calls hooks for each weight; the first send() and the last receive() do the work for all.
+    """
 
     def __init__(self, group):
         self._group = weakref.ref(group)
@@ -66,21 +69,23 @@ class GroupPlan:
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_received: torch.Tensor | None = None
         self._send_buffer = SendBuffer(self.members, self._sharing)
+        # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
+        self._moves_to = torch_names.offloading_device(parameters[0])
         self._payloads = [
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
         self._make_receive_buffers(parameters)
         self.unsharded = UnshardedWeights(len(self.members))
         self._all_alike = all(gather.carries_alike for gather in gathers)
-        self._unpacks = any(gather.arena_bytes for gather in gathers)
+        self._unpacks = any(gather.unpacked_bytes for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
-        self._backward = self._again = False
+        self._backward = False
         if self._send_buffer.is_kept:
             self._gathers.keep_packed()
 
     def _make_receive_buffers(self, parameters: list) -> None:
-        """In the place of those of an older plan."""
+        """Replaces those of an older plan."""
         world = torch_names.world(parameters[0])
         if world == 1:
             return  # FSDP2 allocates the only buffer of each itself
@@ -98,50 +103,53 @@ class GroupPlan:
             *received, self._shared_received = received
         shared = [self._shared_received] if member in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
-            member.gather.settle(received, unpacked, *shared)
+            member.gather.receive_into(received, unpacked, *shared)
         self._gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
-        """The payloads of a member. The first one asked for begins a gather, and packs all. If a
-        shard has been replaced since, a plan made anew does.
+        """The payloads of a weight. The first call of a gather packs those of all weights: one
+        launch a format, or none if what was packed is still there; before a forward it also casts
+        stale weights. If a shard has been replaced since the last gather, a new plan does this.
         """
         if self._sent >> index & 1:
-            # One call, for each costs a microsecond of memory that nobody has looked at for long.
+            # One call of C++: each touches memory that is in no cache, which costs a microsecond.
             is_quick = self._send_buffer.is_kept and not debugging.is_on
             backward = self.start.begin() if is_quick else None
             if backward is None:
                 group = self._group()
                 if not self.start.are_quiet and not self._has_shards_of(group):
-                    asking = self._stores[index]
-                    return make_plan(group).send(asking.sender[1])
+                    store = self._stores[index]
+                    return make_plan(group).send(store.sender[1])
                 backward = torch_names.is_backward(group)
                 self._prepare(group, backward)
                 self._pack(backward)
-            self._backward, self._sent, self._arrived, self._again = backward, 0, 0, False
+            self._backward, self._sent, self._arrived = backward, 0, 0
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
-        if self._copying and self.members[index].gather in self._copying:
-            payloads = self.members[index].gather.sent(payloads)
+        if self._moves_to is not None:
+            payloads = [one.to(self._moves_to, non_blocking=True) for one in payloads]
         return payloads, (self, index, self._backward)
 
     @property
     def is_sending(self) -> bool:
-        """Whether a gather has begun, and not all members have been asked for."""
+        """Whether a gather has begun, and send() was not yet called for all weights."""
         return self._sent != self._all
 
     def send_again(self, index: int) -> Sent:
-        """What goes to the post-hook where a gather brings parts of what the last one brought."""
+        """For the post-hook, where a gather over a smaller mesh brings again what the last gather
+        brought: nothing is packed.
+        """
         if self._sent >> index & 1:
             if torch_names.is_backward(self._group()):
                 recomputation.check_backward(self._stores[index])
-            self._sent, self._arrived, self._again = 0, 0, True
+            self._sent, self._arrived = 0, 0
         self._sent |= 1 << index
         return self, index, self._backward
 
     def _prepare(self, group, backward: bool) -> None:
-        """Before a gather packs. Of a forward: makes stale bytes, with what other ranks have of
-        them; if they need any, those of all shards of the module tree together. Of a backward:
-        nothing, for it has the weights of its forward.
+        """Before a gather packs. Before a forward's: casts stale weights, and if a cast needs other
+        ranks, those of the whole module tree together, with one reduction. Before a backward's:
+        nothing, for it reads the weights of its forward.
         """
         if backward:
             recomputation.check_backward(self._stores[0])
@@ -179,30 +187,25 @@ class GroupPlan:
             one.pack(backward)
 
     def receive(self, index: int, backward: bool) -> None:
-        """A member's payloads have arrived. With the last one, for nothing reads them before, all
-        are unpacked, and weights look at the bytes of their pass.
+        """The payloads of a weight have arrived. The last call of a gather selects the bytes of its
+        pass and unpacks all weights, in one launch a format: nothing reads them before.
         """
         self._arrived |= 1 << index
         if self._arrived != self._all:
             return
         self.unsharded.select_pass(backward)
         if not self._all_alike:
-            self._gathers.arrive(backward)
-            for one in self._copying:
+            for one in (self._gathers, *self._copying):
                 one.arrive(backward)
         if self._unpacks:
-            self._gathers.unpack(backward)
-            for one in self._copying:
+            for one in (self._gathers, *self._copying):
                 one.unpack(backward)
-        if not self._again:
-            for one in self._copying:
-                one.copy_scales(backward)
         self._send_buffer.free()
 
 
 def _come_after_writes(store: Store) -> None:
-    """FSDP2 gathers on a stream of its own, which waits for the default one when a forward of the
-    tree begins, but not for what is written within the forward.
+    """Has the current stream wait for the default one. FSDP2 gathers on a stream of its own, which
+    waits for the default one when a forward of the tree begins, but not for writes within it.
     """
     device = store.bytes.device
     if store.bytes.is_plain and device.type == "cuda":
@@ -210,17 +213,16 @@ def _come_after_writes(store: Store) -> None:
 
 
 def _shards(group) -> list[tuple]:
-    """What this rank knows by itself of: the stores of a group's shards, each with the process
-    group of those of all ranks.
+    """The stores of a group's shards, each with the process group of the ranks that have the other
+    shards; without weights that leave a rank without rows, which empty_shards sees to.
     """
     every = torch_names.quantized(group)
     return empty_shards.others((torch_names.sharded(one), store) for one, store in every)
 
 
 def _facts(group) -> list:
-    """What the debug mode compares before a forward's gather: of the weights that it brings how
-    they are gathered, and their tensor-wide scales; of those that are cast with them whether they
-    were written to.
+    """What the debug mode compares before a forward's gather: how its weights are gathered, and
+    their tensor-wide scales; and which weights of the module tree were written to.
     """
     return [
         dtensors.fact(torch_names.sharded(parameter), _line(one, store, one is group))
@@ -242,7 +244,9 @@ def _line(group, store: Store, is_gathered: bool) -> str:
 
 
 def make_plan(group) -> GroupPlan:
-    """The plan of a group, in the place of an older one."""
+    """A new plan of a group, which replaces an older one. The first of a module tree is collective:
+    ranks compare facts, and the host waits.
+    """
     rank_consistency.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
@@ -251,8 +255,8 @@ def make_plan(group) -> GroupPlan:
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Puts another local tensor in the place of a shard, of which nothing is kept but the gradient,
-    if the parameter still requires one.
+    """Replaces the local tensor of a shard. Its gradient is kept if the parameter still requires
+    one.
     """
     sharded = torch_names.sharded(parameter)
     if not sharded.requires_grad:
@@ -262,13 +266,16 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
 
 
 def _forget(group) -> None:
-    """The next gather of a group is laid out anew."""
+    """Drops the plan of a group: its next gather makes a new one."""
     _plans.pop(group, None)
     _C.note_change()
 
 
 def plan_for(tensor) -> tuple[GroupPlan, int]:
-    """The plan of the group that a shard belongs to, and its place there."""
+    """A new plan of the group that a shard belongs to, and the shard's number there.
+    NotImplementedError if no group has it; RuntimeError if it took another's place in a gather that
+    has begun.
+    """
     group, parameter = torch_names.gathered_now(tensor)
     if group is None:
         raise NotImplementedError(

@@ -10,8 +10,8 @@ from narrowcast.tensor.gathered import GatheredStore
 
 
 def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
-    """The payloads of a shard, and what goes from here to the post-hook. It may run without that.
-    FSDP2 counts the parameters of this function.
+    """The payloads of a shard, and what the post-hook needs, if it is called. FSDP2 counts the
+    parameters of this function.
     """
     sender = self._view.store.sender
     plan = None if sender is None else sender[0]()
@@ -38,7 +38,7 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     gather, unpacked = member.gather, member.unpacked(all_gather_outputs)
     plan.lay_out(index, all_gather_outputs, unpacked)
     config = member.store.config
-    store = GatheredStore(gather.whole(backward), config, gather, gather.present)
+    store = GatheredStore(gather.gathered(backward), config, gather, gather.present)
     _receive(store, all_gather_outputs, metadata)
     whole = QuantizedTensor(store, member.shape, param_dtype)
     return whole, [] if unpacked is None or member.receive is not None else [unpacked]
@@ -51,7 +51,7 @@ def _receive(store: GatheredStore, received, sent: Sent) -> None:
     gather = member.gather
     if store.gather is not gather:  # the shard is another one than at the last gather
         is_allocated_here = member.receive is not None
-        unpacked = member.unpacked(received) if is_allocated_here else store.gather.arena
+        unpacked = member.unpacked(received) if is_allocated_here else store.gather.unpacked
         plan.lay_out(index, received, unpacked)
         store.gather, store.present, store.traced = gather, gather.present, None
         store.format, store.config = member.store.format, member.store.config

@@ -1,5 +1,5 @@
-"""What a group's gathers rest on: ranks compare it at the first gather of a module tree, and later
-gathers go on with what was compared.
+"""The facts that all ranks must have alike for their gathers to fit. Ranks compare them once, at
+the first gather of a module tree.
 """
 
 from __future__ import annotations

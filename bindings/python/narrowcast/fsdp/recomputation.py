@@ -1,7 +1,7 @@
-"""What has one gather of FSDP2 serve forwards and backwards, as far as it can be seen. Activation
-checkpointing: a module under it is computed again in the backward. Pipelines: their schedules keep
-what a backward has gathered, and the next forward reads it. Zero-bubble pipelines take a backward
-apart, which FSDP2's gathers do not allow.
+"""Why one gather of FSDP2 may have to serve a forward and a backward, as far as it can be seen.
+Activation checkpointing: a module under it is computed again in the backward. Pipelines: their
+schedules keep what a backward has gathered, and the next forward reads it. Zero-bubble pipelines
+take a backward apart, which FSDP2's gathers do not allow.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def divides(format: Format, rows: int, shape, shards: int) -> bool:
 
 
 def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) -> str | None:
-    """The reason, with what would do."""
+    """Why check_shards() does not let it pass, with what would; None if it does."""
     if can_cut(format, rows, shape, shards, alone):
         return None
     if len(shape) < 2:
@@ -212,8 +212,8 @@ def own_store(parameter) -> Store:
 
 
 def keep_in_place(parameter: torch.Tensor) -> None:
-    """Has FSDP2 copy the shard of a quantized parameter no more, as it does with those of short
-    ranks: somebody holds the memory of the master.
+    """Keeps FSDP2 from copying the shard of a quantized parameter, as it does with those of short
+    ranks: the memory of the master was handed out.
     """
     if not dtensors.is_cut(parameter):
         return

@@ -1,4 +1,4 @@
-"""Every private name of FSDP2 that narrowcast asks, each for a question that nothing public
+"""Every private name of FSDP2 that narrowcast reads, each for a question that nothing public
 answers; those that it overrides are in torch_parameters. A `parameter` is an FSDPParam; a `group`
 an FSDPParamGroup, what is gathered together.
 
@@ -44,8 +44,8 @@ def _state(group):
 
 
 def state_of_group(group, schedules: str) -> _C.Fsdp2Group:
-    """What C++ asks of a group whenever a gather begins: as is_backward. The name of a module:
-    recomputation.ZERO_BUBBLE_MODULE.
+    """What C++ reads of a group whenever a gather begins, as is_backward() does. `schedules`: the
+    name of a module, recomputation.ZERO_BUBBLE_MODULE.
     """
     return _C.Fsdp2Group(
         weakref.ref(group),
@@ -56,7 +56,7 @@ def state_of_group(group, schedules: str) -> _C.Fsdp2Group:
 
 
 def _parameters() -> Iterator[tuple]:
-    """Every FSDPParam, with the group that has it: a shard does not know whose it is."""
+    """Every FSDPParam of the process, each with its group: a shard has no reference to either."""
     for reference in list(_module_state_mapping.values()):
         state = reference()
         for group in _groups(state) if isinstance(state, FSDPState) else ():
@@ -70,8 +70,8 @@ def tree_of(group):
 
 
 def states_of(tree, group) -> list:
-    """Those of the module tree of a group, in one order on all ranks; before the first forward,
-    which finds the tree, that of the same module.
+    """The states of a group's module tree, in one order on all ranks; before the first forward,
+    which finds the tree, the state of the group's own module.
     """
     return [*tree.all_states] or [_state(group)]
 
@@ -91,8 +91,8 @@ def quantized(group) -> list[tuple]:
 
 
 def views(group) -> list:
-    """What each parameter of a group looks at, None if it is plain: others once a shard has been
-    replaced. Asked before every gather, so no code of Python's runs for each parameter.
+    """The View of each parameter of a group, None if it is plain: others once a shard has been
+    replaced. Called before gathers, so it runs no Python code for each parameter.
     """
     return [*map(getattr, map(local_tensor, group.fsdp_params), repeat("_view"), repeat(None))]
 
@@ -109,8 +109,9 @@ def store_of(parameter):
 
 
 def gathered_now(tensor: torch.Tensor) -> tuple:
-    """The group and the FSDPParam whose shard FSDP2 asks for its payloads; (None, None) if nobody
-    does. With CPUOffloadPolicy it asks a copy of the shard, and that once: see torch_parameters.
+    """The group and the FSDPParam of a shard whose payloads FSDP2 asks for; (None, None) if it
+    belongs to none. With CPUOffloadPolicy FSDP2 asks a copy of the shard the first time: see
+    torch_parameters.
     """
     found = (one for one in _parameters() if local_tensor(one[1]) is tensor)
     asking = stack_frames.argument_of("all_gather_inputs")
@@ -162,7 +163,7 @@ def all_managed() -> dict:
 
 
 def gathered_dtype(parameter) -> torch.dtype:
-    """That in which a plain parameter is gathered, which FSDP2 notes at the first gather."""
+    """The dtype in which a plain parameter is gathered, which FSDP2 fixes at the first gather."""
     policy = parameter.mp_policy.param_dtype
     return getattr(parameter, "param_dtype", policy) or sharded(parameter).dtype
 
@@ -172,7 +173,9 @@ def full_shape(parameter) -> torch.Size:
 
 
 def placement(parameter):
-    """How it is cut, whatever torch_parameters has it taken for while it is gathered."""
+    """How a parameter is cut. While it is gathered, torch_parameters may have set another
+    placement in FSDP2's place for it.
+    """
     return getattr(parameter, "own_placement", parameter.fsdp_placement)
 
 
@@ -182,12 +185,12 @@ def cut_dimension(parameter) -> int:
 
 
 def offloading_device(parameter) -> torch.device | None:
-    """That of gathers, where shards stay on the CPU (CPUOffloadPolicy); else None."""
+    """The device of gathers, where shards stay on the CPU (CPUOffloadPolicy); else None."""
     return parameter.device if parameter.offload_to_cpu else None
 
 
 def shard_rows(parameter) -> int:
-    """Of the first rank's shard, as a matrix."""
+    """The rows of the first rank's shard, as a matrix."""
     return parameter.padded_sharded_param_size[:-1].numel()
 
 
@@ -202,8 +205,8 @@ def world(parameter) -> int:
 
 
 def is_kept(group) -> bool:
-    """Whether the forward's gather may serve the backward too. Before the first forward nobody
-    knows the root, which by default is kept.
+    """Whether the forward's gather may serve the backward too. The root module's is kept by
+    default, and before the first forward any may be the root.
     """
     state = _state(group)
     undecided = state._is_root is None and state._auto_reshard_after_forward
@@ -239,7 +242,7 @@ def reshard_all(modules) -> None:
 
 
 def is_sharding() -> bool:
-    """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and says to nobody
+    """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and nothing says
     along which dimension.
     """
     names = map(stack_frames.module_of, stack_frames.frames())

@@ -1,6 +1,6 @@
-"""FSDP2's own parameters where it does what suits plain ones alone: subclasses of its FSDPParam,
-which an FSDPParam that has a quantized weight becomes.
-Private names of FSDP2 stand here and in torch_names alone.
+"""Subclasses of FSDP2's FSDPParam, for what FSDP2 does in a way that suits plain parameters alone.
+An FSDPParam that has a quantized weight gets such a class at its first gather. Private names of
+FSDP2 are here and in torch_names alone.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from narrowcast.fsdp import torch_names
 
 
 class Watched(FSDPParam):
-    """FSDP2 may find another shard in the place of this one, plain or quantized."""
+    """Notes a change when FSDP2 finds another shard in the place of this one."""
 
     def reset_sharded_param(self) -> None:
         _C.note_change()
@@ -84,7 +84,7 @@ class OverSmallerMesh(FSDPParam):
         parts = (one.chunk(mesh.shard_mesh_size) for one in self.all_gather_outputs)
         # FSDP2 lets go of it with the next gather.
         self._sharded_post_forward_param_data = [p[mesh.shard_mesh_rank].clone() for p in parts]
-        self._setattr_on_modules(self.sharded_param)  # as with True: nobody computes with parts
+        self._setattr_on_modules(self.sharded_param)  # as with True: no product reads parts
         self.free_unsharded_param()
         self.sharded_state = ShardedState.SHARDED_POST_FORWARD
 
@@ -114,12 +114,12 @@ class CutOtherwise(FSDPParam):
 
 
 def _set_class(parameter: FSDPParam, kind: type) -> None:
-    """FSDP2 makes its parameters, and asks for no class."""
+    """FSDP2 makes its parameters itself, and takes no class for them."""
     parameter.__class__ = kind
 
 
 def watch(parameters: Iterable[FSDPParam]) -> None:
-    """Has those say so that find another shard."""
+    """Has plain parameters of a group note a change when they find another shard."""
     for parameter in parameters:
         if type(parameter) is FSDPParam:
             _set_class(parameter, Watched)
@@ -129,7 +129,7 @@ _made: dict[tuple, type] = {}  # by kinds
 
 
 def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
-    """At the first gather: has FSDP2 treat a parameter as a quantized weight wants it."""
+    """At the first gather: gives a parameter the class that its quantized weight needs."""
     wanted = {
         CutOtherwise: torch_names.cut_dimension(parameter) != 0,
         OverSmallerMesh: over_smaller_mesh,
@@ -145,9 +145,7 @@ def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Puts another local tensor in the place of a shard, and has FSDP2 look at it as if for the
-    first time.
-    """
+    """Replaces the local tensor of a shard. FSDP2 then treats it as at its first gather."""
     group._to_sharded()
     if hasattr(parameter, "own_placement"):  # adapt() has been here
         _set_class(parameter, FSDPParam)
@@ -155,7 +153,7 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
     parameter._init_extensions()
-    if hasattr(parameter, "_extensions_data"):  # what a gather that nobody awaited has left
+    if hasattr(parameter, "_extensions_data"):  # left by a gather that was not awaited
         parameter._extensions_data.clear()
     parameter.all_gather_outputs = []
     if hasattr(parameter, "_unsharded_param"):
@@ -163,7 +161,7 @@ def replace_shard(group, parameter, local: torch.Tensor) -> None:
 
 
 def drop_padding(parameter) -> None:
-    """Lets go of the padded copy of a short shard, which only gathers without hooks read. FSDP2
-    copies a shard no more whose memory a plain tensor here has.
+    """Drops the padded copy of a short shard, which only gathers without hooks read. FSDP2 then
+    takes the shard for one that needs no copy.
     """
     parameter._sharded_param_data = torch_names.store_of(parameter).tensors[0].view(-1)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from narrowcast.megatron import products
+from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -36,19 +36,20 @@ def linear(
 
 
 class _Linear(torch.autograd.Function):
-    """In the order of Megatron's own: of the backward's two products that of the input comes first,
-    and its reduction runs beside the other one.
+    """The three products of F.linear (bindings/matmul/layer.hpp), in the order of Megatron's own:
+    of the backward's two that of the input comes first, and its reduction runs beside the other.
     """
 
     @staticmethod
     def forward(ctx, input, weight, sequence_parallel, group):
-        made = products.of(weight)
         ctx.sequence_parallel, ctx.group = sequence_parallel, group
+        ctx.is_scaled = weight._store.config.matmul == "scaled"
         with_weight = weight.requires_grad
         whole = _gather(input, group)[0] if sequence_parallel else input
-        output, kept = made.forward(whole, keep=with_weight)
-        # Of a sequence, this rank's part: the backward gathers it again, as Megatron's does.
-        if with_weight and not made.keeps_bytes:
+        output, kept = _C.layer_forward(whole, weight, None, ctx.is_scaled, keep=with_weight)
+        # Of a sequence, this rank's part: the backward gathers it again, as Megatron's does. A
+        # scaled product keeps the bytes of the whole.
+        if with_weight and not ctx.is_scaled:
             kept = [input]
         ctx.save_for_backward(weight, *kept)
         return output
@@ -57,23 +58,22 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):
         weight, *kept = ctx.saved_tensors
-        made, scatters = products.of(weight), ctx.sequence_parallel
         of_input, of_weight = ctx.needs_input_grad[:2]
         gathering = None
-        if of_weight and not made.keeps_bytes:
-            (kept,) = kept
-            if scatters:
-                kept, gathering = _gather(kept, ctx.group, async_op=True)
-        operand = made.operand(gradient, of_input, of_weight)
+        if of_weight and ctx.sequence_parallel and not ctx.is_scaled:
+            (part,) = kept
+            whole, gathering = _gather(part, ctx.group, async_op=True)
+            kept = [whole]
+        layer = _C.LayerBackward(weight, gradient, ctx.is_scaled, of_input, of_weight)
         input_gradient = weight_gradient = reducing = None
         if of_input:
-            input_gradient = made.input_gradient(operand).contiguous()
-            reduce = _reduce_scatter if scatters else _all_reduce
+            input_gradient = layer.input_gradient().contiguous()
+            reduce = _reduce_scatter if ctx.sequence_parallel else _all_reduce
             input_gradient, reducing = reduce(input_gradient, ctx.group)
         if gathering is not None:
             gathering.wait()
         if of_weight:
-            weight_gradient = made.weight_gradient(operand, kept)
+            weight_gradient = layer.weight_gradient(kept)
         if reducing is not None:
             reducing.wait()
         return input_gradient, weight_gradient, None, None

@@ -1,12 +1,11 @@
 """What each function and ATen operator does with a QuantizedTensor: exact on the bytes, a plain
-tensor, or refused with a reason. load() fills the tables of narrowcast.tensor.dispatch.
+tensor, or refused with a reason. load() fills the tables of narrowcast.tensor.dispatch; products
+of matrices are narrowcast.matmul.
 """
 
 import importlib
 
-_HANDLERS = (
-    "arithmetic collectives copies functions joins linear matmul products queries views writes"
-)
+_HANDLERS = "arithmetic collectives copies functions joins queries views writes"
 
 
 def load() -> None:

@@ -1,5 +1,5 @@
-"""The bytes of a matrix as tensors: room for them, some of their entries, copies. Functions over
-_C.Buffers, which checks what it is made of and never changes.
+"""The bytes of a matrix as tensors: memory for them, the entries of a region, copies. Functions
+over _C.Buffers, which checks what it is made of and never changes.
 """
 
 from collections.abc import Sequence

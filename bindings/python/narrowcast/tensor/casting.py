@@ -9,7 +9,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
-from narrowcast.tensor import memory
 
 if TYPE_CHECKING:
     from narrowcast.tensor.store import Store
@@ -45,19 +44,15 @@ def decode(
 def decoding(
     bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None, operands: list
 ) -> tuple:
-    """What the operators of decoding take. `operands`: of the product that it is for."""
+    """The arguments of the operators that decode. `operands`: of the product that it is for."""
     stored = *map(bytes.buffer, buffers_of(usage)), bytes.amax, present
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
-def resolved(value: torch.Tensor, what: str = "the value to cast") -> torch.Tensor:
+def resolved(value: torch.Tensor) -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
-    keeps no memory at all for the zeros that forward-mode derivatives begin with. ValueError about
-    `what` if it is no run of elements, as launches check, and its memory was freed.
+    keeps no memory at all for the zeros that forward-mode derivatives begin with.
     """
-    is_strided = type(value) is torch.Tensor and not value.is_contiguous()
-    if is_strided and (problem := memory.problem_with(value)):
-        raise ValueError(f"{what} {problem}")
     return _C.settled(value)
 
 
@@ -73,13 +68,14 @@ def cast_value(
 
 
 def casts_of(stores: list[Store]) -> _C.CastList:
-    """Of matrices from their masters."""
+    """The casts of matrices from their masters, as one list."""
     return _C.CastList([store.bytes for store in stores], [store.master.value for store in stores])
 
 
 def cast_masters(stores: list[Store]) -> None:
-    """Makes the bytes of matrices that are whole tensors, or have no scale that spans more, from
-    their masters: new ones in one launch for each device and format.
+    """Makes the bytes of matrices from their masters. They are whole tensors, or have no scale that
+    spans more. One launch for each device and format, two if a scale spans the tensor; one for each
+    matrix of a saved state.
     """
     new = defaultdict(list)
     for store in stores:

@@ -18,7 +18,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def device_of(parameter: torch.Tensor) -> torch.device:
-    """Of the local part; where that is on meta, of the mesh, on which ranks can talk."""
+    """The device of the local part; where that is on meta, of the mesh, where ranks can reduce."""
     device = local_of(parameter).device
     if device.type == "meta" and isinstance(parameter, DTensor):
         return torch.device(parameter.device_mesh.device_type)
@@ -117,7 +117,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(parameter: torch.Tensor) -> Parts:
-    """The weight itself is its only part without tensor parallelism."""
+    """The parts of a parameter: without tensor parallelism one, which is the weight itself."""
     index, shapes = 0, [tuple(parameter.shape)]
     for cut in _cuts(parameter):
         dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
@@ -129,14 +129,14 @@ def parts_of(parameter: torch.Tensor) -> Parts:
 
 
 def _cut(shape: tuple[int, ...], dim: int, count: int) -> list[tuple[int, ...]]:
-    """As torch.chunk does, with empty parts where that makes none."""
+    """The shapes that torch.chunk cuts a shape into, with empty parts where it makes none."""
     size = -(-shape[dim] // count)
     sizes = (min(size, max(0, shape[dim] - part * size)) for part in range(count))
     return [(*shape[:dim], one, *shape[dim + 1 :]) for one in sizes]
 
 
 def is_cut(parameter: torch.Tensor) -> bool:
-    """Whether this rank has a part alone."""
+    """Whether this rank has a part of a parameter, not all of it."""
     return bool(_cuts(parameter))
 
 
@@ -172,7 +172,7 @@ def _joint_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
 
 
 def _lives(group: dist.ProcessGroup | None) -> bool:
-    """Whether there is such a group still: destroy_process_group() ends all."""
+    """Whether a group still exists: destroy_process_group() ends all."""
     try:
         return group is not None and bool(dist.get_process_group_ranks(group))
     except (KeyError, ValueError):

@@ -39,7 +39,7 @@ class GatheredStore(Store):
         """Those of both passes: a graph of torch.compile is one for both."""
         if self.gather is None:
             return self.bytes.buffers
-        forward, backward = (self.gather.whole(one).buffers for one in (False, True))
+        forward, backward = (self.gather.gathered(one).buffers for one in (False, True))
         return [b if f is None else f for f, b in zip(forward, backward, strict=True)]
 
     def check_not_freed(self) -> None:

@@ -58,7 +58,7 @@ def quantize(
     rng_key = RngKey(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     bytes = buffers.allocate(format, rows, columns, usages, x.device)
-    value = casting.resolved(x.detach(), "x").reshape(rows, columns)
+    value = casting.resolved(x.detach()).reshape(rows, columns)
     casting.cast_value(bytes, value, source == "bf16", rng_key)
     return QuantizedTensor(Store(bytes), x.shape, x.dtype)
 

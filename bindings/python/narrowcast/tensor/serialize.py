@@ -178,7 +178,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 @functools.cache
 def _code() -> str:
     """A digest of narrowcast's own code: which operators a graph has, and with which arguments,
-    follows from all of it, and a version number stays what it is while somebody works on that.
+    follows from all of it, and a version number does not change with every edit.
     """
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted([*_PACKAGE.rglob("*.py"), Path(_C.__file__)]):
@@ -187,15 +187,15 @@ def _code() -> str:
 
 
 def _facts(format: registry.Format) -> tuple[str, ...]:
-    """The code, and the identities of the formats that meet in the products of a weight."""
+    """The code, and the identities of the formats that a weight's products multiply."""
     partners = format.matmul and (format.matmul.input, format.matmul.gradient)
     loaded = {name for name in partners or () if name in registry.formats()}
     return _code(), *(registry.format(name).identity for name in sorted(loaded | {format.name}))
 
 
 def key_of_fake(tensor) -> tuple[str, ...]:
-    """What a graph rests on besides the parts, of a fake tensor; of others nothing. Torch 2.11
-    pickles the inputs of a graph; later versions ask for stable_hash().
+    """What a graph depends on besides the parts, for a fake tensor; () for others. Torch 2.11
+    pickles the inputs of a graph; later versions call stable_hash().
     """
     if not isinstance(tensor._store.tensors[0], FakeTensor):
         return ()
@@ -204,7 +204,7 @@ def key_of_fake(tensor) -> tuple[str, ...]:
 
 
 def stable_hash(tensor) -> str:
-    """Of all of it."""
+    """A digest of what a graph depends on: parts, facts and code."""
     there, context = tensor.__tensor_flatten__()
     facts = [one.config if isinstance(one, Uncompared) else one for one in context]
     inner = [

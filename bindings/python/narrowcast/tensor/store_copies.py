@@ -4,7 +4,7 @@ of values, zeros for a shard to fill.
 
 import torch
 
-from narrowcast.tensor import buffers, casting, compiling, memory, unaligned
+from narrowcast.tensor import buffers, casting, compiling, unaligned
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -140,7 +140,13 @@ def _cannot_write(store: Store, region: Region) -> NotImplementedError:
 def _write_master(store: Store, region: Region, value: torch.Tensor) -> None:
     store.mark_if_written()
     own, is_saved = region.slice(store.master.value), store.master.saved is not None
-    if is_saved and memory.have_same_bits(own, value):
+    if is_saved and _have_same_bits(own, value):
         return
     own.copy_(value)
     store.mark_stale(region.row_end)
+
+
+def _have_same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
+    other = other.to(value.device, torch.float32)
+    return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))

@@ -56,7 +56,7 @@ class View:
         return self.buffer(usage, index) if usage in self.usages else None
 
     def buffer(self, usage: str, index: int) -> torch.Tensor | None:
-        """The same; of a gathered weight also where it follows from what has come."""
+        """As stored(); of a gathered weight also bytes that follow from those that arrived."""
         own = self.own_usage(usage)
         if not (self.store.bytes.has(own) or self.store.derives(own)):
             return None
@@ -133,7 +133,7 @@ class View:
         return own.transposed() if self.exchanged else own
 
     def __deepcopy__(self, memo) -> View:
-        """On the CPU, for nobody but torch's stagers of asynchronous checkpoints copies the parts
-        of a tensor one by one.
+        """On the CPU: only torch's staging of asynchronous checkpoints copies the parts of a tensor
+        one by one.
         """
         return View(self.own_store().map(torch.Tensor.cpu))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from narrowcast import _C, registry
-from narrowcast.tensor import checks, compiling, dispatch, memory, serialize
+from narrowcast.tensor import checks, compiling, dispatch, serialize
 from narrowcast.tensor.checks import LOGICAL_DTYPES
 from narrowcast.tensor.region import Region, strides
 from narrowcast.tensor.store import Store, WeightConfig
@@ -210,8 +210,9 @@ class QuantizedTensor(torch.Tensor):
         of all others: torch's asynchronous saving asks whether a tensor is memory.
         """
         first = self._store.tensors[0]
-        is_there = isinstance(self, nn.Parameter) and memory.has_values(first)
-        return first.data_ptr() if is_there else 0
+        if not isinstance(self, nn.Parameter) or type(first) is not torch.Tensor or first.is_meta:
+            return 0
+        return first.data_ptr()
 
     __tensor_flatten__ = serialize.flatten
     inner_tensors = serialize.inner_tensors
@@ -303,10 +304,9 @@ def rebuild(
     matmul: str = "dequantized",
 ) -> QuantizedTensor:
     """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
-    weight's name and the part, for any that it does not make: a checkpoint may say anything.
+    weight's name and the part, if the format keeps others.
     """
-    options = name, recompute, partial, flattened, requires_grad, is_parameter, matmul
-    tensors = checks.check_parts(format, shape, dtype, tensors, *options)
+    tensors = checks.checked_tensors(format, shape, dtype, tensors, name, flattened, matmul)
     config = WeightConfig(name, recompute, matmul)
     store = serialize.store_of(format, shape, tensors, partial, flattened, config)
     tensor = QuantizedTensor(store, shape, dtype)

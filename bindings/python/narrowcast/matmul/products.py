@@ -1,20 +1,44 @@
-"""torch's functions of matrix products that must be seen above autograd: torch.matmul expands its
-operands, and others permute them.
+"""Products of matrices with quantized operands other than F.linear: torch's functions of them, and
+the operators of ATen that they and other composite functions come to.
 """
 
 import torch
 import torch.nn.functional as F
 
-from narrowcast.operators.common import run_on_values
-from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import as_torch_does, handles
+from narrowcast.matmul.operators import weight_value
+from narrowcast.operators import table
+from narrowcast.operators.common import in_backward, run_on_values
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
+from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
 Tensor = torch.Tensor
 
 
+@implements(*table.PRODUCT.operators)
+def product(func, args, kwargs):
+    """A product of decoded values, in the dtype of the plain operands. It decodes the usage that
+    its pass reads, so autograd, which saves the operand itself, decodes in the backward what has
+    been gathered for that.
+    """
+    operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    plain = [one for one in operands if not isinstance(one, QuantizedTensor)]
+    dtype = next((one.dtype for one in plain if one.dtype in LOGICAL_DTYPES), None)
+    backward = in_backward()
+
+    def value(tensor: QuantizedTensor) -> torch.Tensor:
+        if not tensor._store.bytes.is_plain:
+            return weight_value(tensor, dtype or tensor.dtype, backward, plain)
+        return tensor._view.read(dtype or tensor.dtype, backward).reshape(tensor.shape)
+
+    return run_on_values(func, args, kwargs, value)
+
+
+# ---- functions that must be seen above autograd ----
+
+
 @handles(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__)
 def _matmul(func, args, kwargs):
-    """As mm and bmm, whose operands are as they come (narrowcast.operators.products)."""
+    """As mm and bmm, whose operands are as they come: torch.matmul expands or permutes its own."""
     _check_out(func, kwargs)
     a, b = args if len(args) == 2 else (*args, kwargs["other"])
     if func is Tensor.__rmatmul__:

@@ -5,10 +5,10 @@
 
 namespace narrowcast {
 
-struct UnitOperand {
+struct TensorCoreOperand {
   // [kept, summed], over the operand's bytes; of 4-bit codes two an element, [kept, summed / 2].
   at::Tensor codes;
-  // The one float32 scale (1,); or float32 [kept or blocks of it, groups]; or for units of sm_100
+  // The one float32 scale (1,); or float32 [kept or blocks of it, groups]; or on sm_100
   // one byte for each group, swizzled.
   at::Tensor scales;
   // By which the product is still to be multiplied.
@@ -22,7 +22,12 @@ bool can_be_summed(const Operand& operand);
 // others.
 Operand made_for_sum(const Operand& operand);
 
-// The same for the unit of a kind (nc_product_kind, not NC_DECODED).
-UnitOperand unit_operand(const Operand& operand, int32_t kind);
+// The same for a kind of product (nc_product_kind, not NC_DECODED).
+TensorCoreOperand tensor_core_operand(const Operand& operand, int32_t kind);
+
+// Scales [rows, groups] of a dtype of one byte, with any strides, as sm_100's tensor cores read
+// them (swizzled_index()): 1-D, of the same dtype, padded with zero bytes to whole tiles.
+// ValueError for other scales.
+at::Tensor swizzled(const at::Tensor& scales);
 
 }  // namespace narrowcast

@@ -1,7 +1,9 @@
-#include "bindings/matmul/unit_operand.hpp"
+#include "bindings/matmul/tensor_core_operand.hpp"
+
+#include <ATen/ops/constant_pad_nd.h>
 
 #include "bindings/core/launch.hpp"
-#include "bindings/matmul/swizzle.hpp"
+#include "runtime/products/swizzle.hpp"
 
 namespace narrowcast {
 namespace {
@@ -56,12 +58,31 @@ Operand made_for_sum(const Operand& operand) {
   return has_its_usage(operand) ? operand : with_columnwise(operand);
 }
 
-UnitOperand unit_operand(const Operand& operand, int32_t kind) {
+TensorCoreOperand tensor_core_operand(const Operand& operand, int32_t kind) {
   const Operand ready = made_for_sum(operand);
   const nc_layout layout = ready.layout_in_product();
   const at::Tensor codes = ready.data.view(dtype_of_codes(ready.facts().element));
   return {layout.transposed ? codes.t() : codes, scales_for(ready, layout, kind),
           kind == NC_TENSOR_BY_TENSOR ? std::nullopt : ready.spanning_scale()};
+}
+
+at::Tensor swizzled(const at::Tensor& scales) {
+  if (scales.dim() != 2 || scales.itemsize() != 1)
+    value_error("scales to swizzle are [rows, groups] of one byte each, not ", scales.dim(),
+                "-dimensional ", c10::toString(scales.scalar_type()));
+  const int64_t rows = scales.size(0), groups = scales.size(1);
+  const Extent whole = swizzled_extent({rows, groups});
+  at::Tensor bytes = scales.view(at::kByte);
+  if (whole != Extent{rows, groups})
+    bytes = at::constant_pad_nd(bytes, {0, whole.columns - groups, 0, whole.rows - rows});
+  // Of [tile row, row / 32, row % 32, tile column, group % 4].
+  constexpr int64_t kAcross = kSwizzleTile.columns, kRuns = kSwizzleRuns;
+  return bytes
+      .reshape({whole.rows / kSwizzleTile.rows, kSwizzleTile.rows / kRuns, kRuns,
+                whole.columns / kAcross, kAcross})
+      .permute({0, 3, 2, 1, 4})
+      .flatten()
+      .view(scales.scalar_type());
 }
 
 }  // namespace narrowcast

@@ -1,0 +1,103 @@
+#include "bindings/matmul/scaled_mm.hpp"
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "bindings/core/module.hpp"
+#include "bindings/matmul/activation.hpp"
+#include "bindings/matmul/tensor_cores.hpp"
+
+namespace narrowcast {
+namespace {
+
+constexpr int32_t kBfloat16Bits = 8;  // significant ones
+
+// By the tensor cores for bfloat16, of values that it holds exactly once a scale that spans the
+// tensor is left out; that scale multiplies the product.
+at::Tensor product_of_bfloat16(const Operand& a, const Operand& b, at::ScalarType dtype) {
+  const at::Tensor left = a.value_without_spanning_scale(at::kBFloat16);
+  const at::Tensor right = b.value_without_spanning_scale(at::kBFloat16).t();
+  const OptionalSpanningScale left_scale = a.spanning_scale(), right_scale = b.spanning_scale();
+  if (!left_scale && !right_scale && dtype == at::kBFloat16) return at::mm(left, right);
+  return under_spanning_scales(at::mm(left, right, at::kFloat), left_scale, right_scale, dtype);
+}
+
+at::Tensor decoded_product(const Operand& a, const Operand& b, at::ScalarType dtype) {
+  const bool exact =
+      std::max(a.facts().significant_bits, b.facts().significant_bits) <= kBfloat16Bits;
+  if (a.device().is_cuda() && exact) return product_of_bfloat16(a, b, dtype);
+  return at::mm(a.value(at::kFloat), b.value(at::kFloat).t()).to(dtype);
+}
+
+// ---- as operators, of the tensors that graphs hold ----
+
+std::vector<at::Tensor> cast(const at::Tensor& value, const std::string& format, bool rowwise,
+                             bool columnwise) {
+  return all_tensors(
+      cast_activation(value.contiguous(), plugin_named(format), {rowwise, columnwise}));
+}
+
+std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::string& format,
+                                        bool rowwise, bool columnwise) {
+  return all_tensors(cast_activation(value.contiguous(), plugin_named(format),
+                                     {rowwise, columnwise}, drawn_key(value.device())));
+}
+
+at::Tensor scaled_mm_of_stored(at::TensorList a, const std::string& a_format, int64_t a_usage,
+                               bool a_over_rows, at::TensorList b, const std::string& b_format,
+                               int64_t b_usage, bool b_over_rows, const OptionalTensor& present,
+                               int64_t kind, bool fast, at::ScalarType dtype,
+                               const OptionalTensor& offsets) {
+  if (offsets)
+    not_implemented(
+        "narrowcast::scaled_mm: products of groups of rows (offsets) are not there yet. "
+        "Multiply each group by itself, without offsets");
+  const Operand left =
+      operand_of(a.vec(), plugin_named(a_format), static_cast<int>(a_usage), a_over_rows);
+  const Operand right =
+      operand_of(b.vec(), plugin_named(b_format), static_cast<int>(b_usage), b_over_rows);
+  check_present(present, right);
+  return scaled_mm(left, right, static_cast<int32_t>(kind), fast, dtype);
+}
+
+}  // namespace
+
+at::Tensor scaled_mm(const Operand& a, const Operand& b, int32_t kind, bool fast,
+                     at::ScalarType dtype) {
+  if (a.summed() != b.summed())
+    value_error("a product sums over ", a.summed(), " and ", b.summed(), " elements");
+  if (a.device() != b.device())
+    value_error("a product's operands are on ", a.device().str(), " and on ", b.device().str());
+  // Operands are what they were cast to, whatever autocast does to others.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  if (a.kept() == 0 || b.kept() == 0 || a.summed() == 0)
+    return at::zeros({a.kept(), b.kept()}, a.data.options().dtype(dtype));
+  const at::Tensor by_tensor_cores = tensor_core_matmul(a, b, kind, fast, dtype);
+  return by_tensor_cores.defined() ? by_tensor_cores : decoded_product(a, b, dtype);
+}
+
+void bind_scaled_mm() {
+  static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
+                                __LINE__);
+  const std::string of_cast =
+      "(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]";
+  library.def(("cast" + of_cast).c_str());
+  // An overload of its own, for torch is told other things of it: it draws a seed on the host.
+  library.def(("cast.stochastic" + of_cast).c_str(),
+              {at::Tag::nondeterministic_seeded, at::Tag::cudagraph_unsafe});
+  library.def(
+      "scaled_mm(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
+      "str b_format, int b_usage, bool b_over_rows, Tensor? present, int kind, bool fast, "
+      "ScalarType dtype, Tensor? offsets=None) -> Tensor");
+  static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
+  static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
+  for (torch::Library* device : {&cpu, &cuda}) {
+    device->impl("cast", &cast);
+    device->impl("cast.stochastic", &cast_stochastic);
+    device->impl("scaled_mm", &scaled_mm_of_stored);
+  }
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,81 @@
+"""F.linear with a quantized weight: one call of C++, which makes the product and records its
+derivative (bindings/matmul/linear.cpp).
+"""
+
+import torch
+import torch.nn.functional as F
+
+from narrowcast import _C
+from narrowcast.operators.common import in_transform
+from narrowcast.tensor import QuantizedTensor, compiling
+from narrowcast.tensor.dispatch import handles, implements
+from narrowcast.tensor.transposed import Transposed
+from narrowcast.tensor.view import View
+
+compiling.leave_alone(View.operand)  # which C++ calls, in a backward
+
+
+@handles(F.linear)
+def linear(func, args, kwargs):
+    """torch.nn.functional.linear where at least one operand is a QuantizedTensor.
+
+    input: [..., in_features]; weight: [out_features, in_features]; bias: [out_features] or None.
+    The product is in the dtype of the input, or in autocast's.
+    """
+    input, weight, bias = _operands(*args, **kwargs)
+    if not isinstance(weight, QuantizedTensor):
+        return F.linear(input, weight, bias)
+    view = weight._view
+    is_scaled = view.store.config.matmul == "scaled"
+    if isinstance(weight, Transposed) or in_transform():
+        return _by_operators(input, weight, bias, is_scaled)
+    if _C.is_watched():
+        result = _C.linear(input, weight, bias, is_scaled)
+    else:
+        key = _key_of(view) if is_scaled else 0
+        result = _C.linear(input, weight, bias, is_scaled, view.operand(), key)
+    return _other_product(input, weight, bias) if result is None else result
+
+
+def _operands(input, weight, bias=None):
+    """As input or bias, a QuantizedTensor is just a number of values."""
+    if isinstance(input, QuantizedTensor):
+        input = input.dequantize(input.dtype)
+    if isinstance(bias, QuantizedTensor):
+        bias = bias.dequantize(bias.dtype)
+    return input, weight, bias
+
+
+def _key_of(view: View) -> int:
+    """Equal for two views that are the same part of one weight."""
+    if view.is_whole:
+        return id(view.store)
+    return hash((id(view.store), view.region, view.exchanged))
+
+
+def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
+    """A product that comes as operators of ATen, which have all derivatives and batching rules."""
+    if is_scaled:
+        raise NotImplementedError(
+            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
+            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
+            'matmul="dequantized" for others'
+        )
+    product = torch.matmul(input, weight.transpose(-1, -2))
+    return product if bias is None else product + bias
+
+
+def _other_product(input, weight: QuantizedTensor, bias):
+    """A product that is no matrix product of float32, bfloat16 or float16, or of a nest of such."""
+    if not input.is_nested and weight.dim() == 2 and input.shape[-1:] != weight.shape[1:]:
+        raise ValueError(
+            f"{weight.describe()}: the last dimension of an input of shape {tuple(input.shape)} is "
+            f"not {weight.shape[1]}"
+        )
+    return F.linear(input, weight.dequantize(weight.dtype), bias)
+
+
+@implements(torch.ops.narrowcast.linear.default)
+def _below_autograd(func, args, kwargs):
+    """In a trace or under a mode, in inference mode."""
+    return _C.linear_without_gradient(*args)
