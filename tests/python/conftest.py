@@ -5,6 +5,7 @@ import os
 import pytest
 
 import building
+import markers
 import ranks
 from models import DEVICES, STORAGES
 from narrowcast.command import toolchain
@@ -21,6 +22,16 @@ def pytest_generate_tests(metafunc):
     """
     if "format" in metafunc.fixturenames:
         metafunc.parametrize("format", getattr(metafunc.module, "TESTED_FORMATS", STORAGES))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        markers.mark(item)
+    if markers.QUICK:
+        kept = markers.quick(items)
+        config.hook.pytest_deselected(items=[one for one in items if one not in set(kept)])
+        items[:] = kept
 
 
 def pytest_collection_finish(session):

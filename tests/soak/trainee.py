@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import narrowcast as nc
 import setups
+from internals import bytes_of, is_stale
 from interrupts import Network, at_line, by_timer, keep_coming
 from narrowcast.optimizer import launches
 from net import build, groups, loss_of
@@ -205,11 +206,11 @@ class Trainee:
             seen["value"] = digest(local)
             return seen
         seen["master"] = digest(local.master)
-        seen["is stale"] = local._store.is_stale
-        store = local._store.bytes
+        seen["is stale"] = is_stale(local)
+        store = bytes_of(local)
         if store.history is not None:
             seen["history"] = digest(store.history)
-        if not local._store.is_stale:
+        if not is_stale(local):
             for part, value in zip(_PARTS, (*store.buffers, store.amax), strict=True):
                 seen[part] = None if value is None else digest(value)
         return seen
@@ -220,7 +221,7 @@ def _readable(value: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, DTensor):
         return value  # a history
     local = value.to_local()
-    if isinstance(local, nc.QuantizedTensor) and local._store.is_stale:
+    if isinstance(local, nc.QuantizedTensor) and is_stale(local):
         return _like(value, local.master)
     return value
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import narrowcast as nc
 from checkpoints import converted, layer
+from internals import config_of
 from models import (
     assert_quantized,
     assert_same,
@@ -97,7 +98,7 @@ def test_assigned_values_are_quantized(format, device):
         weight = model[0].weight
         assert isinstance(weight, nn.Parameter)
         assert (weight.dtype, weight.requires_grad) == (BF16, False)
-        assert (weight._store.config.name, weight._store.config.recompute) == ("0.weight", True)
+        assert (config_of(weight).name, config_of(weight).recompute) == ("0.weight", True)
         assert same(weight.master, state["0.weight"].float())
         assert_quantized(weight.detach(), weight.master)
     assert type(state["0.weight"]) is torch.Tensor, "the caller's state dict is as it was"

@@ -35,6 +35,7 @@ print((products.input, products.gradient), bool(layer.weight.grad.isfinite().all
 """
 
 
+@pytest.mark.slow
 def test_build_rebuild_and_load(spec, tmp_path, capsys):
     plugins = tmp_path / "my plugins (more), 100%"
     command = ["build", str(spec), "-o", str(plugins), *QUICK]
@@ -153,6 +154,7 @@ def test_diff(capsys):
     assert main(["diff", first, "nothing_like_it"]) == 1
 
 
+@pytest.mark.slow
 def test_from_an_installed_package(spec, tmp_path):
     """What an installation has is enough: no file of the source tree is used."""
     made = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))

@@ -120,6 +120,7 @@ def test_a_golden_test_that_dies(spec, tmp_path, monkeypatch, capsys):
 # ---- what was there before ----
 
 
+@pytest.mark.slow
 def test_a_damaged_plugin_is_made_anew(spec, tmp_path, capsys):
     """It looks newer than all that it is made from."""
     out = tmp_path / "out"
@@ -159,6 +160,7 @@ def test_the_build_folder_of_another_project(spec, tmp_path, capsys):
     assert sorted(tmp_path.glob("build/*")) == [cache]
 
 
+@pytest.mark.slow
 def test_a_build_that_could_not_be_set_up_is_tried_again(spec, tmp_path, capsys, monkeypatch):
     """CMake leaves its cache there, as in the folder of another project."""
     out = tmp_path / "out"

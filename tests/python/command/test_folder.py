@@ -83,6 +83,7 @@ def test_a_folder_that_make_cannot_read(tmp_path, capsys, monkeypatch, character
     assert f"the character {character!r} in its name, which CMake and its tool (Unix" in error
 
 
+@pytest.mark.slow
 def test_two_builds_at_once(tmp_path):
     """Each makes its format, one after the other; a third finds what both have made."""
     if shutil.which("cmake") is None:

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from internals import exchange, put
+from internals import bytes_of, exchange, put
 from models import GATHERS, Layer, same
 
 TESTED_FORMATS = GATHERS
@@ -66,7 +66,7 @@ def one_usage(mesh, format, backend):
     x, gradient = inputs(mesh)
     derived = nc.format(format).columnwise_derived
     output = layer(x)
-    amax = layer.weight.to_local()._store.bytes.amax
+    amax = bytes_of(layer.weight).amax
     before = None if amax is None else amax.clone()
     exchange(layer, other, ("rowwise",))
     if amax is not None and not derived:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import drawn_specs
@@ -45,6 +46,7 @@ def test_a_spec_is_refused_for_exactly_its_faults(generator, tmp_path):
     assert refused == set(drawn_specs.REASONS), "too few draws to meet every reason"
 
 
+@pytest.mark.slow
 def test_what_is_not_refused_gives_the_defined_bytes(generator, tmp_path):
     specs = list(drawn_specs.defined_specs(COUNT, random.Random(SEED)))
     assert not any(map(drawn_specs.faults, specs))

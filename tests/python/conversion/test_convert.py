@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import config_of, tensors_of
 from models import DEVICES, assert_quantized
 
 
@@ -28,7 +29,7 @@ def test_weights_of_linear_layers(format, device, dtype):
             assert_quantized(p.detach(), old, name)
             assert p.master.dtype == torch.float32
             assert torch.equal(p.master, old.float())
-            assert p._store.config.name == name
+            assert config_of(p).name == name
         else:
             assert not isinstance(p, nc.QuantizedTensor)
             assert torch.equal(p, old)
@@ -197,7 +198,7 @@ def test_meta_device(format):
     with torch.device("meta"):
         model = mlp()
     nc.convert(model, format)
-    assert all(t.is_meta for t in model[1].weight._store.tensors)
+    assert all(t.is_meta for t in tensors_of(model[1].weight))
     model.to_empty(device="cpu")
     assert isinstance(model[1].weight, nc.QuantizedTensor)
     torch.manual_seed(1)

@@ -6,6 +6,7 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 from models import BUFFERS, build, loss_of, one_of_each, shard
 
 FORMAT = "mxfp8_e4m3"
@@ -72,7 +73,7 @@ def gathers(mesh, format):
         loss_of(model, 0).backward()
         before = {one.name: one for one in nc.summary(model).parameters}
         name = "blocks.0.up.weight"
-        store = model.blocks[0].up.weight.to_local()._store
+        store = store_of(model.blocks[0].up.weight)
         members, passes = store.sender[0]().members, 2 if reshard else 1
         payloads = [lists for one in members for lists in one.payloads[:passes]]
         sent = sum(payload.nbytes for of_one in payloads for payload in of_one) * mesh.size()

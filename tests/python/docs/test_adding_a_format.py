@@ -100,6 +100,7 @@ def reader(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_outside_the_tree(reader, tmp_path):
     folder = tmp_path / "reader"
     folder.mkdir()
@@ -138,6 +139,7 @@ def tree_of(folder):
     }
 
 
+@pytest.mark.slow
 def test_in_the_tree(reader, tmp_path):
     tree, page = tmp_path / "tree", PAGE.read_text(encoding="utf-8")
     ignore = shutil.ignore_patterns(

@@ -13,6 +13,7 @@ from torch import nn
 import flats
 import narrowcast as nc
 import ranks
+from internals import buffers_of, bytes_of, store_of
 from models import same
 from narrowcast import flat
 
@@ -59,7 +60,7 @@ def cast(value, weight):
 def move_storages(layer):
     """As what frees memory and makes room again does: the same tensors, elsewhere."""
     kept = []
-    for buffer in filter(lambda one: one is not None, layer.weight._store.bytes.buffers):
+    for buffer in buffers_of(layer.weight):
         value, storage = buffer.clone(), buffer.untyped_storage()
         size = storage.nbytes()
         storage.resize_(0)
@@ -110,7 +111,7 @@ def test_another_weight_is_fused_anew(format, device):
 
 def test_freed_storages_are_an_error(format, device):
     fused = Fused(format, device)
-    for buffer in filter(lambda one: one is not None, fused.layer.weight._store.bytes.buffers):
+    for buffer in buffers_of(fused.layer.weight):
         buffer.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="freed"):
         fused.step()
@@ -212,8 +213,8 @@ def test_other_processes_see_what_is_written(format, write):
     layer = nc.convert(layer, format).share_memory()
     with torch.no_grad():
         write(layer, torch.randn(2 * COLUMNS, COLUMNS))
-    store = layer.weight._store
-    expected = nc.quantize(store.master.value, format)._store.bytes
+    store = store_of(layer.weight)
+    expected = bytes_of(nc.quantize(store.master.value, format))
     for mine, other in zip(store.bytes.buffers, expected.buffers, strict=True):
         assert mine is None or same(mine, other)
 
@@ -228,7 +229,7 @@ def test_nobody_keeps_masters_or_weights(format):
         nc.quantize_master_weights([weight], [master], [0])
         del master
         assert torch.UntypedStorage._expired(known)
-    store = weakref.ref(weight._store)
+    store = weakref.ref(store_of(weight))
     del weight
     gc.collect()
     assert store() is None

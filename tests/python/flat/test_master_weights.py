@@ -10,6 +10,7 @@ import torch
 import flats
 import narrowcast as nc
 import ranks
+from internals import bytes_of, store_of
 from models import BUFFERS, STORAGES, same
 from narrowcast import flat
 
@@ -110,7 +111,7 @@ def cast_by_all(mesh, name, options):
                     continue  # nc.quantize begins a history with the rounded amax
                 assert flats.is_written_rightly(weight, expected), (shape, cuts)
                 late = nc.format(name).columnwise_derived
-                assert weight._store.bytes.has("columnwise") != late
+                assert bytes_of(weight).has("columnwise") != late
                 assert flats.gather(weight, expected), (shape, cuts)
                 assert equal(weight, expected)
 
@@ -164,7 +165,7 @@ def columnwise_follows(mesh, name, by_hand):
             nc.post_all_gather_processing([weight])
         assert same(weight.columnwise_data, expected.columnwise_data)
         assert same(weight.columnwise_scale_inv, expected.columnwise_scale_inv)
-        assert weight._store.pending is None
+        assert store_of(weight).pending is None
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

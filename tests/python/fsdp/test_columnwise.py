@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from internals import bytes_of
 from models import assert_same, one_of_each, same, uneven_rows
 
 TESTED_FORMATS = [
@@ -55,7 +56,7 @@ def room(mesh, format, recompute):
     slots = [*parameter.all_gather_outputs, *parameter._unsharded_inner_tensors]
     need = rowwise_bytes(format, *whole.shape)
     assert need <= storages(slots) <= 1.25 * need + 4096
-    gathered = layer.weight._store.bytes
+    gathered = bytes_of(layer.weight)
     assert gathered.usages == ("rowwise",)
     assert gathered.buffers[2:] == (None, None)
 
@@ -76,7 +77,7 @@ def ask(mesh, format, uneven):
         value = weight.dequantize(dtype, usage="columnwise")
         assert same(value, whole.dequantize(dtype, usage="columnwise"))
         assert same(value, whole.dequantize(dtype))
-    assert weight._store.bytes.usages == ("rowwise",)
+    assert bytes_of(weight).usages == ("rowwise",)
     step = nc.format(format).row_step
     part = weight[step:]
     assert_same(part, whole[step:].clone(), COLUMNWISE)

@@ -1,13 +1,18 @@
-"""How a sharded model may come about: converted late, built on meta, built on the CPU for GPUs."""
+"""How a sharded model is made: converted late, built on meta, built on the CPU for GPUs, or in a
+FakeTensorMode, with which memory is estimated before a run.
+"""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from internals import config_of
 from models import (
     SHARDINGS,
     assert_equal_state,
@@ -18,6 +23,7 @@ from models import (
     loss_of,
     shard,
     train,
+    unit,
 )
 
 TESTED_FORMATS = SHARDINGS
@@ -38,7 +44,7 @@ def convert_after(mesh, format, forward_first):
     assert losses[0] == losses[1]
     for p, q in zip(before.parameters(), after.parameters(), strict=True):
         if isinstance(p.to_local(), nc.QuantizedTensor):
-            assert q.to_local()._store.config.name == p.to_local()._store.config.name
+            assert config_of(q).name == config_of(p).name
             assert_same(q.to_local(), p.to_local())
 
 
@@ -92,3 +98,38 @@ def built_elsewhere(mesh, format):
 @pytest.mark.parametrize("world", [1, 2])
 def test_built_on_the_cpu_sharded_on_gpus(format, world):
     ranks.run(world, "cuda", built_elsewhere, format)
+
+
+OPTIONS = {"rows": {}, "columns": {"shard_placement_fn": lambda _: Shard(1)}}
+
+
+def estimate(mesh, format, cut, matmul):
+    width = 2 * unit(format) if cut != "rows within blocks" else 80
+    with FakeTensorMode():
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(2)))
+        nc.convert(model, format, matmul=matmul)
+        for module in (*model, model):
+            fully_shard(module, mesh=mesh, **OPTIONS.get(cut, {}))
+        optimizer = nc.FusedAdam(model.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(8, width)).sum().backward()
+            optimizer.step()
+    weight = model[0].weight
+    moments = optimizer.state[weight]["exp_avg"].shape, weight.grad.shape
+    assert moments == (weight.shape, weight.shape)
+
+
+@pytest.mark.parametrize("cut", ["rows", "rows within blocks", "columns"])
+def test_a_step(format, cut):
+    if cut == "rows within blocks" and nc.format(format).is_delayed:
+        pytest.skip("cannot be cut so")
+    ranks.run(2, "cpu", estimate, format, cut, "dequantized")
+
+
+SCALED = [name for name in nc.formats() if nc.format(name).matmul is not None]
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_products(name):
+    ranks.run(2, "cpu", estimate, name, "rows", "scaled")

@@ -10,6 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 import narrowcast as nc
 import ranks
+from internals import bytes_of
 from models import SHARDINGS, same, unit
 
 TESTED_FORMATS = SHARDINGS
@@ -30,10 +31,10 @@ def give_bytes(mesh, format):
     model = fully_shard(made(format, 2 * unit(format), 0, mesh.device_type), mesh=mesh)
     local = model[0].weight.to_local()
     own = nc.quantize((1 + mesh.get_rank()) * torch.randn(local.shape), format)
-    before = local._store.bytes.buffer(0).clone()
+    before = bytes_of(local).buffer(0).clone()
     with torch.no_grad(), pytest.raises(NotImplementedError, match="a scale spans the whole"):
         local.copy_(own.to(local.device))
-    assert torch.equal(local._store.bytes.buffer(0), before)
+    assert torch.equal(bytes_of(local).buffer(0), before)
     with torch.no_grad():
         local.copy_(local.clone())  # a part's
 

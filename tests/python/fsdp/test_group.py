@@ -1,5 +1,5 @@
-"""Some weights of a module that fully_shard gathers together are made plain, or quantized: what is
-gathered of the others stays theirs, and nothing is kept of what was replaced.
+"""The weights that fully_shard gathers together: what ranks pack travels in one payload for all
+formats; if some are made plain or quantized, what is gathered of the others stays theirs.
 """
 
 import gc
@@ -12,7 +12,9 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, same, unit
+from internals import store_of, view_of
+from models import BUFFERS, GATHERS, same, unit
+from narrowcast.fsdp import torch_names
 
 TESTED_FORMATS = GATHERS
 
@@ -58,7 +60,7 @@ def replaced(mesh, format):
     fully_shard(model, mesh=mesh)
     output_of(model, mesh.device_type)
     model.reshard()
-    stores = [layer.weight.to_local()._store for layer in model]
+    stores = [store_of(layer.weight) for layer in model]
     # A master without a dtype to change is the plain weight's memory; its bytes are nobody's.
     bytes = [weakref.ref(store.bytes.buffers[0]) for store in stores]
     del stores
@@ -70,3 +72,45 @@ def replaced(mesh, format):
 def test_nothing_is_kept_of_replaced_shards(format, device):
     for freed in ranks.run(2, device, replaced, format):
         assert all(freed)
+
+
+SIZE = 512
+
+
+FORMATS = [None, *nc.formats(), None, *nc.formats()]
+
+
+def model_of(recompute):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(SIZE, SIZE, bias=False) for _ in FORMATS))
+    for layer, format in zip(model, FORMATS, strict=True):
+        if format is not None:
+            nc.convert(layer, format, recompute=recompute)
+    return model
+
+
+def gathered(mesh, recompute, device):
+    model, whole = model_of(recompute).to(device), model_of(recompute).to(device)
+    fully_shard(model, mesh=mesh)
+    for _ in range(2):
+        model.unshard()
+        for layer, other in zip(model, whole, strict=True):
+            if not isinstance(other.weight, nc.QuantizedTensor):
+                assert torch.equal(layer.weight, other.weight)
+                continue
+            assert view_of(layer.weight).usages  # what has come equals a direct quantization
+            for name in BUFFERS:
+                value = getattr(layer.weight, name)
+                assert value is None or torch.equal(value, getattr(other.weight, name)), name
+        model.reshard()
+    managed = (torch_names.managed(layer.weight)[1] for layer in model)
+    return [len(parameter.all_gather_outputs) for parameter in managed]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_every_format_in_one_group(device, world, recompute):
+    for slots in ranks.run(world, device, gathered, recompute, device):
+        first, second = slots[: len(FORMATS) // 2], slots[len(FORMATS) // 2 :]
+        assert sum(slots) < 2 * len(FORMATS)
+        assert sum(first) == sum(second) + 1  # that of all

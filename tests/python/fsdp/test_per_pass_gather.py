@@ -1,6 +1,6 @@
-"""Gathers whose pieces are copied into the whole bring each pass the bytes that it reads, and no
-others, where a format's passes read different ones. That what they bring is right is tested where
-such shards are trained.
+"""Gathers that bring each pass the bytes that it reads, and no others, where a format's passes read
+different ones; and some of a group's weights for both passes at once (recompute=True). That what
+they bring is right is tested where such shards are trained.
 """
 
 import pytest
@@ -11,8 +11,11 @@ from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 
 TESTED_FORMATS = [name for name in nc.formats() if nc.format(name).gather == "by pass"]
+
+
 BOTH = ["rowwise", "columnwise"]
 
 
@@ -57,7 +60,7 @@ def brought(mesh, format, kind, recompute):
     x = torch.ones(3, step, requires_grad=True)
     for _ in range(2):
         model(x).sum().backward()
-    plan, index = model[0].weight.to_local()._store.sender
+    plan, index = store_of(model[0].weight).sender
     return model[0].seen, plan().members[index].gather.send_bytes
 
 
@@ -103,3 +106,31 @@ def test_what_reads_the_forwards_bytes_in_a_backward_is_told_of_recompute(format
     ((kind, message),) = ranks.errors(1, "cpu", read_in_both_passes, format, make, False)
     assert kind == "ValueError" and "convolutions" in message and "recompute=True" in message
     assert ranks.errors(1, "cpu", read_in_both_passes, format, make, True) == [None]
+
+
+def model_of(format, recomputed, device):
+    torch.manual_seed(0)
+    width = 256
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in recomputed))
+    for layer, recompute in zip(model, recomputed, strict=True):
+        nc.convert(layer, format, recompute=recompute)
+    return model.to(device)
+
+
+def passes(mesh, format, recomputed):
+    whole, model = (model_of(format, recomputed, mesh.device_type) for _ in range(2))
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    inputs = [torch.ones(3, 256, device=mesh.device_type, requires_grad=True) for _ in range(2)]
+    for _ in range(3):  # the first gathers make room
+        found = []
+        for one, x in zip((whole, model), inputs, strict=True):
+            y, x.grad = one(x), None
+            y.sum().backward()
+            found.append((y, x.grad))
+        (y, grad), (of_shards, grad_of_shards) = found
+        assert torch.equal(y, of_shards) and torch.equal(grad, grad_of_shards)
+
+
+@pytest.mark.parametrize("recomputed", [(True, False), (False, True), (False, True, False)])
+def test_mixed(format, recomputed, device):
+    ranks.run(2, device, passes, format, recomputed)

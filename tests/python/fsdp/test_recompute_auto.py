@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
+from internals import config_of, store_of
 from models import Block, batch, build, loss_of, one_of_each, same, shard
 
 BY_PASS, ROWWISE = (
@@ -134,7 +135,7 @@ def count_gathered(mesh, format):
         model = sharded(model) if way is None else way(model, sharded)
         loss_of(model, 0).backward()
         counts.append(nc.summary(model).gathered)
-        store = model.blocks[0].down.weight.to_local()._store
+        store = store_of(model.blocks[0].down.weight)
         sender = store.sender[0]()
         counts.append([len(sender.members[0].payloads[backward]) for backward in (0, 1)])
     return counts
@@ -165,5 +166,5 @@ def test_the_option():
     with pytest.raises(ValueError, match='recompute is True, False or "auto"'):
         nc.convert(nn.Linear(64, 64), BY_PASS, recompute="yes")
     layer = nc.convert(nn.Linear(64, 64), BY_PASS)
-    assert layer.weight._store.config.recompute is None
+    assert config_of(layer.weight).recompute is None
     assert torch.equal(layer(torch.zeros(1, 64)), layer.bias[None])

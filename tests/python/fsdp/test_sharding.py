@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import bytes_of, config_of, tensors_of, view_of
 from models import BUFFERS, assert_quantized, assert_same, same, unit
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
@@ -60,12 +61,11 @@ def gather(shards, weight, both, backward):
     rows, columns = weight.shape
     world, shard_rows = len(shards), len(shards[0])
     senders = [
-        _C.WeightGather(shard.clone()._store.bytes, rows, shard_rows, world, both)
-        for shard in shards
+        _C.WeightGather(bytes_of(shard.clone()), rows, shard_rows, world, both) for shard in shards
     ]
     for sender in senders:
         sender.use_send_buffer(torch.full((sender.send_bytes,), 0xA5, dtype=torch.uint8), 0)
-        _C.GatherGroup([sender]).pack(backward)
+        _C.GatherGroup([sender], keeps_parts=False).pack(backward)
     sent = [sender.payloads(backward) for sender in senders]
     assert len({tuple(p.numel() for p in payloads) for payloads in sent}) == 1
     received = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
@@ -75,8 +75,8 @@ def gather(shards, weight, both, backward):
     # Memory that FSDP2 has allocated anew.
     unpacked = torch.full((receiver.unpacked_bytes,), 0xA5, dtype=torch.uint8)
     receiver.receive_into(received, unpacked)
-    _C.GatherGroup([receiver]).unpack(backward)
-    store = GatheredStore(receiver.arrive(backward), weight._store.config, receiver)
+    _C.GatherGroup([receiver], keeps_parts=False).unpack(backward)
+    store = GatheredStore(receiver.arrive(backward), config_of(weight), receiver)
     assert store.bytes.columns == columns
     return QuantizedTensor(store, weight.shape, weight.dtype)
 
@@ -92,7 +92,7 @@ def test_gathered_is_whole(format, world, columns):
             for backward in (False, True):
                 whole = gather(shards, weight, both, backward)
                 if both and nc.format(format).gather == "by pass":
-                    assert set(whole._store.bytes.usages) == {"rowwise", "columnwise"}
+                    assert set(bytes_of(whole).usages) == {"rowwise", "columnwise"}
                 whole.decode(torch.float32, "columnwise" if backward else "rowwise")
                 assert_quantized(whole, value, (rows, both, backward))
                 assert same(whole.amax, weight.amax)
@@ -118,7 +118,7 @@ def table_of(format, tensors, stochastic):
     states = []
     for index, tensor in enumerate(tensors):
         tensor = tensor.detach()
-        if not tensor._view.is_whole:
+        if not view_of(tensor).is_whole:
             tensor = tensor.clone()
         moments = [torch.zeros(tensor.shape) for _ in range(2)]
         names = "step", "master", "exp_avg", "exp_avg_sq"
@@ -183,8 +183,8 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
 
 def test_a_shard_owns_its_memory(format):
     weight = convert(torch.randn(2 * unit(format), 64), format)
-    theirs = {t.untyped_storage().data_ptr() for t in weight._store.tensors}
+    theirs = {t.untyped_storage().data_ptr() for t in tensors_of(weight)}
     for shard in shards_of(weight, 2):
-        assert not theirs & {t.untyped_storage().data_ptr() for t in shard._store.tensors}
+        assert not theirs & {t.untyped_storage().data_ptr() for t in tensors_of(shard)}
         assert shard.master is not None
         assert (shard.columnwise_data is None) == nc.format(format).columnwise_derived

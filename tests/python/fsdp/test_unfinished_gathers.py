@@ -13,6 +13,7 @@ from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from internals import bytes_of
 from models import GATHERS, one_of_each, same
 
 TESTED_FORMATS = GATHERS
@@ -73,7 +74,7 @@ def gathered_for_nothing(mesh, format):
     x = torch.ones(1, WIDTH, device=mesh.device_type)
     model(x)[0].sum().backward()
     # A master without a dtype to change is the plain weight's memory; its bytes are nobody's.
-    bytes = weakref.ref(model.aside.weight.to_local()._store.bytes.buffers[0])
+    bytes = weakref.ref(bytes_of(model.aside.weight).buffers[0])
     nc.to_plain(model)
     gc.collect()
     return bytes() is None

@@ -7,6 +7,7 @@ import torch
 
 import narrowcast as nc
 import ranks
+from internals import tensors_of
 from models import (
     GATHERS,
     assert_quantized,
@@ -47,7 +48,7 @@ def quantized(model):
 
 
 def bytes_of(tensor):
-    return torch.cat([one.reshape(-1).view(torch.uint8) for one in tensor._store.tensors])
+    return torch.cat([one.reshape(-1).view(torch.uint8) for one in tensors_of(tensor)])
 
 
 def output(model):

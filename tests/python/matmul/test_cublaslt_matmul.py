@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import narrowcast as nc
 import scaled
+from internals import bytes_of
 from narrowcast import _C
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no unit")
@@ -26,7 +27,7 @@ def operand(kept, summed, format, columnwise=False):
     """
     value = torch.randn((summed, kept) if columnwise else (kept, summed), device="cuda")
     usages = {"rowwise": not columnwise, "columnwise": columnwise}
-    bytes = nc.quantize(value, format, **usages)._store.bytes
+    bytes = bytes_of(nc.quantize(value, format, **usages))
     usage = "columnwise" if columnwise else "rowwise"
     stored = [b for b in bytes.buffers if b is not None]
     return _C.Operand(bytes, usage, columnwise), stored + [bytes.amax] * (bytes.amax is not None)
@@ -146,7 +147,7 @@ def test_operands_of_two_devices():
 CAPTURE = """
 import torch, narrowcast as nc
 def stored():
-    bytes = nc.quantize(torch.randn(64, 512, device="cuda"), "fp8_e4m3")._store.bytes
+    bytes = bytes_of(nc.quantize(torch.randn(64, 512, device="cuda"), "fp8_e4m3"))
     return [bytes.buffer(0), bytes.buffer(1), bytes.amax]
 a, b = stored(), stored()
 def product():

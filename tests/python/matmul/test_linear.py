@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import narrowcast as nc
+from internals import bytes_of
 from models import DEVICES, same
 
 
@@ -44,7 +45,7 @@ def test_usages_are_those_of_their_pass(format):
     layer, x = make(format, bias=False), torch.randn(4, 96, requires_grad=True)
     expected = layer(x)
     (gradient,) = torch.autograd.grad(expected.sum(), x)
-    bytes = layer.weight._store.bytes
+    bytes = bytes_of(layer.weight)
     bytes.buffer(2).fill_(0x11)
     out = layer(x)
     assert same(out, expected)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import (
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 from models import GATHERS, same, unit
 
 TESTED_FORMATS = GATHERS
@@ -140,7 +141,7 @@ def test_a_weight_dies_with_its_backward(format):
     """Whoever keeps a loss keeps no weight that was made for it; a graph that is kept, does."""
     for matmul in products_of(format):
         weight = made(format, matmul, "cpu")[0].weight.detach().clone()
-        known, x = weakref.ref(weight._store), torch.randn(8, unit(format), requires_grad=True)
+        known, x = weakref.ref(store_of(weight)), torch.randn(8, unit(format), requires_grad=True)
         loss = F.linear(x, weight).sum()
         del weight
         loss.backward(retain_graph=True)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import narrowcast as nc
+from internals import kept_input_bytes
 from models import same
 from narrowcast.matmul import operators
 from narrowcast.registry import BUFFERS
@@ -59,7 +60,7 @@ def test_an_input_that_was_written_to(name, write, gradients, device):
         layer(x)
         WRITES[write](x, y)
         assert same(layer(x).detach(), layer(y.clone()).detach())
-    assert gradients or nc._C.kept_input_bytes() == 0
+    assert gradients or kept_input_bytes() == 0
 
 
 PARTS = {
@@ -88,12 +89,12 @@ def test_layers_of_one_input_share_its_cast(device):
     layers = [layer_of("mxfp8_e4m3", device) for _ in range(2)]
     x = inputs(device)
     outputs = [layers[0](x)]
-    kept = nc._C.kept_input_bytes()
+    kept = kept_input_bytes()
     outputs.append(layers[1](x))
-    assert nc._C.kept_input_bytes() == kept > 0
+    assert kept_input_bytes() == kept > 0
     assert same(*(one.detach() for one in outputs))
     sum(outputs).sum().backward()
-    assert nc._C.kept_input_bytes() == 0
+    assert kept_input_bytes() == 0
 
 
 # ---- autocast ----

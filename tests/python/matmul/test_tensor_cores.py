@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import narrowcast as nc
 import scaled
+from internals import bytes_of
 from narrowcast import _C
 
 TENSOR, SQUARES, GROUPS, MX, NVFP4 = range(1, 6)  # numbers of the kinds
@@ -69,8 +70,8 @@ def values(operand, kind):
 BOTH = ("rowwise", "columnwise")
 
 
-def bytes_of(x, name, usages=BOTH):
-    return nc.quantize(x, name, **{usage: usage in usages for usage in BOTH})._store.bytes
+def cast(x, name, usages=BOTH):
+    return bytes_of(nc.quantize(x, name, **{usage: usage in usages for usage in BOTH}))
 
 
 def decoded(bytes, usage, over_rows):
@@ -105,7 +106,7 @@ def test_both_kinds_occur():
 def test_operands(kind, name, usages, usage, over_rows, shape):
     torch.manual_seed(0)
     x = torch.randn(shape) * torch.logspace(-3, 3, shape[1])
-    bytes = bytes_of(x, name, usages)
+    bytes = cast(x, name, usages)
     operand = _C.tensor_core_operand(_C.Operand(bytes, usage, over_rows), kind)
     kept, summed = shape[::-1] if over_rows else shape
 
@@ -133,7 +134,7 @@ def test_operands(kind, name, usages, usage, over_rows, shape):
 def test_operands_of_sm_90(kind, name, usages, usage, over_rows):
     """Codes along the sum; scales float32, those of 1x128 with the groups behind one another."""
     torch.manual_seed(0)
-    bytes = bytes_of(torch.randn(512, 1024), name, usages)
+    bytes = cast(torch.randn(512, 1024), name, usages)
     operand = _C.tensor_core_operand(_C.Operand(bytes, usage, over_rows), kind)
     kept, summed = (1024, 512) if over_rows else (512, 1024)
     assert operand.codes.shape == (kept, summed)
@@ -162,9 +163,9 @@ def test_products_of_the_operands(name, rows):
     p = nc.format(name).matmul
     kind = p.forward.number
     torch.manual_seed(0)
-    weight = bytes_of(torch.randn(48, 96), name)
-    x = bytes_of(torch.randn(rows, 96), p.input)
-    gradient = bytes_of(torch.randn(rows, 48) / 1000, p.gradient)
+    weight = cast(torch.randn(48, 96), name)
+    x = cast(torch.randn(rows, 96), p.input)
+    gradient = cast(torch.randn(rows, 48) / 1000, p.gradient)
     for left, right in (
         ((x, "rowwise", False), (weight, "rowwise", False)),
         ((gradient, "rowwise", False), (weight, "columnwise", True)),
@@ -183,7 +184,7 @@ def test_torch_takes_the_operands(kind):
     name = next(f for k, f, _, usage, over_rows in OPERANDS if k == kind and not over_rows)
     a, b = (
         _C.tensor_core_operand(
-            _C.Operand(bytes_of(torch.randn(rows, 160), name), "rowwise", False), kind
+            _C.Operand(cast(torch.randn(rows, 160), name), "rowwise", False), kind
         )
         for rows in (100, 48)
     )
@@ -209,7 +210,7 @@ def suits(kind, rows, summed, columns, over_rows=False):
     name = next(f for k, f, *_, over in OPERANDS if k == kind and over == over_rows)
     a, b = (
         _C.Operand(
-            bytes_of(torch.randn((summed, kept) if over_rows else (kept, summed)), name, [usage]),
+            cast(torch.randn((summed, kept) if over_rows else (kept, summed)), name, [usage]),
             usage,
             over_rows,
         )
@@ -235,7 +236,7 @@ def test_bytes_of_another_sum(kind, name):
     """A unit sums rowwise bytes over columns and columnwise ones over rows; rowwise ones over rows
     only if columnwise ones follow from them. All else is decoded.
     """
-    bytes = bytes_of(torch.randn(32, 32), name)
+    bytes = cast(torch.randn(32, 32), name)
     takes = {}
     for usage in BOTH:
         for over_rows in (False, True):

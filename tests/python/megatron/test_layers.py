@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import narrowcast as nc
 import ranks
 import scaled
+from internals import config_of
 from models import one_of_each, same
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -145,7 +146,7 @@ def compare_with_linear(mesh, format, matmul, sequence_parallel, autocast):
             total = total.chunk(dist.get_world_size())[dist.get_rank()]
         expected = expected.detach(), total.to(x.dtype), weight.grad, bias.grad
         assert_all_same((out, of_input, of_weight, of_bias), expected)
-        assert layer.weight._store.config.matmul == matmul
+        assert config_of(layer.weight).matmul == matmul
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["", "sequence"])

@@ -8,6 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 import scaled
+from internals import config_of
 from models import assert_quantized, one_of_each, same
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -94,7 +95,7 @@ def losses_of_steps(mesh, format, matmul):
             losses.append(loss.item())
         for name, weight in mm.quantized(model).items():
             assert optimizer.state[weight]["master"].data_ptr() == weight.master.data_ptr(), name
-            assert weight._store.config.matmul == matmul
+            assert config_of(weight).matmul == matmul
         return losses
 
 

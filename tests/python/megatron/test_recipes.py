@@ -7,6 +7,7 @@ import torch
 
 import narrowcast as nc
 import ranks
+from internals import config_of
 from models import one_of_each
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -32,7 +33,7 @@ def formats_of(mesh, configs, matchers, spec):
                 name = path.removeprefix("decoder.layers.").replace(".self_attention", "")
                 found[name.replace(".mlp", "")] = module.weight.format.name if is_narrow else None
                 if is_narrow and recipe and recipe.match(_context(path)):
-                    assert module.weight._store.config.name == f"{path}.weight"
+                    assert config_of(module.weight).name == f"{path}.weight"
                 assert module.weight.grad is not None
         return found
 

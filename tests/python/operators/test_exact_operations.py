@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import store_of, tensors_of, view_of
 from matrices import of_units
 from models import BUFFERS, assert_quantized, assert_same, unit
 from narrowcast import _C
@@ -75,7 +76,7 @@ def test_record_stream_does_not_requantize(format, monkeypatch):
     # temporary tensor, and makes the bytes anew beside a kernel that reads them.
     weight, seen = weight_of(format).detach(), []
     weight.fill_(1.0)
-    store = weight._store
+    store = store_of(weight)
     forbid_decoding(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: seen.append(self))
     dispatch.run_operator(aten.record_stream.default, (weight, "a stream"), {})
@@ -96,9 +97,9 @@ def test_zero_writes_in_place(format):
     # leaves views, and the pointers that a captured graph holds, behind.
     x, q = of_units(format)
     view = q[unit(format) :]
-    before = [tensor.data_ptr() for tensor in q._store.tensors]
+    before = [tensor.data_ptr() for tensor in tensors_of(q)]
     assert q.zero_() is q
-    assert [tensor.data_ptr() for tensor in q._store.tensors] == before
+    assert [tensor.data_ptr() for tensor in tensors_of(q)] == before
     assert_quantized(q, torch.zeros_like(x))
     assert not view.dequantize().any()
 
@@ -198,7 +199,7 @@ def test_no_32_bit_product_of_rows_and_columns(format):
     assert part.storage_offset() == middle * columns + columns // 2
     assert part.shape == (middle, columns // 2)
     for buffer in (0, 2):
-        (first, count), (second, width) = f.stored_box(buffer, part._view.region)
+        (first, count), (second, width) = f.stored_box(buffer, view_of(part).region)
         assert min(first, count, second, width) > 0
         assert count * width * 8 == middle * (columns // 2) * f.rowwise.element_bits
         stored = f.buffer_shape(buffer, rows, columns)

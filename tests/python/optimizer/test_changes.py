@@ -7,6 +7,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 from models import GATHERS, unit
 from narrowcast import _C
 
@@ -39,8 +40,8 @@ def lose_the_master(weight):
 
 
 def get_a_master(weight):
-    weight._store.master = None
-    weight._store.keep_master()
+    store_of(weight).master = None
+    store_of(weight).keep_master()
 
 
 CHANGES = [
@@ -56,17 +57,17 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
 def test_a_change_is_noticed(change):
     one = weight()
-    watch = _C.Watch([one._store])
+    watch = _C.Watch([store_of(one)])
     assert watch.is_quiet
     with torch.no_grad():
         change(one)
     assert not watch.is_quiet
-    assert _C.Watch([one._store]).is_quiet
+    assert _C.Watch([store_of(one)]).is_quiet
 
 
 def test_reading_changes_nothing():
     one, x = weight(), torch.ones(2, 64)
-    watch = _C.Watch([one._store])
+    watch = _C.Watch([store_of(one)])
     nn.functional.linear(x, one).sum().backward()
     _ = one.dequantize(), one.master.sum(), one.detach(), one.t(), one[:32]
     assert watch.is_quiet
@@ -77,7 +78,7 @@ def test_stale_bytes_are_named():
     with torch.no_grad():
         write_to_the_master(written)
         fill(marked)
-    stores = [one._store for one in (written, fresh, marked)]
+    stores = [store_of(one) for one in (written, fresh, marked)]
     assert [store for store in stores if store.is_stale] == [stores[0], stores[2]]
 
 

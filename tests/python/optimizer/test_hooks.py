@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import buffers_of
 from models import one_of_each, pickled
 
 
@@ -87,7 +88,7 @@ def test_a_master_that_is_written_to_before_a_step(name):
     optimizer.step()
     layer.weight.master.mul_(0.5)
     optimizer.step()
-    before = [one.clone() for one in layer.weight._store.bytes.buffers if one is not None]
+    before = [one.clone() for one in buffers_of(layer.weight)]
     layer(torch.ones(1, 64))
-    after = [one for one in layer.weight._store.bytes.buffers if one is not None]
+    after = buffers_of(layer.weight)
     assert all(map(torch.equal, before, after))

@@ -5,6 +5,7 @@ import torch
 
 import narrowcast as nc
 import ranks
+from internals import is_stale
 from models import (
     Model,
     assert_quantized,
@@ -47,7 +48,7 @@ def assert_whole(mesh, model):
     """All shards are those of one cast of the whole master, on every rank."""
     for name, (_, weight) in weights(model).items():
         local, whole = weight.to_local(), weight.full_tensor().float().cpu()
-        assert not local._store.is_stale, name
+        assert not is_stale(local), name
         if local.history is not None:
             value = local.detach().cpu()
             assert same(local.history[2:3], nc.quantize(whole, local.format).amax), name

@@ -7,6 +7,7 @@ import torch
 
 import narrowcast as nc
 import ranks
+from internals import tensors_of
 from models import GATHERS, Model, loss_of, same, shard
 from narrowcast import flat
 
@@ -18,7 +19,7 @@ def snapshot(model, optimizer):
     tensors = [p.master if isinstance(p, nc.QuantizedTensor) else p for p in shards]
     for p in shards:
         if isinstance(p, nc.QuantizedTensor):
-            tensors += p._store.tensors
+            tensors += tensors_of(p)
     tensors += [one for state in optimizer.state.values() for one in state.values()]
     return [getattr(one, "_local_tensor", one).clone() for one in tensors]
 

@@ -1,14 +1,23 @@
-"""torch's AdamW goes on from a state of FusedAdam's, and FusedAdam from AdamW's."""
+"""FusedAdam in the place of torch's AdamW and Adam: each goes on from the other's state, and
+FusedAdam does or refuses what their options ask for.
+"""
 
 import copy
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import narrowcast as nc
-from models import one_of_each
+import ranks
+from models import GATHERS, build, build_plain, local_values, one_of_each, same, shard, train
 
+TESTED_FORMATS = GATHERS
 KINDS = one_of_each(lambda f: (f.is_delayed, f.columnwise_derived))
 
 
@@ -49,3 +58,118 @@ def test_there_and_back(kind, dtype):
     state, expected = optimizer.state[back.weight], adamw.state[plain.weight]
     assert int(state["step"]) == 2
     assert torch.equal(state["exp_avg"], expected["exp_avg"].float())
+
+
+OPTIONS = {"lr": 1e-2, "betas": (0.9, 0.99), "weight_decay": 0.02}
+
+
+def of_adamw(format, kind=torch.optim.AdamW):
+    """A plain model that AdamW has trained, and a converted one of the same values."""
+    plain, model = build_plain(format), build(format)
+    theirs = kind(plain.parameters(), **OPTIONS)
+    train(plain, theirs, 2)
+    model.load_state_dict(plain.state_dict())
+    return plain, theirs, model
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam])
+def test_state_of_adamw(format, kind):
+    plain, theirs, model = of_adamw(format, kind)
+    optimizer = nc.FusedAdam(model.parameters())
+    with pytest.raises(ValueError, match=r"of torch\.optim\.AdamW .*of_adamw=True"):
+        optimizer.load_state_dict(theirs.state_dict())
+    assert len(optimizer.state) == 0
+    optimizer.load_state_dict(theirs.state_dict(), of_adamw=True)
+    group = optimizer.param_groups[0]
+    assert {key: group[key] for key in OPTIONS} == OPTIONS
+    assert group["adamw"] == (kind is torch.optim.AdamW)
+    assert group["rounding"] == "nearest"
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        for key, value in theirs.state[q].items():
+            assert same(optimizer.state[p][key], value), key
+        assert same(optimizer.state[p].get("master", p.detach()), q.detach())
+    train(model, optimizer, 1, first=2)
+    assert optimizer.state[model.head.weight]["step"] == 3
+
+
+def sharded_adamw(mesh, format):
+    plain, theirs, model = of_adamw(format)
+    before = dict(plain.named_parameters())
+    moments = {name: theirs.state[p]["exp_avg"] for name, p in before.items()}
+    other = shard(build_plain(format), mesh)
+    sharded = torch.optim.AdamW(other.parameters(), **OPTIONS)
+    options = StateDictOptions(full_state_dict=True)
+    whole = get_optimizer_state_dict(plain, theirs, options=options)
+    set_optimizer_state_dict(other, sharded, copy.deepcopy(whole), options=options)
+    shard(model, mesh)
+    masters = local_values(model)
+    optimizer = nc.FusedAdam(model.parameters())
+    optimizer.load_state_dict(sharded.state_dict(), of_adamw=True)
+    for name, p in model.named_parameters():
+        assert same(optimizer.state[p]["exp_avg"].full_tensor(), moments[name]), name
+        assert optimizer.state[p]["step"] == 2
+    assert all(map(same, masters, local_values(model)))
+    assert optimizer.param_groups[0]["lr"] == 1e-2
+    train(model, optimizer, 1, first=2)
+
+
+def test_sharded_state_of_adamw():
+    ranks.run(2, "cpu", sharded_adamw, GATHERS[-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"amsgrad": True}, "group 0 .* has amsgrad=True: an Adam which divides by"),
+        ({"maximize": True}, "group 0 .* has maximize=True"),
+    ],
+)
+def test_an_adam_that_fused_adam_is_not(options, words):
+    weight = nn.Parameter(torch.ones(8))
+    theirs = torch.optim.AdamW([weight], **options)
+    weight.grad = torch.ones(8)
+    theirs.step()
+    optimizer = nc.FusedAdam([weight])
+    with pytest.raises(ValueError, match=words):
+        optimizer.load_state_dict(theirs.state_dict(), of_adamw=True)
+    assert len(optimizer.state) == 0
+
+
+@pytest.mark.parametrize("option", ["amsgrad", "maximize", "differentiable"])
+def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
+    """In a group, as a keyword, and between steps."""
+    weight = nn.Parameter(torch.ones(8))
+    for make in (
+        lambda: nc.FusedAdam([{"params": [weight], option: True}]),
+        lambda: nc.FusedAdam([weight], **{option: True}),
+    ):
+        with pytest.raises(ValueError, match=rf"has {option}=True: an Adam .*no such option"):
+            make()
+    optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
+    weight.grad = torch.ones(8)
+    optimizer.step()
+    optimizer.param_groups[0][option] = True
+    before = weight.detach().clone()
+    with pytest.raises(ValueError, match=f"group 0 has {option}=True"):
+        optimizer.step()
+    assert same(weight, before)
+
+
+def test_options_that_are_none():
+    weight = nn.Parameter(torch.ones(8))
+    with pytest.raises(TypeError, match="FusedAdam has no option 'momentum'"):
+        nc.FusedAdam([weight], momentum=0.9)
+    optimizer = nc.FusedAdam([weight])
+    optimizer.param_groups[0]["lr"] = "fast"
+    weight.grad = torch.ones(8)
+    with pytest.raises(ValueError, match=r"group 0: of .'lr': 'fast'.*could not convert"):
+        optimizer.step()
+
+
+def test_state_of_another_optimizer():
+    weight = nn.Parameter(torch.ones(8))
+    theirs = torch.optim.SGD([("one.weight", weight)], lr=0.1, momentum=0.9)
+    weight.grad = torch.ones(8)
+    theirs.step()
+    with pytest.raises(ValueError, match=r"has no 'step', only .'momentum_buffer'.*AdamW or Adam"):
+        nc.FusedAdam([weight]).load_state_dict(theirs.state_dict())

@@ -14,9 +14,9 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 import narrowcast as nc
 import ranks
 from cut_weights import BY_SHARD, assert_part
+from internals import is_unaligned, store_of
 from models import STORAGES, one_of_each, unit
 from narrowcast.tensor import dtensors
-from narrowcast.tensor.unaligned import UnalignedStore
 from parallel_models import (
     PLAN,
     SEQUENCE_PLAN,
@@ -72,7 +72,7 @@ def forgotten(grid, format):
     """fully_shard of a model that has been used: nobody keeps what was there before."""
     model, x = build(grid["parallel"], format, converted_first=True), batch(format, 0)
     model(x)
-    master = weakref.ref(model.up.weight.to_local()._store.master.value)
+    master = weakref.ref(store_of(model.up.weight).master.value)
     fully_shard(model, mesh=grid["shard"])
     model(x)
     gc.collect()
@@ -88,7 +88,7 @@ def in_a_style(grid):
     """fully_shard called by parallelize_module; it cuts blocks as ever."""
     model = nc.convert(nn.Sequential(nn.Linear(64, 96)), "mxfp8_e4m3")
     parallelize_module(model, grid["shard"], {"0": Sharding()})
-    assert isinstance(model[0].weight.to_local()._store, UnalignedStore)
+    assert is_unaligned(model[0].weight)
 
 
 def straddled(grid, format):
@@ -104,8 +104,8 @@ def straddled(grid, format):
 
 def assert_shares_blocks(grid, model, divided):
     fully_shard(model, mesh=grid["shard"])
-    stores = [p.to_local()._store for p in (model.up.weight, model.down.weight)]
-    assert [isinstance(store, UnalignedStore) for store in stores] == divided
+    weights = model.up.weight, model.down.weight
+    assert [is_unaligned(p) for p in weights] == divided
 
 
 def assert_gathers_as_whole(model, format, rounding, size):

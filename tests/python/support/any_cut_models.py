@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
+from internals import is_unaligned
 from models import BUFFERS, assert_same, same
-from narrowcast.tensor.unaligned import UnalignedStore
 
 CUT_WITHIN_BLOCKS = [name for name in nc.formats() if nc.format(name).shard_row_step > 1]
 
@@ -121,7 +121,7 @@ def train_both(mesh, format, options=None, rounding="nearest", convert_first=Tru
     else:
         model = sharded(Narrow(format).to(device), mesh, **options)
         nc.convert(model, format)
-    assert isinstance(model.up.weight.to_local()._store, UnalignedStore)
+    assert is_unaligned(model.up.weight)
     models = model, whole
     optimizers = [nc.FusedAdam(groups(one, rounding), lr=1e-2, seed=3) for one in models]
     train(mesh, models, optimizers, 3)

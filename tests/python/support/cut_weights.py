@@ -5,9 +5,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 import narrowcast as nc
+from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
 from narrowcast.tensor import dtensors
-from narrowcast.tensor.unaligned import UnalignedStore
 
 EVERY = (*BUFFERS, "history", "master")
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
@@ -31,7 +31,7 @@ def assert_part(parameter, whole, names, what):
     if not isinstance(local, nc.QuantizedTensor):
         assert same(local, part_of(whole.detach(), parameter)), what
         return
-    if isinstance(local._store, UnalignedStore):  # its bytes are no part of the whole's
+    if is_unaligned(local):  # its bytes are no part of the whole's
         assert same(local.master, part_of(whole.master, parameter)), what
         return
     part = part_of(whole.detach(), parameter)

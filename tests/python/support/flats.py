@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 import narrowcast as nc
+from internals import bytes_of
 from models import BUFFERS
 
 POISON = 0xA5
@@ -22,7 +23,7 @@ def value_of(shape, seed=0, special=True):
 
 def stored(weight):
     """Its buffers, by their names, as bytes: what the weight's store has, and nothing derived."""
-    bytes = weight._store.bytes
+    bytes = bytes_of(weight)
     every = dict(zip(BUFFERS, (*bytes.buffers, bytes.amax), strict=True))
     return {name: one.view(torch.uint8) for name, one in every.items() if one is not None}
 

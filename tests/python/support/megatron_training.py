@@ -17,6 +17,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 import megatron_models as mm
 import narrowcast as nc
+from internals import store_of
 from narrowcast import megatron
 
 sys.path.append(str(Path(__file__).parents[3] / "examples"))
@@ -181,7 +182,7 @@ def quantized(parameter):
 def bytes_of(weight):
     """Copies of all buffers, and what spans the tensor."""
     nc.post_all_gather_processing([weight])
-    store = weight._store
+    store = store_of(weight)
     every = [*store.bytes.buffers, store.bytes.amax, store.bytes.history]
     return [None if one is None else one.clone() for one in every]
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import tensors_of
 from models import same
 
 MIXED = ["mxfp8_e4m3", "nvfp4", None]
@@ -32,7 +33,7 @@ def snapshot(model, optimizer):
     for p in model.parameters():
         found += [value.clone() for value in optimizer.state.get(p, {}).values()]
         if isinstance(p, nc.QuantizedTensor):
-            found += [tensor.clone() for tensor in p._store.tensors]
+            found += [tensor.clone() for tensor in tensors_of(p)]
         else:
             found.append(p.detach().clone())
     return found

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
+from internals import store_of
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Master, Saved
 
@@ -162,7 +163,7 @@ def assert_quantized(got, value, what=""):
     delayed scaling, those under the multiplier of its history.
     """
     fresh = nc.quantize(value, got.format)
-    store = fresh._store
+    store = store_of(fresh)
     if got.history is not None:
         store.bytes.history.copy_(got.history)
         store.master = Master(value.reshape(store.rows, store.columns))

@@ -3,6 +3,7 @@
 import torch
 
 import narrowcast as nc
+from internals import is_stale
 from models import Model, local_rows, loss_of, same, shard, uneven_rows
 
 
@@ -41,7 +42,7 @@ def assert_whole(mesh, model):
     """
     for name, weight in weights(model).items():
         local, whole = weight.to_local(), whole_master(weight).cpu()
-        assert not local._store.is_stale, name
+        assert not is_stale(local), name
         value = nc.quantize(whole, local.format)
         if local.history is None:
             assert same(local.amax, value.amax), name

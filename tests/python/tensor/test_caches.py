@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from internals import tensors_of
 from memory import freed, grown, storages
 from models import GATHERS, uneven_rows
 from narrowcast.tensor.store import Store
@@ -133,14 +134,14 @@ def short(mesh, format):
         optimizer.step()
         optimizer.zero_grad()
     local = model[0].weight.to_local()
-    stored = sum(one.numel() * one.element_size() for one in local._store.tensors)
+    stored = sum(one.numel() * one.element_size() for one in tensors_of(local))
     moments = 2 * 4 * local.numel()
     expected = stored + moments
     freed(before, expected)
     got = grown(before)
     assert expected <= got <= expected + 4096, (mesh.get_local_rank(), got, stored, moments)
     held = model[0]._get_fsdp_state()._fsdp_param_group.fsdp_params[0]._sharded_param_data
-    own = {one.untyped_storage().data_ptr() for one in local._store.tensors}
+    own = {one.untyped_storage().data_ptr() for one in tensors_of(local)}
     assert held.untyped_storage().data_ptr() in own
 
 

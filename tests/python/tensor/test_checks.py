@@ -7,6 +7,7 @@ import torch
 
 import narrowcast as nc
 from checkpoints import Changed, load, parts_of, weight_of
+from internals import config_of
 from models import BUFFERS, assert_same, unit
 from narrowcast.tensor import rebuild
 
@@ -101,7 +102,7 @@ def test_scaled_products_of_a_format_without(format):
     if nc.format(format).matmul is None:
         refused(facts, tensors, f"{format} names no formats for activations")
     else:
-        assert load(facts, tensors)._store.config.matmul == "scaled"
+        assert config_of(load(facts, tensors)).matmul == "scaled"
 
 
 def test_flat_views(format):

@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import config_of, store_of, tensors_of
 from matrices import of_shape, weight_of
 from models import assert_quantized, assert_same, same, unit
 
 
 def addresses(q):
-    return {tensor.data_ptr() for tensor in q._store.tensors}
+    return {tensor.data_ptr() for tensor in tensors_of(q)}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_copy_of_a_slice(format):
     _, q = of_shape(format, rows=2 * one)
     part = q[one:].clone()
     assert_same(part, q[one:])
-    assert part._store.rows == one
+    assert store_of(part).rows == one
 
 
 def test_deepcopy_of_a_model(format):
@@ -45,7 +46,7 @@ def test_deepcopy_of_a_model(format):
         assert q.requires_grad
     assert_same(other[0].weight, model[0].weight)
     assert not addresses(other[0].weight) & addresses(model[0].weight)
-    assert other[0].weight._store.config.name == "0.weight"
+    assert config_of(other[0].weight).name == "0.weight"
 
 
 def test_copy_from_the_same_format(format):

@@ -9,6 +9,7 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
+from internals import store_of
 from models import GATHERS, assert_same, same
 
 
@@ -23,7 +24,7 @@ def test_assigning_data(format):
     assert layer.weight is weight
     assert weight.requires_grad
     assert weight.dtype == torch.float32
-    assert weight._store is value._store
+    assert store_of(weight) is store_of(value)
     optimizers = [nc.FusedAdam(one.parameters(), lr=0.1) for one in (layer, twin)]
     for step in range(3):
         for one, optimizer in zip((layer, twin), optimizers, strict=True):

@@ -8,6 +8,7 @@ from torch._subclasses import FakeTensorMode
 
 import narrowcast as nc
 from checkpoints import Changed, load, parts_of, weight_of
+from internals import store_of, view_of
 from models import assert_same, same, unit
 from narrowcast.tensor import rebuild
 
@@ -49,7 +50,7 @@ def test_what_is_saved_is_loaded(format):
             if one.numel():  # empty buffers are made anew, of the tensor's own shape
                 assert tensors_again[part].shape == one.shape, (facts, part)
                 assert one.is_meta or same(tensors_again[part], one), (facts, part)
-        for usage in loaded._view.usages:
+        for usage in view_of(loaded).usages:
             assert loaded.detach().dequantize(usage=usage).shape == tensor.shape
 
 
@@ -67,7 +68,7 @@ def test_a_loaded_part_of_a_tensor_is_updated(format):
     """It is its optimizer's alone, without ranks that could agree on a scale."""
     weight = weight_of(format).detach()
     loaded = load(*parts_of(weight[unit(format) :]))
-    assert loaded._store.partial
+    assert store_of(loaded).partial
     parameter = nn.Parameter(loaded)
     before = parameter.detach().dequantize()
     optimizer = nc.FusedAdam([parameter], lr=1.0)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from internals import config_of
 from matrices import of_shape, weight_of
 from models import assert_quantized, assert_same, same, unit
 
@@ -41,7 +42,7 @@ def test_flatten_and_unflatten(format):
     inner = {name: getattr(q, name).clone() for name in names}
     other = nc.QuantizedTensor.__tensor_unflatten__(inner, context, q.shape, q.stride())
     assert_same(other, q)
-    assert other._store.config.name == "weight"
+    assert config_of(other).name == "weight"
 
 
 def test_state_dict(format):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import narrowcast as nc
+from internals import store_of
 from models import GATHERS, Model, same
 
 TESTED_FORMATS = GATHERS
@@ -108,5 +109,5 @@ def test_casts_and_decodings(format, device, left):
     shrink(weight.master, left)
     with pytest.raises((ValueError, RuntimeError)):
         with torch.no_grad():
-            weight._store.mark_stale(64)
+            store_of(weight).mark_stale(64)
         weight.dequantize()
