@@ -130,7 +130,8 @@ def spanning_of(bytes: Buffers) -> list[torch.Tensor | None]:
 
 def copy_spanning(target: Buffers, source: Buffers) -> None:
     """Copies what belongs to the whole tensor."""
-    note_write()
+    if target.is_plain:  # in a trace nothing is written
+        note_write()
     for there, here in zip(spanning_of(target), spanning_of(source), strict=True):
         if there is not None and here is not None:
             there.copy_(here)
