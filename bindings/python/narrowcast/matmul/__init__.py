@@ -12,7 +12,7 @@ file of this package or of bindings/matmul/ and a function there.
       | _C.linear
       v
     linear.cpp: linear           autocast, shapes                  [x's conversion, under autocast]
-      | Linear::apply            saves w itself, and x or x's columnwise bytes
+      | apply_linear             saves w itself, and x or x's columnwise bytes
       v
     layer.cpp: layer_forward
       |-- matmul="dequantized"   decode, then at::linear                     [decoding, product]
