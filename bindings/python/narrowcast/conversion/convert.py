@@ -291,8 +291,8 @@ def _empty_like(
     master.watch()  # a state dict of the plain model may have the memory, too
     place = sharding.place_of(weight, format)
     held = rows if place is None else place.held
-    bytes = buffers.allocate(format, held, columns, usages, local.device)
+    room = buffers.allocate(format, held, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    store = Store(bytes, master, Label(name, options.recompute, options.matmul), place)
+    store = Store(room, master, Label(name, options.recompute, options.matmul), place)
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)
