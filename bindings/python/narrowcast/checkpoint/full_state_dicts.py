@@ -30,9 +30,9 @@ def with_bytes(broadcast):
                 local_state_dict.setdefault(key, torch.empty(0))  # torch gives what is asked for
             target = local_state_dict.get(key)
             is_quantized = isinstance(dtensors.local_of(target), QuantizedTensor)
-            bytes = _bytes_of_first(value, device, pg) if is_quantized else None
-            if bytes is not None:
-                _give(bytes, local_state_dict, key, device, pg)
+            sent = _bytes_of_first(value, device, pg) if is_quantized else None
+            if sent is not None:
+                _give_part(sent, local_state_dict, key, device, pg)
                 continue
             if isinstance(value, QuantizedTensor):
                 received[key] = value.dequantize(value.dtype)
@@ -55,9 +55,9 @@ def _bytes_of_first(value, device, pg) -> QuantizedTensor | None:
     return mine
 
 
-def _give(bytes: QuantizedTensor, local_state_dict, key: str, device, pg) -> None:
+def _give_part(sent: QuantizedTensor, local_state_dict, key: str, device, pg) -> None:
     """Each rank's part of a weight that was received."""
-    whole, target = bytes.to(device), local_state_dict[key]
+    whole, target = sent.to(device), local_state_dict[key]
     is_sharded = isinstance(target, dtensors.DTensor)
     own = _own_rows(key, whole, target.device_mesh, target.placements) if is_sharded else None
     if own is not None:

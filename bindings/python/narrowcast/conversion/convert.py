@@ -290,12 +290,12 @@ def _empty_like(
     master.watch()  # a state dict of the plain model may have the memory, too
     shard = sharding.unaligned_shard_of(weight, format)
     stored_rows = rows if shard is None else shard.stored_rows
-    bytes = buffers.allocate(format, stored_rows, columns, usages, local.device)
+    room = buffers.allocate(format, stored_rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
     config = WeightConfig(name, options.recompute, options.matmul)
     if shard is None:
-        store = Store(bytes, master, config)
+        store = Store(room, master, config)
     else:
-        store = UnalignedStore(bytes, master, config, shard)
+        store = UnalignedStore(room, master, config, shard)
     store.partial = dtensors.shard_group(weight) is not None
     return QuantizedTensor(store, local.shape, weight.dtype)

@@ -19,7 +19,8 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
       |  Tables.prepare               launches.py; optimizer/adam_table.hpp: AdamTable.prepare
       |                                 takes each gradient and each parameter's constants
       v                                 (runtime/optimizer/step.cpp: make_step)
-    Tables.begin                      launches.py: zeros what ranks reduce. No update waits for it
+    Tables.begin                      launches.py: zeros what ranks reduce; casts what was written
+      |                                 to, only where scaling is delayed
       v
     _C.run_step                       optimizer/step.cpp: all that changes parameters, in one call
       |                                 in which no Python runs
@@ -31,7 +32,8 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
       |  AdamTable.finish             what waited for that
       v  AdamTable.commit             counts the step; the bytes are those of the master
 
-Launches: one for each format and device, and one for the parameters that no format stores.
+Launches: one a table, which has the parameters of one device, format (or none) and rounding, and
+of one process group where amaxes are reduced (launches.py: Key).
 Reductions: none, unless a scale spans a tensor or cuts divide blocks. The host waits for neither on
 a GPU.
 
@@ -57,11 +59,12 @@ Another optimizer, Lion say, is written here:
     state        state.py: MOMENTS names what is kept for each element; AdamParameter.add_moments
                  (optimizer/adam_parameter.hpp) hands its memory to nc_tensor. Lion has one moment.
                  Saving, loading, DTensors and checks follow from MOMENTS
-    tests        tests/runtime/test_adam.cpp (the arithmetic, CPU and GPU alike),
+    tests        tests/runtime/test_adam.cpp, test_cuda_adam.cpp (the arithmetic),
                  tests/python/reference/adam.py (the same in numpy, with which the conformance tests
                  compare every format's bytes), test_optimizer_state.py (state, saved and loaded)
 
-Nothing else knows which optimizer it is: tables, reductions, masters, flat shards, state dicts.
+Tables, reductions, masters, flat shards and state dicts do not depend on which optimizer it is.
+megatron/ and torchtitan/ do: they make FusedAdam in the place of their Adam.
 """
 
 from narrowcast.optimizer.adam import FusedAdam
