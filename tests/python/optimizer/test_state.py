@@ -193,7 +193,8 @@ def unknown_rounding(state):
         (half_a_step, "one.weight: step is 1.5 in the state dict"),
         (
             many_steps,
-            r"one.weight: step has shape \(2,\) on cpu in the state dict; it is one number",
+            r"one.weight: step has shape \(2,\) and torch.float32 on cpu in the state dict; "
+            "it is one real number",
         ),
         (moment_on_meta, "one.weight: exp_avg is on the meta device in the state dict"),
         (rate_of_nan, "group 0: lr nan"),
