@@ -35,7 +35,7 @@ bool Watch::is_quiet() const { return changes_ == changes && written_.are_same()
 namespace {
 
 // torch counts what is written to a tensor that is made around another, as a DTensor is, for that
-// alone. With one count for both whoever watches the inner one sees it.
+// alone. With one count for both a Watch of the inner one sees it.
 void share_count(const at::Tensor& outer, const at::Tensor& inner) {
   if (outer.is_inference() || inner.is_inference()) return;  // torch counts nothing of those
   outer.unsafeGetTensorImpl()->set_version_counter(inner.unsafeGetTensorImpl()->version_counter());

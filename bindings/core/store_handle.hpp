@@ -21,7 +21,7 @@ class StoreHandle {
   }
 
   // The bytes are those of the master: Master.mark_fresh(). Few are stale before a step.
-  void settle() const {
+  void mark_fresh() const {
     const py::object master = attribute(store_, kMaster);
     note(master);
     if (attribute(master, kStale).is(py::bool_(false))) return;

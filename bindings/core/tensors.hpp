@@ -69,11 +69,11 @@ void check_there(const at::Tensor& tensor, const What&... what) {
 
 // Whether memory holds the elements as they are. torch may put off a change of sign, and keeps no
 // memory at all for the zeros that forward-mode derivatives begin with.
-inline bool is_settled(const at::Tensor& tensor) {
+inline bool is_resolved(const at::Tensor& tensor) {
   return !tensor.is_neg() && !tensor._is_zerotensor();
 }
-inline at::Tensor settled(const at::Tensor& tensor) {
-  if (is_settled(tensor)) return tensor;
+inline at::Tensor resolved(const at::Tensor& tensor) {
+  if (is_resolved(tensor)) return tensor;
   return tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options())
                                  : tensor.resolve_neg();
 }
@@ -82,7 +82,7 @@ inline at::Tensor settled(const at::Tensor& tensor) {
 template <class... What>
 void* address_of(const at::Tensor& tensor, const What&... what) {
   if (!is_plain(tensor)) type_error(what..., " is not a plain tensor");
-  if (!is_settled(tensor))
+  if (!is_resolved(tensor))
     value_error(what..., " has a sign or zeros that torch has put off: clone it first");
   check_there(tensor, what...);
   return const_cast<void*>(tensor.const_data_ptr());
@@ -105,8 +105,8 @@ float* checked_floats(const at::Tensor& tensor, int64_t elements, at::Device dev
   return static_cast<float*>(checked_address(tensor, at::kFloat, elements, device, what...));
 }
 
-// The elements of a plain tensor, as its storage has them. Whoever asks for many that nobody has
-// looked at for long asks storages alone: a tensor is another place in the host's memory.
+// The elements of a plain tensor, as its storage has them. Of many that are
+// not in the host's caches it looks at storages alone: a tensor is another place in memory.
 class StoredElements {
  public:
   // Without the first `offset` bytes.

@@ -22,7 +22,7 @@ void bind_wrapper(py::module_& module) {
             .unsafeGetStorageImpl()
             ->release_data_and_set_meta_custom_data_ptr_error_msg_(kNoMemory);
       },
-      "Has whoever asks a wrapper for its memory get an error instead of a null pointer.");
+      "Asking a wrapper for its memory is an error from now on, instead of a null pointer.");
 }
 
 }  // namespace narrowcast

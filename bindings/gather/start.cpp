@@ -1,5 +1,5 @@
-// How a gather of FSDP2's begins where nobody has to be asked: in C++, where it is a fraction of
-// the work. Python's objects lie scattered in memory, and so does code of Python's.
+// How a gather of FSDP2's begins where nothing has changed since the last one: in C++, where it is
+// a fraction of the work. Python's objects lie scattered in memory, and so does code of Python's.
 #include "bindings/core/module.hpp"
 #include "bindings/core/python_tensors.hpp"
 #include "bindings/gather/group.hpp"

@@ -103,7 +103,7 @@ struct Source {
   int64_t rows;  // padding included
   const Plugin* plugin;
   void* stream;
-  uint64_t capture;  // what a CUDA graph records is nobody else's
+  uint64_t capture;  // what a CUDA graph records is not shared
   bool operator==(const Source&) const = default;
 };
 
@@ -156,8 +156,8 @@ struct LastInput {
   }
 };
 
-// Held for no cast and no freeing of memory, which may want Python's; and by whoever forks, so that
-// no other thread's lock is what a child begins with.
+// Not held for a cast or a freeing of memory, which may want Python's; held in a fork, so that
+// no child begins with another thread's lock.
 std::mutex last_mutex;
 [[maybe_unused]] const int forks = pthread_atfork(
     [] { last_mutex.lock(); }, [] { last_mutex.unlock(); }, [] { last_mutex.unlock(); });
@@ -168,7 +168,7 @@ std::optional<LastInput>& last = *new std::optional<LastInput>;  // NOLINT(*-own
 
 Activation cast_input(const at::Tensor& input, const at::Tensor& value, const WeightPart& weight,
                       const Plugin& plugin, Usages usages) {
-  if (!is_plain(input) || !is_settled(input) || !counts_writes(input))
+  if (!is_plain(input) || !is_resolved(input) || !counts_writes(input))
     return cast_activation(value, plugin, usages);
   const Source source = source_of(input, value, plugin);
   const LastInput::Weight asking{weight.tensor.unsafeGetTensorImpl(), weight.key};

@@ -33,7 +33,7 @@ bool is_aligned(const UnitFactor& side) {
 }
 
 // Memory for the product that `owner`, a tensor, keeps until it has been handed to the stream,
-// behind which alone torch lends it again.
+// after which torch may give the memory out again.
 void* workspace(void* owner, size_t bytes) {
   at::Tensor& memory = *static_cast<at::Tensor*>(owner);
   memory = at::empty({static_cast<int64_t>(bytes)}, memory.options());

@@ -93,14 +93,14 @@ int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backw
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
   if (is_plain(activation)) {
     if (!activation._is_zerotensor()) check_there(activation, "an input or gradient");
-    return settled(activation);
+    return resolved(activation);
   }
   const py::gil_scoped_acquire python;
   const py::object object = py::cast(activation);
   const py::module_ collectives = py::module_::import("torch.distributed._functional_collectives");
   if (py::isinstance(object, collectives.attr("AsyncCollectiveTensor")))
-    return settled(py::cast<at::Tensor>(object.attr("wait")()));
-  if (activation.layout() != at::kStrided) return settled(activation.to_dense());
+    return resolved(py::cast<at::Tensor>(object.attr("wait")()));
+  if (activation.layout() != at::kStrided) return resolved(activation.to_dense());
   type_error(py::cast<std::string>(py::cast(weight).attr("describe")()),
              ": scaled products cast the memory of an input or gradient, and a ",
              py::cast<std::string>(py::type::of(object).attr("__name__")), " of shape (",
@@ -129,7 +129,7 @@ at::Tensor saved_weight(torch::autograd::AutogradContext* ctx) {
   TORCH_CHECK(!is_same || master == known,
               "the master of a weight that a gradient needs, as state_dict() and the optimizer's ",
               "state hold it, has been modified by an inplace operation since the forward");
-  // Torch lets go of saved variables alone, and whoever keeps a loss keeps the node.
+  // Torch frees saved variables alone, and a loss that is kept keeps the node.
   if (!torch::autograd::get_current_graph_task_keep_graph()) ctx->saved_data.erase(kWeight);
   return weight;
 }

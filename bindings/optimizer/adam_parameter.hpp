@@ -101,8 +101,8 @@ class AdamParameter {
       value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
                   sharded_ ? " on this rank" : "");
     step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
-    const bool is_run = is_settled(gradient) && gradient.is_contiguous();
-    gradient_ = is_run ? gradient : settled(gradient).contiguous();
+    const bool is_run = is_resolved(gradient) && gradient.is_contiguous();
+    gradient_ = is_run ? gradient : resolved(gradient).contiguous();
     check_run(gradient_, local.numel(), device_, name_, kWhat);
     step.grad = first_of(address_of(gradient_, name_, kWhat), shard_elements_ ? entry_.before : 0,
                          gradient_.itemsize());
@@ -122,7 +122,7 @@ class AdamParameter {
   void commit(bool cast) {
     if (!gradient_.defined()) return;
     *step_ += 1;
-    if (store_) cast ? store_->settle() : store_->mark_stale();
+    if (store_) cast ? store_->mark_fresh() : store_->mark_stale();
     // As any in-place operation of torch: a backward through the old value is then an error, not a
     // wrong gradient.
     THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();

@@ -1,4 +1,6 @@
-"""The functions that are running, from the innermost out: whoever calls says so nowhere else."""
+"""The functions that are running, from the innermost out: for questions about a caller that no
+argument answers.
+"""
 
 import itertools
 import sys

@@ -16,7 +16,7 @@ def noise(device):
     return torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).to(device)
 
 
-def unsettled(kind, device):
+def lazy_value(kind, device):
     """A tensor, and the same as memory holds it."""
     if kind == "negated":
         return torch._neg_view(noise(device)), -noise(device)
@@ -31,13 +31,13 @@ KINDS = pytest.mark.parametrize("kind", ["negated", "negated and strided", "zero
 
 @KINDS
 def test_quantize(format, device, kind):
-    value, expected = unsettled(kind, device)
+    value, expected = lazy_value(kind, device)
     assert_same(nc.quantize(value, format), nc.quantize(expected, format))
 
 
 @KINDS
 def test_convert(format, device, kind):
-    value, expected = unsettled(kind, device)
+    value, expected = lazy_value(kind, device)
     weights = []
     for one in (value, expected):
         layer = nn.Linear(64, 64, bias=False, device=device)
@@ -49,7 +49,7 @@ def test_convert(format, device, kind):
 
 @KINDS
 def test_gradients(format, device, kind):
-    pair = unsettled(kind, device)
+    pair = lazy_value(kind, device)
     weights = []
     for gradient in pair:
         layer = nn.Linear(64, 64, bias=False, device=device)

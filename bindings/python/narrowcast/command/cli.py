@@ -35,7 +35,7 @@ def _run(command, options: dict) -> bool:
     except KeyboardInterrupt:
         print("narrowcast: interrupted", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
-    except BrokenPipeError:  # whoever reads has read enough
+    except BrokenPipeError:  # the reader has read enough
         pass
     except OSError as error:  # it names a file that cannot be opened, and none that is full
         files = f" or a file in {options['output']}" if "output" in options else ""

@@ -1,4 +1,4 @@
-"""The folder that `narrowcast build` fills: its name, and that nobody else fills it meanwhile."""
+"""The folder that `narrowcast build` fills: its name, and that no other process fills it meanwhile."""
 
 import contextlib
 import fcntl
@@ -39,7 +39,7 @@ def make(folder: Path, tool: str) -> None:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Whether somebody else configures a project there."""
+    """Whether another process configures a project there."""
     build = folder / "build"
     return (build / "CMakeCache.txt").exists() and not (build / _LOCK).exists()
 

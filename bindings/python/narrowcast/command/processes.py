@@ -6,9 +6,9 @@ from pathlib import Path
 
 from narrowcast.command.toolchain import BuildError
 
-_STOPPED = "somebody stopped it: run it once more"
+_STOPPED = "it was stopped: run it once more"
 _ADVICE = {
-    signal.SIGKILL: "memory may have run out, or somebody stopped it: run it once more, with less "
+    signal.SIGKILL: "memory may have run out, or it was stopped: run it once more, with less "
     "beside it",
     signal.SIGINT: _STOPPED,
     signal.SIGTERM: _STOPPED,

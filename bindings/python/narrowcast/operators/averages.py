@@ -63,7 +63,7 @@ def _are_equal(mine: Store, other: Store) -> bool:
 
 def is_one(func, args, kwargs) -> bool:
     """Whether an operator in place is a step of an average: any in an AveragedModel; elsewhere
-    lerp_ of weights with masters, or of lists in which plain tensors meet plain ones.
+    lerp_ of weights with masters, or of lists with plain tensors in the same places.
     """
     if is_averaging() or func not in table.AVERAGE.operators:
         return is_averaging()

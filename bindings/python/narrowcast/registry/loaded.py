@@ -238,8 +238,8 @@ def load(path: str | os.PathLike) -> list[str]:
     came.
 
     Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
-    another version or no plugin, if another file has already brought its format, or if everybody
-    may write the file or add to the folder; RuntimeWarning if everybody may put another file in its
+    another version or no plugin, if another file has already brought its format, or if all users
+    may write the file or add to the folder; RuntimeWarning if all users may put another file in its
     place; ValueError for an empty path. A plugin is code, and may do all that this process may.
     """
     if not os.fspath(path):
@@ -261,7 +261,7 @@ def load_all() -> None:
     or folders, separated by os.pathsep).
     """
     for path in shipped_plugins():
-        _load(path)  # whoever can write it can write the package
+        _load(path)  # as trusted as the package
     try:
         for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
             load(path)

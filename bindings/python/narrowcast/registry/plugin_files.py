@@ -14,8 +14,8 @@ _ANYBODY = "can be written to by every user of this machine"
 
 def find(path: Path) -> list[Path]:
     """The plugin file of this path, or those of the folder. PluginError if the folder has none, or
-    if a file, or a folder of which every file is taken, can be written to by everybody;
-    RuntimeWarning if the folder of a file lets everybody put another in its place.
+    if a file, or a folder of which every file is taken, can be written to by all users;
+    RuntimeWarning if the folder of a file lets all users put another in its place.
     """
     try:
         files = _plugins_in(path) if path.is_dir() else None

@@ -53,7 +53,7 @@ def resolved(value: torch.Tensor) -> torch.Tensor:
     """A value whose memory holds its elements as they are. torch may put off a change of sign, and
     keeps no memory at all for the zeros that forward-mode derivatives begin with.
     """
-    return _C.settled(value)
+    return _C.resolved(value)
 
 
 def cast_value(
