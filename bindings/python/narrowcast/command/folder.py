@@ -1,4 +1,4 @@
-"""The folder that `narrowcast build` fills: its name, and that no other process fills it meanwhile."""
+"""The folder that `narrowcast build` fills: its name, and that one process at a time fills it."""
 
 import contextlib
 import fcntl
