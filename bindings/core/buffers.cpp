@@ -66,6 +66,11 @@ Buffers::Buffers(py::object its_format, int64_t its_rows, int64_t its_columns, T
   check(history, at::kFloat, kHistoryFloats, "history");
 }
 
+Buffers::~Buffers() {
+  const py::gil_scoped_acquire python;
+  format.release().dec_ref();
+}
+
 Buffers::Tensors allocate_buffers(const Plugin& plugin, Extent matrix, bool rowwise,
                                   bool columnwise, at::Device device) {
   const std::array<bool, 2> asked{rowwise, columnwise};

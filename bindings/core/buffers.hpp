@@ -26,6 +26,11 @@ struct Buffers {
   Buffers(py::object format, int64_t rows, int64_t columns, Tensors buffers, OptionalTensor amax,
           OptionalTensor history);
 
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  // Also without Python's lock, as a backward drops the buffers of a part.
+  ~Buffers();
+
   // Room for some usages: undefined bytes, and the zeros that pad scales, which no cast writes.
   static std::shared_ptr<Buffers> allocate(py::object format, int64_t rows, int64_t columns,
                                            const std::vector<std::string>& usages,
@@ -57,7 +62,7 @@ struct Buffers {
     return narrowcast::decode(plugin, usage, entry(usage), device, dtype);
   }
 
-  const py::object format;
+  py::object format;
   const Plugin& plugin;
   const int64_t rows, columns;
   const Tensors buffers;

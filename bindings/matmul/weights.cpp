@@ -51,9 +51,9 @@ std::vector<int64_t> state_of_master(const at::Tensor& weight) {
 }  // namespace
 
 std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight) {
+  const py::gil_scoped_acquire python;  // a backward comes here without
   static PyObject* const kView = PyUnicode_InternFromString("_view");
   static PyObject* const kOperand = PyUnicode_InternFromString("operand");
-  const py::gil_scoped_acquire python;
   const py::object view = attribute(py::cast(weight), kView);
   if (!view) type_error("narrowcast::linear takes a QuantizedTensor as its weight");
   return py::cast<std::shared_ptr<Buffers>>(attribute(view, kOperand)());
@@ -65,8 +65,8 @@ std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
 }
 
 OptionalTensor present_of_weight(const at::Tensor& weight) {
-  static PyObject* const kPresent = PyUnicode_InternFromString("present");
   const py::gil_scoped_acquire python;
+  static PyObject* const kPresent = PyUnicode_InternFromString("present");
   return py::cast<OptionalTensor>(of_store(py::cast(weight), kPresent));
 }
 
