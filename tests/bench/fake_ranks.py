@@ -51,12 +51,14 @@ def measure(world: int, rank: int, options) -> dict:
     mesh = dist.init_device_mesh("cpu", (world,))
     gc.collect()
     before, begin = len(gc.get_objects()), time.perf_counter()
-    nc.convert(model, options.format)
+    if options.format != "plain":
+        nc.convert(model, options.format)
     for block in model:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     build = time.perf_counter() - begin
-    optimizer, x, times = nc.FusedAdam(model.parameters()), torch.randn(4, 64), []
+    kind = torch.optim.AdamW if options.format == "plain" else nc.FusedAdam
+    optimizer, x, times = kind(model.parameters()), torch.randn(4, 64), []
     for _ in range(options.steps):
         begin = time.perf_counter()
         model(x).sum().backward()
@@ -72,7 +74,7 @@ def measure(world: int, rank: int, options) -> dict:
 def main():
     parser = report.parser(__doc__)
     parser.add_argument("--worlds", default="8,512,4096", help="default: %(default)s")
-    parser.add_argument("--format", default="mxfp8_e4m3")
+    parser.add_argument("--format", default="mxfp8_e4m3", help="or plain; default: %(default)s")
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--rows", type=int, default=8192, help="of each block's weight")
     parser.add_argument("--steps", type=int, default=10)

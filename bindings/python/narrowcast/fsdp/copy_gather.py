@@ -244,10 +244,14 @@ class UnalignedCopies(Copies):
 
     def __init__(self, shard: _C.Buffers, unaligned: UnalignedShard):
         super().__init__(shard, unaligned.rows, shard.columns)
-        self._ranges = [[own] for own in unaligned.ranges(shard.columns)]
+        self._unaligned = unaligned
         place = unaligned.stored_begin, unaligned.rows
-        self._packing = _C.FlatPacking([shard], [place], self._ranges, unaligned.rank)
+        self._packing = _C.FlatPacking([shard], [place], self._ranges(), unaligned.rank)
         self.send_bytes = self._packing.payload_bytes
+
+    def _ranges(self) -> list[list[tuple[int, int]]]:
+        """The elements of each rank. Made anew each time: they grow with the number of ranks."""
+        return [[own] for own in self._unaligned.ranges(self._shard.columns)]
 
     def pack(self, payload: torch.Tensor) -> None:
         super().pack(payload)
@@ -263,7 +267,7 @@ class UnalignedCopies(Copies):
             if buffer.shape != used_shape(number, self._rows, self._columns)
         ]
         self._received = received
-        self._flat = _C.FlatGather([self.gathered], self._ranges, None, size)
+        self._flat = _C.FlatGather([self.gathered], self._ranges(), None, size)
 
     def unpack(self) -> None:
         for buffer in self._padded:
