@@ -82,8 +82,7 @@ int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backw
   if (usage < 0) {
     const py::gil_scoped_acquire python;
     const py::object error =
-        py::module_::import("narrowcast.errors")
-            .attr("usage_absent")(py::cast(weight).attr("_store"), kUsageNames[backward ? 1 : 0]);
+        py::cast(weight).attr("_store").attr("usage_absent")(kUsageNames[backward ? 1 : 0]);
     PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
     throw py::error_already_set();
   }

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "bindings" / "python" / "narrowcast"
 # From the ground up. fsdp/ stands on flat/, whose casts of shards that share blocks it runs before
 # a gather; operators/ on fsdp/, for torch.chunk within fully_shard is its cut.
 ORDER = [
+    "pages",
     "registry",
     "ranks",
     "tensor",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GENERATOR = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build")) / "codegen/narrowcast-codegen"
 READ = ("tools", "spec", "generated", "tests/codegen/golden", "bindings/python/narrowcast/pages")
 NAME = "nvfp4"
