@@ -37,31 +37,18 @@ of one process group where amaxes are reduced (launches.py: Key).
 Reductions: none, unless a scale spans a tensor or cuts divide blocks. The host waits for neither on
 a GPU.
 
-With a scale that spans the tensor there are two passes and one reduction. AdamTable.update moves
+With a scale that spans the tensor there are two launches and one reduction. AdamTable.update moves
 masters and moments and finds each shard's amax (nc_machine.update_amax); Reduction.reduce makes of
 the amaxes of all weights on a device those of the whole tensors, over each process group;
 AdamTable.finish casts the masters by them (nc_machine.cast). On one rank the amaxes are whole as
-they are. With delayed scaling the scale is known beforehand: one pass, and the reduced amax goes
-into the history (nc_machine.record_amax). Blocks that several ranks share are reduced with the
-amaxes and cast last (narrowcast.flat.fusing).
+they are. With delayed scaling the scale is known beforehand: one launch, and the reduced amax goes
+into the history (nc_machine.record_amax). Blocks that several ranks share have a reduction of their
+own, and are cast last (narrowcast.flat.fusing).
 
-Another optimizer, Lion say, is written here:
-
-    arithmetic   runtime/optimizer/adam.hpp: a function of an element's master and moments, the
-                 gradient and nc_step, which returns the new ones. Four kernels call it: those of
-                 formats (runtime/launch/cpu_kernels.hpp, cuda_rows.cuh), those of plain parameters
-                 (runtime/optimizer/plain_cpu.cpp, plain_cuda.cu); a second rule is a template
-                 parameter there, and functions of its own in nc_machine (runtime/plugin/table.h)
-    constants    nc_step (runtime/plugin/launch.h), computed by make_step
-                 (runtime/optimizer/step.cpp) from AdamOptions
-    options      options.py: constants() checks a group and makes AdamOptions; the defaults are in
-                 FusedAdam.__init__
-    state        state.py: MOMENTS names what is kept for each element; AdamParameter.add_moments
-                 (optimizer/adam_parameter.hpp) hands its memory to nc_tensor. Lion has one moment.
-                 Saving, loading, DTensors and checks follow from MOMENTS
-    tests        tests/runtime/test_adam.cpp, test_cuda_adam.cpp (the arithmetic),
-                 tests/python/reference/adam.py (the same in numpy, with which the conformance tests
-                 compare every format's bytes), test_optimizer_state.py (state, saved and loaded)
+Another optimizer, Lion say: docs/architecture.md, "Adding an optimizer", names all places in order.
+In this folder: MOMENTS (state.py) names what is kept for each element, and loading, saving and
+DTensors follow from it; options.constants checks a group's options; _C.AdamTable (launches.py) is
+what a launch is made of. The rule's number is in the C table, so two rules share the kernels.
 
 Tables, reductions, masters, flat shards and state dicts do not depend on which optimizer it is.
 megatron/ and torchtitan/ do: they make FusedAdam in the place of their Adam.

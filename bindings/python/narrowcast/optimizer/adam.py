@@ -15,7 +15,7 @@ from narrowcast.tensor import QuantizedTensor, compiling, dtensors
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Adam or AdamW over quantized and plain parameters together, one launch a format and pass.
+    """Adam or AdamW over quantized and plain parameters together, one launch for each launches.Key.
 
     params        tensors, groups, or named parameters, as for any torch optimizer. float32,
                   bfloat16 or float16
@@ -38,8 +38,8 @@ class FusedAdam(torch.optim.Optimizer):
     weight, and the value of a bfloat16 or float16 one, are made from them. The master of a
     quantized weight is the weight's own (weight.master).
 
-    A parameter gets state with its first gradient, or from a state dict; a frozen one needs none,
-    and until then others may be put into groups in the place of parameters. It is: master (absent
+    A parameter gets state with its first gradient, or from a state dict; a frozen one has none.
+    Before that, the parameters of groups may be replaced freely. The entries are: master (absent
     for a plain float32 parameter, which is its own), exp_avg and exp_avg_sq, as DTensors where the
     parameter is one, and step, a 0-dim float32 tensor on the CPU. In a format with delayed scaling
     also history, float32: the multiplier behind the present bytes, that of the next update, and the

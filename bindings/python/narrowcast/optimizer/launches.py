@@ -55,7 +55,7 @@ class Tables:
             if place_in(fused, entry.parameter) is None:
                 self._add(entry, sharing)
         self._empty_shards = empty_shards.EmptyShards(self._delayed)
-        self._own = empty_shards.others(self._delayed)
+        self._own = empty_shards.others(self._delayed)  # those that need no other rank's rows
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
@@ -90,8 +90,9 @@ class Tables:
         self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
 
     def _unify_master(self, entry: Entry, local: QuantizedTensor) -> None:
-        """The state's master and the weight's are one tensor. Where they differ, either FSDP2 has
-        copied the shard, or the user has put another tensor into the state, whose value it then is.
+        """Makes the state's master and the weight's one tensor. Where they differ, either FSDP2 has
+        copied the shard, and the weight's is right; or the user has put another tensor into the
+        state, and the weight gets its value.
         """
         state, value = entry.state, local._store.master.value
         if "master" not in state and entry.parameter not in self._masters:
@@ -102,11 +103,11 @@ class Tables:
                 f"{entry.name}: state master has shape {tuple(value.shape)}, the parameter "
                 f"{tuple(local.shape)}"
             )
-        given = state.get("master")
-        theirs = value if given is None else dtensors.local_of(given)  # C++ names what is missing
+        given = state.get("master")  # None: AdamTable says what is missing
+        theirs = value if given is None else dtensors.local_of(given)
         same = isinstance(theirs, torch.Tensor) and theirs.data_ptr() == value.data_ptr()
         if not same or theirs.shape != local.shape or theirs.dtype != value.dtype:
-            if self._masters.get(entry.parameter, given) is not given:
+            if self._masters.get(entry.parameter, given) is not given:  # the user's
                 _check_master(entry, theirs, local)
                 local.write(theirs)
             state["master"] = dtensors.like(entry.parameter, local.master)
@@ -150,9 +151,9 @@ class Tables:
         )
 
     def begin(self) -> Callable[[], None]:
-        """Of the step that was prepared, what changes no master: makes stale bytes whose history
-        the update continues (all others it makes itself). Returns the step as a call of C
-        (bindings/optimizer/step.cpp).
+        """Casts the stale weights with delayed scaling, whose history the update continues; of all
+        others the update makes the bytes. Returns the rest of the step, _C.run_step
+        (bindings/optimizer/step.cpp), to be called without arguments.
         """
         stale.cast(self._own)
         self._empty_shards.update()
@@ -162,7 +163,7 @@ class Tables:
 
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
-    """Of the shards on a device, rounded alike, that share blocks with those of a process group."""
+    """The Updates of shards on one device, rounded alike, that share blocks within a group."""
     _, group, *_ = key
     stores = [entry.store for entry in entries]
     runs = [(one.begin, one.end) for one in map(stale.shard_of, stores)]
@@ -184,7 +185,7 @@ class OwnStores:
     present = stores
 
     def note_writes(self) -> None:
-        """A step does."""
+        """Nothing: AdamTable notes them."""
 
 
 def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:
@@ -209,9 +210,9 @@ def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:
 
 
 def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Those whose gradients may lie over the ranks in other ways than they do: tensor parallelism
-    may leave each rank with a summand, or the whole. fully_shard's lie as its shards, but where
-    ranks have the whole.
+    """DTensors whose gradient may have another placement than the parameter: Partial or Replicate
+    under tensor parallelism. Gradients of fully_shard's parameters have theirs, unless those are
+    replicated.
     """
     distributed = [one for one in parameters if isinstance(one, DTensor)]
     managed = torch_names.all_managed() if distributed else {}

@@ -59,7 +59,7 @@ def _options_of(group: dict, index: int) -> dict:
 
 
 def _absent(saved: dict) -> set[str]:
-    """Of a state that was saved in a format without delayed scaling: a history, which begins."""
+    """Entries that a saved state may lack: a history, if its format had none; it begins anew."""
     return {"history"} - set(saved)
 
 
@@ -70,7 +70,7 @@ def _is_own_master(parameter: torch.Tensor, saved: dict) -> bool:
 
 
 def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], of_adamw: bool) -> None:
-    """Values into the state. Of torch's Adam they say nothing about weights."""
+    """Copies values into the state. With of_adamw, masters and weights are left as they are."""
     seeds = {entry.parameter: entry.seed for entry in parameters.entries(optimizer)}
     with torch.no_grad():
         for parameter, _, saved in pairs:
@@ -80,7 +80,7 @@ def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], of_adamw: bool
             for key, value in state.items():
                 if of_adamw and key in _NOT_ADAMWS:
                     continue
-                known = saved.get(key, 0)  # of no history, as after a write
+                known = saved.get(key, 0)  # 0: no history yet, as after a write
                 fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
                 fill(known)
             if _is_own_master(parameter, saved):

@@ -19,12 +19,11 @@ _NO_MASTER = (
 
 
 def matching(
-    optimizer, state_dict, theirs: bool
+    optimizer, state_dict, of_adamw: bool
 ) -> tuple[list[tuple[torch.Tensor, str, dict]], list[torch.Tensor]]:
-    """Parameters with their names and their saved state, and those that are to have none, for they
-    had no gradient or were frozen: they begin anew. ValueError if groups or parameters do not
-    match, and for a state of torch's AdamW where masters are needed, unless `theirs` says that it
-    is one; TypeError if it is no state dict.
+    """Pairs of parameters with their names and saved state; and the parameters without any, which
+    begin anew. ValueError if groups or parameters do not match, or if it is AdamW's state, masters
+    are needed and `of_adamw` is False. TypeError if it is no state dict.
     """
     check_type("the state dict", state_dict, dict)
     for key, *kinds in (("state", dict), ("param_groups", list, tuple)):
@@ -46,9 +45,9 @@ def matching(
     _check_names(optimizer.param_groups, saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     named = [*parameters.named(optimizer.param_groups)]
-    if not theirs and any(_has_master(parameter) for _, parameter, _ in named):
+    if not of_adamw and any(_has_master(parameter) for _, parameter, _ in named):
         _check_not_adamw(state_dict)
-    may_lack = theirs or not state_dict["state"]
+    may_lack = of_adamw or not state_dict["state"]
     pairs, without = [], []
     for key, (_, parameter, name) in zip(keys, named, strict=True):
         saved = state_dict["state"].get(key)

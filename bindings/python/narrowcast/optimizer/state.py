@@ -13,9 +13,8 @@ from narrowcast.optimizer.parameters import Entry
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
 # What Adam keeps for each element beside the master, as nc_tensor (runtime/plugin/launch.h) names
-# it: zeros at first, of the optimizer's state_dtype. Of these, what no state dict has negative.
+# it: zeros at first, of the optimizer's state_dtype.
 MOMENTS = ("exp_avg", "exp_avg_sq")
-SQUARES = ("exp_avg_sq",)
 
 
 def check_parameter(parameter: torch.Tensor, name: str) -> None:
@@ -71,7 +70,7 @@ def missing(optimizer, is_wanted: Callable[[torch.Tensor], bool]) -> dict[torch.
 
 
 def add(optimizer, made: dict[torch.Tensor, dict]) -> None:
-    """Gives it to the optimizer, in the dict that a parameter has, if it has one."""
+    """Adds entries to the state of parameters, which may have some already."""
     for parameter, state in made.items():
         optimizer.state[parameter].update(state)
         if "master" in state:
@@ -88,10 +87,10 @@ def is_trained(parameter: torch.Tensor) -> bool:
 
 
 def follow_masters(optimizer) -> None:
-    """The state's masters and histories are the weights' own where FSDP2 has copied shards since: a
-    short one is copied at every load of the model's state dict, and gets bytes of its own when it
-    is cast alone. A master that the optimizer has not put into the state is a user's, who wants the
-    weight to have its value.
+    """Makes the state's masters and histories the weights' own again, where FSDP2 has copied shards
+    since: a shard with fewer rows than the others is copied at every load of the model's state
+    dict. A master that the optimizer has not put into the state is a user's, and is left alone: the
+    next step gives the weight its value.
     """
     masters = optimizer.masters
     for _, parameter, _ in parameters.named(optimizer.param_groups):

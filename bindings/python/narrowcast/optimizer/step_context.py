@@ -59,7 +59,7 @@ def call_hooks_itself(optimizer_class: type[torch.optim.Optimizer]) -> None:
 
 def is_skipped(optimizer: FusedAdam) -> bool:
     """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
-    step or none does, for steps may be collective, and one process would have skipped it.
+    step or none does, because a step may be collective.
     """
     found_inf = getattr(optimizer, "found_inf", None)
     if found_inf is None:
