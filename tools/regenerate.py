@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 GENERATED, GOLDEN = Path("generated"), Path("tests/codegen/golden")  # from ROOT
 CPP = (".cpp", ".hpp")
 
+sys.dont_write_bytecode = True  # nothing is left beside the package's sources
 sys.path.insert(0, str(ROOT / "bindings/python/narrowcast"))
 pages = importlib.import_module("pages")  # without the package, which need not be built
 
