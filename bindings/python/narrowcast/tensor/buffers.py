@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from narrowcast._C import Buffers, note_write
+from narrowcast._C import Buffers
 from narrowcast.registry import BUFFERS, Format, buffers_of
 from narrowcast.tensor.region import Region
 
@@ -130,8 +130,6 @@ def spanning_of(bytes: Buffers) -> list[torch.Tensor | None]:
 
 def copy_spanning(target: Buffers, source: Buffers) -> None:
     """Copies what belongs to the whole tensor."""
-    if target.is_plain:  # in a trace nothing is written
-        note_write()
     for there, here in zip(spanning_of(target), spanning_of(source), strict=True):
         if there is not None and here is not None:
             there.copy_(here)

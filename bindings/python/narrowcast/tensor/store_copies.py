@@ -4,6 +4,7 @@ of values, zeros for a shard to fill.
 
 import torch
 
+from narrowcast import _C
 from narrowcast.tensor import buffers, casting, compiling, unaligned
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
@@ -40,6 +41,8 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     """
     source.check_not_freed()
     target.check_not_freed()
+    if target.bytes.is_plain:  # in a trace nothing is written
+        _C.note_write()
     if isinstance(target, UnalignedStore):  # and so is the source, with the same blocks
         every = buffers.full_region(target.bytes)
         buffers.copy_region(target.bytes, every, source.bytes, every)
