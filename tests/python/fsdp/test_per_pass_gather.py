@@ -11,6 +11,7 @@ from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from gradients import WithGradient
 from internals import store_of
 
 TESTED_FORMATS = [name for name in nc.formats() if nc.format(name).gather == "by pass"]
@@ -27,26 +28,17 @@ def options_of(kind):
     }[kind]
 
 
-class Probe(torch.autograd.Function):
-    """Calls a function when the backward comes by, behind FSDP2's gather."""
-
-    @staticmethod
-    def forward(ctx, y, look):
-        ctx.look = look
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.look()
-        return gradient, None
-
-
 class Layer(nn.Linear):
     """Says what it saw in each pass."""
 
     def forward(self, x):
         self.seen = [usages_of(self.weight)]
-        return Probe.apply(super().forward(x), lambda: self.seen.append(usages_of(self.weight)))
+        return WithGradient.apply(super().forward(x), self._look)
+
+    def _look(self, gradient):
+        """In the backward, after FSDP2's gather."""
+        self.seen.append(usages_of(self.weight))
+        return gradient
 
 
 def brought(mesh, format, kind, recompute):

@@ -50,6 +50,14 @@ def assert_equal_step(models, parameters, step, device):
     assert_equal_gradients(*parameters)
 
 
+def with_reference(mesh, format, recompute, reshard):
+    """A model, one that recomputes nothing, and the parameters of both."""
+    device, options = mesh.device_type, {"reshard_after_forward": reshard}
+    model = shard(build(format, device, recompute=recompute), mesh, **options)
+    reference = shard(build(format, device), mesh, **options)
+    return model, reference, (sharded(model), sharded(reference))
+
+
 def compare_checkpointed(mesh, format, reentrant, inside, recompute):
     device = mesh.device_type
     reference = shard(build(format, device), mesh, reshard_after_forward=True)
@@ -96,9 +104,7 @@ def assert_names_the_option(answers):
 def keep_after_backward(mesh, format, recompute):
     """The next forward uses what the backward gathered."""
     device = mesh.device_type
-    model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=True)
-    reference = shard(build(format, device), mesh, reshard_after_forward=True)
-    parameters = sharded(model), sharded(reference)
+    model, reference, parameters = with_reference(mesh, format, recompute, True)
     model.set_reshard_after_backward(False)
     for step in range(2):
         assert_equal_step((model, reference), parameters, step, device)
@@ -107,9 +113,7 @@ def keep_after_backward(mesh, format, recompute):
 def unshard_first(mesh, format, recompute):
     """An explicit unshard(), whose gather serves forward and backward."""
     device = mesh.device_type
-    model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=False)
-    reference = shard(build(format, device), mesh, reshard_after_forward=False)
-    parameters = sharded(model), sharded(reference)
+    model, reference, parameters = with_reference(mesh, format, recompute, False)
     for step in range(2):
         for module in (model, *model.blocks):
             module.unshard()
@@ -119,9 +123,7 @@ def unshard_first(mesh, format, recompute):
 def change_resharding(mesh, format, recompute):
     """Resharding switched off after the first gather has fixed the payloads."""
     device = mesh.device_type
-    model = shard(build(format, device, recompute=recompute), mesh, reshard_after_forward=True)
-    reference = shard(build(format, device), mesh, reshard_after_forward=True)
-    parameters = sharded(model), sharded(reference)
+    model, reference, parameters = with_reference(mesh, format, recompute, True)
     for step in range(2):
         assert_equal_step((model, reference), parameters, step, device)
         model.set_reshard_after_forward(False)

@@ -15,6 +15,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import narrowcast as nc
 import scaled
+from gradients import WithGradient
 from internals import kept_input_bytes
 from models import same
 
@@ -159,26 +160,13 @@ PUT_OFF = {
 }
 
 
-class Same(torch.autograd.Function):
-    """A value, whose gradient comes as a function makes it."""
-
-    @staticmethod
-    def forward(ctx, value, function):
-        ctx.function = function
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return ctx.function(gradient), None
-
-
 def run(layer, x, gradient, of_input, of_gradient):
     """The output and the gradients of a layer; functions say how input and gradient come."""
     torch.manual_seed(0)  # of gradients that are rounded stochastically
     layer.zero_grad()
     x = x.clone().requires_grad_()
     out = layer(of_input(x))
-    Same.apply(out, of_gradient).backward(gradient)
+    WithGradient.apply(out, of_gradient).backward(gradient)
     return out.detach(), x.grad, layer.weight.grad, layer.bias.grad
 
 
@@ -233,7 +221,7 @@ def test_freed_memory(format):
         layer(freed(x))
     with pytest.raises(ValueError, match="input or gradient has been freed"), torch.no_grad():
         layer(freed(x))
-    out = Same.apply(layer(x), freed)
+    out = WithGradient.apply(layer(x), freed)
     with pytest.raises(RuntimeError, match="input or gradient has been freed"):
         out.backward(torch.ones_like(out))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import ranks, registry
+from narrowcast import _C, ranks, registry
 from narrowcast.checkpoint import state_dicts
 from narrowcast.conversion import fits, selection, torch_hooks
 from narrowcast.flat import stale
@@ -17,7 +17,7 @@ from narrowcast.fsdp import sharding, torch_names
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers, written
 from narrowcast.registry.partners import partners_of
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, dtensors
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Master, Store, WeightConfig
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -283,7 +283,7 @@ def _empty_like(
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = casting.resolved(local)
+    value = _C.resolved(local)
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())

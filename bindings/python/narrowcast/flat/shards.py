@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from narrowcast import ranks
+from narrowcast import _C, ranks
 from narrowcast.ranks import DisagreementError
 from narrowcast.registry import USAGES
-from narrowcast.tensor import QuantizedTensor, casting, unaligned
+from narrowcast.tensor import QuantizedTensor, unaligned
 from narrowcast.tensor.store import Store
 
 _WAY_OUT = (
@@ -146,7 +146,7 @@ def _shard(what: str, weight, master, start) -> Shard:
             f"{what}: elements {start} to {start + master.numel()} are not all among the "
             f"{elements} of a {store.describe()}"
         )
-    run = casting.resolved(master.detach()).reshape(-1).contiguous()
+    run = _C.resolved(master.detach()).reshape(-1).contiguous()
     return Shard(store, start, start + master.numel(), run)
 
 

@@ -49,13 +49,6 @@ def decoding(
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
-def resolved(value: torch.Tensor) -> torch.Tensor:
-    """A value whose memory holds its elements as they are. torch may put off a change of sign, and
-    keeps no memory at all for the zeros that forward-mode derivatives begin with.
-    """
-    return _C.resolved(value)
-
-
 def cast_value(
     bytes: _C.Buffers, value: torch.Tensor, source_bf16: bool = False, rng_key: RngKey | None = None
 ) -> None:
@@ -63,7 +56,7 @@ def cast_value(
     With a key, codes are rounded stochastically.
     """
     if bytes.is_plain:
-        one = _C.CastList([bytes], [resolved(value).contiguous()])
+        one = _C.CastList([bytes], [_C.resolved(value).contiguous()])
         one.cast(one.find_amaxes(source_bf16), source_bf16, rng_key and [rng_key])
 
 
