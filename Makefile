@@ -12,6 +12,8 @@ PRESET  ?= default
 UNITY   ?= OFF
 # OFF: without the libraries that narrowcast is tested with, of which the tests are skipped then.
 LIBRARIES ?= ON
+# nvcc takes a variable of this name in the environment for what it links with.
+unexport LIBRARIES
 BUILD   ?= $(if $(filter default,$(PRESET)),build,build-$(PRESET))$(TORCH:%=-torch-%)
 CODEGEN ?= ON
 JOBS    ?= $(shell nproc)
