@@ -49,6 +49,12 @@ inline py::object bytes_of(const py::handle& tensor) {
   return of_store(tensor, kBytes);
 }
 
+// Its Master, or None.
+inline py::object master_of(const py::handle& tensor) {
+  static PyObject* const kMaster = PyUnicode_InternFromString("master");
+  return of_store(tensor, kMaster);
+}
+
 // The value of a Master of Python's.
 inline const at::Tensor& value_of(const py::handle& master) {
   static PyObject* const kValue = PyUnicode_InternFromString("value");

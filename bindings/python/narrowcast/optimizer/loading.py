@@ -45,14 +45,15 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
             state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
             left = _NOT_ADAMWS if of_adamw else ()
             _check({key: one for key, one in state.items() if key not in left}, saved, entry.name)
-            loaded[entry.parameter] = state, saved, entry.seed
+            loaded[entry.parameter] = state, saved
     for group, saved_group in zip(groups, saved_groups, strict=True):
         group.update(_options_of(saved_group))
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)  # without any it begins anew
-    for parameter, (state, saved, seed) in loaded.items():
-        optimizer.state[parameter] = state
-        _copy(parameter, state, saved, seed, of_adamw)
+    optimizer.state.update({parameter: state for parameter, (state, _) in loaded.items()})
+    for entry in parameters.entries(optimizer):  # rounded as the loaded options say
+        if entry.parameter in loaded:
+            _copy(entry, *loaded[entry.parameter], of_adamw)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
@@ -90,7 +91,7 @@ def _options_of(group: dict) -> dict:
 
 
 @torch.no_grad()
-def _copy(parameter, state: dict, saved: dict, seed: int | None, of_adamw: bool) -> None:
+def _copy(entry: parameters.Entry, state: dict, saved: dict, of_adamw: bool) -> None:
     """Copies values into a parameter's state, and makes its value from that: the bytes are those
     that the last step left.
     """
@@ -102,13 +103,14 @@ def _copy(parameter, state: dict, saved: dict, seed: int | None, of_adamw: bool)
         fill(known)
     if of_adamw or "master" not in state:
         return
-    local, master = dtensors.local_of(parameter), dtensors.local_of(state["master"])
+    local, master = dtensors.local_of(entry.parameter), dtensors.local_of(state["master"])
     if not isinstance(local, QuantizedTensor):
         local.copy_(master)
         return
     history = state["history"].clone() if "history" in state else None
     local.write(master)
     step = int(state["step"])
-    stochastic = seed is not None and step > 0  # before the first step, all is to nearest
-    rng_key = RngKey(seed, step, dtensors.first_element(parameter)) if stochastic else None
+    stochastic = entry.seed is not None and step > 0  # before the first step, all is to nearest
+    first = dtensors.first_element(entry.parameter) if stochastic else 0
+    rng_key = RngKey(entry.seed, step, first) if stochastic else None
     local._store.resume(history, rng_key)
