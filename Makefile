@@ -79,7 +79,7 @@ demo_cuda    = $(if $(filter 1,$(CUDA)),ON,$(shell nvidia-smi -L >/dev/null 2>&1
 help:
 	@echo "make build       everything, into $(BUILD)/; leaves $(VENV)/ whose Python imports narrowcast"
 	@echo "make test        build, then every test that this machine can run"
-	@echo "make test-quick  build, then what one process tests in five minutes: no ranks, no torch.compile, few formats"
+	@echo "make test-quick  build, then what one process tests in two minutes: no ranks, no torch.compile, few formats"
 	@echo "make test-newest  build, then the tests of what torch may change, with torch $(NEWEST) in .venv-$(NEWEST)/"
 	@echo "make exhaustive  every number type and scale rule, for all 2^32 floats (minutes)"
 	@echo "make exhaustive-cuts  every pair of cuts of a matrix, in every format (minutes of many cores)"

@@ -6,7 +6,6 @@
 #include "bindings/core/module.hpp"
 #include "bindings/core/plugin.hpp"
 #include "runtime/plugin/registry.hpp"
-#include "runtime/plugin/trailer.hpp"
 #include "runtime/products/factors.hpp"
 #include "runtime/products/kind_of.hpp"
 #include "runtime/products/kinds.hpp"
@@ -166,8 +165,6 @@ void bind_facts(py::module_& module) {
   module.def("load_plugin", [](const std::string& path) {
     return Plugin{&load_plugin(path), path};
   });
-  module.def("plugin_fault", &plugin_fault,
-             "Why a file would be refused before anything of it runs; empty if it would not be.");
 }
 
 }  // namespace narrowcast

@@ -94,10 +94,8 @@ namespace {
 
 using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
 
-// What a cast was made of: where the input was, what it was converted to, and when.
+// What a cast was made of: which of an input's values, what they were converted to, and when.
 struct Source {
-  const void* memory;
-  at::DimVector sizes, strides;
   int64_t version;
   at::ScalarType dtype;
   int64_t rows;  // padding included
@@ -109,10 +107,7 @@ struct Source {
 
 Source source_of(const at::Tensor& input, const at::Tensor& value, const Plugin& plugin) {
   void* const stream = stream_of(value.device());
-  return {.memory = input.const_data_ptr(),
-          .sizes = at::DimVector(input.sizes()),
-          .strides = at::DimVector(input.strides()),
-          .version = input._version(),
+  return {.version = input._version(),
           .dtype = value.scalar_type(),
           .rows = value.size(0),
           .plugin = &plugin,

@@ -1,10 +1,10 @@
-#include "bindings/matmul/cublaslt_matmul.hpp"
-
+// Products by tensor cores, for which cuBLASLt is asked without torch.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 #include "bindings/core/launch.hpp"
 #include "bindings/matmul/tensor_core_operand.hpp"
+#include "bindings/matmul/tensor_cores.hpp"
 #include "runtime/products/unit.hpp"
 
 namespace narrowcast {

@@ -11,7 +11,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "bindings/core/module.hpp"
-#include "bindings/matmul/operators.hpp"
 #include "bindings/matmul/scaled_mm.hpp"
 #include "bindings/matmul/tensor_cores.hpp"
 #include "bindings/matmul/weights.hpp"

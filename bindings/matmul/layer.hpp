@@ -2,10 +2,18 @@
 // them for F.linear and its derivative; narrowcast.megatron communicates between the last two.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include "bindings/matmul/activation.hpp"
-#include "bindings/matmul/recipe.hpp"
+#include "bindings/matmul/tensor_cores.hpp"
 
 namespace narrowcast {
+
+// An operator of torch.
+template <class Signature>
+auto typed_operator(const char* name, const char* overload = "") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
+}
 
 // How a layer's forward multiplies.
 struct LayerOptions {

@@ -7,7 +7,6 @@
 
 #include "bindings/core/module.hpp"
 #include "bindings/matmul/layer.hpp"
-#include "bindings/matmul/operators.hpp"
 #include "bindings/matmul/weights.hpp"
 
 namespace narrowcast {

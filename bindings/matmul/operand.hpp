@@ -4,9 +4,16 @@
 #include <vector>
 
 #include "bindings/core/buffers.hpp"
-#include "bindings/matmul/spanning_scale.hpp"
 
 namespace narrowcast {
+
+// A scale that spans a tensor, which products leave out of their operands:
+// stored * multiplier; `stored` is one float32, checked when an operand's scale is asked for.
+struct SpanningScale {
+  at::Tensor stored;
+  float multiplier;
+};
+using OptionalSpanningScale = std::optional<SpanningScale>;
 
 // The bytes of one usage, and the direction in which a product sums. Of a @ b.T, each operand keeps
 // one of its matrix's dimensions and is summed over the other.

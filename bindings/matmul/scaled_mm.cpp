@@ -1,18 +1,26 @@
 #include "bindings/matmul/scaled_mm.hpp"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "bindings/core/launch.hpp"
 #include "bindings/core/module.hpp"
 #include "bindings/matmul/activation.hpp"
 #include "bindings/matmul/tensor_cores.hpp"
+#include "runtime/products/rescale.hpp"
 
 namespace narrowcast {
 namespace {
 
 constexpr int32_t kBfloat16Bits = 8;  // significant ones
+
+Rescale::Scale in_memory(const OptionalSpanningScale& scale) {
+  if (!scale) return {nullptr, 1.0f};
+  return {scale->stored.const_data_ptr<float>(), scale->multiplier};
+}
 
 // By the tensor cores for bfloat16, of values that it holds exactly once a scale that spans the
 // tensor is left out; that scale multiplies the product.
@@ -76,6 +84,21 @@ at::Tensor scaled_mm(const Operand& a, const Operand& b, int32_t kind, bool fast
     return at::zeros({a.kept(), b.kept()}, a.data.options().dtype(dtype));
   const at::Tensor by_tensor_cores = tensor_core_matmul(a, b, kind, fast, dtype);
   return by_tensor_cores.defined() ? by_tensor_cores : decoded_product(a, b, dtype);
+}
+
+at::Tensor under_spanning_scales(const at::Tensor& product, const OptionalSpanningScale& left,
+                                 const OptionalSpanningScale& right, at::ScalarType dtype) {
+  const at::Tensor result =
+      dtype == at::kFloat ? product : at::empty(product.sizes(), product.options().dtype(dtype));
+  const Rescale rescale{.product = product.const_data_ptr<float>(),
+                        .result = result.mutable_data_ptr(),
+                        .count = product.numel(),
+                        .dtype = checked_dtype(dtype, "a product"),
+                        .first = in_memory(left),
+                        .second = in_memory(right),
+                        .stream = nullptr};
+  call(cuda_rescale(), "rescaling a product", rescale, product.device());
+  return result;
 }
 
 void bind_scaled_mm() {

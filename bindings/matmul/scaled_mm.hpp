@@ -11,4 +11,9 @@ namespace narrowcast {
 at::Tensor scaled_mm(const Operand& a, const Operand& b, int32_t kind, bool fast,
                      at::ScalarType dtype);
 
+// A float32 product on a GPU times the scales that its operands left out, in a logical dtype. May
+// be `product` itself.
+at::Tensor under_spanning_scales(const at::Tensor& product, const OptionalSpanningScale& left,
+                                 const OptionalSpanningScale& right, at::ScalarType dtype);
+
 }  // namespace narrowcast

@@ -5,10 +5,9 @@
 
 #include <array>
 #include <atomic>
-#include <numeric>
 
 #include "bindings/core/module.hpp"
-#include "bindings/matmul/cublaslt_matmul.hpp"
+#include "bindings/matmul/scaled_mm.hpp"
 #include "bindings/matmul/tensor_core_operand.hpp"
 
 namespace narrowcast {

@@ -4,7 +4,6 @@
 #include <ATen/TracerMode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <c10/util/StringUtil.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
@@ -101,11 +100,9 @@ at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
     return resolved(py::cast<at::Tensor>(object.attr("wait")()));
   if (activation.layout() != at::kStrided) return resolved(activation.to_dense());
   type_error(py::cast<std::string>(py::cast(weight).attr("describe")()),
-             ": scaled products cast the memory of an input or gradient, and a ",
-             py::cast<std::string>(py::type::of(object).attr("__name__")), " of shape (",
-             c10::Join(", ", activation.sym_sizes()), ") on ", activation.device().str(),
-             " has none that they know. Give the layer a plain tensor on the weight's device, or "
-             "convert with matmul=\"dequantized\"");
+             ": scaled products cast the memory of an input or gradient, and one of type ",
+             py::cast<std::string>(py::type::of(object).attr("__name__")), " on ",
+             activation.device().str(), " has none");
 }
 
 void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight) {

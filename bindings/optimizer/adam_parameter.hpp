@@ -12,7 +12,7 @@ namespace narrowcast {
 
 class AdamParameter {
  public:
-  // `state`: a dict with step, exp_avg, exp_avg_sq and, where the parameter is not its own master,
+  // `state`: a dict with step, exp_avg, exp_avg_sq and, of a plain bfloat16 or float16 parameter,
   // master; or an empty one of a parameter that has had no gradient yet, which is dormant. Tensors
   // may be DTensors. ValueError or TypeError if one is missing, or no tensor that a kernel can
   // read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
@@ -23,20 +23,17 @@ class AdamParameter {
         state_(state),
         device_(device),
         sharded_(is_dtensor(parameter)),
-        dormant_(state.empty()),
-        trainable_(requires_grad()) {
+        dormant_(state.empty()) {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
-    bytes_ = bytes_of(wrapper);
     elements_ = tensor.numel();
-    if (bytes_) {
+    if (bytes_of(wrapper)) {
       store_.emplace(wrapper);
-      add_bytes(py::cast<const Buffers&>(bytes_), tensor.sizes(), delayed);
+      add_quantized(delayed);
     } else {
       add_plain(tensor);
     }
-    if (!dormant_) add_moments(tensor.sizes());
-    note_state();
+    if (!dormant_) add_moments();
     entry_.seed = seed;
     entry_.first = first;
   }
@@ -76,12 +73,10 @@ class AdamParameter {
   // Its local tensor, as Python holds it.
   py::object local() const { return sharded_ ? local_of(parameter_) : parameter_; }
 
-  // Whether `local` (its local tensor) and the state's tensors are those that the row was made
-  // from.
+  // Whether `local` (its local tensor) is the one that the row was made from. The state's tensors
+  // are looked at by the table (their memory), and by ParamGroupsSnapshot.
   bool is_current(const py::object& local) const {
-    if (dormant_ && trainable_ != requires_grad()) return false;
-    if (!has_taken_state()) return false;
-    if (bytes_) return store_->is_of(local, bytes_);
+    if (store_) return store_->is_of(local);
     const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
     return is_plain(tensor) && place_->is_of(tensor);
   }
@@ -114,7 +109,7 @@ class AdamParameter {
   bool is_absent() const {
     if (gradient_.defined()) return false;
     if (shard_elements_) return *shard_elements_ > 0;
-    return requires_grad();
+    return THPVariable_Unpack(parameter_.ptr()).requires_grad();
   }
 
   // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
@@ -130,27 +125,42 @@ class AdamParameter {
   }
 
  private:
-  bool requires_grad() const { return THPVariable_Unpack(parameter_.ptr()).requires_grad(); }
+  // A weight's master is the store's, whatever the state has.
+  void add_quantized(bool delayed) {
+    const Buffers& bytes = store_->bytes();
+    entry_ = bytes.entry();
+    if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
+    if (!dormant_) entry_.value = checked_state(store_->value(), at::kFloat, "master");
+    entry_.value_dtype = NC_F32;
+    for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
+    remember(bytes.amax);
+    remember(bytes.history);
+  }
 
-  void add_moments(at::IntArrayRef shape) {
+  void add_plain(const at::Tensor& local) {
+    entry_.rows = 1;
+    entry_.columns = elements_;
+    entry_.value_dtype = checked_dtype(local.scalar_type(), name_);
+    check_run(local, elements_, device_, name_);
+    void* memory = address_of(local, name_);
+    place_.emplace(local);
+    if (entry_.value_dtype == NC_F32) {
+      entry_.value = memory;
+    } else if (!dormant_) {
+      entry_.parameter = memory;
+      entry_.value = checked_state(take("master"), at::kFloat, "master");
+    }
+  }
+
+  void add_moments() {
     const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
                      exp_avg_sq = take("exp_avg_sq");
     step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
     remember(step);
     const at::ScalarType dtype = exp_avg.scalar_type();
     entry_.state_dtype = checked_dtype(dtype, name_, ": state exp_avg");
-    entry_.exp_avg = checked_state(exp_avg, dtype, shape, "exp_avg");
-    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, shape, "exp_avg_sq");
-  }
-
-  void add_bytes(const Buffers& bytes, at::IntArrayRef shape, bool delayed) {
-    entry_ = bytes.entry();
-    if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
-    if (!dormant_) entry_.value = checked_state(take("master"), at::kFloat, shape, "master");
-    entry_.value_dtype = NC_F32;
-    for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
-    remember(bytes.amax);
-    remember(bytes.history);
+    entry_.exp_avg = checked_state(exp_avg, dtype, "exp_avg");
+    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, "exp_avg_sq");
   }
 
   at::Tensor local_gradient(const at::Tensor& gradient) const {
@@ -160,65 +170,16 @@ class AdamParameter {
     return THPVariable_Unpack(local_of(wrapper).ptr());
   }
 
-  void add_plain(const at::Tensor& local) {
-    entry_.rows = 1;
-    entry_.columns = local.numel();
-    entry_.value_dtype = checked_dtype(local.scalar_type(), name_);
-    check_run(local, entry_.columns, device_, name_);
-    void* memory = address_of(local, name_);
-    place_.emplace(local);
-    if (state_.contains("master")) {
-      entry_.parameter = memory;
-      entry_.value = checked_state(take("master"), at::kFloat, local.sizes(), "master");
-    } else if (entry_.value_dtype == NC_F32) {
-      entry_.value = memory;
-    } else if (!dormant_) {
-      value_error(name_, " is ", c10::toString(local.scalar_type()),
-                  ", and its state has no master, as float32 parameters have none. Make the state "
-                  "anew (del optimizer.state[parameter]), or the optimizer");
-    }
-  }
-
   // The entry of the state by this name, as a plain tensor. ValueError if there is none.
-  at::Tensor take(const char* key) {
-    const py::str name(key);
-    PyObject* value = PyDict_GetItemWithError(state_.ptr(), name.ptr());
-    if (value == nullptr) value_error(name_, ": the optimizer's state has no ", key);
-    taken_.push_back(py::reinterpret_borrow<py::object>(value));
-    const py::object local = local_of(taken_.back());
-    if (!THPVariable_Check(local.ptr())) value_error(name_, ": state ", key, " is no tensor");
+  at::Tensor take(const char* key) const {
+    if (!state_.contains(key)) value_error(name_, ": the optimizer's state has no ", key);
+    const py::object local = local_of(state_[key]);
+    if (!THPVariable_Check(local.ptr())) type_error(name_, ": state ", key, " is no tensor");
     return THPVariable_Unpack(local.ptr());
   }
 
-  // Notes which entry of the state is where. What is not taken may change.
-  void note_state() {
-    for (const auto& [key, value] : state_) {
-      PyObject* const entry = value.ptr();
-      const bool taken = std::ranges::any_of(taken_, [&](auto& one) { return one.ptr() == entry; });
-      state_entries_.emplace_back(py::reinterpret_borrow<py::object>(key), taken ? entry : nullptr);
-    }
-  }
-
-  // Whether the state's entries are those that were taken, in their order: without a search, a
-  // step reads each dict's memory in a row.
-  bool has_taken_state() const {
-    PyObject *key = nullptr, *value = nullptr;
-    Py_ssize_t place = 0;
-    auto noted = state_entries_.begin();
-    while (PyDict_Next(state_.ptr(), &place, &key, &value) != 0) {
-      if (noted == state_entries_.end() || noted->first.ptr() != key) return false;
-      if (noted->second != nullptr && noted->second != value) return false;
-      ++noted;
-    }
-    return noted == state_entries_.end();
-  }
-
-  void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef shape,
-                      const char* key) {
-    void* address = checked_address(tensor, dtype, c10::multiply_integers(shape), device_, name_,
-                                    ": state ", key);
-    if (tensor.sizes() != shape)
-      value_error(name_, ": state ", key, " has shape ", tensor.sizes(), ", not ", shape);
+  void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, const char* key) {
+    void* address = checked_address(tensor, dtype, elements_, device_, name_, ": state ", key);
     remember(tensor);
     return address;
   }
@@ -231,14 +192,11 @@ class AdamParameter {
   std::string name_;
   py::dict state_;
   std::optional<StoreHandle> store_;  // of a quantized parameter
+  std::optional<Place> place_;        // of another
   at::Device device_;
-  bool sharded_, dormant_, trainable_;     // a DTensor; without state; then: requires a gradient
+  bool sharded_, dormant_;                 // a DTensor; without state
   int64_t elements_ = 0;                   // of it on this rank
   std::optional<int64_t> shard_elements_;  // of the flat shard whose master it is
-  py::object bytes_;                       // of a quantized parameter; null for others
-  std::optional<Place> place_;             // of a parameter that is not quantized
-  std::vector<py::object> taken_;          // of the state
-  std::vector<std::pair<py::object, PyObject*>> state_entries_;  // null: not taken
   std::vector<PlacedTensor> remembered_;
   nc_tensor entry_{};
   float* step_ = nullptr;

@@ -1,6 +1,6 @@
 // What an optimizer's Python side was when its tables were made: the parameters in its groups, and
-// the dict of state of each. Anyone may put in another or take one out, and torch asks for no call
-// when they do; so each step compares, by identity, at some nanoseconds a parameter.
+// the state of each. Anyone may put in another or take one out, and torch asks for no call when
+// they do; so each step compares, by identity, at some nanoseconds an entry.
 #include <utility>
 #include <vector>
 
@@ -29,14 +29,18 @@ class ParamGroupsSnapshot {
   }
 
  private:
-  // Calls action of each parameter with state and its dict, then of each group and its parameters,
-  // until it returns false. Whether it never did.
+  // Calls action of each parameter with state and what that has, then of each group and its
+  // parameters, until it returns false. Whether it never did.
   template <class Action>
   static bool for_each(const py::dict& state, const py::list& groups, const Action& action) {
-    PyObject *parameter = nullptr, *value = nullptr;
+    PyObject *parameter = nullptr, *entries = nullptr, *key = nullptr, *value = nullptr;
     Py_ssize_t place = 0;
-    while (PyDict_Next(state.ptr(), &place, &parameter, &value) != 0) {
-      if (!action(parameter) || !action(value)) return false;
+    while (PyDict_Next(state.ptr(), &place, &parameter, &entries) != 0) {
+      if (!action(parameter) || !action(entries)) return false;
+      Py_ssize_t entry = 0;
+      while (PyDict_Next(entries, &entry, &key, &value) != 0) {
+        if (!action(value)) return false;
+      }
     }
     for (const py::handle group : groups) {
       if (!action(group.ptr())) return false;

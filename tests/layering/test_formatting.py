@@ -37,14 +37,15 @@ def test_cpp_is_formatted():
     paths = files(CPP)
     assert paths
     # Its --dry-run also reports namespace comments that it replaces by themselves.
-    wrong = [str(path) for path in paths if not is_formatted(formatter, path)]
-    assert not wrong, f"`make format` mends these: {' '.join(wrong)}"
+    if not are_formatted(formatter, paths):
+        wrong = [str(path) for path in paths if not are_formatted(formatter, [path])]
+        assert not wrong, f"`make format` mends these: {' '.join(wrong)}"
 
 
-def is_formatted(formatter, path):
-    status, output = run(formatter, str(path))
+def are_formatted(formatter, paths):
+    status, output = run(formatter, *map(str, paths))
     assert status == 0, output
-    return output == (ROOT / path).read_text(encoding="utf-8")
+    return output == "".join((ROOT / path).read_text(encoding="utf-8") for path in paths)
 
 
 @pytest.mark.parametrize("command", [("check", "--output-format=concise"), ("format", "--check")])

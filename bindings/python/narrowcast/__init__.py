@@ -7,7 +7,6 @@ from narrowcast import torch_version as _torch_version  # before all that needs 
 # isort: split
 from narrowcast import matmul as _matmul  # enters its handlers
 from narrowcast import operators as _operators
-from narrowcast import start as _start
 from narrowcast.conversion.convert import convert
 from narrowcast.conversion.fits import fits
 from narrowcast.conversion.summary import summary
@@ -40,9 +39,5 @@ __all__ = [
 ]
 
 _operators.load()
-try:
-    load_all()
-except PluginError as error:
-    _start.end_command(error)
-    raise
-del load_all, _hooks, _matmul, _operators, _start, _torch_version
+load_all()
+del load_all, _hooks, _matmul, _operators, _torch_version

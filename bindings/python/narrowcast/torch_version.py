@@ -11,8 +11,6 @@ from pathlib import Path
 
 import torch  # brings the libraries that narrowcast._C is linked to
 
-from narrowcast import start
-
 OLDEST, NEWEST = (2, 11), (2, 15)
 SWITCH = "NARROWCAST_ANY_TORCH"
 
@@ -74,8 +72,4 @@ def _load() -> None:
         ) from None
 
 
-try:
-    _load()
-except ImportError as failure:
-    start.end_command(failure)
-    raise
+_load()

@@ -1,6 +1,5 @@
 """The command line: narrowcast list, and narrowcast show."""
 
-import os
 import subprocess
 import sys
 
@@ -106,37 +105,3 @@ def test_as_a_module():
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
     assert "mxfp8_e4m3" in answer.stdout
-
-
-MODULE = [sys.executable, "-m", "narrowcast"]
-# As the script that an installation makes.
-SCRIPT = """import sys
-sys.argv[0] = "/usr/bin/narrowcast"
-from narrowcast.__main__ import main
-sys.exit(main())
-"""
-
-
-@pytest.mark.parametrize("command", [MODULE, [sys.executable, "-c", SCRIPT]], ids=["-m", "script"])
-@pytest.mark.parametrize("path", ["/not/there", "not/there.so", "x" * 5000])
-def test_plugins_that_are_not_there(command, path, tmp_path):
-    """One sentence, though the package cannot even be imported."""
-    place = {"cwd": tmp_path, "env": {**os.environ, "NARROWCAST_PLUGINS": path}}
-    answer = subprocess.run(
-        [*command, "list"], capture_output=True, text=True, timeout=120, **place
-    )
-    assert (answer.returncode, answer.stdout) == (1, "")
-    (line,) = answer.stderr.splitlines()
-    assert line.startswith("narrowcast: plugin ")
-    assert path in line and "NARROWCAST_PLUGINS names it" in line
-    assert (f"relative to {tmp_path}" in line) == (path[0] != "/")
-
-
-def test_plugins_that_are_not_there_in_a_program():
-    program = "import sys; sys.argv[0] = '-m'; import narrowcast"
-    variables = {**os.environ, "NARROWCAST_PLUGINS": "/not/there"}
-    answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=variables
-    )
-    assert answer.returncode == 1
-    assert "Traceback" in answer.stderr and "PluginError: plugin '/not/there'" in answer.stderr

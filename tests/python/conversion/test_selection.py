@@ -52,7 +52,7 @@ def test_a_filter_takes_name_and_module():
     assert quantized(filter=lambda a, b: isinstance(b, nn.Linear) and a.endswith("attn")) == {
         "attn.weight"
     }
-    with pytest.raises(ValueError, match=r"called with \(name, module\)"):
+    with pytest.raises(ValueError, match=r"a function of \(name, module\), chooses no module"):
         quantized(filter=lambda a, b: isinstance(a, nn.Linear))
 
 
@@ -69,7 +69,7 @@ def test_patterns_choose_among_linear_layers():
             {"filter": "*.mlp.1"},
             r"no nn\.Linear or experts \(names are such as 'layers",
         ),
-        ({"filter": []}, "filter: an empty list"),
+        ({"filter": []}, "chooses no module"),
         ({"parameters": "*.down_bias"}, r"parameters: the pattern '\*\.down_bias' matches"),
         ({"filter": None}, "chooses no module"),
     ],
@@ -77,13 +77,6 @@ def test_patterns_choose_among_linear_layers():
 def test_what_chooses_nothing_is_an_error(options, words):
     with pytest.raises(ValueError, match=words):
         quantized(**options)
-
-
-@pytest.mark.parametrize("option", ["filter", "parameters"])
-@pytest.mark.parametrize("value", [3, [3]])
-def test_what_is_no_choice(option, value):
-    with pytest.raises(TypeError, match=f"{option} is a function, a pattern.*not int"):
-        quantized(**{option: value})
 
 
 def test_parameters_of_any_name():
@@ -147,7 +140,7 @@ def test_matrices_that_the_default_leaves_out_are_said():
         blocks = nn.ModuleList([nn.ModuleDict({"c_fc": Conv1D()}) for _ in range(3)])
         return nn.ModuleDict({"e": nn.Embedding(64, 64), "h": blocks, "head": nn.Linear(64, 64)})
 
-    words = r"leaves 60% .* in 3 parameters of two dimensions such as h\.0\.c_fc\.weight\."
+    words = r"leaves 60% .* in 3 parameters such as h\.0\.c_fc\.weight: "
     with pytest.warns(UserWarning, match=words) as seen:
         one = nc.convert(gpt2(), FORMAT)
     (advised,) = re.findall(r'parameters="(.*)"\)', str(seen[0].message))
@@ -160,17 +153,8 @@ def test_matrices_that_the_default_leaves_out_are_said():
         nc.convert(nn.Sequential(nn.Embedding(640, 64), nn.Linear(64, 64)), FORMAT)
 
 
-def test_a_layer_without_weight_is_an_error():
-    """A parametrized one keeps its values elsewhere. A pattern leaves it out."""
-    one = nn.Sequential(nn.Linear(64, 64), nn.utils.parametrizations.weight_norm(nn.Linear(64, 64)))
-    with pytest.raises(ValueError, match=r"chooses 1 .*no parameter `weight`.*filter=.\*"):
-        nc.convert(one, FORMAT, filter=lambda name, module: isinstance(module, nn.Linear))
-    nc.convert(one, FORMAT, filter="*")
-    assert type(one[0].weight) is nc.QuantizedTensor
-
-
 def test_layers_whose_weight_is_computed():
-    """By weight_norm and its like: the default leaves them out, and takes the others."""
+    """By weight_norm and its like: the default and patterns leave them out, and take the others."""
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
     layers = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64), normed)
     with warnings.catch_warnings():
@@ -178,14 +162,6 @@ def test_layers_whose_weight_is_computed():
         nc.convert(layers, FORMAT)
     kinds = [isinstance(layer.weight, nc.QuantizedTensor) for layer in layers]
     assert kinds == [True, True, False]
-
-
-def test_lazy_layers():
-    layers = nn.Sequential(nn.Linear(64, 64), nn.LazyLinear(64))
-    with pytest.raises(ValueError, match=r"1\.weight has no shape yet.*call the model once"):
-        nc.convert(layers, FORMAT)
-    layers(torch.ones(2, 64))
-    nc.convert(layers, FORMAT)
 
 
 def test_spectral_norm_of_a_quantized_weight(format):

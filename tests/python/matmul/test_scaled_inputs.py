@@ -74,14 +74,6 @@ def test_one_cast_under_autocast(format):
     assert all(map(same, kept, negated)) and unconverted[0].data_ptr() != negated[0].data_ptr()
 
 
-def test_an_input_of_another_size(format):
-    """Its memory and strides may stay, and with rows of zeros it has as many as before."""
-    one, other, x = scaled.layer(format), scaled.layer(format), torch.randn(8, 96)
-    one(x)
-    x.data = x.data[:7]
-    assert all(map(same, saved_by(lambda: other(x)), saved_by(lambda: other(x.clone()))))
-
-
 @pytest.mark.parametrize("part", [slice(None), slice(4)], ids=["whole", "a view"])
 def test_a_parameter_that_was_stepped(format, device, part):
     """Torch counts no writes of its fused optimizers."""
@@ -227,5 +219,5 @@ def test_freed_memory(format):
 
 
 def test_an_input_without_memory(format):
-    with pytest.raises(TypeError, match=r"64x96 matrix in .*Tensor of shape \(8, 96\) on meta"):
+    with pytest.raises(TypeError, match=r"64x96 matrix in .*one of type Tensor on meta has none"):
         scaled.layer(format)(torch.empty(8, 96, device="meta"))

@@ -92,3 +92,13 @@ def test_a_master_that_is_written_to_before_a_step(name):
     layer(torch.ones(1, 64))
     after = buffers_of(layer.weight)
     assert all(map(torch.equal, before, after))
+
+
+def test_a_copy_has_its_own_state():
+    _, optimizer = trained()
+    for other in (copy.deepcopy(optimizer), pickled(optimizer)):
+        for parameter in other.param_groups[0]["params"]:
+            parameter.grad = torch.ones(parameter.shape)
+        other.step()
+        assert {float(state["step"]) for state in other.state.values()} == {2.0}
+    assert {float(state["step"]) for state in optimizer.state.values()} == {1.0}

@@ -67,19 +67,6 @@ def test_what_is_written_stays(name, dtype):
         assert same(bias, optimizer.state[bias]["master"].to(dtype))
 
 
-def test_a_master_of_the_users_is_the_value():
-    """Also where the parameter has changed since the last step."""
-    model = build()
-    optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
-    step(model, optimizer)
-    bias = model[0].bias
-    optimizer.state[bias]["master"].fill_(0.75)
-    with torch.no_grad():
-        bias.zero_()
-    step(model, optimizer)
-    assert (optimizer.state[bias]["master"] - 0.75).abs().max() < 2**-9
-
-
 def test_small_steps_add_up():
     """No step of its own is taken for somebody's write: masters have what bfloat16 has not."""
     model = build()

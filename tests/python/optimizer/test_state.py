@@ -150,10 +150,6 @@ def other_shape(state):
     state["state"][0]["exp_avg"] = torch.ones(3)
 
 
-def no_state(state):
-    state["state"]["another"] = state["state"].pop(0)
-
-
 def more_groups(state):
     state["param_groups"].append({"params": []})
 
@@ -162,46 +158,11 @@ def fewer_parameters(state):
     state["param_groups"][0]["params"].pop()
 
 
-def negative_step(state):
-    state["state"][0]["step"] = torch.tensor(-1.0)
-
-
-def half_a_step(state):
-    state["state"][0]["step"] = 1.5
-
-
-def many_steps(state):
-    state["state"][0]["step"] = torch.ones(2)
-
-
-def moment_on_meta(state):
-    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"].to("meta")
-
-
-def rate_of_nan(state):
-    state["param_groups"][0]["lr"] = float("nan")
-
-
-def unknown_rounding(state):
-    state["param_groups"][0]["rounding"] = "up"
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (negative_step, "one.weight: step is -1.0 in the state dict; steps are counted from 0"),
-        (half_a_step, "one.weight: step is 1.5 in the state dict"),
-        (
-            many_steps,
-            r"one.weight: step has shape \(2,\) and torch.float32 on cpu in the state dict; "
-            "it is one real number",
-        ),
-        (moment_on_meta, "one.weight: exp_avg is on the meta device in the state dict"),
-        (rate_of_nan, "group 0: lr nan"),
-        (unknown_rounding, "group 0: rounding is"),
         (without_master, "one.weight: the state dict has no 'master'"),
-        (other_shape, r"one.weight: exp_avg has shape \(3,\) in the state dict, \(64, 64\)"),
-        (no_state, "no state for one.weight"),
+        (other_shape, r"one.weight: exp_avg has shape \(3,\) in the state dict .*, \(64, 64\)"),
         (more_groups, r"groups of \[1, 0\] parameters, the optimizer of \[1\]"),
         (fewer_parameters, r"groups of \[0\] parameters"),
     ],
@@ -218,17 +179,6 @@ def test_state_dicts_that_do_not_fit(format, spoil, words):
         optimizer.load_state_dict(saved)
     assert optimizer.state[layer.weight]["exp_avg_sq"].count_nonzero() == 0
     assert optimizer.param_groups[0]["weight_decay"] != 7.0
-
-
-def test_moments_of_another_dtype(format):
-    models = [nc.convert(nn.Linear(64, 64, bias=False), format) for _ in range(2)]
-    wide = nc.FusedAdam(models[0].parameters())
-    narrow = nc.FusedAdam(models[1].parameters(), state_dtype=torch.bfloat16)
-    wide.make_state()
-    narrow.make_state()
-    with pytest.raises(ValueError, match=r"exp_avg is torch\.float32.*state_dtype=torch\.float32"):
-        narrow.load_state_dict(wide.state_dict())
-    wide.load_state_dict(narrow.state_dict())
 
 
 def test_parameters_that_were_frozen_begin_anew(format):
@@ -257,34 +207,9 @@ def stepped(model):
     return optimizer
 
 
-def test_parameters_in_another_order():
-    """They have names: masters would go to each other's weights."""
-    model = nc.convert(nn.Sequential(nn.Linear(96, 96), nn.Linear(96, 96)), "nvfp4")
-    named = [*model.named_parameters()]
-    saved = nc.FusedAdam(named)
-    model(torch.ones(2, 96)).sum().backward()
-    saved.step()
-    other = nc.FusedAdam([named[2], named[1], named[0], named[3]])
-    with pytest.raises(ValueError, match=r"number 0 is '0\.weight' there and '1\.weight' here"):
-        other.load_state_dict(saved.state_dict())
-    wrapped = nc.FusedAdam([(f"module.{name}", p) for name, p in named])
-    wrapped.load_state_dict(saved.state_dict())
-
-
-def test_frozen_parameters_may_be_missing(format):
-    layer = nc.convert(nn.Linear(64, 64, bias=False), format)
-    layer.weight.requires_grad_(False)
-    optimizer = nc.FusedAdam(layer.parameters())
-    optimizer.make_state()
-    saved = optimizer.state_dict()
-    optimizer.load_state_dict({**saved, "state": {}})
-    optimizer.load_state_dict({**saved, "state": {"another": saved["state"][0]}})
-    assert optimizer.state[layer.weight]["step"] == 0
-
-
 def test_an_empty_entry_is_no_state(format):
     """Looking at `optimizer.state[p]` of a frozen parameter leaves one. torch's optimizers load it;
-    a parameter that has state here and is trained needs some there.
+    a parameter that has state here and none there begins anew.
     """
     model = nc.convert(nn.Sequential(nn.Linear(96, 96), nn.Linear(96, 96)), format)
     model[0].requires_grad_(False)
@@ -295,5 +220,5 @@ def test_an_empty_entry_is_no_state(format):
     optimizer.load_state_dict(saved)
     nc.FusedAdam(model.parameters()).load_state_dict(saved)
     saved["state"][2] = {}
-    with pytest.raises(ValueError, match="no state for"):
-        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(saved)
+    assert not optimizer.state[model[1].weight]

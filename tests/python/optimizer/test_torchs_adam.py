@@ -117,22 +117,17 @@ def test_sharded_state_of_adamw():
     ranks.run(2, "cpu", sharded_adamw, GATHERS[-1])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"amsgrad": True}, "group 0 .* has amsgrad=True: an Adam which divides by"),
-        ({"maximize": True}, "group 0 .* has maximize=True"),
-    ],
-)
-def test_an_adam_that_fused_adam_is_not(options, words):
+@pytest.mark.parametrize("option", ["amsgrad", "maximize"])
+def test_an_adam_that_fused_adam_is_not(option):
+    """Its state is loaded as any, and the next step refuses to go on with it."""
     weight = nn.Parameter(torch.ones(8))
-    theirs = torch.optim.AdamW([weight], **options)
+    theirs = torch.optim.AdamW([weight], **{option: True})
     weight.grad = torch.ones(8)
     theirs.step()
     optimizer = nc.FusedAdam([weight])
-    with pytest.raises(ValueError, match=words):
-        optimizer.load_state_dict(theirs.state_dict(), of_adamw=True)
-    assert len(optimizer.state) == 0
+    optimizer.load_state_dict(theirs.state_dict(), of_adamw=True)
+    with pytest.raises(NotImplementedError, match=f"group 0 has {option}=True"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("option", ["amsgrad", "maximize", "differentiable"])
@@ -143,26 +138,24 @@ def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
         lambda: nc.FusedAdam([{"params": [weight], option: True}]),
         lambda: nc.FusedAdam([weight], **{option: True}),
     ):
-        with pytest.raises(ValueError, match=rf"has {option}=True: an Adam .*no such option"):
+        with pytest.raises(NotImplementedError, match=rf"has {option}=True: an Adam .*no such"):
             make()
     optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
     weight.grad = torch.ones(8)
     optimizer.step()
     optimizer.param_groups[0][option] = True
     before = weight.detach().clone()
-    with pytest.raises(ValueError, match=f"group 0 has {option}=True"):
+    with pytest.raises(NotImplementedError, match=f"group 0 has {option}=True"):
         optimizer.step()
     assert same(weight, before)
 
 
-def test_options_that_are_none():
+def test_a_rate_that_is_no_number():
     weight = nn.Parameter(torch.ones(8))
-    with pytest.raises(TypeError, match="FusedAdam has no option 'momentum'"):
-        nc.FusedAdam([weight], momentum=0.9)
     optimizer = nc.FusedAdam([weight])
     optimizer.param_groups[0]["lr"] = "fast"
     weight.grad = torch.ones(8)
-    with pytest.raises(ValueError, match=r"group 0: of .'lr': 'fast'.*could not convert"):
+    with pytest.raises(ValueError, match=r"group 0: could not convert .*'lr': 'fast'"):
         optimizer.step()
 
 

@@ -110,12 +110,6 @@ def test_host_time(tmp_path):
     assert "FusedAdam.step()" in result.stdout and "nc.quantize" in result.stdout
 
 
-def test_models_dropped(tmp_path):
-    result, rows = bench("models_dropped.py", *SIZE, "--models", 6, json_file=tmp_path / "rows")
-    assert [row["model"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert "left by 4 models" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("kernel", "category"),
     [

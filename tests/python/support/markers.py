@@ -1,5 +1,6 @@
 """Marks tests by what they use: `ranks` start processes, `compile` have torch.compile make graphs,
-`slow` take more than about five seconds: those of programs/, and others that say so.
+`slow` take more than about five seconds: those of programs/, those that start another Python, which
+imports torch, and others that say so.
 
 NARROWCAST_QUICK=1 leaves tests without such marks, for a format of each kind of gather.
 """
@@ -23,7 +24,7 @@ def mark(item):
         item.add_marker("ranks")
     if "compile" in names:
         item.add_marker("compile")
-    if item.path.parent.name == "programs":
+    if item.path.parent.name == "programs" or "executable" in names:
         item.add_marker("slow")
 
 

@@ -22,8 +22,6 @@ from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Master, Store, WeightConfig
 from narrowcast.tensor.unaligned import UnalignedStore
 
-_WHOLE_BYTES = 24  # rows of which elements of any size fill whole bytes
-
 
 class Options(NamedTuple):
     """Options of nc.convert. `recompute`: None for "auto"."""
@@ -34,16 +32,6 @@ class Options(NamedTuple):
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
-
-    @staticmethod
-    def checked(recompute, matmul: str, trainable) -> Options:
-        """As a caller gives them. ValueError for one that makes no sense."""
-        if recompute not in (True, False, "auto"):
-            raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
-        if trainable not in (True, False, None):
-            raise ValueError(f"trainable is True, False or None, not {trainable!r}")
-        recompute = None if recompute == "auto" else bool(recompute)
-        return Options(recompute, matmul, None if trainable is None else bool(trainable))
 
 
 def convert(
@@ -85,44 +73,39 @@ def convert(
                 what cannot be cut is then an error here
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
-    fully_shard; then it is collective. Weights that modules share, or whose memory they share, are
-    one parameter; by default one of an nn.Linear and another module (a tied head) is left out, and
-    what the format cannot hold, with a warning. Warns of weights that cannot be cut over all ranks
-    of a default process group, and if a tenth of the elements or more is left out in parameters of
-    three dimensions, or by the default in matrices of modules that are no nn.Linear. nc.summary
-    says what was done.
+    fully_shard; then it is collective. Weights that modules share are one parameter; by default one
+    of an nn.Linear and another module (a tied head) is left out, and what the format cannot hold,
+    with a warning. The default also warns if it leaves a tenth of the elements or more in other
+    matrices. nc.summary says what was done.
 
     An optimizer that was made before keeps the parameters that it was given, and trains
     nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
-    master's, so what else has it shares it.
+    master's, so what else has it shares it. Hooks and gradients of a replaced parameter stay with
+    it.
 
-    Nothing changes if there is an error: ValueError if nothing is chosen, if a chosen module has no
-    weight or a pattern chooses nothing, if a filter divides a shared weight, if the format cannot
-    hold or shard it, or if it names no formats for scaled products, or such as cannot hold the
-    layer's activations; TypeError for another dtype; NotImplementedError for a DTensor that is
-    neither fully_shard's nor cut as docs/sharding.md says; RuntimeError, on every rank, if ranks
-    convert shards differently.
+    Nothing changes if there is an error: ValueError if nothing is chosen, if a pattern chooses
+    nothing, if a filter divides a shared weight, if the format cannot hold or shard it, or if it
+    names no formats for scaled products; TypeError for another dtype; NotImplementedError for a
+    DTensor that is neither fully_shard's nor cut as docs/sharding.md says; RuntimeError, on every
+    rank, if ranks convert shards differently.
     """
     format = registry.format(format)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
-    options = Options.checked(recompute, matmul, trainable)
-    partners = partners_of(format, matmul)
+    if recompute not in (True, False, "auto"):
+        raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
+    options = Options(None if recompute == "auto" else recompute, matmul, trainable)
+    partners_of(format, matmul)  # checks the option
     wrappers.check_unwrapped(model)
-    _check_shapes(model)
     torch_names.reshard_all(model.modules())
     chosen, by_default = selection.choose(model, filter, parameters)
     weights, others = fits.storable(chosen, by_default, format)
-    is_default = filter is selection.default_filter and parameters is None
-    taken = {id(getattr(*place)) for *_, places in chosen for place in places}
-    left = selection.find_left_out(model, taken, is_default)
-    _check_all(weights, format, partners)
+    _check_all(weights, format)
     fits.foresee(weights, format, mesh)
     _convert(weights, format, options)
     operators.register_flops()
     state_dicts.attach(model)
     _watch(model, weights, format)
-    selection.warn_of_left_out(left)
+    if filter is selection.default_filter and parameters is None:
+        selection.warn_of_left_out(model)
     fits.warn_of_others(others, format)
     return model
 
@@ -133,26 +116,17 @@ def convert_layer(module: nn.Module, name: str, format: str, matmul: str) -> Non
     """
     format = registry.format(format)
     weights = [(name, module.weight, [(module, "weight")])]
-    _check_all(weights, format, partners_of(format, matmul))
+    partners_of(format, matmul)
+    _check_all(weights, format)
     _convert(weights, format, Options(False, matmul, True))
     state_dicts.attach(module)
 
 
-def _check_shapes(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if nn.parameter.is_lazy(parameter):
-            raise ValueError(
-                f"{name} has no shape yet, which a lazy module learns from its first input: call "
-                "the model once before nc.convert"
-            )
-
-
-def _check_all(weights: list[selection.Weight], format: registry.Format, partners) -> None:
+def _check_all(weights: list[selection.Weight], format: registry.Format) -> None:
     for name, weight, places in weights:
         modules = [module for module, _ in places]
         _check(name, weight, format, modules)
         experts.check_blocks(name, weight, modules, format)
-        _check_activations(name, weight, partners)
 
 
 def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
@@ -193,18 +167,9 @@ def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad:
 
 
 def _parameter_like(old: nn.Parameter, local: torch.Tensor, requires_grad: bool) -> nn.Parameter:
-    """A parameter with another value on this rank: with the old one's attributes, its hooks and, if
-    it still requires one, the gradient that it has so far.
-    """
+    """A parameter with another value on this rank, and the old one's attributes."""
     new = nn.Parameter(dtensors.like(old, local), requires_grad=requires_grad)
     new.__dict__.update(old.__dict__)
-    if requires_grad:
-        # The same dictionaries, so that handles which remove a hook still do.
-        if old._backward_hooks is not None:
-            new._backward_hooks = old._backward_hooks
-        if old._post_accumulate_grad_hooks is not None:
-            new._post_accumulate_grad_hooks = old._post_accumulate_grad_hooks
-        new.grad = old.grad
     return new
 
 
@@ -244,31 +209,11 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
             format.check_holds(usage, rows, columns)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if weight.is_cuda and not format.cuda:
-        raise NotImplementedError(
-            f"{name} is on {weight.device}, and {format.name} was built without GPU kernels "
-            f"({format.path})"
-        )
     _, managed = torch_names.managed(weight)
     if managed is not None:
         sharding.check_sharded(managed, name, format)
     elif isinstance(weight, DTensor):
         distributing.check_placements(weight, name, format, modules)
-
-
-def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
-    """ValueError if a layer's input or the gradient of its output could not be cast."""
-    if not partners:
-        return
-    is_managed = torch_names.managed(weight)[1] is not None  # and gathered whole
-    shape = weight.shape if is_managed else distributing.part_shape(weight)
-    try:
-        widths = matrix_shape(shape[-2:])[::-1]
-        for partner, width in zip(partners, widths, strict=False):
-            for usage in registry.USAGES:
-                partner.check_holds(usage, _WHOLE_BYTES, width)
-    except ValueError as error:
-        raise ValueError(f"{name}: its input or its gradient cannot be cast: {error}") from None
 
 
 def _empty_like(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 import torch.distributed as dist
 from torch import nn
@@ -68,7 +69,7 @@ def fits(
     Returns a Fit: true or false, with the reasons, the weights whose shards share blocks
     (`shared`), and the nearest numbers of ranks that do.
     ValueError for a format that is not loaded, a number below 1, an empty shape, or a choice that
-    nc.convert refuses; TypeError for ranks that are neither a number nor a mesh.
+    nc.convert refuses.
     """
     format = registry.format(format)
     if isinstance(what, nn.Module):
@@ -111,35 +112,22 @@ def warn_of_others(reasons: dict[str, str], format: registry.Format) -> None:
 
 def foresee(weights: list[selection.Weight], format: registry.Format, mesh) -> None:
     """Before a conversion: ValueError if what is not sharded yet cannot be cut over a mesh that the
-    user has named. Where none is named, and there are ranks, a RuntimeWarning if it cannot be cut
-    over all of them: fully_shard may get another mesh, or none.
+    user has named.
     """
+    if mesh is None:
+        return
     whole = [one for one in weights if not isinstance(one[1], dtensors.DTensor)]
-    shapes = {name: tuple(weight.shape) for name, weight, _ in whole}
-    if mesh is not None:
-        fit = _fit(format, shapes, _shards(mesh))
-        if not fit:
-            raise ValueError(
-                f"weights in {format.name} {fit}; or leave them out with nc.convert's filter"
-            )
-    elif dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        fit = _fit(format, shapes, dist.get_world_size())
-        if not fit:
-            warnings.warn(
-                f"nc.convert: weights in {format.name} {fit}. fully_shard over all ranks of the "
-                "default process group will refuse them; if it gets another mesh, name that with "
-                "nc.convert(..., mesh=)",
-                RuntimeWarning,
-                stacklevel=3,  # the caller of nc.convert
-            )
+    fit = _fit(format, {name: tuple(weight.shape) for name, weight, _ in whole}, _shards(mesh))
+    if not fit:
+        raise ValueError(
+            f"weights in {format.name} {fit}; or leave them out with nc.convert's filter"
+        )
 
 
 def _shards(ranks) -> int:
     """The number of shards: FSDP2 cuts over the last dimension of its mesh."""
     if isinstance(ranks, dist.DeviceMesh):
         return ranks.size(ranks.ndim - 1)
-    if not isinstance(ranks, int) or isinstance(ranks, bool):
-        raise TypeError(f"ranks are an int or a DeviceMesh, not {type(ranks).__name__}")
     if ranks < 1:
         raise ValueError(f"there is at least 1 rank, not {ranks}")
     return ranks
@@ -151,7 +139,11 @@ def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
         if reason := _reason(format, shape, ranks):
             reasons[name] = reason
     if not reasons:
-        shared = [name for name, shape in shapes.items() if _shares(format, shape, ranks)]
+        shared = [
+            name
+            for name, shape in shapes.items()
+            if sharding.divides(format, matrix_shape(shape)[0], shape, ranks)
+        ]
         return Fit(ranks, reasons, (), tuple(shared))
     if not all(_holds(format, shape) is None for shape in shapes.values()):
         return Fit(ranks, reasons, ())
@@ -163,22 +155,15 @@ def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
             sharding.can_cut(format, matrix_shape(shape)[0], shape, number) for shape in distinct
         )
 
-    found = _first(range(ranks - 1, 0, -1), all_fit), _first(range(ranks + 1, most + 1), all_fit)
-    return Fit(ranks, reasons, tuple(one for one in found if one is not None))
-
-
-def _first(numbers: range, good: Callable[[int], bool]) -> int | None:
-    return next((number for number in numbers if good(number)), None)
+    below = filter(all_fit, range(ranks - 1, 0, -1))
+    above = filter(all_fit, range(ranks + 1, most + 1))
+    return Fit(ranks, reasons, (*islice(below, 1), *islice(above, 1)))
 
 
 def _reason(format: registry.Format, shape: tuple, ranks: int) -> str | None:
     """Why a weight cannot be cut over so many ranks; None if it can."""
     rows, _ = matrix_shape(shape)
     return _holds(format, shape) or sharding.why_not(format, rows, shape, ranks)
-
-
-def _shares(format: registry.Format, shape: tuple, ranks: int) -> bool:
-    return sharding.divides(format, matrix_shape(shape)[0], shape, ranks)
 
 
 def _holds(format: registry.Format, shape: tuple) -> str | None:

@@ -11,7 +11,6 @@ from torch import nn
 
 from narrowcast.conversion import selection
 from narrowcast.fsdp import rank_consistency, torch_names
-from narrowcast.parallel import experts
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -104,10 +103,8 @@ def _row(pattern, shape, format, reason, trainable, same: list[Parameter]) -> tu
 def summary(model: nn.Module) -> Summary:
     """What of a model is quantized and what is not, why, and the bytes of each parameter: stored on
     this rank, masters beside them, and gathered in a step. Parameters that FSDP2 has gathered are
-    resharded first. TypeError for anything but a module.
+    resharded first.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"summary takes a torch.nn.Module, not {type(model).__name__}")
     torch_names.reshard_all(model.modules())
     managed = torch_names.all_managed()
     found: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
@@ -140,19 +137,14 @@ def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module, str]]) -
     """Why a parameter is plain, as far as the model shows it."""
     if not parameter.is_floating_point():
         return f"{parameter.dtype}"
-    by_default = [
-        selection.default_filter(name, module) and attribute in experts.weights_of(module)
-        for name, module, attribute in places
-    ]
-    if any(by_default) and not all(by_default):
-        return "shared by " + " and ".join(
-            f"{name} ({type(module).__name__})" for name, module, _ in places
-        )
-    if all(by_default):
-        return "left out"
     if parameter.dim() < 2:
         return "one dimension"
-    return f"of {type(places[0][1]).__name__}"
+    if len(places) > 1:
+        every = (f"{name} ({type(module).__name__})" for name, module, _ in places)
+        return f"shared by {' and '.join(every)}"
+    (name, module, _), *_ = places
+    left_out = selection.default_filter(name, module)
+    return "left out" if left_out else f"of {type(module).__name__}"
 
 
 def _gathered(group, parameter) -> int:

@@ -19,13 +19,10 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
 
     Works before and after fully_shard, on each rank's own shards; then "dequantized" is collective,
     as nc.convert is. Parameters that modules share stay shared. An optimizer holds the parameters
-    that it was made with: make it anew. ValueError for other values, TypeError if the model is no
-    torch.nn.Module.
+    that it was made with: make it anew. ValueError for other values.
     """
     if values not in ("master", "dequantized"):
         raise ValueError(f'values is "master" or "dequantized", not {values!r}')
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"to_plain takes a torch.nn.Module, not {type(model).__name__}")
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "dequantized":

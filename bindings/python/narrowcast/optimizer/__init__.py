@@ -9,17 +9,18 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
       |                                 set, one reduction, and the host waits)
       v
     FusedAdam._prepare                reads and checks everything, changes no parameter
-      |  options.constants            options.py: lr, betas, ... of each group, as they are now
+      |  options.check                options.py: lr, betas, ... of each group, as they are now
       |  ParamGroupsSnapshot.is_of    optimizer/param_groups_snapshot.cpp: are groups and state
       |                                 what the tables were made from?
-      |    no: FusedAdam._rebuild     state.py: state of what has its first gradient;
+      |    no: FusedAdam._rebuild     state.py: state of what has its first gradient, with the
+      |                                 weights' own masters in it;
       |                                 ranks.same once (a reduction, the host waits);
       |                                 launches.py: Tables, one AdamTable a format and device
       |  sync_written                 state.py: what was written to bfloat16 parameters
       |  Tables.prepare               launches.py; optimizer/adam_table.hpp: AdamTable.prepare
       |                                 takes each gradient and each parameter's constants
       v                                 (runtime/optimizer/step.cpp: make_step)
-    Tables.begin                      launches.py: zeros what ranks reduce; casts what was written
+    Tables.step                       launches.py: zeros what ranks reduce; casts what was written
       |                                 to, only where scaling is delayed
       v
     _C.run_step                       optimizer/step.cpp: all that changes parameters, in one call
@@ -47,8 +48,8 @@ own, and are cast last (narrowcast.flat.fusing).
 
 Another optimizer, Lion say: docs/architecture.md, "Adding an optimizer", names all places in order.
 In this folder: MOMENTS (state.py) names what is kept for each element, and loading, saving and
-DTensors follow from it; options.constants checks a group's options; _C.AdamTable (launches.py) is
-what a launch is made of. The rule's number is in the C table, so two rules share the kernels.
+DTensors follow from it; options.check checks a group's options; _C.AdamTable (launches.py) is what
+a launch is made of. The rule's number is in the C table, so two rules share the kernels.
 
 Tables, reductions, masters, flat shards and state dicts do not depend on which optimizer it is.
 megatron/ and torchtitan/ do: they make FusedAdam in the place of their Adam.

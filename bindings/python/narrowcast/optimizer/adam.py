@@ -1,6 +1,5 @@
 """FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
 
-import threading
 from collections.abc import Callable
 
 import torch
@@ -30,9 +29,10 @@ class FusedAdam(torch.optim.Optimizer):
                   step is the number of the update, the seed is `seed` (0 to 2^64 - 1) plus the
                   parameter's position among all parameters, groups one after another. They may
                   differ by group and change between steps
-    capturable    steps counted on the device, for CUDA graphs: not there yet (NotImplementedError)
-    of_adamw      AdamW's `foreach` and `fused` mean nothing here; `amsgrad`, `maximize` and
-                  `differentiable` are refused, here and in groups (ValueError)
+    foreach, fused
+                  as AdamW has them; they mean nothing here
+    capturable, amsgrad, maximize, differentiable
+                  as AdamW has them: not there yet, here and in groups (NotImplementedError)
 
     Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
     weight, and the value of a bfloat16 or float16 one, are made from them. The master of a
@@ -51,14 +51,15 @@ class FusedAdam(torch.optim.Optimizer):
     which raises a RuntimeError on all ranks if their parameters are not alike. All ranks have
     gradients of the same parameters. A gradient or a parameter that does not fit raises an error
     that names the parameter, and nothing changes on this rank. An exception that the handler of a
-    signal raises finds a step done or not begun. Threads take turns.
+    signal raises finds a step done or not begun.
 
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
     and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
     put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
     The next step begins with what was written to a parameter since the last; but a write into
-    `parameter.data` of a bfloat16 or float16 one is not seen.
+    `parameter.data` of a bfloat16 or float16 one is not seen, nor is another tensor in the place of
+    state["master"]: the value of a parameter is its own.
     """
 
     _step_supports_amp_scaling = True
@@ -75,88 +76,80 @@ class FusedAdam(torch.optim.Optimizer):
         rounding: str = "nearest",
         seed: int = 0,
         capturable: bool = False,
-        **of_adamw,
+        *,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        amsgrad: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
     ):
-        options.check_keywords(of_adamw)
-        options.check_choices(state_dtype, capturable)
+        if state_dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
         self.state_dtype = state_dtype
         self.fused: list[Updates] = []  # by narrowcast.flat.fuse
         self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
-        super().__init__(params, defaults)
+        refused = {"amsgrad": amsgrad, "maximize": maximize, "differentiable": differentiable}
+        super().__init__(params, defaults | refused)
         self.register_state_dict_post_hook(states.as_saved)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Adds a group without state. ValueError or TypeError, and none is added, if it is bad."""
+        """Adds a group without state. ValueError or TypeError for options that make no sense."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
-        try:
-            options.check(self.param_groups[index], index)
-            for _, parameter, name in parameters.named(self.param_groups, index):
-                states.check_parameter(parameter, name)
-        except Exception:
-            self.param_groups.pop()
-            raise
+        options.check(self.param_groups[index], index)
         # The shard of a rank with fewer rows than the others is a view of a padded one: it becomes
         # a matrix of its own before a state dict of the model holds what it is now.
-        for parameter in self.param_groups[index]["params"]:
-            if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
-                local.detach_from_base()
-        self._snapshot = None
+        _detach(self.param_groups[index:])
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, which the first step with a gradient does
         too: of all, or of those that are wanted.
         """
-        states.add(self, states.missing(self, is_wanted))
+        self.state.update(states.missing(self, is_wanted))
 
     def step(self, closure=None):
         """Updates what has a gradient, after closure(), if given; returns what that returns."""
         step = self._observed_step if step_context.has_observers(self) else self._step
         return step(closure)
 
-    @step_context.without_gradients
     def _step(self, closure):
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        step_context.without_gradients(self._take_step)
+        return loss
+
+    def _take_step(self) -> None:
         if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
             self.make_state(states.has_gradient)
-            self._made_for_dcp = True
-            return loss
-        with self._lock:
-            if step_context.is_skipped(self):
-                return loss
+        elif not step_context.is_skipped(self):
             self._prepare()
             debugging.compare("a step of FusedAdam", lambda: parameters.facts_of_step(self))
-            step = self._tables.begin()
-            step()
-            self.low_precision.note_writes()
-            self._made_for_dcp = False
-        return loss
+            self._tables.step()
+            self._low_precision.note_writes()
+
+    _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
+    step.hooked = True  # torch need not wrap it
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""
-        options.check_not_captured()
-        groups = enumerate(self.param_groups)
-        constants = [options.constants(group, index) for index, group in groups]
-        seeds = parameters.seeds(self.param_groups)
-        if seeds != self._table_seeds or not self._is_as_built():
-            self._table_seeds = seeds
+        step_context.check_not_captured()
+        checked = [options.check(group, index) for index, group in enumerate(self.param_groups)]
+        constants, seeds = zip(*checked, strict=True)
+        is_known = self._snapshot is not None and seeds == self._seeds
+        if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
+            self._seeds = seeds
             self._rebuild()
-        self.low_precision.sync_written()
+        self._low_precision.sync_written()
         grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
         if not self._tables.prepare(constants, scale):
             self._rebuild()
             if not self._tables.prepare(constants, scale):
-                raise RuntimeError(
-                    "FusedAdam: a parameter's memory changes while the step reads it"
-                )
-
-    _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
+                raise RuntimeError("FusedAdam: a parameter's memory changes while a step reads it")
 
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction, when a parameter has its first gradient, when
@@ -164,32 +157,24 @@ class FusedAdam(torch.optim.Optimizer):
         and when groups or state were changed by hand.
         """
         self._snapshot = None
+        _detach(self.param_groups)
         self.make_state(states.has_gradient)
+        states.share_masters(self)
         entries = parameters.entries(self)
         if not self._are_alike:
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same("parameters of FusedAdam", facts)
             self._are_alike = True
-        self.low_precision.watch(entries)
-        self._tables = Tables(entries, self.masters, self.fused)
+        self._low_precision = states.LowPrecisionParameters(entries)
+        self._tables = Tables(entries, self.fused)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
-    def _is_as_built(self) -> bool:
-        """Whether groups hold the parameters, and the state the dicts, that the tables are of."""
-        return self._snapshot is not None and self._snapshot.is_of(self.state, self.param_groups)
-
     def _forget(self) -> None:
-        """What steps keep: the tables, and a snapshot of the groups and the state that they were
-        made from (None: make them anew); the masters that the state had; whether ranks were
-        compared. A step is taken by one thread at a time.
+        """What steps keep: the tables, what they were made from (no `_snapshot`: make them anew),
+        and whether ranks were compared.
         """
-        self._table_seeds = self._snapshot = None
-        self.masters: dict[torch.Tensor, torch.Tensor] = {}
-        self.low_precision = states.LowPrecisionParameters()
-        self._tables = Tables([], self.masters, self.fused)
+        self._seeds = self._snapshot = self._tables = self._low_precision = None
         self._are_alike = False
-        self._made_for_dcp = False  # whether the state is there for its form alone
-        self._lock = threading.RLock()
 
     def forget_tables(self) -> None:
         """Has the next step make its tables anew."""
@@ -202,21 +187,26 @@ class FusedAdam(torch.optim.Optimizer):
         """
         if any(self.state.values()):
             self.make_state(states.is_trained)
-        states.follow_masters(self)
+        self._follow_writes()
         return super().state_dict()
 
     def load_state_dict(self, state_dict, of_adamw: bool = False) -> None:
         """Copies a state dict's values into the state, which is made where there is none, without a
         cast: masters and moments to the bit. The quantized bytes are made from the masters when
-        they are next needed. `of_adamw`: it is one of torch's AdamW or Adam, of which moments,
-        steps and options are taken, and the masters stay as they are. ValueError, before anything
-        changes, if it does not fit.
+        they are next needed. A parameter of which it has nothing begins anew. `of_adamw`: moments,
+        steps and options are taken, and the masters stay as they are: for a state of torch's AdamW
+        or Adam. ValueError, before anything changes, if it does not fit.
         """
         loading.load_state_dict(self, state_dict, of_adamw)
-        self._snapshot, self._made_for_dcp = None, False
+        self._snapshot = None
+
+    def _follow_writes(self) -> None:
+        """The state's masters are those of the weights, and of what was written to parameters."""
+        states.share_masters(self)
+        states.LowPrecisionParameters(parameters.entries(self))
 
     def __getstate__(self):
-        states.follow_masters(self)  # the copy sees no write before it
+        self._follow_writes()  # the copy sees no write before it
         return {**super().__getstate__(), "state_dtype": self.state_dtype}
 
     def __setstate__(self, state):
@@ -226,6 +216,14 @@ class FusedAdam(torch.optim.Optimizer):
         self.register_state_dict_post_hook(states.as_saved)
 
 
-step_context.call_hooks_itself(FusedAdam)
+def _detach(groups: list[dict]) -> None:
+    """Makes quantized weights that are views of larger matrices matrices of their own: kernels
+    write whole buffers.
+    """
+    for _, parameter, _ in parameters.named(groups):
+        if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
+            local.detach_from_base()
+
+
 # torch.compile calls a step and does not look into it.
 compiling.leave_alone(FusedAdam.step)

@@ -2,8 +2,6 @@
 reduced.
 """
 
-from collections.abc import Callable
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ from narrowcast.fsdp import torch_names
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import dtensors
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -34,19 +32,10 @@ class Key(NamedTuple):
 
 
 class Tables:
-    """Made from all parameters of an optimizer. `masters`: those that the state had when the
-    optimizer last looked, by parameter; brought up to date here. `fused`: flat shards, the
-    optimizer's own list.
-    """
+    """Made from all parameters of an optimizer. `fused`: flat shards, the optimizer's own list."""
 
-    def __init__(
-        self,
-        entries: list[Entry],
-        masters: dict[torch.Tensor, torch.Tensor],
-        fused: list[Updates],
-    ):
+    def __init__(self, entries: list[Entry], fused: list[Updates]):
         self._tables: dict[Key, _C.AdamTable] = {}
-        self._masters = masters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
         self._redistributed = _redistributed(every)
@@ -64,55 +53,23 @@ class Tables:
         self._of_step = [one.of_step for one in every if one.is_collective]
 
     def _add(self, entry: Entry, sharing: dict[tuple, list[Entry]]) -> None:
-        local = dtensors.local_of(entry.parameter)
-        if not isinstance(local, QuantizedTensor):
-            self._enter(Key(local.device), entry, (0, 0))
+        device, store = dtensors.local_of(entry.parameter).device, entry.store
+        if store is None:
+            self._enter(Key(device), entry, (0, 0))
             return
-        _check_in_model(entry, local)
-        local.detach_from_base()
-        store = local._store
-        if entry.state:
-            store.keep_master()
-            self._unify_master(entry, local)
-            if store.bytes.history is not None:
-                entry.state["history"] = store.bytes.history
+        _check_in_model(entry, store)
         group = dtensors.shard_group(entry.parameter)
         stochastic = entry.seed is not None
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
         if isinstance(store, UnalignedStore):
             if store.master is not None:
                 part = store.shard.part, store.shard.parts
-                sharing.setdefault((local.device, group, stochastic, part), []).append(entry)
+                sharing.setdefault((device, group, stochastic, part), []).append(entry)
             return
         if store.format.is_delayed:
             self._delayed.append((entry.parameter, store))
         shared = group if store.format.tensor_amax else None
-        self._enter(Key(local.device, store.format, shared, stochastic), entry, draw)
-
-    def _unify_master(self, entry: Entry, local: QuantizedTensor) -> None:
-        """Makes the state's master and the weight's one tensor. Where they differ, either FSDP2 has
-        copied the shard, and the weight's is right; or the user has put another tensor into the
-        state, and the weight gets its value.
-        """
-        state, value = entry.state, local._store.master.value
-        if "master" not in state and entry.parameter not in self._masters:
-            # It was of float32, and its own master, until nc.convert made a weight of it.
-            state["master"] = dtensors.like(entry.parameter, local.master)
-        if value.numel() != local.numel():
-            raise ValueError(
-                f"{entry.name}: state master has shape {tuple(value.shape)}, the parameter "
-                f"{tuple(local.shape)}"
-            )
-        given = state.get("master")  # None: AdamTable says what is missing
-        theirs = value if given is None else dtensors.local_of(given)
-        same = isinstance(theirs, torch.Tensor) and theirs.data_ptr() == value.data_ptr()
-        if not same or theirs.shape != local.shape or theirs.dtype != value.dtype:
-            if self._masters.get(entry.parameter, given) is not given:  # the user's
-                _check_master(entry, theirs, local)
-                local.write(theirs)
-            state["master"] = dtensors.like(entry.parameter, local.master)
-        if given is not None:
-            self._masters[entry.parameter] = state["master"]
+        self._enter(Key(device, store.format, shared, stochastic), entry, draw)
 
     def _enter(self, key: Key, entry: Entry, draw: tuple[int, int]) -> None:
         if key not in self._tables:
@@ -150,16 +107,16 @@ class Tables:
             table.prepare(options, grad_scale) for table in tables
         )
 
-    def begin(self) -> Callable[[], None]:
-        """Casts the stale weights with delayed scaling, whose history the update continues; of all
-        others the update makes the bytes. Returns the rest of the step, _C.run_step
-        (bindings/optimizer/step.cpp), to be called without arguments.
+    def step(self) -> None:
+        """Takes the step that was prepared. First casts the stale weights with delayed scaling,
+        whose history the update continues; of all others the update makes the bytes. Then
+        _C.run_step (bindings/optimizer/step.cpp) does the rest.
         """
         stale.cast(self._own)
         self._empty_shards.update()
         for one in (*self._reductions, *self._updates):
             one.begin()
-        return partial(_C.run_step, self._parts, self._of_step)
+        _C.run_step(self._parts, self._of_step)
 
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
@@ -188,24 +145,12 @@ class OwnStores:
         """Nothing: AdamTable notes them."""
 
 
-def _check_in_model(entry: Entry, local: QuantizedTensor) -> None:
+def _check_in_model(entry: Entry, store: Store) -> None:
     """RuntimeError if shards have taken the place of a weight: it would get no gradient."""
-    if local._store.is_cut:
+    if store.is_cut:
         raise RuntimeError(
             f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam was "
             "made, so a step would leave the model as it is. Make the optimizer after fully_shard"
-        )
-
-
-def _check_master(entry: Entry, given, local: QuantizedTensor) -> None:
-    """TypeError or ValueError unless what a user has put into the state can be a master."""
-    if not isinstance(given, torch.Tensor) or given.dtype != torch.float32:
-        kind = given.dtype if isinstance(given, torch.Tensor) else type(given).__name__
-        raise TypeError(f"{entry.name}: state master is {kind}, not a tensor of float32")
-    if given.shape != local.shape or given.device != local.device:
-        raise ValueError(
-            f"{entry.name}: state master has shape {tuple(given.shape)} on {given.device}, the "
-            f"parameter {tuple(local.shape)} on {local.device}"
         )
 
 

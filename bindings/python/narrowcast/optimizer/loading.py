@@ -1,105 +1,116 @@
 """A state dict is loaded into FusedAdam: its own or torch's AdamW's, without a cast."""
 
 import copy
+from itertools import chain
 
 import torch
 
-from narrowcast.optimizer import options, parameters, saved_state
+from narrowcast.optimizer import parameters
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.casting import RngKey
 
+_DECOUPLED = "decoupled_weight_decay"  # what torch's AdamW calls adamw
 _NOT_ADAMWS = ("master", "history")  # entries of the state that torch's AdamW has not
 
 
 def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
-    class would cast it to the parameters' dtypes. All is checked before anything changes.
-    `of_adamw`: it is one of torch's AdamW.
+    class would cast it to the parameters' dtypes. Groups, entries and shapes are checked before
+    anything changes. `of_adamw`: masters and weights are left as they are.
     """
-    saved_state.check_type("the state dict", state_dict, dict)
     state_dict = state_dict.copy()
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         result = hook(optimizer, state_dict)
         state_dict = state_dict if result is None else result
-    pairs, without = saved_state.matching(optimizer, state_dict, of_adamw)
-    made = states.missing(optimizer, {parameter for parameter, _, _ in pairs}.__contains__)
-    for parameter, name, saved in pairs:
-        state = made.get(parameter) or optimizer.state[parameter]
-        saved_state.check_type(f"{name}: its state in the state dict", saved, dict)
-        not_saved = _NOT_ADAMWS if of_adamw else _absent(saved)
-        taken = {k: v for k, v in state.items() if k not in not_saved}
-        if _is_own_master(parameter, saved):
-            taken["master"] = parameter.detach()
-        saved_state.check(taken, saved, name)
-    loaded_groups = [_options_of(group, at) for at, group in enumerate(state_dict["param_groups"])]
-    for index, (group, loaded) in enumerate(
-        zip(optimizer.param_groups, loaded_groups, strict=True)
-    ):
-        options.check({**group, **loaded}, index)
-    for group, loaded in zip(optimizer.param_groups, loaded_groups, strict=True):
-        group.update(loaded)
-    for parameter in without:
-        optimizer.state.pop(parameter, None)
-    states.add(optimizer, made)
-    _copy(optimizer, pairs, of_adamw)
+    groups, saved_groups = optimizer.param_groups, state_dict["param_groups"]
+    sizes, saved_sizes = ([len(one["params"]) for one in every] for every in (groups, saved_groups))
+    if sizes != saved_sizes:
+        raise ValueError(
+            f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
+        )
+    if not of_adamw and any(_DECOUPLED in group for group in saved_groups):
+        raise ValueError(
+            "the state dict is one of torch.optim.AdamW or Adam, which have no masters: "
+            "load_state_dict(state_dict, of_adamw=True) takes its moments, steps and options, and "
+            "leaves the masters as they are. For torch.distributed.checkpoint see "
+            "docs/checkpoints.md"
+        )
+    states.share_masters(optimizer)
+    keys = chain.from_iterable(group["params"] for group in saved_groups)
+    loaded = {}
+    for key, entry in zip(keys, parameters.entries(optimizer), strict=True):
+        # Frozen parameters may have none, or an empty one.
+        if saved := state_dict["state"].get(key):
+            state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
+            left = _NOT_ADAMWS if of_adamw else ()
+            _check({key: one for key, one in state.items() if key not in left}, saved, entry.name)
+            loaded[entry.parameter] = state, saved
+    for group, saved_group in zip(groups, saved_groups, strict=True):
+        group.update(_options_of(saved_group))
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)  # without any it begins anew
+    optimizer.state.update({parameter: state for parameter, (state, _) in loaded.items()})
+    for entry in parameters.entries(optimizer):  # rounded as the loaded options say
+        if entry.parameter in loaded:
+            _copy(entry, *loaded[entry.parameter], of_adamw)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
 
-def _options_of(group: dict, index: int) -> dict:
-    """The options that a saved group brings. ValueError for an Adam that FusedAdam is not."""
-    options.check_is_adam(group, f"group {index} of the state dict")
-    adamw = saved_state.DECOUPLED
-    dropped = {"params", "capturable", adamw, *options.SAME_RESULT, *options.REFUSED}
-    loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in dropped}
-    if adamw in group:
-        loaded["adamw"] = bool(group[adamw])
-    return loaded
+def _check(state: dict, saved: dict, name: str) -> None:
+    """ValueError unless a parameter's state can be that which was saved. A history may be missing:
+    it begins anew.
+    """
+    for key, value in state.items():
+        other = saved.get(key)
+        if other is None and key != "history":
+            raise ValueError(
+                f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
+                "come from FusedAdam with such a parameter, or with of_adamw=True, which leaves "
+                "the masters as they are, from any or from torch.optim.AdamW or Adam"
+            )
+        if key == "step" or other is None:
+            continue
+        if isinstance(value, dtensors.DTensor) != isinstance(other, dtensors.DTensor) or (
+            tuple(value.shape) != tuple(other.shape)
+        ):
+            raise ValueError(
+                f"{name}: {key} has shape {tuple(other.shape)} in the state dict "
+                f"({type(other).__name__}), {tuple(value.shape)} in the optimizer "
+                f"({type(value).__name__}). torch.distributed.checkpoint.state_dict."
+                "set_optimizer_state_dict distributes a full state dict"
+            )
 
 
-def _absent(saved: dict) -> set[str]:
-    """Entries that a saved state may lack: a history, if its format had none; it begins anew."""
-    return {"history"} - set(saved)
+def _options_of(group: dict) -> dict:
+    """The options that a saved group brings."""
+    left = ("params", _DECOUPLED)
+    loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in left}
+    return loaded | ({"adamw": bool(group[_DECOUPLED])} if _DECOUPLED in group else {})
 
 
-def _is_own_master(parameter: torch.Tensor, saved: dict) -> bool:
-    """Whether a plain float32 parameter gets a master, which another of a narrower dtype had."""
-    is_plain = not isinstance(dtensors.local_of(parameter), QuantizedTensor)
-    return is_plain and parameter.dtype == torch.float32 and "master" in saved
-
-
-def _copy(optimizer, pairs: list[tuple[torch.Tensor, str, dict]], of_adamw: bool) -> None:
-    """Copies values into the state. With of_adamw, masters and weights are left as they are."""
-    seeds = {entry.parameter: entry.seed for entry in parameters.entries(optimizer)}
-    with torch.no_grad():
-        for parameter, _, saved in pairs:
-            state = optimizer.state[parameter]
-            # What is loaded may be the state itself.
-            optimizer.low_precision.sync_master(parameter, state)
-            for key, value in state.items():
-                if of_adamw and key in _NOT_ADAMWS:
-                    continue
-                known = saved.get(key, 0)  # 0: no history yet, as after a write
-                fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
-                fill(known)
-            if _is_own_master(parameter, saved):
-                parameter.copy_(saved["master"])
-            if not of_adamw:
-                _remake_value(parameter, state, seeds[parameter])
-            optimizer.low_precision.note_master(parameter, state)
-
-
-def _remake_value(parameter: torch.Tensor, state: dict, seed: int | None) -> None:
-    """A parameter's value from its loaded state; the bytes are those that its last step left."""
-    local = dtensors.local_of(parameter)
-    master = dtensors.local_of(state["master"]) if "master" in state else None
-    if isinstance(local, QuantizedTensor):
-        history = state["history"].clone() if "history" in state else None
-        local.write(master)
-        step = int(state["step"])
-        stochastic = seed is not None and step > 0  # before the first step, all is to nearest
-        rng_key = RngKey(seed, step, dtensors.first_element(parameter)) if stochastic else None
-        local._store.resume(history, rng_key)
-    elif master is not None:
+@torch.no_grad()
+def _copy(entry: parameters.Entry, state: dict, saved: dict, of_adamw: bool) -> None:
+    """Copies values into a parameter's state, and makes its value from that: the bytes are those
+    that the last step left.
+    """
+    for key, value in state.items():
+        if of_adamw and key in _NOT_ADAMWS:
+            continue
+        known = saved.get(key, 0)  # 0: no history yet, as after a write
+        fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
+        fill(known)
+    if of_adamw or "master" not in state:
+        return
+    local, master = dtensors.local_of(entry.parameter), dtensors.local_of(state["master"])
+    if not isinstance(local, QuantizedTensor):
         local.copy_(master)
+        return
+    history = state["history"].clone() if "history" in state else None
+    local.write(master)
+    step = int(state["step"])
+    stochastic = entry.seed is not None and step > 0  # before the first step, all is to nearest
+    first = dtensors.first_element(entry.parameter) if stochastic else 0
+    rng_key = RngKey(entry.seed, step, first) if stochastic else None
+    local._store.resume(history, rng_key)

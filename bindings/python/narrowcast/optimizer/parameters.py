@@ -50,25 +50,21 @@ class Entry(NamedTuple):
         )
 
 
-def named(groups: list[dict], first_group: int = 0) -> Iterator[tuple[int, torch.Tensor, str]]:
+def named(groups: list[dict]) -> Iterator[tuple[int, torch.Tensor, str]]:
     """Every parameter with the index of its group and what messages call it."""
-    for index, group in enumerate(groups[first_group:], first_group):
+    for index, group in enumerate(groups):
         names = group.get("param_names") or map(_label_of, group["params"])
         for position, (parameter, name) in enumerate(zip(group["params"], names, strict=True)):
             place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
             yield index, parameter, name or place
 
 
-def seeds(groups: list[dict]) -> list[int | None]:
-    """The base seed of each group; None where it rounds to nearest."""
-    return [options.seed_of(group, index) for index, group in enumerate(groups)]
-
-
 def entries(optimizer: FusedAdam) -> list[Entry]:
     """Every parameter with what its update needs."""
-    group_seeds, found = seeds(optimizer.param_groups), []
-    for group, parameter, name in named(optimizer.param_groups):
-        seed = group_seeds[group]
+    groups, found = optimizer.param_groups, []
+    seeds = [options.check(group, index)[1] for index, group in enumerate(groups)]
+    for group, parameter, name in named(groups):
+        seed = seeds[group]
         if seed is not None:
             place = place_in(optimizer.fused, parameter)
             seed = (seed + (len(found) if place is None else place)) % 2**64

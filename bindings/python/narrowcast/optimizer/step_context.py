@@ -1,10 +1,9 @@
-"""What surrounds a step of FusedAdam: gradients are off, hooks and profilers see it, GradScaler has
-it skipped, and torch calls it where no parameter is to change.
+"""What surrounds a step of FusedAdam: hooks and profilers see it, GradScaler has it skipped, and
+torch calls it where no parameter is to change.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import TYPE_CHECKING
 
@@ -20,22 +19,17 @@ if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
 
 
-def without_gradients(function):
-    """torch.no_grad(), by functions of C: no handler of a signal runs between the last instruction
-    of `function` and the one that switches gradients on again, while in torch's Python code one
-    that raises leaves them off.
+def without_gradients(function) -> None:
+    """Calls a function as within torch.no_grad(), by functions of C: no handler of a signal runs
+    between its last instruction and the one that switches gradients on again, while in torch's
+    Python code one that raises leaves them off.
     """
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        before = torch.is_grad_enabled()
-        try:
-            torch._C._set_grad_enabled(False)
-            return function(*args, **kwargs)
-        finally:
-            torch._C._set_grad_enabled(before)
-
-    return call
+    before = torch.is_grad_enabled()
+    try:
+        torch._C._set_grad_enabled(False)
+        function()
+    finally:
+        torch._C._set_grad_enabled(before)
 
 
 def has_observers(one: torch.optim.Optimizer) -> bool:
@@ -52,11 +46,6 @@ def has_observers(one: torch.optim.Optimizer) -> bool:
     )
 
 
-def call_hooks_itself(optimizer_class: type[torch.optim.Optimizer]) -> None:
-    """Tells torch not to wrap a class's step: it sees to hooks and profilers."""
-    optimizer_class.step.hooked = True
-
-
 def is_skipped(optimizer: FusedAdam) -> bool:
     """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
     step or none does, because a step may be collective.
@@ -70,6 +59,15 @@ def is_skipped(optimizer: FusedAdam) -> bool:
     groups.pop(None, None)
     # A GradScaler that has seen no gradient on this rank gives the number 0.
     return ranks.is_on_any(float(found_inf) != 0, groups)
+
+
+def check_not_captured() -> None:
+    """RuntimeError while a CUDA graph is captured."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so each "
+            "replay would take the same step. Capture forward and backward alone"
+        )
 
 
 def is_dcp_state_init() -> bool:

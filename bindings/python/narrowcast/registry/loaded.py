@@ -12,7 +12,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.errors import PluginError
-from narrowcast.registry import plugin_files
 
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
 BUFFERS = range(4)
@@ -216,12 +215,10 @@ def formats() -> list[str]:
 
 def format(name: str | Format) -> Format:
     """The facts of a loaded format, by its name; of a Format itself. ValueError, with the nearest
-    names, if there is none of this name; TypeError for what is no name.
+    names, if there is none of this name.
     """
     if isinstance(name, Format):
         return name
-    if not isinstance(name, str):
-        raise TypeError(f"a format is named by a string, not by {type(name).__name__}")
     if name in _formats:
         return _formats[name]
     longer = [other for other in formats() if name and other.startswith(name)]
@@ -238,17 +235,14 @@ def load(path: str | os.PathLike) -> list[str]:
     came.
 
     Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
-    another version or no plugin, if another file has already brought its format, or if all users
-    may write the file or add to the folder; RuntimeWarning if all users may put another file in its
-    place; ValueError for an empty path. A plugin is code, and may do all that this process may.
+    another version or no plugin, or if another file has already brought its format. A plugin is
+    code, and may do all that this process may.
     """
-    if not os.fspath(path):
-        raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
-    return [_load(file) for file in plugin_files.find(Path(path))]
-
-
-def _load(file: Path) -> str:
-    return _register(_C.load_plugin(str(file)))
+    path = Path(path)
+    files = sorted(path.glob("*.so")) if path.is_dir() else [path]
+    if not files:
+        raise PluginError(f"{path} is a folder without plugins (*.so)")
+    return [_register(_C.load_plugin(str(file))) for file in files]
 
 
 def shipped_plugins() -> list[Path]:
@@ -260,12 +254,6 @@ def load_all() -> None:
     """Loads the formats that come with the package, and those that NARROWCAST_PLUGINS names (files
     or folders, separated by os.pathsep).
     """
-    for path in shipped_plugins():
-        _load(path)  # as trusted as the package
-    try:
-        for path in filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep)):
-            load(path)
-    except PluginError as error:
-        place = "" if os.path.isabs(path) else f", relative to {os.getcwd()}"
-        advice = f"NARROWCAST_PLUGINS names it{place}: without that variable, the rest can be used"
-        raise PluginError(f"{error} ({advice})") from None
+    named = filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep))
+    for path in (*shipped_plugins(), *named):
+        load(path)
