@@ -170,7 +170,6 @@ def test_split_does_not_dequantize(format, monkeypatch):
             q.to(torch.bfloat16),
             q.as_strided((u, u), (2 * u, 1)),
         ]
-        assert torch.equal(q, q.clone())
     assert all(isinstance(part, nc.QuantizedTensor) for part in parts)
 
 

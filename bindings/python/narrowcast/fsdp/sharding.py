@@ -11,6 +11,7 @@ from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedShard
+from narrowcast.tensor.view import View
 
 
 def chunk(tensor, chunks: int, dim: int = 0):
@@ -76,7 +77,7 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
         return tensor
     kept = Store(buffers.only(store.bytes, *usages), store.master, store.config)
     kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
-    return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
+    return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 
 def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTensor]:
@@ -89,7 +90,7 @@ def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTens
     every = (template._replace(rank=rank) for rank in range(shards))
     regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]
     return [
-        QuantizedTensor(store, region.shape, tensor.dtype, region)
+        QuantizedTensor(View(store, region), region.shape, tensor.dtype)
         for region in regions
         if region.rows
     ]

@@ -7,7 +7,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import sharding
-from narrowcast.operators import arithmetic, averages, table
+from narrowcast.operators import arithmetic, averages
 from narrowcast.operators.common import refuse_flat, value_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
 from narrowcast.tensor.dispatch import implements
@@ -18,8 +18,13 @@ from narrowcast.tensor.store_copies import copy_region, write
 from narrowcast.tensor.unaligned import UnalignedStore
 from narrowcast.tensor.view import View
 
+aten = torch.ops.aten
 
-@implements(*table.FILL.operators)
+
+@implements(
+    *(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default),
+    *(aten.uniform_.default, aten.normal_.default),
+)
 def _fill(func, args, kwargs):
     tensor, *rest = args
     if not isinstance(tensor, QuantizedTensor):
@@ -34,7 +39,7 @@ def _fill(func, args, kwargs):
     return tensor
 
 
-@implements(*table.MERGE.operators)
+@implements(aten.add_.Tensor, aten.sub_.Tensor)
 def _merge(func, args, kwargs):
     """`w += x`. With a factor, as optimizers have it, it is arithmetic."""
     tensor, other = args[:2]
@@ -46,7 +51,7 @@ def _merge(func, args, kwargs):
     return averages.run(func, args, kwargs)
 
 
-@implements(*table.LISTS.operators)
+@implements(aten._foreach_copy_.default, aten._foreach_zero_.default)
 def _each(func, args, kwargs):
     """_foreach_name_(tensors, others) is tensor.name_(other) of each pair: torch would run the list
     as one.
@@ -59,7 +64,7 @@ def _each(func, args, kwargs):
 # ---- copy_ ----
 
 
-@implements(*table.COPY.operators)
+@implements(aten.copy_.default)
 def _copy(func, args, kwargs):
     target, source = args[:2]
     is_quantized, brings = (isinstance(one, QuantizedTensor) for one in (target, source))
@@ -86,8 +91,7 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
         return
     store, region = target._store, target._view.region
     origin, taken = source._view.placed(target._view.exchanged)
-    is_shared = store.master is not None and store.master.is_shared
-    if store.master is None or (is_shared and not origin.needs_others):
+    if store.master is None:
         origin.refresh()  # bytes of a stale source could not be made anew here
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
     if _lie_apart(store, origin) or _would_change_others(store, region, origin, taken):
