@@ -150,7 +150,8 @@ py::tuple stored_box(const Plugin& plugin, int buffer, int64_t row, int64_t rows
 }  // namespace
 
 void bind_facts(py::module_& module) {
-  py::register_exception<PluginError>(module, "PluginError", PyExc_RuntimeError);
+  py::register_exception<PluginError>(module, "PluginError", PyExc_RuntimeError)
+      .attr("__module__") = "narrowcast";
   py::class_<Plugin>(module, "Plugin")
       .def_readonly("path", &Plugin::path)
       .def("facts", &format_facts)

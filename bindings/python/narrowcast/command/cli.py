@@ -11,7 +11,7 @@ import torch
 
 import narrowcast
 from narrowcast.command import build, reports
-from narrowcast.errors import PluginError
+from narrowcast._C import PluginError
 
 _INTERRUPTED = 130  # the exit status that shells give to a program that Ctrl-C has ended
 _MOST_DIGITS, _MOST_ELEMENTS = 17, 2**56  # of a shape

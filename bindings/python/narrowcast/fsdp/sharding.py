@@ -83,11 +83,11 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
 def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTensor]:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
-    template = _unaligned_shard(store.format, store.rows, shards, 0)
+    own = _unaligned_shard(store.format, store.rows, shards, torch_names.own_rank())
     if len(parts.shapes) > 1:
-        template = template._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
-    store.shard_template = template
-    every = (template._replace(rank=rank) for rank in range(shards))
+        own = own._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
+    store.own_shard = own
+    every = (own._replace(rank=rank) for rank in range(shards))
     regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]
     return [
         QuantizedTensor(View(store, region), region.shape, tensor.dtype)

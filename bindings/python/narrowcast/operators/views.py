@@ -6,7 +6,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from narrowcast.operators.common import refuse, refuse_flat
-from narrowcast.tensor import QuantizedTensor, region, unaligned
+from narrowcast.tensor import QuantizedTensor, region
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -36,7 +36,7 @@ def _view(func, args, kwargs):
     """Asks torch for the view of a plain tensor of the same strides, and finds it in the store."""
     tensor, *rest = args
     store, view = tensor._store, tensor._view
-    # A blank that has become a shard with fewer rows keeps its shape.
+    # FSDP2 pads shards, and those that share blocks have their own rows alone.
     elements = max(store.rows * store.columns, tensor.numel())
     plain = torch.empty(elements, dtype=tensor.dtype, device="meta")
     plain = plain.as_strided(tensor.shape, view.strides(tensor.shape), view.first)
@@ -67,8 +67,6 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
-    elif unaligned.is_blank(store):
-        return QuantizedTensor(unaligned.without_rows(store), shape, tensor.dtype)
     return QuantizedTensor(View(store, taken, exchanged), shape, tensor.dtype)
 
 

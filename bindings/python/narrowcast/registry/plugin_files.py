@@ -7,7 +7,7 @@ import stat
 import warnings
 from pathlib import Path
 
-from narrowcast.errors import PluginError
+from narrowcast._C import PluginError
 
 _ANYBODY = "can be written to by every user of this machine"
 

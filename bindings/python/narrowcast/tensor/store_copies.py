@@ -81,18 +81,19 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """A matrix of zeros of another size, in the same format, usages and options.
 
     FSDP2 begins a shard with it, and leaves an empty one so. Therefore it has the usages that a
-    shard keeps; and what spans the tensor is that of the weight, for zeros are zeros under any
-    scale.
+    shard keeps; a shard that shares blocks has its own rows, also where FSDP2 asks for more, to pad
+    it; and what spans the tensor is that of the weight, for zeros are zeros under any scale.
     """
-    if store.shard_template is not None or isinstance(store, UnalignedStore):
-        return unaligned.blank(store, rows, device)
-    zeros = store.new_empty(
-        rows, columns, buffers.kept_usages(store.format, store.bytes.usages), device
-    )
+    shard = store.own_shard or unaligned.shard_of(store)
+    if shard is not None:
+        zeros = unaligned.new_empty(store, shard, device)
+    else:
+        usages = buffers.kept_usages(store.format, store.bytes.usages)
+        zeros = store.new_empty(rows, columns, usages, device)
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()
-    if zeros.master is not None or store.is_cut:
+    if zeros.master is not None or store.is_cut or shard is not None:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros
