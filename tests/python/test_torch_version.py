@@ -87,7 +87,9 @@ def test_a_build_for_another_torch(tmp_path):
     assert answer.returncode == 1
     assert answer.stdout == ""
     sentence = answer.stderr.splitlines()[-1]
-    assert sentence.startswith(f"ImportError: narrowcast was built with torch {OTHER}, and this is ")
+    assert sentence.startswith(
+        f"ImportError: narrowcast was built with torch {OTHER}, and this is "
+    )
     assert torch.__version__ in sentence
     assert "make build" in sentence
 

@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-import models
 import narrowcast as nc
-import ranks
 from models import BUFFERS, GATHERS, assert_same, same
 from narrowcast.tensor import serialize
 
@@ -179,21 +177,6 @@ def test_functions(format, name):
         results.append((value.detach(), x.grad, w.grad))
     for got, expected in zip(*results, strict=True):
         assert same(got, expected)
-
-
-def train_sharded(mesh, format, compiled):
-    """The losses of a rank; compiled block by block, as FSDP2 has it."""
-    torch._dynamo.reset()
-    model = models.build(format)
-    for block in model.blocks if compiled else ():
-        block.compile(backend="aot_eager")
-    models.shard(model, mesh)
-    return models.train(model, nc.FusedAdam(model.parameters()), 3)
-
-
-def test_sharded_training(format):
-    eager = ranks.run(2, "cpu", train_sharded, format, False)
-    assert ranks.run(2, "cpu", train_sharded, format, True) == eager
 
 
 def test_transposed_weight():

@@ -60,17 +60,6 @@ def test_new_zeros_with_padded_scales(format):
                 assert scales.shape == f.buffer_shape(buffer, *shape)
 
 
-def test_clone_does_not_share_scales(format):
-    # A clone that copies data and keeps the scales of the original changes with it.
-    x, q = of_units(format)
-    copy = q.clone()
-    for name in BUFFERS:
-        one, other = getattr(q, name), getattr(copy, name)
-        assert one is None or one.data_ptr() != other.data_ptr()
-    q.copy_(8 * x)
-    assert_quantized(copy, x)
-
-
 def test_record_stream_does_not_requantize(format, monkeypatch):
     # Where what a class does not know goes through decode, run, quantize, record_stream records a
     # temporary tensor, and makes the bytes anew beside a kernel that reads them.
@@ -102,47 +91,6 @@ def test_zero_writes_in_place(format):
     assert [tensor.data_ptr() for tensor in tensors_of(q)] == before
     assert_quantized(q, torch.zeros_like(x))
     assert not view.dequantize().any()
-
-
-def test_copy_between_different_usages(format):
-    # TE copies rowwise data alone, and the columnwise data of the target stay what they were.
-    f = nc.format(format)
-    x, both = of_units(format)
-    for usage, other in (("rowwise", "columnwise"), ("columnwise", "rowwise")):
-        part = nc.quantize(x, format, **{other: False})
-        names = [f"{usage}_data", f"{usage}_scale_inv", "amax"]
-        target = nc.quantize(x * 3, format, **{other: False})
-        assert_same(target.copy_(both), both, names)  # what the target has no room for is left out
-        target = nc.quantize(x * 3, format)
-        if usage == "rowwise" and f.columnwise_derived:
-            assert_same(target.copy_(part), both)
-        else:
-            with pytest.raises(ValueError, match=f"without {other} bytes"):
-                target.copy_(part)
-            assert_quantized(target, x * 3)
-    weight = weight_of(format)
-    with torch.no_grad():
-        both.copy_(weight)
-    assert_quantized(both, weight.master)
-
-
-def test_as_strided_of_the_transposed_buffer(format):
-    # Elsewhere as_strided is an identity whatever its strides: a transposed view then has the shape
-    # of one matrix and the bytes of the other.
-    f, u = nc.format(format), unit(format)
-    x, q = of_units(format)
-    size, stride = (2 * u, 3 * u), (1, 2 * u)
-    if f.mirrored and f.columnwise_derived:
-        strided = q.as_strided(size, stride)
-        assert_same(strided, nc.quantize(x.t().contiguous(), format))
-        assert strided.rowwise_data.data_ptr() == q.columnwise_data.data_ptr()
-        assert_same(strided.as_strided(q.shape, q.stride(), 0), q)
-    else:
-        with pytest.raises(NotImplementedError, match=r"as_strided.*columnwise bytes"):
-            q.as_strided(size, stride)
-    for size, stride in (((3 * u, u), (2 * u, 2)), ((2 * u, 2 * u), (u, 1)), ((6 * u,), (u,))):
-        with pytest.raises(NotImplementedError, match=r"as_strided.*whole rows or columns"):
-            q.as_strided(size, stride)
 
 
 def test_scale_padding_in_slices(format):

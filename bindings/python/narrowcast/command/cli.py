@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 import narrowcast
-from narrowcast.command import build, reports
 from narrowcast._C import PluginError
+from narrowcast.command import build, reports
 
 _INTERRUPTED = 130  # the exit status that shells give to a program that Ctrl-C has ended
 _MOST_DIGITS, _MOST_ELEMENTS = 17, 2**56  # of a shape

@@ -64,7 +64,7 @@ def _empty(func, args, kwargs):
 def _plain_like(func, args, kwargs):
     """Plain tensors, as gradients and moments; but not what torch stages for asynchronous saves."""
     tensor, *rest = args
-    if stack_frames.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
+    if stack_frames.is_running("_create_cpu_state_dict"):
         return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})

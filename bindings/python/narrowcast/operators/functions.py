@@ -4,7 +4,7 @@ import torch
 
 from narrowcast.fsdp import sharding
 from narrowcast.operators.arithmetic import reads_masters
-from narrowcast.operators.common import first_quantized, run_on_values, value_of
+from narrowcast.operators.common import run_on_values, value_of
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
@@ -30,20 +30,6 @@ def _to_plain(func, args, kwargs):
 
 
 _OWN = {torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.half: torch.float16}
-
-
-@handles(
-    *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__),
-    *(torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_),
-)
-def _needs_memory(func, args, kwargs):
-    """Functions that would read a tensor's memory: a wrapper has none."""
-    name = func.__name__
-    raise NotImplementedError(
-        f"{first_quantized(args).describe()}: {name} reads the memory of values, and this tensor "
-        f"keeps codes and scales in several buffers. Use dequantize(), and {name} of the plain "
-        "tensor that it makes"
-    )
 
 
 @handles(torch.Tensor.share_memory_)

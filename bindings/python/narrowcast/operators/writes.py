@@ -15,7 +15,6 @@ from narrowcast.tensor.region import Region
 from narrowcast.tensor.serialize import flattened
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.store_copies import copy_region, write
-from narrowcast.tensor.unaligned import UnalignedStore
 
 aten = torch.ops.aten
 
@@ -86,7 +85,8 @@ def _copy(func, args, kwargs):
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
     store, region = target._store, target._view.region
-    if source._store.own_shard is not None and isinstance(store, UnalignedStore):
+    own = source._store.own_shard
+    if own and own == unaligned.shard_of(store) and source._view.region.row == own.row_begin:
         unaligned.fill(store, source._store)  # fully_shard copies this rank's rows
         return
     origin, taken = source._view.placed(target._view.exchanged)

@@ -5,6 +5,7 @@ caches outlive processes and know graphs by keys.
 import functools
 import hashlib
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch._subclasses import FakeTensor
@@ -100,20 +101,15 @@ class Uncompared:
         return hash(Uncompared)
 
 
-class Traced:
+class Traced(NamedTuple):
     """The tensors of a store that torch.compile asks for at every call, several times in each pass:
-    those that INNER names, None where absent. Until a change is noted, of whichever store.
+    those that INNER names, None where absent. `known`: until a change is noted, of whichever store.
+    `key`: by which a tensor knows it, and does not keep what it holds.
     """
 
-    __slots__ = ("_known", "inner", "key")
-
-    def __init__(self, store: Store, inner: list[torch.Tensor | None]):
-        self.inner, self._known = inner, (_C.changes(), store.config, store.partial)
-        self.key = object()  # by which a tensor knows it, and does not keep what it holds
-
-    def holds(self, store: Store) -> bool:
-        """Whether they still are the store's."""
-        return self._known == (_C.changes(), store.config, store.partial)
+    key: object
+    known: tuple
+    inner: list[torch.Tensor | None]
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
@@ -121,8 +117,9 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     view, (key, flat) = tensor._view, tensor._flattened
     store = view.store
     store.refresh()
-    traced = store.traced
-    if traced is not None and traced.key is key and traced.holds(store):
+    traced, known = store.traced, (_C.changes(), store.config, store.partial)
+    is_known = traced is not None and traced.known == known
+    if is_known and traced.key is key:
         return flat
     inner = inner_tensors(tensor)
     names = [name for name, one in zip(INNER, inner, strict=True) if one is not None]
@@ -132,9 +129,9 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     facts = store.format.name, tensor.dtype, partial, matrix, place, store.config.matmul
     flat = names, (*facts, Uncompared(store.config))
     if view.is_whole and not tensor.is_flat:
-        if traced is None or not traced.holds(store):
-            traced = store.traced = Traced(store, inner)
-        tensor._flattened = traced.key, flat
+        if not is_known:
+            store.traced = Traced(object(), known, inner)
+        tensor._flattened = store.traced.key, flat
     return flat
 
 

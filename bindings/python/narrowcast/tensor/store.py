@@ -103,11 +103,6 @@ class Master:
         """Whether code outside of narrowcast has written to it since sync_version()."""
         return self.version is not None and self.value._version != self.version
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes see it, in memory of the CPU (share_memory_)."""
-        return self.value.is_cpu and self.value.is_shared()
-
     def mark_fresh(self) -> None:
         """The bytes are those of the value."""
         self.stale, self.saved = False, None
@@ -358,7 +353,6 @@ class Store:
         if history is not None:
             own.copy_(history)
         self.master.saved = Saved(rng_key)
-        casting.publish(self)
 
     def mark_if_written(self) -> None:
         """Marks the bytes as stale if code outside of narrowcast has written to the master."""
@@ -376,4 +370,3 @@ class Store:
             # A saved state says so too, even if no bytes are made before.
             self.bytes.history.zero_()
         self.used = max(self.used, end)
-        casting.publish(self)

@@ -127,17 +127,14 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
 
 
 def _cannot_write(store: Store, region: Region) -> NotImplementedError:
-    is_wide = region.columns == store.columns
-    columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
     way, why = "Write the whole tensor", "a scale spans the whole tensor"
     if isinstance(store, UnalignedStore):
         why = "it shares blocks with the shards of other ranks"
     if store.needs_others:
         way = "Load plain values before nc.convert, which then quantizes the shards together"
     return NotImplementedError(
-        f"{store.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
-        f"alone, because {why} and no master is kept "
-        f"(nc.convert(..., trainable=True) keeps one). {way}"
+        f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "
+        f"because {why} and no master is kept (nc.convert(..., trainable=True) keeps one). {way}"
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import BUFFERS, USAGES, buffers_of
+from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region, rows_of, strides
 from narrowcast.tensor.store import Store
@@ -105,14 +103,11 @@ class View:
     def nbytes(self) -> int:
         """Of the buffers of a matrix of this region alone, and of what spans the tensor."""
         bytes = self.store.bytes
-        spanning = [one for one in (bytes.amax, bytes.history) if one is not None]
-        size = sum(one.nbytes for one in spanning)
-        for number in BUFFERS:
-            if (buffer := bytes.buffer(number)) is not None:
-                rows = bytes.rows if self.is_whole else self.region.rows
-                shape = bytes.format.buffer_shape(number, rows, self.region.columns)
-                size += buffer.itemsize * math.prod(shape)
-        return size
+        if not self.is_whole:
+            meta = torch.device("meta")
+            bytes = buffers.allocate(bytes.format, *self.region.shape, bytes.usages, meta)
+        every = *bytes.buffers, bytes.amax, bytes.history
+        return sum(one.nbytes for one in every if one is not None)
 
     @property
     def master(self) -> torch.Tensor | None:

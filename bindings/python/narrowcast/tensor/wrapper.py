@@ -183,15 +183,13 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
 
     def detach_from_base(self) -> None:
-        """Makes a view a whole matrix of its own: a copy."""
+        """Makes a view a whole matrix of its own, a copy; and so what it was cut from, as autograd
+        knows.
+        """
         if not self._view.is_whole:
-            self.replace_store(self._view.own_store())
-
-    def replace_store(self, store: Store) -> None:
-        """From now on it is a whole matrix, and so is what it was cut from, as autograd knows."""
-        self.set_view(View(store))
-        if self._base is not None:
-            self._base.set_view(self._view)
+            self.set_view(View(self._view.own_store()))
+            if self._base is not None:
+                self._base.set_view(self._view)
 
     def set_view(self, view: View) -> None:
         """From now on it is another view."""
