@@ -211,14 +211,6 @@ def test_writes_break_the_graph(write):
         torch.compile(run, backend="aot_eager", fullgraph=True)(layers[0], x)
 
 
-def test_batches_of_any_size():
-    model = nc.convert(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)), "nvfp4")
-    run = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=True)
-    for size in (2, 3, 16):
-        x = torch.randn(size, 64)
-        assert torch.equal(run(x), model(x))
-
-
 @pytest.mark.parametrize("bias", [False, True])
 def test_sequences_of_any_length(format, bias):
     """Inputs of three dimensions, of which torch makes two dynamic once they have changed."""

@@ -176,16 +176,6 @@ def test_joints_of_several_kinds(name):
         REFUSED[name](q)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [torch.Tensor.numpy, torch.Tensor.tolist, torch.from_dlpack, lambda q: q.apply_(abs)],
-)
-def test_no_memory_holds_values(function):
-    q = nc.quantize(torch.ones(64, 64), nc.formats()[0])
-    with pytest.raises(RuntimeError, match=r"for tensor subclasses|has no memory"):
-        function(q)
-
-
 def test_stack(format):
     """cat along a new first dimension."""
     u = unit(format)
@@ -200,23 +190,3 @@ def test_a_shape_that_does_not_fit():
     q = nc.quantize(torch.ones(64, 64), nc.formats()[0])
     with pytest.raises(ValueError, match=r"copy_ of a tensor of shape \(3, 2\) into .*\(64, 64\)"):
         q.copy_(torch.ones(3, 2))
-
-
-@pytest.mark.parametrize("master", [False, True])
-def test_a_saved_flat_view_keeps_its_matrix(format, master):
-    q = nc.quantize(torch.randn(64, 32, generator=torch.Generator().manual_seed(0)), format)
-    if master:
-        linear = nn.Linear(32, 64, bias=False)
-        q = nc.convert(linear, format).weight.detach()
-    flat = q.view(-1)
-    inner, context = flat.__tensor_flatten__()
-    tensors = {name: getattr(flat, name) for name in inner}
-    unflattened = type(q).__tensor_unflatten__(tensors, context, flat.shape, flat.stride())
-    for same in pickle.loads(pickle.dumps(flat)), unflattened:
-        assert same.shape == flat.shape
-        assert same.is_flat
-        assert torch.equal(same.view(64, 32).dequantize(), q.dequantize())
-        assert torch.equal(
-            same.view(64, 32).dequantize(usage="columnwise"), q.dequantize(usage="columnwise")
-        )
-        assert not master or torch.equal(same.view(64, 32).master, q.master)

@@ -74,13 +74,8 @@ def store_of(
 
 def _tensors_of(tensor) -> list[torch.Tensor | None]:
     """Those that are there, in the order of BUFFERS and SPANNING, but for the master."""
-    view = tensor._view
-    if view.is_whole:
-        view.store.refresh()
-        bytes = view.store.bytes
-        return [*bytes.buffers, bytes.amax, bytes.history]
-    stored = [view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
-    return [*stored, tensor.amax, tensor.history]
+    bytes = tensor._view.operand()
+    return [*bytes.buffers, bytes.amax, bytes.history]
 
 
 # ---- torch.compile ----

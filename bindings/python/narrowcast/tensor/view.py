@@ -77,14 +77,10 @@ class View:
     def usages(self) -> list[str]:
         return sorted(map(self.own_usage, self.store.bytes.usages), reverse=True)
 
-    def stored(self, usage: str, index: int) -> torch.Tensor | None:
-        """The data (0) or the scales (1) of a usage that is there, or None: the store's own, or a
-        copy if they do not lie together.
-        """
-        return self.buffer(usage, index) if usage in self.usages else None
-
     def buffer(self, usage: str, index: int) -> torch.Tensor | None:
-        """As stored(); of a gathered weight also bytes that follow from those that arrived."""
+        """The data (0) or the scales (1) of a usage, or None: the store's own, or a copy if they do
+        not lie together. Of a gathered weight also bytes that follow from those that arrived.
+        """
         own = self.own_usage(usage)
         if not (self.store.bytes.has(own) or self.store.derives(own)):
             return None
@@ -135,7 +131,7 @@ class View:
         return value.as_strided(shape, stride, first - rows.row * rows.columns)
 
     def operand(self) -> _C.Buffers:
-        """The bytes of this view alone, for a product: over the same memory where that is so."""
+        """The bytes of this view alone: over the same memory where that is so."""
         self.store.refresh()
         bytes = self.store.bytes
         if self.is_whole:
