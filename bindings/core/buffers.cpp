@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/StorageImpl.h>
 
 #include <algorithm>
 
@@ -24,6 +25,17 @@ at::Device device_of(const Buffers::Tensors& buffers) {
     if (buffer) return buffer->device();
   }
   value_error("a matrix needs the bytes of one usage at least");
+}
+
+// What C++ is told that asks a QuantizedTensor for its address, and asks Python nothing.
+constexpr const char* kNoMemory =
+    "a QuantizedTensor has no memory of values that could be read: it keeps codes and scales in "
+    "several buffers. Use dequantize(), which makes a plain tensor, or the buffers themselves "
+    "(rowwise_data, rowwise_scale_inv, ...)";
+
+void withhold_memory(const at::Tensor& wrapper) {
+  wrapper.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      kNoMemory);
 }
 
 bool is_absent_or_plain(const OptionalTensor& tensor) { return !tensor || is_plain(*tensor); }
@@ -183,6 +195,8 @@ void bind_bytes(py::module_& module) {
       .def("decode", [](const Buffers& bytes, const std::string& usage, const py::object& dtype) {
         return bytes.decode(usage_of(usage), py::cast<at::ScalarType>(dtype));
       });
+  module.def("withhold_memory", &withhold_memory,
+             "Asking a wrapper for its memory is an error from now on, instead of a null pointer.");
 }
 
 }  // namespace narrowcast

@@ -121,15 +121,9 @@ py::tuple product_kinds(const Plugin& weight, const Plugin& input, const Plugin&
   return kinds;
 }
 
-void check_buffer(int buffer) {
-  if (buffer < 0 || buffer >= NC_BUFFER_COUNT)
-    value_error("there is no buffer ", buffer, ": 0 to 3");
-}
-
 // A buffer's sizes as a tensor, by stored_shape() or used_shape().
 template <Extent (*Shape)(const Plugin&, int, Extent)>
 py::tuple sizes_of(const Plugin& plugin, int buffer, int64_t rows, int64_t columns) {
-  check_buffer(buffer);
   const Extent shape = Shape(plugin, buffer, {rows, columns});
   return py::tuple(py::cast(tensor_sizes(plugin, buffer, shape)));
 }
@@ -137,7 +131,6 @@ py::tuple sizes_of(const Plugin& plugin, int buffer, int64_t rows, int64_t colum
 // Where a box of a matrix lies in a buffer: the first entry and their number along each dimension.
 py::tuple stored_box(const Plugin& plugin, int buffer, int64_t row, int64_t rows, int64_t column,
                      int64_t columns) {
-  check_buffer(buffer);
   const nc_layout& layout = plugin.layout(buffer);
   const Box box{{row, column}, {row + rows, column + columns}};
   const auto& [begin, end] = is_data(buffer) ? data_box(layout, box) : scale_box(layout, box);
@@ -149,7 +142,8 @@ py::tuple stored_box(const Plugin& plugin, int buffer, int64_t row, int64_t rows
 }  // namespace
 
 void bind_facts(py::module_& module) {
-  py::register_exception<PluginError>(module, "PluginError", PyExc_RuntimeError);
+  py::register_exception<PluginError>(module, "PluginError", PyExc_RuntimeError)
+      .attr("__module__") = "narrowcast";
   py::class_<Plugin>(module, "Plugin")
       .def_readonly("path", &Plugin::path)
       .def("facts", &format_facts)

@@ -17,7 +17,6 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_linear(module);
   narrowcast::bind_dequantize();
   narrowcast::bind_weights(module);
-  narrowcast::bind_wrapper(module);
   narrowcast::bind_tensor_cores(module);
   narrowcast::bind_scaled_mm();
   narrowcast::bind_layer(module);

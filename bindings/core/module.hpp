@@ -20,7 +20,6 @@ void bind_gather_start(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_dequantize();
 void bind_weights(py::module_& module);
-void bind_wrapper(py::module_& module);
 void bind_tensor_cores(py::module_& module);
 void bind_scaled_mm();
 void bind_layer(py::module_& module);

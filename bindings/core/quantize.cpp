@@ -1,6 +1,4 @@
 // Casts over lists of matrices of one format on one device, and what goes with them.
-#include <algorithm>
-
 #include "bindings/core/buffers.hpp"
 #include "bindings/core/changes.hpp"
 #include "bindings/core/launch.hpp"
@@ -10,17 +8,13 @@ namespace narrowcast {
 namespace {
 
 // Matrices of one format on one device, each with the value that its bytes come from. They may be
-// cast again and again: the table stays, unless a tensor's memory is elsewhere by then. To find
-// that out is a fraction of making the table, of matrices that were not read for a step.
+// cast again and again.
 class CastList {
  public:
   CastList(std::vector<std::shared_ptr<Buffers>> matrices, std::vector<at::Tensor> values)
       : matrices_(std::move(matrices)),
         values_(std::move(values)),
-        table_(first().plugin.machine(first().device), first().device) {
-    if (values_.size() != matrices_.size())
-      value_error(values_.size(), " values for ", matrices_.size(), " matrices");
-  }
+        table_(first().plugin.machine(first().device), first().device) {}
 
   OptionalTensor find_amaxes(bool source_bf16, const OptionalTensor& into) {
     if (!first().facts().tensor_amax) return std::nullopt;
@@ -41,14 +35,6 @@ class CastList {
     if (amaxes) options.amax = one_each(*amaxes, "the tensor of amaxes");
     if (skip) options.verdict = one_each(*skip, "which to skip");
     const nc_function start_history = table_.machine().start_history;
-    if (start_history != nullptr) {
-      for (const auto& matrix : matrices_) {
-        if (!matrix->history) value_error("a matrix has no history");
-      }
-    } else if (first().facts().tensor_amax && !amaxes) {
-      value_error("format ", first().facts().name,
-                  " has a scale that spans the tensor: its amax is needed");
-    }
     assign(draws);
     note_write();
     // Without new amaxes the bytes are made again with the multiplier that the history holds.
@@ -58,32 +44,9 @@ class CastList {
   }
 
  private:
-  const Buffers& first() const {
-    if (matrices_.empty()) value_error("there is no matrix to cast");
-    return *matrices_[0];
-  }
+  const Buffers& first() const { return *matrices_[0]; }
 
   void assign(const std::optional<std::vector<RandomKey>>& draws = {}) {
-    if (!draws && !places_.empty() && std::ranges::all_of(places_, &PlacedTensor::is_in_place))
-      return;
-    places_.clear();
-    std::vector<nc_tensor> matrices = entries();
-    if (draws) add_draws(matrices, *draws);
-    table_.assign(std::move(matrices));
-    if (draws) return;
-    for (size_t i = 0; i < matrices_.size(); ++i) {
-      const Buffers& matrix = *matrices_[i];
-      places_.emplace_back(values_[i]);
-      for (const OptionalTensor& tensor : matrix.buffers) place(tensor);
-      place(matrix.amax);
-      place(matrix.history);
-    }
-  }
-  void place(const OptionalTensor& tensor) {
-    if (tensor) places_.emplace_back(*tensor);
-  }
-
-  std::vector<nc_tensor> entries() const {
     std::vector<nc_tensor> entries;
     entries.reserve(matrices_.size());
     for (size_t i = 0; i < matrices_.size(); ++i) {
@@ -92,15 +55,9 @@ class CastList {
       entry.value_dtype = checked_dtype(values_[i].scalar_type(), "the value");
       check_run(values_[i], matrix.rows * matrix.columns, matrix.device, "the value");
       entry.value = address_of(values_[i], "the value");
+      if (draws) std::tie(entry.seed, entry.step, entry.first) = draws->at(i);
     }
-    return entries;
-  }
-
-  static void add_draws(std::vector<nc_tensor>& matrices, const std::vector<RandomKey>& draws) {
-    if (draws.size() != matrices.size())
-      value_error(draws.size(), " draws for ", matrices.size(), " matrices");
-    for (size_t i = 0; i < matrices.size(); ++i)
-      std::tie(matrices[i].seed, matrices[i].step, matrices[i].first) = draws[i];
+    table_.assign(std::move(entries));
   }
 
   float* one_each(const at::Tensor& tensor, const char* what) const {
@@ -110,7 +67,6 @@ class CastList {
   std::vector<std::shared_ptr<Buffers>> matrices_;
   std::vector<at::Tensor> values_;
   MatrixTable table_;
-  std::vector<PlacedTensor> places_;  // of the table without draws; empty: it is another one
 };
 
 // The columnwise bytes of matrices of one format on one device, which have room for them.
@@ -128,10 +84,6 @@ void derive_columnwise(const std::vector<std::shared_ptr<Buffers>>& matrices) {
 // The same matrix with the columnwise bytes that follow from its rowwise ones, in memory of their
 // own.
 std::shared_ptr<Buffers> with_columnwise(const Buffers& rowwise) {
-  if (!rowwise.facts().columnwise_derived)
-    value_error("format ", rowwise.facts().name,
-                " quantizes columnwise from the master; it cannot be derived from rowwise");
-  if (!rowwise.has(0)) value_error("a matrix has no rowwise bytes");
   const auto made = Buffers::allocate(rowwise.format, rowwise.rows, rowwise.columns, {"columnwise"},
                                       rowwise.device);
   const auto both = std::make_shared<Buffers>(

@@ -7,11 +7,11 @@ from narrowcast import torch_version as _torch_version  # before all that needs 
 # isort: split
 from narrowcast import matmul as _matmul  # enters its handlers
 from narrowcast import operators as _operators
+from narrowcast._C import PluginError
 from narrowcast.conversion.convert import convert
 from narrowcast.conversion.fits import fits
 from narrowcast.conversion.summary import summary
 from narrowcast.conversion.to_plain import to_plain
-from narrowcast.errors import PluginError
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam

@@ -2,7 +2,6 @@
 argument answers.
 """
 
-import itertools
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -21,24 +20,12 @@ def module_of(frame: FrameType) -> str:
     return frame.f_globals.get("__name__", "")
 
 
-def is_function(frame: FrameType, module: str, name: str) -> bool:
-    """Whether it is one of a module, by its name."""
-    return frame.f_code.co_name == name and module_of(frame) == module
-
-
-def is_running(module: str, name: str) -> bool:
-    """Whether a function of a module is, on this thread. Where the module was never imported, that
-    takes no look at the frames.
+def is_running(name: str, anywhere: bool = False) -> bool:
+    """Whether a function of a name is, on this thread, or on any: autograd's engine has its own for
+    a GPU, and the caller waits.
     """
-    return module in sys.modules and any(is_function(one, module, name) for one in frames())
-
-
-def is_running_anywhere(module: str, name: str) -> bool:
-    """The same on any thread: autograd's engine has its own for a GPU, and the caller waits."""
-    if module not in sys.modules:
-        return False
-    every = itertools.chain.from_iterable(map(frames, sys._current_frames().values()))
-    return any(is_function(one, module, name) for one in every)
+    threads = sys._current_frames().values() if anywhere else [sys._getframe(1)]
+    return any(frame.f_code.co_name == name for one in threads for frame in frames(one))
 
 
 def argument_of(name: str, argument: str = "self"):

@@ -28,48 +28,35 @@ def series(version: str) -> tuple[int, int]:
 
 
 def check_known(version: str) -> None:
-    """ImportError, in one sentence, for a version of torch that narrowcast does not know; a warning
-    instead with the switch.
+    """ImportError for a version of torch that narrowcast does not know; a warning instead with the
+    switch.
     """
     if OLDEST <= series(version) <= NEWEST:
         return
-    known = f"narrowcast works with torch {_text(OLDEST)} to {_text(NEWEST)}"
+    oldest, newest = ("{}.{}".format(*one) for one in (OLDEST, NEWEST))
+    problem = f"narrowcast works with torch {oldest} to {newest}, and this is torch {version}"
     if os.environ.get(SWITCH, "0") in ("", "0"):
-        raise ImportError(
-            f"{known}, whose private names of FSDP2 it knows, and this is torch {version}: install "
-            f"one of those, or set {SWITCH}=1 to try this one"
-        )
-    warnings.warn(
-        f"{known}; torch {version} is tried because {SWITCH} is set, and what has changed in it "
-        "may fail or be wrong",
-        stacklevel=2,
-    )
+        raise ImportError(f"{problem}: install one of those, or set {SWITCH}=1 to try this one")
+    warnings.warn(f"{problem}, which is tried because {SWITCH} is set", stacklevel=2)
 
 
-def check_built(version: str, built_with: str) -> None:
-    """ImportError, in one sentence, if narrowcast._C was compiled with another series of torch."""
+def load() -> None:
+    """Loads narrowcast._C. ImportError if it cannot be, or if it was compiled with another series
+    of torch.
+    """
+    version = torch.__version__
+    check_known(version)
+    built_with = _BUILT_WITH.read_text().strip() if _BUILT_WITH.exists() else version
     if series(version) != series(built_with):
         raise ImportError(
-            f"narrowcast was built with torch {built_with}, and this is torch {version}: {_AGAIN}, "
-            f"or install torch {_text(series(built_with))}"
+            f"narrowcast was built with torch {built_with}, and this is torch {version}: {_AGAIN}"
         )
-
-
-def _text(series: tuple[int, int]) -> str:
-    return ".".join(map(str, series))
-
-
-def _load() -> None:
-    """Loads narrowcast._C. ImportError, in one sentence, if it cannot be."""
-    check_known(torch.__version__)
-    if _BUILT_WITH.exists():
-        check_built(torch.__version__, _BUILT_WITH.read_text().strip())
     try:
         importlib.import_module("narrowcast._C")
     except ImportError as error:
         raise ImportError(
-            f"narrowcast._C cannot be loaded with torch {torch.__version__} ({error}): {_AGAIN}"
+            f"narrowcast._C cannot be loaded with torch {version} ({error}): {_AGAIN}"
         ) from None
 
 
-_load()
+load()

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from internals import bytes_of, exchange, put
+from internals import exchange
 from models import GATHERS, Layer, same
 
 TESTED_FORMATS = GATHERS
@@ -57,28 +57,6 @@ def changed_between(mesh, format, backend):
 @pytest.mark.parametrize("backend", MODES)
 def test_the_backward_reads_its_own_gather(format, device, backend):
     ranks.run(2, device, changed_between, format, backend)
-
-
-def one_usage(mesh, format, backend):
-    """By pass: the backward reads columnwise, whatever becomes of rowwise."""
-    layer, whole = make(mesh, format, 0, backend)
-    other, expected = make(mesh, format, 1)
-    x, gradient = inputs(mesh)
-    derived = nc.format(format).columnwise_derived
-    output = layer(x)
-    amax = bytes_of(layer.weight).amax
-    before = None if amax is None else amax.clone()
-    exchange(layer, other, ("rowwise",))
-    if amax is not None and not derived:
-        put(amax, before)
-    output.backward(gradient)
-    truth = expected if derived else whole
-    assert same(x.grad, gradient @ truth.dequantize(usage="columnwise"))
-
-
-@pytest.mark.parametrize("backend", MODES)
-def test_rowwise_alone_changes(format, device, backend):
-    ranks.run(2, device, one_usage, format, backend)
 
 
 def saved(mesh, format, backend):

@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-import models
 import narrowcast as nc
-import ranks
 from models import BUFFERS, GATHERS, assert_same, same
 from narrowcast.tensor import serialize
 
@@ -123,11 +121,11 @@ def test_caches_know_the_code(monkeypatch):
     keys = [weight._stable_hash_for_caching()]
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(weight)
-    pickled = [fake.__reduce_ex__(2)[1][0]]
+    pickled = [fake.__reduce_ex__(2)[1][-1]]
     for name, value in ("_code", lambda: "another"), ("_facts", lambda format: ("another",)):
         monkeypatch.setattr(serialize, name, value)
         keys.append(weight._stable_hash_for_caching())
-        pickled.append(fake.__reduce_ex__(2)[1][0])
+        pickled.append(fake.__reduce_ex__(2)[1][-1])
     assert len(set(keys)) == len(set(pickled)) == 3
     monkeypatch.undo()
     partner = nc.format("fp8_e5m2")  # of gradients
@@ -146,8 +144,8 @@ def test_caches_know_weights_whose_gathers_differ_by_pass(format):
             fake = nc.QuantizedTensor.__tensor_unflatten__(
                 inner | more, context, weight.shape, weight.stride()
             )
-            _, (names, *_) = fake.__reduce_ex__(2)
-            keys.append(names)
+            _, (*_, key) = fake.__reduce_ex__(2)
+            keys.append(key)
     assert keys[0] != keys[1]
 
 
@@ -181,21 +179,6 @@ def test_functions(format, name):
         assert same(got, expected)
 
 
-def train_sharded(mesh, format, compiled):
-    """The losses of a rank; compiled block by block, as FSDP2 has it."""
-    torch._dynamo.reset()
-    model = models.build(format)
-    for block in model.blocks if compiled else ():
-        block.compile(backend="aot_eager")
-    models.shard(model, mesh)
-    return models.train(model, nc.FusedAdam(model.parameters()), 3)
-
-
-def test_sharded_training(format):
-    eager = ranks.run(2, "cpu", train_sharded, format, False)
-    assert ranks.run(2, "cpu", train_sharded, format, True) == eager
-
-
 def test_transposed_weight():
     w = nn.Parameter(nc.quantize(torch.randn(64, 32), "nvfp4"))
     x = torch.randn(4, 64)
@@ -226,14 +209,6 @@ def test_writes_break_the_graph(write):
     torch._dynamo.reset()
     with pytest.raises(Exception, match="a compiled function cannot write to it"):
         torch.compile(run, backend="aot_eager", fullgraph=True)(layers[0], x)
-
-
-def test_batches_of_any_size():
-    model = nc.convert(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)), "nvfp4")
-    run = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=True)
-    for size in (2, 3, 16):
-        x = torch.randn(size, 64)
-        assert torch.equal(run(x), model(x))
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -54,12 +54,6 @@ def test_linearize(format):
     torch.testing.assert_close(derivative(tangent), F.linear(tangent, weight))
 
 
-def test_linearize_of_scaled_products():
-    layer = nc.convert(torch.nn.Linear(96, 64), "fp8_e4m3", matmul="scaled")
-    with pytest.raises(NotImplementedError, match=r"outside of torch\.func's transforms"):
-        torch.func.linearize(layer, torch.randn(8, 96))
-
-
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_a_cast_is_refused(format, tracer):
     """What makes bytes is no operator, so a graph would lack it."""

@@ -47,14 +47,6 @@ def test_functions_decode(format, name):
     assert torch.equal(w.grad, plain.grad)
 
 
-def test_comparisons(format):
-    q = make(format)
-    assert torch.equal(torch.isfinite(q), torch.ones(64, 96, dtype=torch.bool))
-    assert torch.allclose(q, q.dequantize())
-    assert torch.equal(q, q.clone())
-    assert not torch.equal(q, q * 2)
-
-
 def test_gradient_of_dequantize(format):
     w = make(format, grad=True)
     for usage in ("rowwise", "columnwise"):
@@ -118,92 +110,3 @@ def test_plain_optimizers_are_refused(format):
     for optimizer in (torch.optim.AdamW([w]), torch.optim.SGD([w], lr=1.0)):
         with pytest.raises(NotImplementedError, match="in place"):
             optimizer.step()
-
-
-def test_writing_to_a_plain_tensor(format):
-    q, plain = make(format), torch.zeros(64, 96)
-    plain.add_(q)
-    assert torch.equal(plain, q.dequantize())
-    torch._foreach_add_([plain], [q])
-    assert torch.equal(plain, 2 * q.dequantize())
-    torch._foreach_lerp_([plain], [q], 0.5)
-    assert torch.equal(plain, torch.lerp(2 * q.dequantize(), q.dequantize(), 0.5))
-    torch._foreach_copy_([plain], [q])
-    assert torch.equal(plain, q.dequantize())
-
-
-LISTS = {
-    "add": lambda w: torch._foreach_add([w], [torch.ones(64, 96)]),
-    "mul": lambda w: torch._foreach_mul([w], 2.0),
-    "lerp": lambda w: torch._foreach_lerp([w], [torch.ones(64, 96)], 0.5),
-    "norm": lambda w: torch._foreach_norm([w]),
-}
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_lists_decode(format, name):
-    """Out of place they make plain tensors."""
-    q = make(format)
-    (got,), (expected,) = LISTS[name](q), LISTS[name](q.dequantize())
-    assert type(got) is torch.Tensor
-    assert torch.equal(got, expected)
-
-
-INITIALIZERS = {
-    "normal_": lambda t: nn.init.normal_(t, std=0.02),
-    "uniform_": lambda t: nn.init.uniform_(t, -1, 1),
-    "trunc_normal_": lambda t: nn.init.trunc_normal_(t, std=0.02, a=-0.03, b=0.03),
-    "kaiming_uniform_": lambda t: nn.init.kaiming_uniform_(t, a=5**0.5),
-    "kaiming_normal_": nn.init.kaiming_normal_,
-    "xavier_uniform_": nn.init.xavier_uniform_,
-    "xavier_normal_": nn.init.xavier_normal_,
-    "zeros_": nn.init.zeros_,
-    "ones_": nn.init.ones_,
-    "constant_": lambda t: nn.init.constant_(t, 0.3),
-    "eye_": lambda t: nn.init.eye_(t),  # looked up when nc.convert has replaced it
-    "orthogonal_": lambda t: nn.init.orthogonal_(t, gain=2**0.5),
-    "sparse_": lambda t: nn.init.sparse_(t, sparsity=0.1),
-}
-
-
-@pytest.mark.parametrize("name", INITIALIZERS)
-def test_initializers(format, name):
-    """They act on the high-precision value, with the same random numbers as on a plain tensor."""
-    layer = nc.convert(nn.Linear(96, 64, bias=False), format)
-    plain = torch.empty(64, 96)
-    for tensor in (layer.weight, plain):
-        torch.manual_seed(3)
-        assert INITIALIZERS[name](tensor) is tensor
-    assert torch.equal(layer.weight.master, plain)
-    assert_quantized(layer.weight.detach(), plain)
-    with torch.no_grad(), pytest.raises(NotImplementedError, match="in place"):
-        layer.weight.mul_(2)
-
-
-@pytest.mark.parametrize("name", INITIALIZERS)
-def test_filling_without_a_master(format, name):
-    q, plain = make(format), torch.empty(64, 96)
-    address = q.rowwise_data.data_ptr()
-    for tensor in (q, plain):
-        torch.manual_seed(3)
-        INITIALIZERS[name](tensor)
-    assert q.rowwise_data.data_ptr() == address
-    assert_quantized(q, plain)
-
-
-def test_initializer_of_convolutions(format):
-    """dirac_, of a weight of three dimensions, with and without a master."""
-    plain = nn.init.dirac_(torch.empty(8, 4, 32))
-    q = nc.quantize(torch.randn(8, 4, 32), format)
-    assert nn.init.dirac_(q) is q
-    assert_quantized(q, plain)
-    with pytest.raises(ValueError, match="3, 4, or 5 dimensions"):
-        nn.init.dirac_(q.flatten(0, 1))
-
-
-def test_reset_parameters(format):
-    layer = nc.convert(nn.Linear(96, 64), format)
-    before = layer.weight.dequantize()
-    layer.reset_parameters()
-    assert not torch.equal(layer.weight.dequantize(), before)
-    assert_quantized(layer.weight.detach(), layer.weight.master)

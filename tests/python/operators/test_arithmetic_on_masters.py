@@ -106,24 +106,6 @@ def test_of_another_dtype(format, device):
     assert same(layer.weight.master, plain.weight.detach())
 
 
-def test_adafactor(format):
-    """transformers', which computes updates of bfloat16 weights in float32 and copies them back: of
-    their masters.
-    """
-    pytest.importorskip("transformers")
-    from transformers.optimization import Adafactor
-
-    plain, layer = layers(format)
-    layer.to(torch.bfloat16)
-    for p in (plain.weight, layer.weight):
-        optimizer = Adafactor([p], lr=1e-4, relative_step=False, weight_decay=0.01)
-        torch.manual_seed(1)
-        for _ in range(3):
-            p.grad = torch.randn(WIDTH, WIDTH).bfloat16().to(p.dtype)
-            optimizer.step()
-    assert same(layer.weight.master, plain.weight.detach())
-
-
 def scripts_of_shards(mesh, format):
     """On every parameter, of shards and of the whole."""
     whole, model = build_plain(format), shard(build(format), mesh)

@@ -204,21 +204,3 @@ def test_export(format):
     program = torch.export.export(model, (x,))
     assert same(program.module()(x), model(x))
     assert same(program.run_decompositions().module()(x), model(x))
-
-
-@pytest.mark.parametrize("function", [F.dropout, F.alpha_dropout, F.feature_alpha_dropout])
-def test_dropout_of_a_weight(format, function):
-    """As some recurrent models do it (DropConnect)."""
-    torch.manual_seed(1)
-    weight = nc.convert(nn.Linear(WIDTH, WIDTH), format).weight
-    value = weight.dequantize().detach().requires_grad_()
-    outputs = []
-    for one in (weight, value):
-        torch.manual_seed(2)
-        outputs.append(function(one, 0.5))
-        outputs[-1].sum().backward()
-    assert same(*outputs)
-    assert same(weight.grad, value.grad)
-    assert same(function(weight, training=False), value)
-    with pytest.raises(NotImplementedError, match="in place"):
-        function(weight, 0.5, True, True)

@@ -5,30 +5,7 @@ import torch
 
 import narrowcast as nc
 from matrices import assert_part, of_units, single_level
-from models import BUFFERS, assert_quantized, assert_same, unit
-
-
-@pytest.mark.parametrize(("begin", "end"), [(0, 1), (1, 3), (2, 3), (0, 3), (1, 1), (3, 3)])
-def test_slices_of_rows(format, begin, end):
-    x, q = of_units(format)
-    begin, end = begin * unit(format), end * unit(format)
-    for part in (q[begin:end], q.narrow(0, begin, end - begin), q[begin:end, :]):
-        assert part.shape == (end - begin, q.shape[1])
-        assert_part(part, q, slice(begin, end))
-        if single_level(format) and end > begin:
-            assert_quantized(part, x[begin:end])
-
-
-@pytest.mark.parametrize(("begin", "end"), [(0, 1), (1, 3), (2, 3), (1, 1)])
-def test_slices_of_columns(format, begin, end):
-    x, q = of_units(format, rows=2, columns=3)
-    index = slice(None), slice(begin * unit(format), end * unit(format))
-    for part in (q[index], q.narrow(1, index[1].start, index[1].stop - index[1].start)):
-        assert part.shape == x[index].shape
-        assert part.stride() == x[index].stride()
-        assert_part(part, q, index)
-        if single_level(format) and end > begin:
-            assert_quantized(part, x[index])
+from models import assert_quantized, assert_same, unit
 
 
 def test_boxes(format):
@@ -46,30 +23,6 @@ def test_boxes(format):
         assert_part(part, q, index)
         if single_level(format):
             assert_quantized(part, x[index])
-
-
-def test_split_and_chunk(format):
-    _, q = of_units(format)
-    u = unit(format)
-    for parts in (q.split(u), torch.split(q, [2 * u, u]), torch.chunk(q, 3), q.chunk(1)):
-        begin = 0
-        for part in parts:
-            assert_part(part, q, slice(begin, begin + len(part)))
-            begin += len(part)
-        assert begin == len(q)
-
-
-def test_padding_of_a_slice_is_zero(format):
-    """The scales of a slice, padded anew, hold nothing of what lies beside it."""
-    _, q = of_units(format, rows=8, columns=3)
-    u, f = unit(format), nc.format(format)
-    for part in (q[u : 2 * u], q[:, u : 2 * u]):
-        for buffer, name in enumerate(BUFFERS[:4]):
-            tensor, used = getattr(part, name), f.used_shape(buffer, *part.shape)
-            assert tensor.shape == f.buffer_shape(buffer, *part.shape)
-            tensor = tensor.clone()
-            tensor[tuple(map(slice, used))] = 0
-            assert tensor.count_nonzero() == 0
 
 
 def test_cuts_within_a_block(format):
@@ -152,14 +105,6 @@ def test_flat_view(format):
     for other in (lambda: flat[:64], lambda: flat.zero_(), lambda: torch.cat([flat, flat])):
         with pytest.raises(NotImplementedError, match="flat view"):
             other()
-
-
-def test_identities(format):
-    _, q = of_units(format)
-    strided = torch.as_strided(q, q.shape, q.stride(), 0)
-    for itself in (q.detach(), strided, q[:], q.view(q.shape), torch.ops.aten.alias(q)):
-        assert isinstance(itself, nc.QuantizedTensor)
-        assert itself.rowwise_data.data_ptr() == q.rowwise_data.data_ptr()
 
 
 @pytest.mark.parametrize(

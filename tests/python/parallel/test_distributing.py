@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast as nc
@@ -36,15 +36,7 @@ def distribute(mesh):
     zero(mesh, "mxfp8_e4m3")
     zero(mesh, "fp8_e4m3_delayed")
     for format in STORAGES:
-        message = broadcast(mesh, format)
-        assert "rank 0 has something that cannot be sent" in message
-    other = nc.convert(torch.nn.Linear(64, 64), ("mxfp8_e4m3", "nvfp4")[mesh.get_local_rank()])
-    seen = []
-    for placement in (Replicate(), Shard(0)):
-        with pytest.raises(RuntimeError) as error:
-            distribute_tensor(other.weight.detach(), mesh, [placement])
-        seen.append(str(error.value))
-    return seen
+        broadcast(mesh, format)
 
 
 def uneven(mesh, format, rows):
@@ -73,10 +65,6 @@ def broadcast(mesh, format):
     with torch.no_grad():
         layers[1].weight.fill_(2.0)
     assert_same(layers[0].weight, layers[1].weight, [*BUFFERS, "master"], format)
-    plain = [torch.ones(64, 64)] * 2 if rank == 0 else None
-    with pytest.raises(RuntimeError) as error:
-        dist.scatter(layers[0].weight.detach(), plain, src=0)
-    return str(error.value)
 
 
 def zero(mesh, format):
@@ -112,11 +100,7 @@ def load(mesh, format):
 
 
 def test_distributed_weights():
-    first, second = ranks.run(2, "cpu", distribute)
-    assert first[1] == second[1]
-    assert first[0] == second[0]
-    assert "the ranks disagree about a weight that is broadcast" in first[0]
-    assert "the ranks disagree about a weight that is scattered" in first[1]
+    ranks.run(2, "cpu", distribute)
 
 
 def load_alone(mesh):

@@ -10,8 +10,9 @@ from torch import nn
 import narrowcast as nc
 from models import unit
 from narrowcast.tensor import rebuild
-from narrowcast.tensor.checks import NAMES
+from narrowcast.tensor.serialize import BUFFERS, SPANNING
 
+NAMES = BUFFERS + SPANNING
 FIELDS = (
     *("format", "shape", "dtype", "tensors", "name", "recompute", "partial", "flattened"),
     *("requires_grad", "is_parameter", "matmul"),

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import narrowcast as nc
-from internals import config_of, store_of, tensors_of
+from internals import config_of, tensors_of
 from matrices import of_shape, weight_of
-from models import assert_quantized, assert_same, same, unit
+from models import assert_quantized, assert_same, same
 
 
 def addresses(q):
@@ -27,14 +27,6 @@ def test_copies_share_nothing(format, duplicate):
         assert same(other.master, q.master)
         assert not addresses(other) & addresses(q)
         assert (other.shape, other.dtype) == (q.shape, q.dtype)
-
-
-def test_copy_of_a_slice(format):
-    one = unit(format)
-    _, q = of_shape(format, rows=2 * one)
-    part = q[one:].clone()
-    assert_same(part, q[one:])
-    assert store_of(part).rows == one
 
 
 def test_deepcopy_of_a_model(format):
@@ -88,13 +80,6 @@ def test_copy_from_another_format():
     assert x.shape == target.shape
 
 
-def test_copy_into_plain(format):
-    _, q = of_shape(format)
-    plain = torch.empty(64, 96)
-    plain.copy_(q)
-    assert torch.equal(plain, q.dequantize())
-
-
 def test_copy_from_a_tensor_without_a_usage(format):
     x, q = of_shape(format)
     target, rowwise = torch.empty_like(q), of_shape(format, columnwise=False)[1]
@@ -113,16 +98,6 @@ def test_copy_from_a_tensor_without_a_usage(format):
     assert_same(columnwise, q, ["columnwise_data", "columnwise_scale_inv"])
 
 
-def test_part_of_a_tensor_wide_scale_cannot_be_written_alone():
-    x, q = of_shape("nvfp4")
-    with pytest.raises(NotImplementedError, match="rows 0 to 32 cannot be written alone"):
-        q[:32].copy_(x[:32] * 3)
-    weight = weight_of("nvfp4")
-    with torch.no_grad():
-        weight[:32].copy_(x[:32] * 3)
-    assert_quantized(weight, torch.cat([x[:32] * 3, x[32:]]))
-
-
 def test_new_tensors(format):
     _, q = of_shape(format)
     zeros = q.new_zeros(32, 96)
@@ -138,13 +113,3 @@ def test_new_tensors(format):
     assert (like.shape, like.dtype) == (q.shape, torch.bfloat16)
     for plain in (q.new_zeros(3, dtype=torch.int64), torch.empty_like(q, dtype=torch.bool)):
         assert type(plain) is torch.Tensor
-
-
-def test_plain_like(format):
-    _, q = of_shape(format)
-    for one, value in ((torch.zeros_like, 0), (torch.ones_like, 1)):
-        plain = one(q)
-        assert type(plain) is torch.Tensor
-        assert torch.equal(plain, torch.full((64, 96), float(value)))
-    assert type(torch.randn_like(q)) is torch.Tensor
-    assert torch.full_like(q, 7, dtype=torch.int64).sum() == 7 * 64 * 96

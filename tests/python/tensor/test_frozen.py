@@ -183,17 +183,6 @@ def test_writing_to_a_shard():
         assert "before nc.convert" in message
 
 
-def disagree(mesh, format):
-    model = fully_shard(Adapted(format), mesh=mesh)
-    nc.convert(model, format, trainable=mesh.get_rank() == 0, filter="base")
-
-
-def test_ranks_that_disagree():
-    answers = ranks.errors(2, "cpu", disagree, SHARDED[0])
-    assert len(set(answers)) == 1
-    assert "without a master" in answers[0][1]
-
-
 def gradients_left(mesh, format, shards):
     """Of which of two layers a gradient is left when they are replaced: the first is frozen."""
     model = nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), format)

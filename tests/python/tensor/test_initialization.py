@@ -1,6 +1,4 @@
-"""Initialisers act on quantized parameters, whole and sharded, with a plain tensor's values; other
-operations in place are refused, whatever came before.
-"""
+"""Initialisers act on quantized parameters, whole and sharded, with a plain tensor's values."""
 
 import pytest
 import torch
@@ -97,53 +95,14 @@ def test_sharded(format, device, name):
     ranks.run(2, device, shards, format, name)
 
 
-IN_PLACE = {
-    "mul_": lambda w: w.mul_(2),
-    "add_": lambda w: w.add_(1),
-    "clamp_": lambda w: w.clamp_(-1, 1),
-    "erfinv_": lambda w: w.erfinv_(),
-    "*=": lambda w: w.__imul__(2),
-    "foreach": lambda w: torch._foreach_mul_([w], 2.0),
-    "row": lambda w: w[: w.shape[0] // 2].mul_(2),
-}
-
-
-def refused(weight, name, before):
-    """With the value as it was."""
-    with torch.no_grad():
-        before(weight)
-        master = weight.master.clone()
-        with pytest.raises(NotImplementedError, match="in place"):
-            IN_PLACE[name](weight)
-        assert same(weight.master, master)
-        assert same(weight.dequantize(), nc.quantize(master, weight.format).dequantize())
-
-
-BEFORE = {
-    "nothing": lambda w: None,
-    "fill": lambda w: w.uniform_(),
-    "copy": lambda w: w.copy_(torch.ones_like(w)),
-    "initialiser": lambda w: nn.init.trunc_normal_(w),
-    "read": lambda w: w.normal_().dequantize(),
-}
-
-
-@pytest.mark.parametrize("before", BEFORE)
-@pytest.mark.parametrize("name", IN_PLACE)
-def test_arithmetic_in_place_is_refused(format, device, name, before):
-    layer = nc.convert(weight_of(format).to(device), format)
-    refused(layer.weight.detach(), name, BEFORE[before])
-
-
-def refused_in_shards(mesh, format):
-    layer = nc.convert(weight_of(format), format)
-    fully_shard(layer, mesh=mesh)
-    with torch.no_grad():
-        for write in (lambda w: None, lambda w: w.uniform_(), nn.init.trunc_normal_):
-            write(layer.weight)
-            with pytest.raises(NotImplementedError, match="in place"):
-                layer.weight.mul_(2)
-
-
-def test_arithmetic_in_place_of_shards_is_refused(format):
-    ranks.run(2, "cpu", refused_in_shards, format)
+@NAMES
+def test_without_a_master(format, name):
+    """The bytes, where they are."""
+    plain = weight_of(format, 3 if name == "dirac_" else 2)
+    layer = nn.Linear(1, 1)
+    layer.weight = nn.Parameter(nc.quantize(plain.weight, format))
+    address = layer.weight.rowwise_data.data_ptr()
+    initialize(plain, name)
+    initialize(layer, name)
+    assert layer.weight.rowwise_data.data_ptr() == address
+    assert same(layer.weight.dequantize(), nc.quantize(plain.weight, format).dequantize())

@@ -36,18 +36,6 @@ def test_quantize(format, device, kind):
 
 
 @KINDS
-def test_convert(format, device, kind):
-    value, expected = lazy_value(kind, device)
-    weights = []
-    for one in (value, expected):
-        layer = nn.Linear(64, 64, bias=False, device=device)
-        layer.weight = nn.Parameter(one.detach())
-        nc.convert(layer, format)
-        weights.append(layer.weight.detach())
-    assert_same(*weights)
-
-
-@KINDS
 def test_gradients(format, device, kind):
     pair = lazy_value(kind, device)
     weights = []
@@ -62,12 +50,3 @@ def test_gradients(format, device, kind):
         assert optimizer.state[layer.weight]["step"] == 1
         weights.append(layer.weight.detach())
     assert_same(*weights)
-
-
-def test_a_weight_that_is_not_contiguous(format, device):
-    layer, plain = (nn.Linear(64, 64, bias=False, device=device) for _ in range(2))
-    layer.weight = nn.Parameter(noise(device).t())
-    plain.weight = nn.Parameter(noise(device).t().contiguous())
-    for one in (layer, plain):
-        nc.convert(one, format)
-    assert_same(layer.weight.detach(), plain.weight.detach())

@@ -2,13 +2,14 @@
 
 import io
 
+import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import narrowcast as nc
 from checkpoints import Changed, load, parts_of, weight_of
-from internals import store_of, view_of
+from internals import config_of, store_of, view_of
 from models import assert_same, same, unit
 from narrowcast.tensor import rebuild
 
@@ -108,3 +109,61 @@ def test_without_values(format):
     with FakeTensorMode():
         loaded = torch.load(file, weights_only=True)
         assert loaded.shape == loaded.dequantize().shape == weight.shape
+
+
+# ---- checkpoints that were changed ----
+
+
+def refused(facts, tensors, words):
+    """Refused with those words and the weight's name."""
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=words) as caught:
+        load(facts, tensors)
+    assert repr(facts["name"]) in str(caught.value)
+
+
+def test_every_tensor_is_checked(format):
+    facts, tensors = parts_of(weight_of(format))
+    for part, tensor in tensors.items():
+        refused(facts, {**tensors, part: torch.cat([tensor, tensor])}, "elements|size")
+        if part != "master":
+            other = torch.float32 if tensor.dtype == torch.uint8 else torch.uint8
+            refused(facts, {**tensors, part: tensor.to(other)}, f"{part} .* is ")
+            rest = {one: value for one, value in tensors.items() if one != part}
+            refused(facts, rest, "one of them is missing|keeps one, and it has none")
+    for part in {"amax", "history"} - tensors.keys():
+        words = f"{part}: {format} keeps none, and it has one"
+        refused(facts, {**tensors, part: torch.zeros(1)}, words)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("format", "another", "there is no format"),
+        ("dtype", torch.float64, "its dtype is torch.float64, not float32"),
+        ("matmul", "none", 'matmul is "dequantized" or "scaled", not .none.'),
+        ("shape", (96, 64), "size"),
+        ("flattened", (64, 65), "size"),
+    ],
+)
+def test_facts_are_checked(format, field, value, words):
+    facts, tensors = parts_of(weight_of(format))
+    refused({**facts, field: value}, tensors, words)
+
+
+def test_scaled_products_of_a_format_without(format):
+    facts, tensors = parts_of(weight_of(format))
+    facts["matmul"] = "scaled"
+    if nc.format(format).matmul is None:
+        refused(facts, tensors, f"{format} names no formats for activations")
+    else:
+        assert config_of(load(facts, tensors)).matmul == "scaled"
+
+
+def test_memory_that_ends_too_soon(format):
+    """Kernels look at the memory that they read."""
+    facts, tensors = parts_of(weight_of(format))
+    freed = tensors["rowwise_data"].clone()
+    freed.untyped_storage().resize_(8)
+    loaded = rebuild(*Changed(facts, {**tensors, "rowwise_data": freed}).arguments)
+    with pytest.raises(ValueError, match=r"rowwise_data .* has been freed: .* 8 bytes"):
+        loaded.detach().dequantize()

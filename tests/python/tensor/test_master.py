@@ -46,17 +46,6 @@ def test_writes_between_forward_and_backward(format, device, where):
     assert same(*gradients)
 
 
-def test_averages_by_hand(format):
-    """Of a model that no optimizer steps."""
-    model, average = (nc.convert(nn.Linear(96, 64, bias=False), format) for _ in range(2))
-    with torch.no_grad():
-        for _ in range(50):
-            average.weight.master.lerp_(model.weight.master, 0.5)
-    x = torch.randn(4, 96)
-    torch.testing.assert_close(average(x), model(x), rtol=0.1, atol=0.1)
-    assert_quantized(average.weight.detach(), average.weight.master, format)
-
-
 @pytest.mark.parametrize("where", ["master", "state dict"])
 def test_saved_after_a_write(format, where):
     """Nobody has read the weight in between."""

@@ -10,7 +10,6 @@ from internals import store_of
 from models import GATHERS, Model, same
 
 TESTED_FORMATS = GATHERS
-STATE = ["master", "exp_avg", "exp_avg_sq", "history", "step"]
 BUFFERS = ["rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax"]
 
 
@@ -52,22 +51,6 @@ def assert_refused(model, optimizer, name):
 
 
 @pytest.mark.parametrize("left", [0, 0.5])
-@pytest.mark.parametrize("key", STATE[1:])
-def test_state(format, device, key, left):
-    model, optimizer = build(format, device)
-    state = optimizer.state[model.head.weight]
-    if key not in state or (key == "step" and left):
-        return
-    if key == "step":
-        shrink(state[key], left)
-        with pytest.raises((ValueError, RuntimeError)):
-            optimizer.step()
-        return
-    shrink(state[key], left)
-    assert_refused(model, optimizer, "head.weight")
-
-
-@pytest.mark.parametrize("left", [0, 0.5])
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_bytes(format, device, buffer, left):
     model, optimizer = build(format, device)
@@ -76,22 +59,6 @@ def test_bytes(format, device, buffer, left):
         return
     shrink(tensor, left)
     assert_refused(model, optimizer, "head.weight")
-
-
-@pytest.mark.parametrize("left", [0, 0.5])
-def test_plain_parameter(format, device, left):
-    model, optimizer = build(format, device)
-    shrink(model.scale.data, left)
-    with pytest.raises(ValueError, match=r"scale.*freed"):
-        optimizer.step()
-
-
-@pytest.mark.parametrize("left", [0, 0.5])
-@pytest.mark.parametrize("name", ["head.weight", "scale"])
-def test_gradient(format, device, name, left):
-    model, optimizer = build(format, device)
-    shrink(model.get_parameter(name).grad, left)
-    assert_refused(model, optimizer, name)
 
 
 @pytest.mark.parametrize("left", [0, 0.5])

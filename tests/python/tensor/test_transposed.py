@@ -28,7 +28,6 @@ def assert_read(q, f):
     for refused in (
         q.t().contiguous,
         lambda: q.t().rowwise_data,
-        lambda: q.t().master,
         lambda: q.t().zero_(),
         lambda: q.t().copy_(plain.t()),
         lambda: target.copy_(q.t()),

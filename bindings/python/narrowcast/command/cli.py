@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 import narrowcast
+from narrowcast._C import PluginError
 from narrowcast.command import build, reports
-from narrowcast.errors import PluginError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     shape = {"type": _shape, "default": (4096, 4096), "metavar": "ROWSxCOLUMNS"}
     for one in (show, diff):
         one.add_argument("--shape", **shape, help="a weight's; default: 4096x4096")
-    command("operators", reports.print_operators, "what each operation does with a weight")
     check = command("check", build.check, "read specs, and print every error")
     make = command(
         *("build", build.build, "make plugins of formats of your own"),

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from narrowcast import registry
 from narrowcast.command import picture
-from narrowcast.operators import page
-from narrowcast.operators.table import ROWS
 
 
 def print_list() -> None:
@@ -109,8 +107,3 @@ def _print_columns(rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
-
-
-def print_operators() -> None:
-    """The page docs/operators.md."""
-    print(page.text(ROWS), end="")

@@ -88,7 +88,8 @@ def gather_of(store: Store, both: bool, copies_of: Callable[[_C.Buffers], Copies
     bytes = store.bytes
     if both or store.format.gather != "by pass" or len(bytes.usages) < len(USAGES):
         return CopyGather([copies_of(bytes)])
-    return CopyGather([copies_of(buffers.only(bytes, usage)) for usage in USAGES])
+    whole = buffers.full_region(bytes)
+    return CopyGather([copies_of(buffers.part(bytes, whole, (usage,))) for usage in USAGES])
 
 
 class Copies:

@@ -6,6 +6,7 @@ take a backward apart, which FSDP2's gathers do not allow.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from torch import nn
@@ -49,7 +50,9 @@ def check_backward(store: Store) -> None:
     torch looks for a stage's weights at the beginning of the first part; those that FSDP2 gathers
     after that are other objects, whose gradients it would lose without a word.
     """
-    if stack_frames.is_running_anywhere(ZERO_BUBBLE_MODULE, "stage_backward_input"):
+    # Frames of every thread are looked at only where there may be such a schedule.
+    may_be = ZERO_BUBBLE_MODULE in sys.modules
+    if may_be and stack_frames.is_running("stage_backward_input", anywhere=True):
         raise NotImplementedError(
             f"{store.describe()}: a zero-bubble schedule takes the backward apart, and torch would "
             "lose the gradients of weights that FSDP2 gathers in its first part. Keep them after "

@@ -11,6 +11,7 @@ from narrowcast.tensor.dispatch import as_torch_does
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedShard
+from narrowcast.tensor.view import View
 
 
 def chunk(tensor, chunks: int, dim: int = 0):
@@ -74,22 +75,22 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     usages = buffers.kept_usages(store.format, store.bytes.usages)
     if view.exchanged or usages == store.bytes.usages:
         return tensor
-    kept = Store(buffers.only(store.bytes, *usages), store.master, store.config)
+    kept = Store(buffers.part(store.bytes, store.region, usages), store.master, store.config)
     kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
-    return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
+    return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 
 def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTensor]:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
-    template = _unaligned_shard(store.format, store.rows, shards, 0)
+    own = _unaligned_shard(store.format, store.rows, shards, torch_names.own_rank())
     if len(parts.shapes) > 1:
-        template = template._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
-    store.shard_template = template
-    every = (template._replace(rank=rank) for rank in range(shards))
+        own = own._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
+    store.own_shard = own
+    every = (own._replace(rank=rank) for rank in range(shards))
     regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]
     return [
-        QuantizedTensor(store, region.shape, tensor.dtype, region)
+        QuantizedTensor(View(store, region), region.shape, tensor.dtype)
         for region in regions
         if region.rows
     ]

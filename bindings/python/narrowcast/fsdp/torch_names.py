@@ -254,6 +254,11 @@ def being_sharded() -> torch.Tensor:
     return stack_frames.argument_of("_init_sharded_param", "param")
 
 
+def own_rank() -> int:
+    """Which of the shards that fully_shard is cutting is this rank's."""
+    return stack_frames.argument_of("_init_sharded_param").mesh_info.shard_mesh_rank
+
+
 def is_measuring() -> bool:
     """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
     return stack_frames.argument_of("_init_sharded_post_forward_param_metadata") is not None

@@ -9,7 +9,6 @@ from narrowcast import _C
 from narrowcast.operators.common import in_transform
 from narrowcast.tensor import QuantizedTensor, compiling
 from narrowcast.tensor.dispatch import handles, implements
-from narrowcast.tensor.transposed import Transposed
 from narrowcast.tensor.view import View
 
 compiling.leave_alone(View.operand)  # which C++ calls, in a backward
@@ -27,7 +26,7 @@ def linear(func, args, kwargs):
         return F.linear(input, weight, bias)
     view = weight._view
     is_scaled = view.store.config.matmul == "scaled"
-    if isinstance(weight, Transposed) or in_transform():
+    if view.place is not None or in_transform():
         return _by_operators(input, weight, bias, is_scaled)
     if _C.is_watched():
         result = _C.linear(input, weight, bias, is_scaled)

@@ -6,15 +6,17 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast.matmul.operators import weight_value
-from narrowcast.operators import table
 from narrowcast.operators.common import in_backward, run_on_values
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
-Tensor = torch.Tensor
+aten, Tensor = torch.ops.aten, torch.Tensor
 
 
-@implements(*table.PRODUCT.operators)
+@implements(
+    *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default),
+    *(aten.baddbmm.default, aten.linear.default, aten.matmul.default, aten._grouped_mm.default),
+)
 def product(func, args, kwargs):
     """A product of decoded values, in the dtype of the plain operands. It decodes the usage that
     its pass reads, so autograd, which saves the operand itself, decodes in the backward what has

@@ -5,7 +5,7 @@ of matrices are narrowcast.matmul.
 
 import importlib
 
-_HANDLERS = "arithmetic collectives copies functions joins queries views writes"
+_HANDLERS = "arithmetic collectives copies functions joins views writes"
 
 
 def load() -> None:

@@ -1,5 +1,5 @@
-"""Operators that do not act on the bytes: arithmetic, which is in no table, reads values;
-arithmetic in place, views of other shapes and other orders of rows and columns are refused.
+"""Operators that have no handler of their own: arithmetic, which reads values. Arithmetic in place
+and views that are no matrices of bytes are refused.
 """
 
 import torch
@@ -7,18 +7,19 @@ from torch.utils._pytree import tree_any, tree_leaves
 
 from narrowcast import stack_frames
 from narrowcast.fsdp import torch_names
-from narrowcast.operators import averages, table
-from narrowcast.operators.common import bound, refuse, run_on_values, value_of, written
+from narrowcast.operators import averages
+from narrowcast.operators.common import refuse, run_on_values, value_of, written
 from narrowcast.tensor import QuantizedTensor, distributed_parts
 from narrowcast.tensor.dispatch import implements
 
 
-@implements(*(None, *table.REARRANGE.operators, *table.SET.operators, *table.AVERAGE.operators))
+@implements(None)
 def run(func, args, kwargs):
     """Runs an operator on values, unless it is refused."""
-    if reason := _reason_against(func, args, kwargs):
+    writes = tree_any(_is_quantized, written(func, args, kwargs))
+    if reason := _reason_against(func, args, kwargs, writes):
         return refuse((args, kwargs), func, reason)
-    if func._schema.is_mutable and _writes_quantized(func, args, kwargs):
+    if writes:
         return averages.run(func, args, kwargs)
     if averages.is_averaging():
         return run_on_values(func, args, kwargs, value_of)
@@ -48,39 +49,14 @@ def reads_masters(*values) -> bool:
     )
 
 
-_INDEX = torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default
-_OF_EXPERTS = (
-    ". Products read experts one by one (weight[int(i)]) or all together: by torch.bmm, or by "
-    'F.grouped_mm, which transformers calls with experts_implementation="grouped_mm"'
-)
-
-
-def _reason_against(func, args, kwargs) -> str | None:
-    if func in table.REARRANGE.operators:
-        return (
-            "would take rows or columns in another order, or more than once, so their blocks would "
-            "be others. Use dequantize() and the plain tensor that it makes, or slices and cat"
-            + _OF_EXPERTS
-            * (args[0].dim() == 3 and func in _INDEX)
-        )
-    if func in table.SET.operators:
-        return (
-            "would replace one storage, and the bytes lie in several buffers. Make a new tensor, "
-            "or copy_ into this one"
-        )
-    if torch.Tag.inplace_view in func.tags:
-        return "would give this very tensor another shape. Use the operation that returns a view"
-    if func.namespace == "c10d" and _receives_quantized(func, args, kwargs):
+def _reason_against(func, args, kwargs, writes: bool) -> str | None:
+    if _receives(func, args):
         return (
             "would receive values, and this tensor keeps codes and scales in several buffers. Let "
             "a plain tensor receive them (weight.master, or one like it), and copy_ it: that sets "
             "master and bytes"
         )
-    if (
-        func._schema.is_mutable
-        and _writes_quantized(func, args, kwargs)
-        and (not func._schema.name.endswith("_") or not averages.is_one(func, args, kwargs))
-    ):
+    if writes and not (func._schema.name.endswith("_") and averages.is_one(func, args)):
         return (
             "would change values in place, and the bytes of a block depend on all its values. The "
             "optimizer of such weights is nc.FusedAdam, averages are torch's AveragedModel or, of "
@@ -96,24 +72,22 @@ def _reason_against(func, args, kwargs) -> str | None:
     return None
 
 
-def _writes_quantized(func, args, kwargs) -> bool:
-    """Whether an argument that the operator writes to is a QuantizedTensor, alone or in a list."""
-    return any(isinstance(leaf, QuantizedTensor) for leaf in written(func, args, kwargs))
+def _is_quantized(leaf) -> bool:
+    return isinstance(leaf, QuantizedTensor)
 
 
-def _receives_quantized(func, args, kwargs) -> bool:
+def _receives(func, args) -> bool:
     """Whether a collective of torch.distributed that acts in place writes to a QuantizedTensor. The
-    schemas of these operators do not say what they write to, but call it `tensors`, and `output...`
-    where there are inputs beside.
+    schemas of these operators do not say what they write to; it is their first argument.
     """
-    if func._schema.name == "c10d::send":
-        return False
-    values = bound(func, args, kwargs).items()
-    received = [value for name, value in values if name == "tensors" or name.startswith("output")]
-    return tree_any(lambda leaf: isinstance(leaf, QuantizedTensor), received)
+    is_receiver = func.namespace == "c10d" and func is not torch.ops.c10d.send.default
+    return is_receiver and tree_any(_is_quantized, args[0])
 
 
-@implements(*table.FULL.operators)
+@implements(
+    torch.ops._c10d_functional.all_gather_into_tensor.default,
+    torch.ops.aten.constant_pad_nd.default,
+)
 def _gather_shards(func, args, kwargs):
     """DTensor makes a full tensor of shards with these two (full_tensor(); a short shard is padded
     first). A shard that keeps its master gives that, as state dicts do: what is loaded from it is

@@ -1,7 +1,6 @@
 """Averages of weights are averages of masters: steps of an average are smaller than what a format
-tells apart. A frozen weight has none, and is its own average. torch.optim.swa_utils.AveragedModel
-computes averages in place or not, by functions of the user's; so while it does, a weight stands for
-its master in all arithmetic.
+tells apart. torch.optim.swa_utils.AveragedModel computes averages in place or not, by functions of
+the user's; so while it does, a weight stands for its master in all arithmetic.
 """
 
 import functools
@@ -9,11 +8,14 @@ import threading
 
 import torch
 
-from narrowcast.operators import table
 from narrowcast.operators.common import run_on_values, value_of, written
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.tensor.store import Master, Store
 
+aten = torch.ops.aten
+_STEPS = (
+    *(aten.lerp_.Scalar, aten.lerp_.Tensor, aten._foreach_lerp_.List),
+    *(aten._foreach_lerp_.Scalar, aten._foreach_lerp_.ScalarList),
+)
 _threads = threading.local()
 
 
@@ -37,35 +39,24 @@ def of_masters(update_parameters):
 
 
 def _frozen(averaged: torch.nn.Module, model: torch.nn.Module) -> set[int]:
-    """The stores of averages that are of the same bytes as the model's weights, without masters:
-    their averages are themselves, and functions of the user's would round their values.
+    """The stores of averages without masters that equal the model's weights: their averages are
+    themselves, and functions of the user's would round their values.
     """
     pairs = zip(averaged.parameters(), model.parameters(), strict=False)
     weights = [tuple(map(dtensors.local_of, pair)) for pair in pairs]
-    stores = [
-        (mine._store, other._store) for mine, other in weights if _is_bare(mine) and _is_bare(other)
-    ]
-    return {id(mine) for mine, other in stores if _are_equal(mine, other)}
+    bare = [pair for pair in weights if all(map(_is_bare, pair))]
+    return {id(mine._store) for mine, other in bare if torch.equal(mine, other.to(mine.device))}
 
 
 def _is_bare(weight: torch.Tensor) -> bool:
-    """Whether it is its bytes alone."""
     return isinstance(weight, QuantizedTensor) and weight.master is None
 
 
-def _are_equal(mine: Store, other: Store) -> bool:
-    """An average may be on another device than the model."""
-    if mine.format is not other.format or mine.bytes.usages != other.bytes.usages:
-        return False
-    pairs = zip(mine.tensors, other.tensors, strict=True)
-    return all(torch.equal(a, b.to(a.device)) for a, b in pairs)
-
-
-def is_one(func, args, kwargs) -> bool:
+def is_one(func, args) -> bool:
     """Whether an operator in place is a step of an average: any in an AveragedModel; elsewhere
     lerp_ of weights with masters, or of lists with plain tensors in the same places.
     """
-    if is_averaging() or func not in table.AVERAGE.operators:
+    if is_averaging() or func not in _STEPS:
         return is_averaging()
     averaged, present = (one if isinstance(one, list) else [one] for one in args[:2])
     return all(map(_are_alike, averaged, present))
@@ -91,9 +82,6 @@ def run(func, args, kwargs):
 
 def write(average: QuantizedTensor, value: torch.Tensor) -> None:
     """Sets an average to a value. One without a master gets one if it moves: by small steps."""
-    store = average._store
-    if id(store) in _threads.frozen:
-        return
-    if store.master is None:
-        store.master = Master(store.high_precision(store.region))
-    average.write(value)
+    if id(average._store) not in _threads.frozen:
+        average._store.keep_master()
+        average.write(value)

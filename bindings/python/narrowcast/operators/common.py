@@ -67,8 +67,7 @@ def refuse_flat(tensor: QuantizedTensor, func) -> None:
         refuse(
             tensor,
             func,
-            "of a flat view, which serves views back, copies, storage queries and arithmetic. Use "
-            "dequantize() and the plain tensor that it makes. (Flat views are view(-1), as "
-            "torch.nn.utils.parameters_to_vector takes of each parameter, and "
-            "FullyShardedDataParallel, FSDP1: torch.distributed.fsdp.fully_shard takes its place.)",
+            "of a flat view (view(-1), as FullyShardedDataParallel and parameters_to_vector take "
+            "of each parameter), which serves views back, copies, storage queries and arithmetic. "
+            "Use dequantize() and the plain tensor that it makes, or fully_shard",
         )

@@ -5,15 +5,15 @@ import math
 import torch
 
 from narrowcast import stack_frames
-from narrowcast.operators import table
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store_copies import zeros_like
-from narrowcast.tensor.transposed import Transposed
 from narrowcast.tensor.unaligned import UnalignedStore
+
+aten = torch.ops.aten
 
 
 def _wanted(values) -> tuple[torch.device, torch.dtype]:
@@ -27,7 +27,7 @@ def _is_vector(size: tuple[int, ...]) -> bool:
     return len(size) < 2 and math.prod(size) > 0
 
 
-@implements(*table.NEW_ZEROS.operators)
+@implements(aten.new_zeros.default)
 def _new_zeros(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, size = values["self"], tuple(values["size"])
@@ -37,7 +37,7 @@ def _new_zeros(func, args, kwargs):
     return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
 
 
-@implements(*table.NEW_EMPTY.operators)
+@implements(aten.new_empty.default, aten.empty_like.default)
 def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, (device, dtype) = values["self"], _wanted(values)
@@ -57,28 +57,31 @@ def _empty(func, args, kwargs):
     )
 
 
-@implements(*table.PLAIN_LIKE.operators)
+@implements(
+    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+    *(aten.rand_like.default, aten.randn_like.default),
+)
 def _plain_like(func, args, kwargs):
     """Plain tensors, as gradients and moments; but not what torch stages for asynchronous saves."""
     tensor, *rest = args
-    if stack_frames.is_running("torch.distributed._state_dict_utils", "_create_cpu_state_dict"):
+    if stack_frames.is_running("_create_cpu_state_dict"):
         return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
 
 
-@implements(*table.CLONE.operators)
+@implements(aten.clone.default)
 def _clone(func, args, kwargs):
     return args[0].with_store(args[0]._view.own_store())
 
 
-@implements(*table.TO.operators)
+@implements(aten._to_copy.default)
 def _to_copy(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, (device, dtype) = values["self"], _wanted(values)
     if dtype not in LOGICAL_DTYPES:
         return refuse(tensor, func, f"to {dtype} is not possible: use dequantize(), then that")
-    is_read = isinstance(tensor, Transposed)  # it cannot be written to
+    is_read = tensor._view.place is not None  # it cannot be written to
     if device == tensor.device and (is_read or _is_autocast(device.type)):
         return alias(tensor, dtype)
     if device == tensor.device:
@@ -99,6 +102,6 @@ def _is_autocast(device: str) -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(key)
 
 
-@implements(*table.PIN.operators)
+@implements(aten._pin_memory.default)
 def _pin_memory(func, args, kwargs):
     return args[0].with_store(args[0]._view.own_store().map(torch.Tensor.pin_memory))

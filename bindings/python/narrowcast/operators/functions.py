@@ -1,13 +1,14 @@
-"""torch functions on QuantizedTensors that must be seen above autograd."""
+"""torch functions on QuantizedTensors that must be seen above autograd; questions about them."""
 
 import torch
-import torch.nn.functional as F
 
 from narrowcast.fsdp import sharding
 from narrowcast.operators.arithmetic import reads_masters
-from narrowcast.operators.common import first_quantized, run_on_values, value_of
+from narrowcast.operators.common import run_on_values, value_of
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import as_torch_does, handles
+from narrowcast.tensor.dispatch import as_torch_does, handles, implements
+
+aten = torch.ops.aten
 
 
 @handles(torch.chunk, torch.Tensor.chunk)
@@ -31,38 +32,11 @@ def _to_plain(func, args, kwargs):
 _OWN = {torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.half: torch.float16}
 
 
-@handles(F.dropout, F.alpha_dropout, F.feature_alpha_dropout)
-def _drop_out(func, args, kwargs):
-    """Of the values: torch draws zeros and ones into a tensor like the weight, and multiplies."""
-    if kwargs.get("inplace", args[3:] == (True,)):
-        return as_torch_does(func, args, kwargs)
-    return run_on_values(func, args, kwargs, lambda tensor: tensor.float().to(tensor.dtype))
-
-
-@handles(
-    *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__),
-    *(torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_),
-)
-def _needs_memory(func, args, kwargs):
-    """Functions that would read a tensor's memory: a wrapper has none."""
-    name = func.__name__
-    raise NotImplementedError(
-        f"{first_quantized(args).describe()}: {name} reads the memory of values, and this tensor "
-        f"keeps codes and scales in several buffers. Use dequantize(), and {name} of the plain "
-        "tensor that it makes"
-    )
-
-
 @handles(torch.Tensor.share_memory_)
 def _share_memory(func, args, kwargs):
     for tensor in args[0]._store.tensors:
         tensor.share_memory_()
     return args[0]
-
-
-@handles(torch.Tensor.is_shared)
-def _is_shared(func, args, kwargs):
-    return all(tensor.is_shared() for tensor in args[0]._store.tensors)
 
 
 @handles(torch._has_compatible_shallow_copy_type)
@@ -76,8 +50,13 @@ def _replace(func, args, kwargs):
             "the weight's logical dtype (float32, bfloat16 or float16) and keeps its bytes; for "
             "another dtype nc.to_plain(model) first"
         )
-    if _goes_by_data(tensor, converted):
-        _become(converted, _ByData)
+    others = torch.__future__  # ways to put a converted tensor in a parameter's place
+    is_by_data = not (
+        others.get_swap_module_params_on_conversion()
+        or others.get_overwrite_module_params_on_conversion()
+    )
+    if is_by_data and not tensor.is_meta and _are_interchangeable(tensor, converted):
+        converted.__class__ = _ByData
         return True
     return as_torch_does(func, args, kwargs)
 
@@ -95,27 +74,13 @@ class _ByData(QuantizedTensor):
         raise AttributeError
 
 
-def _become(tensor: QuantizedTensor, kind: type) -> None:
-    tensor.__class__ = kind
-
-
-def _goes_by_data(tensor: torch.Tensor, converted: torch.Tensor) -> bool:
-    others = torch.__future__  # ways to put a converted tensor in a parameter's place
-    if others.get_swap_module_params_on_conversion():
-        return False
-    if others.get_overwrite_module_params_on_conversion():
-        return False
-    both = isinstance(tensor, QuantizedTensor) and isinstance(converted, QuantizedTensor)
-    return both and tensor.device.type != "meta" and _are_interchangeable(tensor, converted)
-
-
 @handles(torch.Tensor.data.__set__)
 def _assign_data(func, args, kwargs):
     """Torch gives the wrapper the value's dtype, and here its bytes come too."""
     tensor, value = args
     if not isinstance(tensor, QuantizedTensor):
         return as_torch_does(func, args, kwargs)
-    if not isinstance(value, QuantizedTensor) or not _are_interchangeable(tensor, value):
+    if not _are_interchangeable(tensor, value):
         raise NotImplementedError(
             f"{tensor.describe()}: assigning to .data replaces the bytes, and takes a whole weight "
             "of the same format, shape and device. Use weight.copy_(value) under torch.no_grad(), "
@@ -124,16 +89,41 @@ def _assign_data(func, args, kwargs):
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
     if isinstance(value, _ByData):
-        _become(value, QuantizedTensor)
+        value.__class__ = QuantizedTensor
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.set_view(value._view)
     return None
 
 
-def _are_interchangeable(one: QuantizedTensor, other: QuantizedTensor) -> bool:
-    facts = [
-        (each.format, each.shape, each.device, each._view.is_whole, each._store.bytes.usages)
-        for each in (one, other)
-    ]
-    return facts[0] == facts[1] and one._view.is_whole
+def _are_interchangeable(*pair: torch.Tensor) -> bool:
+    """Whether both are whole weights of one format, shape and device, in the same usages."""
+    if not all(isinstance(one, QuantizedTensor) and one._view.is_whole for one in pair):
+        return False
+    facts = [(one.format, one.shape, one.device, one._store.bytes.usages) for one in pair]
+    return facts[0] == facts[1]
+
+
+# ---- questions ----
+
+
+@implements(aten.is_pinned.default)
+def _is_pinned(func, args, kwargs):
+    return all(buffer.is_pinned() for buffer in args[0]._store.tensors)
+
+
+@implements(aten.record_stream.default)
+def _record_stream(func, args, kwargs):
+    tensor, stream = args
+    for buffer in tensor._store.tensors:
+        buffer.record_stream(stream)
+
+
+@implements(aten.equal.default)
+def _equal(func, args, kwargs):
+    """Of decoded values, of a usage that is there."""
+    return run_on_values(func, args, kwargs, _decoded)
+
+
+def _decoded(tensor: QuantizedTensor) -> torch.Tensor:
+    return tensor.decode(tensor.dtype, tensor._view.usages[0])

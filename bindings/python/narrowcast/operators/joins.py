@@ -33,69 +33,42 @@ def _cat(func, args, kwargs):
             refuse(first, func, f"needs pieces of one format, and piece {index} is {other}. {_WAY}")
     plain = [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in tensors]
     like = torch.cat(plain, values["dim"])
-    pieces = [one for one in tensors if one.numel()] or tensors[:1]
-    regions = _regions(func, pieces, values["dim"] % like.dim(), like)
-    return _joined(func, pieces, regions, like)
-
-
-def _regions(func, pieces, dim: int, like: torch.Tensor) -> list[Region]:
-    """Where each piece lies in the result."""
+    dim = values["dim"] % like.dim()
     by_columns = dim == like.dim() - 1
     if not by_columns and like.shape[:dim].numel() != 1:
-        refuse(
-            pieces[0],
-            func,
-            f"along dimension {dim} of {tuple(like.shape)} would mix the rows of the pieces. Join "
-            "along the first dimension or the last, or the plain tensors of dequantize()",
-        )
-    regions, row, column = [], 0, 0
-    for one in pieces:
-        rows, columns = matrix_shape(one.shape)
-        regions.append(Region(row, rows, column, columns))
-        row, column = (row, column + columns) if by_columns else (row + rows, column)
-    return regions
+        refuse(first, func, f"along dimension {dim} would mix the rows of the pieces. {_WAY}")
+    pieces = [one._view.placed() for one in tensors if one.numel()] or [first._view.placed()]
+    return QuantizedTensor(_joined(func, first, pieces, like, by_columns), like.shape, like.dtype)
 
 
-def _joined(func, pieces, regions: list[Region], like: torch.Tensor) -> QuantizedTensor:
-    sources = [one._view.placed() for one in pieces]
-    for store, _ in sources:
+def _joined(func, first, pieces, like, by_columns: bool) -> Store:
+    for store, _ in pieces:
         store.refresh()
-    usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in sources)]
+    usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in pieces)]
     if not usages:
-        refuse(pieces[0], func, "of pieces without a common usage. Quantize them with the same")
-    joined = sources[0][0].new_empty(*matrix_shape(like.shape), usages, pieces[0].device)
-    if any(store.master is None for store, _ in sources):
+        refuse(first, func, "of pieces without a common usage. Quantize them with the same")
+    joined = pieces[0][0].new_empty(*matrix_shape(like.shape), usages, first.device)
+    if any(store.master is None for store, _ in pieces):
         joined.drop_master()
-    for index, region in enumerate(regions):
-        _check_begin(joined, index, region)
-        _check_scale(func, pieces[0], index, sources)
-    for region, (store, piece) in zip(regions, sources, strict=True):
-        copy_region(joined, region, store, piece)
-    return QuantizedTensor(joined, like.shape, like.dtype)
-
-
-def _check_begin(joined: Store, index: int, region: Region) -> None:
-    """ValueError if a piece begins inside a block of the whole."""
-    for what, begin, step in zip(
-        ("row", "column"), (region.row, region.column), joined.step, strict=True
-    ):
-        if begin % step != 0:
+    at = 0
+    for index, (store, taken) in enumerate(pieces):
+        what, step = ("row", "column")[by_columns], joined.step[by_columns]
+        if at % step != 0:
             raise ValueError(
                 f"{joined.describe()} cannot be joined from these pieces: piece {index} would "
-                f"begin at {what} {begin}, and blocks of {joined.format.name} begin at multiples "
-                f"of {step} {what}s. Let each piece but the last have a multiple of {step} "
-                f"{what}s, or join the plain tensors that dequantize() makes"
+                f"begin at {what} {at}, and blocks of {joined.format.name} begin at multiples of "
+                f"{step} {what}s. Let each piece but the last have a multiple of {step} {what}s, "
+                f"or join the plain tensors that dequantize() makes"
             )
-
-
-def _check_scale(func, first: QuantizedTensor, index: int, sources) -> None:
-    """Refused unless pieces have one tensor-wide scale, as one tensor has."""
-    one, other = (sources[at][0].bytes for at in (0, index))
-    if not buffers.have_one_scale(one, other):
-        earlier = ", and a delayed scale follows from earlier ones" if one.format.is_delayed else ""
-        refuse(
-            first,
-            func,
-            f"needs pieces with one tensor-wide scale: the amax of piece 0 is {one.amax.item():g}, "
-            f"that of piece {index} is {other.amax.item():g}{earlier}. {_WAY}",
-        )
+        if not buffers.have_one_scale(pieces[0][0].bytes, store.bytes):
+            amaxes = f"{pieces[0][0].bytes.amax.item():g}", f"{store.bytes.amax.item():g}"
+            refuse(
+                first,
+                func,
+                f"needs pieces with one tensor-wide scale: the amax of piece 0 is {amaxes[0]}, "
+                f"that of piece {index} is {amaxes[1]}. {_WAY}",
+            )
+        row, column = (0, at) if by_columns else (at, 0)
+        copy_region(joined, Region(row, taken.rows, column, taken.columns), store, taken)
+        at += taken.columns if by_columns else taken.rows
+    return joined

@@ -5,43 +5,42 @@ says which elements a view takes, and the geometry whether they are bytes of the
 import torch
 from torch.utils._pytree import tree_map_only
 
-from narrowcast.operators import table
 from narrowcast.operators.common import refuse, refuse_flat
-from narrowcast.tensor import QuantizedTensor, region, unaligned
+from narrowcast.tensor import QuantizedTensor, region
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.store_copies import check_cut
-from narrowcast.tensor.transposed import Transposed
 from narrowcast.tensor.unaligned import UnalignedStore
+from narrowcast.tensor.view import View
+
+aten = torch.ops.aten
+_TRANSPOSES = aten.t.default, aten.transpose.int, aten.permute.default
 
 
-@implements(*table.ALIAS.operators)
+@implements(aten.detach.default, aten.alias.default, aten.lift_fresh.default)
 def _alias(func, args, kwargs):
     return alias(args[0], args[0].dtype)
 
 
 def alias(tensor: QuantizedTensor, dtype: torch.dtype) -> QuantizedTensor:
     """The same view, of a logical dtype."""
-    view = tensor._view
-    if isinstance(tensor, Transposed):
-        return Transposed(view.store, tensor.shape, tensor.stride(), view.first, dtype)
-    return QuantizedTensor(view.store, tensor.shape, dtype, view.region, view.exchanged)
+    return QuantizedTensor(tensor._view, tensor.shape, dtype)
 
 
 @implements(
-    *(*table.CUT.operators, *table.SHAPE.operators, *table.TRANSPOSE.operators),
-    *table.NO_BOX.operators,
+    *(aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.as_strided.default),
+    *(aten.select.int, aten.unbind.int, aten.expand.default, aten.view.default),
+    *(aten._unsafe_view.default, aten._reshape_alias.default, aten.unsqueeze.default),
+    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, *_TRANSPOSES),
 )
-def view(func, args, kwargs):
+def _view(func, args, kwargs):
     """Asks torch for the view of a plain tensor of the same strides, and finds it in the store."""
     tensor, *rest = args
-    store = tensor._store
-    # A blank that has become a shard with fewer rows keeps its shape.
+    store, view = tensor._store, tensor._view
+    # FSDP2 pads shards, and those that share blocks have their own rows alone.
     elements = max(store.rows * store.columns, tensor.numel())
     plain = torch.empty(elements, dtype=tensor.dtype, device="meta")
-    strides = tensor.stride()
-    if not isinstance(tensor, Transposed):
-        strides = region.strides(tensor.shape, tensor._view.exchanged, store.columns)
-    views = func(plain.as_strided(tensor.shape, strides, tensor._view.first), *rest, **kwargs)
+    plain = plain.as_strided(tensor.shape, view.strides(tensor.shape), view.first)
+    views = func(plain, *rest, **kwargs)
     return tree_map_only(torch.Tensor, lambda like: _taken(func, tensor, like), views)
 
 
@@ -54,12 +53,10 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     transposes = transpose.kind != "error"
     if tensor.is_flat and like.numel() != tensor.numel():
         refuse_flat(tensor, func)
-    if like.dtype != tensor.dtype:
-        return refuse(tensor, func, f"as {like.dtype} is not possible: use dequantize(), then that")
-    place = like.stride(), like.storage_offset()
-    found = region.find(shape, *place, store.rows, store.columns)
+    place = shape, like.stride(), like.storage_offset()
+    found = region.find(*place, store.rows, store.columns)
     if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
-        return Transposed(store, shape, *place, tensor.dtype)
+        return QuantizedTensor(View(store, place=place), shape, tensor.dtype)
     is_larger = like.numel() > store.rows * store.columns
     if found is None and is_larger and isinstance(store, UnalignedStore):
         return QuantizedTensor(store, shape, tensor.dtype)
@@ -70,9 +67,7 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
     if not taken.is_empty:
         check_cut(store, taken)
-    elif unaligned.is_blank(store):
-        return QuantizedTensor(unaligned.without_rows(store), shape, tensor.dtype)
-    return QuantizedTensor(store, shape, tensor.dtype, taken, exchanged)
+    return QuantizedTensor(View(store, taken, exchanged), shape, tensor.dtype)
 
 
 def _is_read(func, tensor: QuantizedTensor, like: torch.Tensor) -> bool:
@@ -80,7 +75,7 @@ def _is_read(func, tensor: QuantizedTensor, like: torch.Tensor) -> bool:
     dimension changes places with another.
     """
     moves = like.dim() > 1 and like.stride(-1) != 1
-    return isinstance(tensor, Transposed) or (moves and func in table.TRANSPOSE.operators)
+    return tensor._view.place is not None or (moves and func in _TRANSPOSES)
 
 
 def _no_box(tensor: QuantizedTensor, shape) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.fsdp import sharding
-from narrowcast.operators import arithmetic, averages, table
+from narrowcast.operators import arithmetic, averages
 from narrowcast.operators.common import refuse_flat, value_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
 from narrowcast.tensor.dispatch import implements
@@ -15,11 +15,14 @@ from narrowcast.tensor.region import Region
 from narrowcast.tensor.serialize import flattened
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.store_copies import copy_region, write
-from narrowcast.tensor.unaligned import UnalignedStore
-from narrowcast.tensor.view import View
+
+aten = torch.ops.aten
 
 
-@implements(*table.FILL.operators)
+@implements(
+    *(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default),
+    *(aten.uniform_.default, aten.normal_.default),
+)
 def _fill(func, args, kwargs):
     tensor, *rest = args
     if not isinstance(tensor, QuantizedTensor):
@@ -34,7 +37,7 @@ def _fill(func, args, kwargs):
     return tensor
 
 
-@implements(*table.MERGE.operators)
+@implements(aten.add_.Tensor, aten.sub_.Tensor)
 def _merge(func, args, kwargs):
     """`w += x`. With a factor, as optimizers have it, it is arithmetic."""
     tensor, other = args[:2]
@@ -46,7 +49,7 @@ def _merge(func, args, kwargs):
     return averages.run(func, args, kwargs)
 
 
-@implements(*table.LISTS.operators)
+@implements(aten._foreach_copy_.default, aten._foreach_zero_.default)
 def _each(func, args, kwargs):
     """_foreach_name_(tensors, others) is tensor.name_(other) of each pair: torch would run the list
     as one.
@@ -59,7 +62,7 @@ def _each(func, args, kwargs):
 # ---- copy_ ----
 
 
-@implements(*table.COPY.operators)
+@implements(aten.copy_.default)
 def _copy(func, args, kwargs):
     target, source = args[:2]
     is_quantized, brings = (isinstance(one, QuantizedTensor) for one in (target, source))
@@ -81,16 +84,17 @@ def _copy(func, args, kwargs):
 
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
-    if _is_shard(source._view, target._view):
-        _make_shard(target, source._view)
-        return
     store, region = target._store, target._view.region
+    own = source._store.own_shard
+    if own and own == unaligned.shard_of(store) and source._view.region.row == own.row_begin:
+        unaligned.fill(store, source._store)  # fully_shard copies this rank's rows
+        return
     origin, taken = source._view.placed(target._view.exchanged)
-    is_shared = store.master is not None and store.master.is_shared
-    if store.master is None or (is_shared and not origin.needs_others):
+    if store.master is None:
         origin.refresh()  # bytes of a stale source could not be made anew here
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
-    if _lie_apart(store, origin) or _would_change_others(store, region, origin, taken):
+    apart = unaligned.shard_of(store) != unaligned.shard_of(origin)  # with bytes of other blocks
+    if apart or _would_change_others(store, region, origin, taken):
         write(store, region, origin.high_precision(taken))
     elif missing and origin.master is not None:
         write(store, region, taken.slice(origin.master.value))
@@ -109,51 +113,19 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
         copy_region(store, region, origin, taken)
 
 
-def _is_shard(source: View, target: View) -> bool:
-    """Whether fully_shard fills a blank with a shard that shares blocks with others."""
-    return unaligned.is_blank(target.store) and source.store is not target.store
-
-
-def _make_shard(target: QuantizedTensor, source: View) -> None:
-    """Has a part of a blank, and the blank itself, look at a shard with what that shares."""
-    if isinstance(source.store, UnalignedStore):
-        shard = source.store.map(lambda tensor: tensor.to(target.device, copy=True))
-        shard.shard_template = None
-    else:
-        shard = unaligned.new_shard_at(source.store, source.region.row)
-    target.replace_store(shard)
-
-
-def _lie_apart(store: Store, origin: Store) -> bool:
-    """Whether two stores have the bytes of other blocks of their wholes."""
-    return unaligned.shard_of(store) != unaligned.shard_of(origin)
-
-
 def _would_change_others(store: Store, region: Region, origin: Store, taken: Region) -> bool:
     """Whether bytes under another scale of the tensor would change what lies beside them: in the
-    same matrix, or in other ranks' shards.
+    same matrix, or in other ranks' shards, if they are of what is no part of a weight, as a
+    checkpoint's are.
     """
-    if _is_used_beside(store, region):
+    if not store.format.tensor_amax or region.is_empty:
+        return False
+    if region.row > 0 or region.row_end < store.used or region.columns < store.columns:
         return store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
-    return _brings_own_scale(store, origin, taken)
-
-
-def _is_used_beside(store: Store, region: Region) -> bool:
-    """Whether a scale of the whole tensor belongs to more rows and columns than a region."""
-    rest = region.row > 0 or region.row_end < store.used or region.columns < store.columns
-    return store.format.tensor_amax and rest and not region.is_empty
-
-
-def _brings_own_scale(store: Store, origin: Store, taken: Region) -> bool:
-    """Whether a shard would get bytes under a scale that other ranks' shards have not: those of
-    what is no part of a weight, as a checkpoint's are.
-    """
-    spans = store.partial and store.format.tensor_amax
-    if not spans or origin.partial or taken != origin.region or taken.is_empty:
+    if not store.partial or origin.partial or taken != origin.region:
         return False
-    if buffers.have_one_scale(store.bytes, origin.bytes):
-        return False
-    return not sharding.has_all_rows(store)
+    one_scale = buffers.have_one_scale(store.bytes, origin.bytes)
+    return not (one_scale or sharding.has_all_rows(store))
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from narrowcast import _C
-from narrowcast.errors import PluginError
+from narrowcast._C import PluginError
 
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
 BUFFERS = range(4)

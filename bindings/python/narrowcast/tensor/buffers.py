@@ -89,13 +89,6 @@ def part(bytes: Buffers, region: Region, usages) -> Buffers:
     return Buffers(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
-def only(bytes: Buffers, *usages: str) -> Buffers:
-    """The buffers of some usages, the same ones, and what spans the tensor."""
-    wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
-    every = [bytes.buffer(one) if one in wanted else None for one in BUFFERS]
-    return Buffers(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
-
-
 def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:
     """Those that a shard keeps of some usages. A derived columnwise is left out: that of a shard is
     never gathered.
@@ -135,13 +128,10 @@ def copy_spanning(target: Buffers, source: Buffers) -> None:
             there.copy_(here)
 
 
-def scale_of(bytes: Buffers) -> torch.Tensor | None:
-    """What the one scale of the whole tensor is, or comes from; None in formats without."""
-    *candidates, _history = spanning_of(bytes)
-    return next((one for one in candidates if one is not None), None)
-
-
 def have_one_scale(one: Buffers, other: Buffers) -> bool:
-    """Whether one scale of the whole tensor decodes both; yes in formats without."""
-    mine, theirs = scale_of(one), scale_of(other)
+    """Whether one scale of the whole tensor, or the amax that it comes from, decodes both; yes in
+    formats without.
+    """
+    pairs = zip(spanning_of(one)[:-1], spanning_of(other)[:-1], strict=True)
+    mine, theirs = next((pair for pair in pairs if None not in pair), (None, None))
     return mine is None or mine.is_meta or torch.equal(mine, theirs.to(mine.device))

@@ -83,14 +83,6 @@ def cast_masters(stores: list[Store]) -> None:
         store.master.mark_fresh()
 
 
-def publish(store: Store) -> None:
-    """After a write: makes the bytes at once where other processes see them, and do not see that
-    they are stale.
-    """
-    if store.master.is_shared and not store.needs_others:
-        cast_masters([store])
-
-
 def cast_again(store: Store, amax: torch.Tensor | None) -> None:
     """Makes the bytes of a saved state. `amax`: float32 (1,), of the whole tensor."""
     rng_key, keeps_history = store.master.saved.rng_key, store.format.is_delayed

@@ -31,26 +31,13 @@ def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     """
     if not isinstance(parameter, DTensor):
         return local
+    meta = TensorMeta(parameter.shape, parameter.stride(), local.dtype)
+    spec = DTensorSpec(parameter.device_mesh, parameter.placements, tensor_meta=meta)
     with torch.inference_mode(False):
-        made = _around(parameter, local)
+        # from_local would move what CPUOffloadPolicy has elsewhere than the mesh.
+        made = DTensor(local, spec, requires_grad=local.requires_grad)
     _C.share_count(made, local)
     return made
-
-
-def _around(parameter: DTensor, local: torch.Tensor) -> DTensor:
-    if local.device.type != parameter.device_mesh.device_type:
-        # With CPUOffloadPolicy shards lie elsewhere than gathers, and from_local would move them.
-        meta = TensorMeta(parameter.shape, parameter.stride(), local.dtype)
-        spec = DTensorSpec(parameter.device_mesh, parameter.placements, tensor_meta=meta)
-        return DTensor(local, spec, requires_grad=local.requires_grad)
-    return DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
 
 
 def first_element(parameter: torch.Tensor) -> int:
@@ -181,4 +168,4 @@ def _lives(group: dist.ProcessGroup | None) -> bool:
 
 def is_distributing() -> bool:
     """Whether distribute_tensor is calling, which cuts a weight as fully_shard does."""
-    return any(frame.f_code.co_name == "_split_tensor" for frame in stack_frames.frames())
+    return stack_frames.is_running("_split_tensor")

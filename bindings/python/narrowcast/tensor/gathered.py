@@ -67,12 +67,8 @@ class GatheredStore(Store):
         return ValueError(
             f"{self.describe()}: the {usage} bytes are needed, and this all-gather carried "
             f"{there} only. A matrix product reads one usage in the forward and the other in the "
-            "backward; convolutions, LSTM, weight norm, penalties (weight.norm()) and backward "
-            "hooks that read a weight decode the forward's in a backward too. With activation "
-            "checkpointing, a pipeline's schedule after the first gather, an explicit unshard(), "
-            "set_reshard_after_backward(False), set_is_last_backward(False) or a change of "
-            "resharding at run time, FSDP2 does not say what a gather is for. Use nc.convert(..., "
-            "recompute=True), which has every gather carry both usages. If a backward has ended in "
-            "an exception, FSDP2 does not come back from that, with plain weights neither: make "
-            "the model anew from a checkpoint"
+            "backward; convolutions, LSTM, weight norm, penalties and backward hooks decode the "
+            "forward's in a backward too. With activation checkpointing, a pipeline, an explicit "
+            "unshard() or a change of resharding at run time, FSDP2 does not say what a gather is "
+            "for. Use nc.convert(..., recompute=True), which has every gather carry both usages"
         )

@@ -64,14 +64,11 @@ def quantize(
 
 
 def check_value(x) -> None:
-    """TypeError unless x is a plain float tensor."""
+    """TypeError unless x is a dense float tensor."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"quantize takes a torch.Tensor, not {type(x).__name__}")
     if isinstance(x, QuantizedTensor):
-        raise TypeError(
-            f"the tensor is quantized already ({x.format.name}): quantize(x.dequantize(), ...) "
-            "for another format"
-        )
+        raise TypeError(f"the tensor is quantized already ({x.format.name}): dequantize() it first")
     if x.dtype not in LOGICAL_DTYPES or x.layout != torch.strided:
         raise TypeError(
             f"quantize takes a dense tensor of float32, bfloat16 or float16, not {x.dtype}, "

@@ -5,6 +5,7 @@ caches outlive processes and know graphs by keys.
 import functools
 import hashlib
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch._subclasses import FakeTensor
@@ -13,6 +14,7 @@ from narrowcast import _C, registry
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.view import View
 
 # The tensors of a QuantizedTensor, by their attributes' names.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
@@ -50,18 +52,17 @@ def flattened(tensor) -> tuple[int, int] | None:
 
 
 def store_of(
-    format: str,
-    shape,
+    format: registry.Format,
+    rows: int,
+    columns: int,
     tensors,
     partial: bool,
-    flattened,
     config: WeightConfig,
     present: torch.Tensor | None = None,
 ) -> Store:
     """The store of a tensor's parts; `present`: of a gathered weight's in a trace."""
-    *tensors, master = tensors
-    rows, columns = flattened or matrix_shape(shape)
-    bytes = _C.Buffers(registry.format(format), rows, columns, tensors[:4], *tensors[4:])
+    *buffers, amax, history, master = tensors
+    bytes = _C.Buffers(format, rows, columns, buffers, amax, history)
     if present is not None:
         store = GatheredStore(bytes, config, None, present)
     else:
@@ -73,13 +74,11 @@ def store_of(
 
 def _tensors_of(tensor) -> list[torch.Tensor | None]:
     """Those that are there, in the order of BUFFERS and SPANNING, but for the master."""
-    view = tensor._view
-    if view.is_whole:
-        view.store.refresh()
-        bytes = view.store.bytes
-        return [*bytes.buffers, bytes.amax, bytes.history]
-    stored = [view.stored(usage, index) for usage in registry.USAGES for index in (0, 1)]
-    return [*stored, tensor.amax, tensor.history]
+    bytes = tensor._view.operand()
+    return [*bytes.buffers, bytes.amax, bytes.history]
+
+
+# ---- torch.compile ----
 
 
 class Uncompared:
@@ -97,20 +96,15 @@ class Uncompared:
         return hash(Uncompared)
 
 
-class Traced:
+class Traced(NamedTuple):
     """The tensors of a store that torch.compile asks for at every call, several times in each pass:
-    those that INNER names, None where absent. Until a change is noted, of whichever store.
+    those that INNER names, None where absent. `known`: until a change is noted, of whichever store.
+    `key`: by which a tensor knows it, and does not keep what it holds.
     """
 
-    __slots__ = ("_known", "inner", "key")
-
-    def __init__(self, store: Store, inner: list[torch.Tensor | None]):
-        self.inner, self._known = inner, (_C.changes(), store.config, store.partial)
-        self.key = object()  # by which a tensor knows it, and does not keep what it holds
-
-    def holds(self, store: Store) -> bool:
-        """Whether they still are the store's."""
-        return self._known == (_C.changes(), store.config, store.partial)
+    key: object
+    known: tuple
+    inner: list[torch.Tensor | None]
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
@@ -118,17 +112,21 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     view, (key, flat) = tensor._view, tensor._flattened
     store = view.store
     store.refresh()
-    traced = store.traced
-    if traced is not None and traced.key is key and traced.holds(store):
+    traced, known = store.traced, (_C.changes(), store.config, store.partial)
+    is_known = traced is not None and traced.known == known
+    if is_known and traced.key is key:
         return flat
-    inner = tensor.inner_tensors()
-    partial = store.partial or not view.is_whole
-    facts = store.format.name, tensor.dtype, partial, flattened(tensor), store.config.matmul
-    flat = names_of(inner), (*facts, Uncompared(store.config))
+    inner = inner_tensors(tensor)
+    names = [name for name, one in zip(INNER, inner, strict=True) if one is not None]
+    matrix = flattened(tensor) if view.place is None else store.region.shape
+    place = view.place and view.place[1:]  # the shape is torch's
+    partial = store.partial or not (view.is_whole or place)
+    facts = store.format.name, tensor.dtype, partial, matrix, place, store.config.matmul
+    flat = names, (*facts, Uncompared(store.config))
     if view.is_whole and not tensor.is_flat:
-        if traced is None or not traced.holds(store):
-            traced = store.traced = Traced(store, inner)
-        tensor._flattened = traced.key, flat
+        if not is_known:
+            store.traced = Traced(object(), known, inner)
+        tensor._flattened = store.traced.key, flat
     return flat
 
 
@@ -137,42 +135,33 @@ def inner_tensor(tensor, index: int) -> torch.Tensor | None:
     traced = tensor._view.store.traced
     if traced is not None and traced.key is tensor._flattened[0]:
         return traced.inner[index]
-    return tensor.inner_tensors()[index]
+    return inner_tensors(tensor)[index]
 
 
 def inner_tensors(tensor) -> list[torch.Tensor | None]:
     """Those that INNER names. The master as it is kept, a matrix: a trace asks where no operator,
-    and so no view, can run.
+    and so no view, can run. None of a view without bytes, and of a weight whose gathers differ by
+    pass, of which the buffers of both passes are there.
     """
-    view = tensor._view
-    if view.store.present is not None:
-        return inner_of_gathered(view.store)
-    view.store.watch_master()
+    view, store = tensor._view, tensor._store
+    if store.present is not None or view.place is not None:
+        bytes = store.bytes
+        return [*store.traced_buffers, bytes.amax, bytes.history, None, store.present]
+    store.watch_master()
     return [*_tensors_of(tensor), view.master, None]
 
 
-def inner_of_gathered(store: Store) -> list[torch.Tensor | None]:
-    """Those of a weight without a master, whose gathers may differ by pass."""
-    bytes = store.bytes
-    return [*store.traced_buffers, bytes.amax, bytes.history, None, store.present]
-
-
-def names_of(inner: list[torch.Tensor | None]) -> list[str]:
-    """Of those that are there, of the tensors that INNER names."""
-    return [name for name, one in zip(INNER, inner, strict=True) if one is not None]
-
-
-def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[Store, torch.dtype]:
-    """The store and the logical dtype of what flatten() made, over other tensors."""
-    format, dtype, partial, flattened, _, uncompared = context
+def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[View, torch.dtype]:
+    """The view and the logical dtype of what flatten() made, over other tensors."""
+    format, dtype, partial, matrix, place, _, uncompared = context
     *tensors, present = map(inner.get, INNER)
-    options = partial, flattened, uncompared.config
-    return store_of(format, shape, tensors, *options, present), dtype
+    size = matrix or matrix_shape(shape)
+    facts = registry.format(format)
+    store = store_of(facts, *size, tensors, partial, uncompared.config, present)
+    return View(store, place=place and (shape, *place)), dtype
 
 
 # ---- keys of graphs ----
-
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @functools.cache
@@ -181,7 +170,8 @@ def _code() -> str:
     follows from all of it, and a version number does not change with every edit.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for file in sorted([*_PACKAGE.rglob("*.py"), Path(_C.__file__)]):
+    package = Path(__file__).resolve().parents[1]
+    for file in sorted([*package.rglob("*.py"), Path(_C.__file__)]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -193,14 +183,9 @@ def _facts(format: registry.Format) -> tuple[str, ...]:
     return _code(), *(registry.format(name).identity for name in sorted(loaded | {format.name}))
 
 
-def key_of_fake(tensor) -> tuple[str, ...]:
-    """What a graph depends on besides the parts, for a fake tensor; () for others. Torch 2.11
-    pickles the inputs of a graph; later versions call stable_hash().
-    """
-    if not isinstance(tensor._store.tensors[0], FakeTensor):
-        return ()
-    names, _ = tensor.__tensor_flatten__()
-    return *names, *_facts(tensor.format)
+def is_fake(tensor) -> bool:
+    """Whether it stands for another in a trace."""
+    return isinstance(tensor._store.tensors[0], FakeTensor)
 
 
 def stable_hash(tensor) -> str:

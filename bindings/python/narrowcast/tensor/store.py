@@ -103,11 +103,6 @@ class Master:
         """Whether code outside of narrowcast has written to it since sync_version()."""
         return self.version is not None and self.value._version != self.version
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes see it, in memory of the CPU (share_memory_)."""
-        return self.value.is_cpu and self.value.is_shared()
-
     def mark_fresh(self) -> None:
         """The bytes are those of the value."""
         self.stale, self.saved = False, None
@@ -133,13 +128,13 @@ class Store:
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
                     number there
     is_cut          fully_shard has made shards of it, which have taken its place in the model
-    shard_template  of a matrix that fully_shard cuts into shards with blocks in common, and of the
-                    zeros that it begins such a shard with: the UnalignedShard of any rank
+    own_shard       of a matrix that fully_shard cuts into shards with blocks in common: this
+                    rank's, an UnalignedShard
     """
 
     __slots__ = (
-        *("bytes", "columns", "config", "format", "is_cut", "master", "partial", "pending"),
-        *("region", "rows", "sender", "shard_template", "traced", "used", "__weakref__"),
+        *("bytes", "columns", "config", "format", "is_cut", "master", "own_shard", "partial"),
+        *("pending", "region", "rows", "sender", "traced", "used", "__weakref__"),
     )
     # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
     # come. Of a GatheredStore alone.
@@ -157,7 +152,7 @@ class Store:
         self.rows = self.used = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
         self.partial = self.is_cut = False
-        self.sender = self.shard_template = self.traced = None
+        self.sender = self.own_shard = self.traced = None
         self.pending: PendingColumnwise | None = None
 
     @property
@@ -214,9 +209,7 @@ class Store:
         self._derive_pending()
         self.mark_if_written()
         master = self.master and self.master.with_value(function(self.master.value))
-        copy = self._over(buffers.mapped(self.bytes, function), master)
-        copy.shard_template = self.shard_template
-        return self._with_flags(copy, self.used)
+        return self._with_flags(self._over(buffers.mapped(self.bytes, function), master), self.used)
 
     def transposed(self) -> Store:
         """The matrix with rows and columns exchanged, over the same buffers and a master of its
@@ -360,7 +353,6 @@ class Store:
         if history is not None:
             own.copy_(history)
         self.master.saved = Saved(rng_key)
-        casting.publish(self)
 
     def mark_if_written(self) -> None:
         """Marks the bytes as stale if code outside of narrowcast has written to the master."""
@@ -378,4 +370,3 @@ class Store:
             # A saved state says so too, even if no bytes are made before.
             self.bytes.history.zero_()
         self.used = max(self.used, end)
-        casting.publish(self)

@@ -81,18 +81,19 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """A matrix of zeros of another size, in the same format, usages and options.
 
     FSDP2 begins a shard with it, and leaves an empty one so. Therefore it has the usages that a
-    shard keeps; and what spans the tensor is that of the weight, for zeros are zeros under any
-    scale.
+    shard keeps; a shard that shares blocks has its own rows, also where FSDP2 asks for more, to pad
+    it; and what spans the tensor is that of the weight, for zeros are zeros under any scale.
     """
-    if store.shard_template is not None or isinstance(store, UnalignedStore):
-        return unaligned.blank(store, rows, device)
-    zeros = store.new_empty(
-        rows, columns, buffers.kept_usages(store.format, store.bytes.usages), device
-    )
+    shard = store.own_shard or unaligned.shard_of(store)
+    if shard is not None:
+        zeros = unaligned.new_empty(store, shard, device)
+    else:
+        usages = buffers.kept_usages(store.format, store.bytes.usages)
+        zeros = store.new_empty(rows, columns, usages, device)
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.value.zero_()
-    if zeros.master is not None or store.is_cut:
+    if zeros.master is not None or store.is_cut or shard is not None:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros
@@ -126,17 +127,14 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
 
 
 def _cannot_write(store: Store, region: Region) -> NotImplementedError:
-    is_wide = region.columns == store.columns
-    columns = "" if is_wide else f", columns {region.column} to {region.column_end}"
     way, why = "Write the whole tensor", "a scale spans the whole tensor"
     if isinstance(store, UnalignedStore):
         why = "it shares blocks with the shards of other ranks"
     if store.needs_others:
         way = "Load plain values before nc.convert, which then quantizes the shards together"
     return NotImplementedError(
-        f"{store.describe()}: rows {region.row} to {region.row_end}{columns} cannot be written "
-        f"alone, because {why} and no master is kept "
-        f"(nc.convert(..., trainable=True) keeps one). {way}"
+        f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "
+        f"because {why} and no master is kept (nc.convert(..., trainable=True) keeps one). {way}"
     )
 
 

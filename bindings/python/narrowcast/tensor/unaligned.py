@@ -1,6 +1,5 @@
 """Shards that share blocks with those of other ranks: where their rows lie in the whole matrix, and
-how fully_shard makes them. It begins with a blank of the first shard's size, takes a part of it as
-large as the own shard, and copies the own rows into that.
+how they are made of it.
 """
 
 from __future__ import annotations
@@ -102,11 +101,6 @@ class UnalignedStore(Store):
     def needs_others(self) -> bool:
         return True
 
-    @property
-    def is_blank(self) -> bool:
-        """Whether fully_shard has still to fill it."""
-        return self.shard_template is not None
-
     def _over(self, bytes: _C.Buffers, master: Master | None) -> UnalignedStore:
         return UnalignedStore(bytes, master, self.config, self.shard)
 
@@ -129,45 +123,25 @@ def shard_of(store: Store) -> UnalignedShard | None:
     return store.shard if isinstance(store, UnalignedStore) else None
 
 
-def is_blank(store: Store) -> bool:
-    """Whether it is a shard that fully_shard has still to fill."""
-    return isinstance(store, UnalignedStore) and store.is_blank
-
-
 # ---- how they are made ----
 
 
 def new_shard(store: Store, shard: UnalignedShard) -> UnalignedStore:
     """A shard of a whole matrix, a copy."""
     made = new_empty(store, shard, store.bytes.device)
-    stored = Region(shard.stored_begin, shard.stored_rows, 0, store.columns)
-    buffers.copy_region(made.bytes, buffers.full_region(made.bytes), store.bytes, stored)
-    buffers.copy_spanning(made.bytes, store.bytes)
-    if made.master is not None:
-        made.master.value.copy_(store.master.value[shard.row_begin : shard.row_end])
+    fill(made, store)
     return made
 
 
-def new_shard_at(store: Store, row: int) -> UnalignedStore:
-    """The shard of a whole matrix that fully_shard cuts which begins at a row, a copy."""
-    template = store.shard_template
-    return new_shard(store, template._replace(rank=row // template.shard_rows))
-
-
-def without_rows(store: Store) -> UnalignedStore:
-    """The shard of a rank that owns nothing of what a blank is for."""
-    template = store.shard_template
-    shard = template._replace(rank=-(-template.rows // template.shard_rows))
-    return _zeros(store, shard, store.bytes.device)
-
-
-def blank(store: Store, rows: int, device: torch.device) -> UnalignedStore:
-    """Zeros, of so many rows, for a shard like a store or of it."""
-    template = store.shard_template or store.shard
-    stored = -(-rows // template.step) * template.step
-    zeros = _zeros(store, UnalignedShard(0, 1, rows, stored, template.step), device)
-    zeros.shard_template, zeros.used = template, 0
-    return zeros
+def fill(made: UnalignedStore, store: Store) -> None:
+    """Copies the shard's part of a whole matrix."""
+    shard = made.shard
+    stored = Region(shard.stored_begin, shard.stored_rows, 0, store.columns)
+    buffers.copy_region(made.bytes, buffers.full_region(made.bytes), store.bytes, stored)
+    buffers.copy_spanning(made.bytes, store.bytes)
+    made.used = made.rows
+    if made.master is not None:
+        made.master.value.copy_(store.master.value[shard.row_begin : shard.row_end])
 
 
 def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
@@ -181,12 +155,3 @@ def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> Unal
         empty = torch.empty(shard.own_rows, store.columns, device=device, dtype=torch.float32)
         master = Master(empty)
     return UnalignedStore(bytes, master, store.config, shard)
-
-
-def _zeros(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
-    zeros = new_empty(store, shard, device)
-    buffers.fill_with_zeros(zeros.bytes)
-    buffers.copy_spanning(zeros.bytes, store.bytes)
-    if zeros.master is not None:
-        zeros.master.value.zero_()
-    return zeros

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import BUFFERS, USAGES, buffers_of
+from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import buffers
-from narrowcast.tensor.region import Region
+from narrowcast.tensor.region import Region, rows_of, strides
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.store_copies import part_of, write
 
@@ -17,23 +15,53 @@ from narrowcast.tensor.store_copies import part_of, write
 class View:
     """A region of a store's matrix, perhaps with rows and columns exchanged. Values are [rows,
     columns] in the orientation of the view.
+
+    Or, with a `place`, elements of the matrix in an order that its bytes do not have (a transposed
+    view, in most formats): its shape, strides and first element over the matrix stored row by row.
+    Products and arithmetic read its values. NotImplementedError for all that asks for its bytes.
     """
 
-    __slots__ = ("exchanged", "is_whole", "region", "store")
+    __slots__ = ("_region", "exchanged", "is_whole", "place", "store")
 
-    def __init__(self, store: Store, region: Region | None = None, exchanged: bool = False):
-        self.store, self.exchanged = store, exchanged
-        self.region = store.region if region is None else region
-        self.is_whole = not exchanged and self.region == store.region
+    def __init__(
+        self,
+        store: Store,
+        region: Region | None = None,
+        exchanged: bool = False,
+        place: tuple[tuple[int, ...], tuple[int, ...], int] | None = None,
+    ):
+        self.store, self.exchanged, self.place = store, exchanged, place
+        self._region = region or (store.region if place is None else None)
+        self.is_whole = not exchanged and self._region == store.region
+
+    @property
+    def region(self) -> Region:
+        if self._region is not None:
+            return self._region
+        transpose = self.store.format.rules.transpose
+        parts = "they are those of one matrix, and it transposes parts of that"
+        raise NotImplementedError(
+            f"{self.store.describe()}: this transposed view has no bytes: "
+            f"{transpose.text if transpose.kind == 'error' else parts}. Products and arithmetic "
+            "read its values; for all else use dequantize()"
+        )
 
     def is_same(self, other: View) -> bool:
-        mine, theirs = ((one.store, one.region, one.exchanged) for one in (self, other))
-        return mine == theirs
+        facts = ((one.store, one._region, one.exchanged, one.place) for one in (self, other))
+        return len(set(facts)) == 1
 
     @property
     def first(self) -> int:
-        """The index of the region's first element in the matrix."""
+        """The index of the first element in the matrix."""
+        if self.place is not None:
+            return self.place[2]
         return self.region.row * self.store.columns + self.region.column
+
+    def strides(self, shape) -> tuple[int, ...]:
+        """Those that it has of the matrix stored row by row, under a shape."""
+        if self.place is not None:
+            return self.place[1]
+        return strides(shape, self.exchanged, self.store.columns)
 
     def own_usage(self, usage: str) -> str:
         """What the store calls a usage of this view, and the other way round."""
@@ -49,14 +77,10 @@ class View:
     def usages(self) -> list[str]:
         return sorted(map(self.own_usage, self.store.bytes.usages), reverse=True)
 
-    def stored(self, usage: str, index: int) -> torch.Tensor | None:
-        """The data (0) or the scales (1) of a usage that is there, or None: the store's own, or a
-        copy if they do not lie together.
-        """
-        return self.buffer(usage, index) if usage in self.usages else None
-
     def buffer(self, usage: str, index: int) -> torch.Tensor | None:
-        """As stored(); of a gathered weight also bytes that follow from those that arrived."""
+        """The data (0) or the scales (1) of a usage, or None: the store's own, or a copy if they do
+        not lie together. Of a gathered weight also bytes that follow from those that arrived.
+        """
         own = self.own_usage(usage)
         if not (self.store.bytes.has(own) or self.store.derives(own)):
             return None
@@ -75,27 +99,39 @@ class View:
     def nbytes(self) -> int:
         """Of the buffers of a matrix of this region alone, and of what spans the tensor."""
         bytes = self.store.bytes
-        spanning = [one for one in (bytes.amax, bytes.history) if one is not None]
-        size = sum(one.nbytes for one in spanning)
-        for number in BUFFERS:
-            if (buffer := bytes.buffer(number)) is not None:
-                rows = bytes.rows if self.is_whole else self.region.rows
-                shape = bytes.format.buffer_shape(number, rows, self.region.columns)
-                size += buffer.itemsize * math.prod(shape)
-        return size
+        if not self.is_whole:
+            meta = torch.device("meta")
+            bytes = buffers.allocate(bytes.format, *self.region.shape, bytes.usages, meta)
+        every = *bytes.buffers, bytes.amax, bytes.history
+        return sum(one.nbytes for one in every if one is not None)
 
     @property
     def master(self) -> torch.Tensor | None:
         """The float32 value that the bytes are made from: it writes through."""
-        master = self.store.master
-        return None if master is None else self.oriented(self.region.slice(master.value))
+        if self.store.master is None:
+            return None
+        value = self.store.master.value
+        if self.place is not None:
+            shape, stride, first = self.place
+            return value.as_strided(shape, stride, value.storage_offset() + first)
+        return self.oriented(self.region.slice(value))
 
     def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value, decoded from the bytes of one usage."""
-        return self.oriented(self.store.dequantize(self.region, dtype, self.own_usage(usage)))
+        return self._decoded(dtype, self.own_usage(usage))
+
+    def _decoded(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
+        """From what the store calls a usage."""
+        store = self.store
+        if self.place is None:
+            return self.oriented(store.dequantize(self.region, dtype, usage))
+        shape, stride, first = self.place
+        rows = rows_of(*self.place, store.step[0], store.rows, store.columns)
+        value = store.dequantize(rows, dtype, usage)
+        return value.as_strided(shape, stride, first - rows.row * rows.columns)
 
     def operand(self) -> _C.Buffers:
-        """The bytes of this view alone, for a product: over the same memory where that is so."""
+        """The bytes of this view alone: over the same memory where that is so."""
         self.store.refresh()
         bytes = self.store.bytes
         if self.is_whole:
@@ -108,8 +144,7 @@ class View:
         """The value that a product of a pass reads, decoded from the bytes of that pass, whatever
         the orientation. ValueError, naming recompute=True, if they are absent.
         """
-        usage = self.store.product_usage(backward)
-        return self.oriented(self.store.dequantize(self.region, dtype, usage))
+        return self._decoded(dtype, self.store.product_usage(backward))
 
     def write(self, value: torch.Tensor) -> None:
         """Sets the value, from one of any shape; see store_copies.write."""

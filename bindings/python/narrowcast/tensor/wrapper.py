@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from narrowcast import _C, registry
-from narrowcast.tensor import checks, compiling, dispatch, serialize
-from narrowcast.tensor.checks import LOGICAL_DTYPES
-from narrowcast.tensor.region import Region, strides
+from narrowcast.registry.partners import partners_of
+from narrowcast.tensor import compiling, dispatch, serialize
+from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
+
+LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class QuantizedTensor(torch.Tensor):
@@ -31,23 +33,26 @@ class QuantizedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls,
-        store: Store,
-        shape=None,
-        dtype: torch.dtype | None = None,
-        region: Region | None = None,
-        exchanged: bool = False,
-        requires_grad: bool | None = None,
+        cls, view: View | Store, shape=None, dtype=None, *, requires_grad: bool | None = None
     ):
+        """Of a view, or of all of a store."""
         if requires_grad is not None:  # as accelerate moves a parameter
-            if not isinstance(store, QuantizedTensor):
+            if not isinstance(view, QuantizedTensor):
                 raise TypeError(
                     "a plain value cannot take a quantized weight's place. Offload with state_dict="
                     "model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
                 )
-            return nn.Parameter(store, requires_grad)
-        view = View(store, region, exchanged)
-        return wrap(cls, view, shape, strides(shape, exchanged, store.columns), dtype)
+            return nn.Parameter(view, requires_grad)
+        view = view if isinstance(view, View) else View(view)
+        place = {"strides": view.strides(shape), "storage_offset": view.first}
+        # A wrapper made in inference mode could be no view of one that was made outside.
+        with torch.inference_mode(False):
+            tensor = torch.Tensor._make_wrapper_subclass(
+                cls, shape, **place, dtype=dtype, device=view.store.bytes.device
+            )
+        _C.withhold_memory(tensor)
+        tensor._view, tensor._flattened = view, (None, None)
+        return tensor
 
     def __init__(self, *args, **kwargs):
         super().__init__()  # all is done in __new__
@@ -147,7 +152,9 @@ class QuantizedTensor(torch.Tensor):
         """Whether this is view(-1) of a matrix: it keeps the matrix's geometry, and serves views
         back, copies and storage queries alone.
         """
-        return self.dim() == 1 and not self._view.exchanged and self._view.region.rows != 1
+        view = self._view
+        is_row = view.exchanged or view.place is not None or view.region.rows == 1
+        return self.dim() == 1 and not is_row
 
     def __repr__(self, *, tensor_contents=None) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
@@ -176,15 +183,13 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
 
     def detach_from_base(self) -> None:
-        """Makes a view a whole matrix of its own: a copy."""
+        """Makes a view a whole matrix of its own, a copy; and so what it was cut from, as autograd
+        knows.
+        """
         if not self._view.is_whole:
-            self.replace_store(self._view.own_store())
-
-    def replace_store(self, store: Store) -> None:
-        """From now on it is a whole matrix, and so is what it was cut from, as autograd knows."""
-        self.set_view(View(store))
-        if self._base is not None:
-            self._base.set_view(self._view)
+            self.set_view(View(self._view.own_store()))
+            if self._base is not None:
+                self._base.set_view(self._view)
 
     def set_view(self, view: View) -> None:
         """From now on it is another view."""
@@ -221,13 +226,14 @@ class QuantizedTensor(torch.Tensor):
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
         shape = tuple(map(int, outer_size))  # perhaps symbols, but a weight's shape is a fact
-        store, dtype = serialize.unflatten(inner, context, shape)
-        return QuantizedTensor(store, shape, dtype)
+        view, dtype = serialize.unflatten(inner, context, shape)
+        return QuantizedTensor(view, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        if key := serialize.key_of_fake(self):
-            return rebuild_traced, (key, *serialize.parts_of(self))
-        return rebuild, serialize.parts_of(self)
+        parts = serialize.parts_of(self)
+        if serialize.is_fake(self):  # torch 2.11 pickles what a graph rests on, as a key
+            parts = *parts, self._stable_hash_for_caching()
+        return rebuild, parts
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
@@ -277,19 +283,6 @@ class Dequantize(torch.autograd.Function):
         return tangent.to(ctx.dtype, copy=True)
 
 
-def wrap(cls, view: View, shape, strides, dtype: torch.dtype) -> QuantizedTensor:
-    """A tensor of a view, of the strides that the view has of the matrix stored row by row."""
-    place = {"strides": strides, "storage_offset": view.first}
-    # A wrapper made in inference mode could be no view of one that was made outside.
-    with torch.inference_mode(False):
-        tensor = torch.Tensor._make_wrapper_subclass(
-            cls, shape, **place, dtype=dtype, device=view.store.bytes.device
-        )
-    _C.withhold_memory(tensor)
-    tensor._view, tensor._flattened = view, (None, None)
-    return tensor
-
-
 def rebuild(
     format: str,
     shape: tuple[int, ...],
@@ -306,9 +299,25 @@ def rebuild(
     """A QuantizedTensor from its parts, as pickling has them. ValueError or TypeError, with the
     weight's name and the part, if the format keeps others.
     """
-    tensors = checks.checked_tensors(format, shape, dtype, tensors, name, flattened, matmul)
-    config = WeightConfig(name, recompute, matmul)
-    store = serialize.store_of(format, shape, tensors, partial, flattened, config)
+    try:
+        facts, size = registry.format(format), flattened or matrix_shape(shape)
+        if dtype not in LOGICAL_DTYPES:
+            raise TypeError(f"its dtype is {dtype}, not float32, bfloat16 or float16")
+        partners_of(facts, matmul)
+        for part, tensor, is_kept in zip(
+            ("amax", "history"), tensors[4:], (facts.tensor_amax, facts.is_delayed), strict=False
+        ):
+            if is_kept == (tensor is None):
+                verbs = ("keeps one", "has none") if is_kept else ("keeps none", "has one")
+                raise ValueError(f"{part}: {format} {verbs[0]}, and it {verbs[1]}")
+        for index in registry.BUFFERS:  # empty ones may have any shape
+            if tensors[index] is not None:
+                tensors[index] = tensors[index].reshape(facts.buffer_shape(index, *size))
+        config = WeightConfig(name, recompute, matmul)
+        store = serialize.store_of(facts, *size, tensors, partial, config)
+    except (RuntimeError, TypeError, ValueError) as error:
+        words = "a saved QuantizedTensor" if name is None else f"saved weight {name!r}"
+        raise type(error)(f"{words}: {error}") from None
     tensor = QuantizedTensor(store, shape, dtype)
     if is_parameter:
         for prepare in dispatch.PARAMETER_LOADED:
@@ -317,12 +326,5 @@ def rebuild(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def rebuild_traced(key: tuple[str, ...], *args) -> QuantizedTensor:
-    """rebuild() of a fake tensor's parts, with which torch 2.11 pickles what a graph rests on."""
-    return rebuild(*args)
-
-
-for _function in (rebuild, rebuild_traced):
-    _function.__module__ = "narrowcast.tensor"  # as saved tensors name it
-# torch.load(weights_only=True) calls nothing that is not listed.
-torch.serialization.add_safe_globals([rebuild, rebuild_traced])
+rebuild.__module__ = "narrowcast.tensor"  # as saved tensors name it
+torch.serialization.add_safe_globals([rebuild])  # torch.load(weights_only=True) calls no others
