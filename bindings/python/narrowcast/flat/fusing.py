@@ -116,6 +116,7 @@ class Updates:
         own = [Shard(store, *run, None) for store, run in own]
         skips = [TAKE if begin < end else SKIP for begin, end in self._runs]
         self.exchange = Exchange(own, self._ranges, self.group, skips)
+        self.device = self.exchange.device
 
     @property
     def _stores(self) -> list[Store]:
@@ -154,7 +155,7 @@ class Updates:
         table = _C.AdamTable(part.shards, stochastic == {True}, *shared)
         for entry in own:
             if entry is None:  # an empty shard, or one that the optimizer's groups no longer have
-                none = torch.zeros(0, dtype=torch.float32, device=self.exchange.device)
+                none = torch.zeros(0, dtype=torch.float32, device=self.device)
                 table.add(none, "no parameter", 0, {}, 0, 0)
             else:
                 parameter, state, name, group, seed = entry

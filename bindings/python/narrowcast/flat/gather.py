@@ -46,7 +46,7 @@ class Gather:
         if group is not None and dist.get_world_size(group) > 1 and self._weights:
             self._make()
         self._work: dist.Work | None = None
-        self._received: torch.Tensor | None = None
+        self._payloads: tuple[torch.Tensor, torch.Tensor] | None = None  # own, and those of all
 
     def _make(self) -> None:
         matrices = [one._store.bytes for one in self._weights]
@@ -70,11 +70,10 @@ class Gather:
             self._make()
         size, device = self.payload_bytes, self._weights[0]._store.bytes.device
         own = torch.empty(size, dtype=torch.uint8, device=device)
-        self._received = own.new_empty(len(self._ranges) * size)
+        every = own.new_empty(len(self._ranges) * size)
         self._flat.pack(own)
-        self._work = dist.all_gather_into_tensor(
-            self._received, own, self._group, async_op=async_op
-        )
+        self._work = dist.all_gather_into_tensor(every, own, self._group, async_op=async_op)
+        self._payloads = own, every
 
     def finish(self) -> None:
         """Waits for the all-gather and unpacks it, on the current stream, which is that of start()
@@ -84,10 +83,10 @@ class Gather:
             return
         if self._work is not None:
             self._work.wait()
-        received, self._received, self._work = self._received, None, None
-        if received.is_cuda:  # its memory is of the stream of start()
-            received.record_stream(torch.cuda.current_stream(received.device))
-        self._flat.unpack(received)
+        (_, every), self._payloads, self._work = self._payloads, None, None
+        if every.is_cuda:  # its memory is of the stream of start()
+            every.record_stream(torch.cuda.current_stream(every.device))
+        self._flat.unpack(every)
         note_writes(self._weights)
         for store in (one._store for one in self._weights):  # a reader may have made some meanwhile
             invalidate_columnwise(store, store.pending is not None and store.pending.manual)
@@ -126,4 +125,4 @@ def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
         _C.derive_columnwise([store.pending.bytes for store in stores])
         for store in stores:
             store.bytes, store.pending = store.pending.bytes, None
-    _C.note_change()
+        _C.note_change()

@@ -16,7 +16,6 @@ from megatron.core.distributed.param_and_grad_buffer import (
 )
 
 from narrowcast import flat
-from narrowcast.flat.gather import Gather
 from narrowcast.megatron import borrowed
 from narrowcast.tensor import QuantizedTensor
 
@@ -112,7 +111,7 @@ class BucketGroup(_ParamAndGradBucketGroup):
         self._plain = _ParamAndGradBucketGroup(plain, *arguments) if plain else None
         ranks = collective_group.size()
         self._gathers = [
-            Gather(
+            flat.Gather(
                 bucket.params_list,
                 owned_ranges(bucket.places, bucket.grad_data.numel(), ranks),
                 collective_group,
@@ -161,8 +160,8 @@ class BucketGroup(_ParamAndGradBucketGroup):
         self._derive()
 
     def _derive(self) -> None:
-        for bucket in self._quantized:
-            flat.post_all_gather_processing(bucket.params_list)
+        weights = [one for bucket in self._quantized for one in bucket.params_list]
+        flat.post_all_gather_processing(weights)
 
 
 def _are_quantized(params: list[torch.Tensor]) -> bool:

@@ -13,8 +13,6 @@ from narrowcast.tensor import QuantizedTensor
 
 # An attribute of frozen parameters that keep their masters, where an optimizer has taken others'.
 ALONE = "narrowcast_keeps_master"
-
-
 KEY = "narrowcast"  # of a recipe's payload
 
 

@@ -87,20 +87,18 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
             super().__init__(
                 optimizer, config, grad_scaler, init_state_fn, model_chunks, *args, **kwargs
             )
-            self._weights, self._masters, self._offsets = [], [], []
+            # Of quantized weights, all of them on every rank: weights, masters and offsets.
+            self._shards = [], [], []
             if not self.is_stub_optimizer:
-                every = self._get_fp8_params_and_shard_fp32_from_fp8()
-                self._weights, self._masters, self._offsets = every
-        for weight in self._weights:  # all of them on every rank: the shards are the masters now
+                self._shards = self._get_fp8_params_and_shard_fp32_from_fp8()
+        for weight in self._shards[0]:  # the shards are the masters now
             weight.clear_high_precision_init_val()
         for chunk in model_chunks:
             for parameter in chunk.parameters():
                 if isinstance(parameter, QuantizedTensor) and not parameter.requires_grad:
                     setattr(parameter, layers.ALONE, True)
         if not self.is_stub_optimizer:
-            # Collective, also without weights: another rank's recipe may have quantized some.
-            shards = self._weights, self._masters, self._offsets
-            flat.fuse(self.optimizer, *shards, self.data_parallel_group)
+            flat.fuse(self.optimizer, *self._shards, self.data_parallel_group)
             self.optimizer.make_state()  # which Megatron saves and loads before the first step, too
 
     @classmethod
@@ -149,8 +147,7 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         """Collective: all parameters, on all ranks, from masters that no step has made."""
         for chunk in self.model_chunks:
             chunk.finish_gathers()
-        shards = self._weights, self._masters, self._offsets
-        flat.quantize_master_weights(*shards, self.data_parallel_group)
+        flat.quantize_master_weights(*self._shards, self.data_parallel_group)
         self._copy_main_params_to_model_params()
         for chunk in self.model_chunks:
             chunk.start_param_sync(force_sync=True)

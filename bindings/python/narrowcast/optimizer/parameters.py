@@ -93,10 +93,10 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
             found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
     for one in optimizer.fused:
         own = [of_shards.get(id(parameter)) for parameter in one.parameters]
-        every = ranks.gather_objects(own, one.group, one.exchange.device)
+        every = ranks.gather_objects(own, one.group, one.device)
         for place, lines in enumerate(zip(own, *every, strict=True)):
             line = next(filter(None, lines), "no owner")
-            found.append((one.group, one.exchange.device, f"weight {place} of a list, with {line}"))
+            found.append((one.group, one.device, f"weight {place} of a list, with {line}"))
     return found
 
 
