@@ -9,9 +9,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_changes(module);
   narrowcast::bind_quantize(module);
   narrowcast::bind_flat_shards(module);
-  narrowcast::bind_flat_cast(module);
   narrowcast::bind_flat_gather(module);
-  narrowcast::bind_flat_packing(module);
   narrowcast::bind_gather(module);
   narrowcast::bind_gather_start(module);
   narrowcast::bind_linear(module);

@@ -4,47 +4,100 @@
 
 #include "bindings/core/changes.hpp"
 #include "bindings/core/module.hpp"
-#include "bindings/flat/table.hpp"
+#include "bindings/flat/shards.hpp"
 
 namespace narrowcast {
 namespace {
+
+using Matrices = std::vector<std::shared_ptr<Buffers>>;
+
+// A table where the machine reads it.
+class MachineTable {
+ public:
+  MachineTable(FlatTable table, at::Device device) : table_(std::move(table)), device_(device) {
+    transfer_.tiles = table_.tiles();
+    transfer_.pieces = table_.pieces.data();
+    transfer_.piece_of_tile = table_.piece_of_tile.data();
+    if (device_.is_cpu() || transfer_.tiles == 0) return;
+    pieces_ = copied_to(device_, table_.pieces.data(), table_.pieces.size() * sizeof(FlatPiece));
+    places_ = copied_to(device_, table_.piece_of_tile.data(),
+                        table_.piece_of_tile.size() * sizeof(int32_t));
+    transfer_.pieces = static_cast<const FlatPiece*>(pieces_.const_data_ptr());
+    transfer_.piece_of_tile = static_cast<const int32_t*>(places_.const_data_ptr());
+  }
+
+  MachineTable(const MachineTable&) = delete;
+  MachineTable& operator=(const MachineTable&) = delete;
+
+  // `moved`: by how many bytes all buffers have, since the table was made.
+  void run(const char* what, void* payload, bool unpack, int64_t moved) const {
+    if (transfer_.tiles == 0) return;
+    FlatTransfer transfer = transfer_;
+    transfer.payload = static_cast<uint8_t*>(payload);
+    transfer.unpack = unpack;
+    transfer.moved = moved;
+    call(device_.is_cpu() ? cpu_flat_transfer() : cuda_flat_transfer(), what, transfer, device_);
+  }
+
+ private:
+  FlatTable table_;  // of the CPU; a GPU has copies
+  at::Device device_;
+  at::Tensor pieces_, places_;
+  FlatTransfer transfer_{};
+};
+
+// Matrices with their buffers, without columnwise ones that follow from rowwise ones. ValueError if
+// FSDP2 has freed one.
+std::vector<FlatMatrix> flat_matrices(const Matrices& matrices) {
+  std::vector<FlatMatrix> entries;
+  for (const auto& one : matrices) {
+    const nc_tensor entry = one->facts().columnwise_derived ? one->entry(/*only=*/0) : one->entry();
+    FlatMatrix& matrix =
+        entries.emplace_back(FlatMatrix{&one->facts(), {one->rows, one->columns}, {}});
+    std::ranges::transform(entry.buffer, matrix.buffer.begin(),
+                           [](void* buffer) { return static_cast<uint8_t*>(buffer); });
+  }
+  return entries;
+}
 
 class FlatGather {
  public:
   // `rank`: this one; none where the matrices have nothing yet, and all is brought. Payloads have
   // `least_bytes`, or more if they need them.
-  FlatGather(std::vector<std::shared_ptr<Buffers>> matrices, const FlatRanges& ranges,
-             std::optional<int64_t> rank, int64_t least_bytes)
-      : matrices_(checked(std::move(matrices))),
-        ranks_(checked(ranges, rank)),
+  FlatGather(Matrices matrices, const FlatRanges& ranges, std::optional<size_t> rank,
+             int64_t least_bytes)
+      : FlatGather(matrices, whole(matrices), ranges, rank, least_bytes) {
+    const FlatTable table = payloads_.unpacking(rank.value_or(ranges.size()));
+    unpacking_.emplace(table, device());
+  }
+  // Of matrices that have some rows of the whole ones alone: to be packed.
+  FlatGather(Matrices parts, const std::vector<RowsOfWhole>& places, const FlatRanges& ranges,
+             std::optional<size_t> rank, int64_t least_bytes)
+      : matrices_(checked(std::move(parts), places, ranges)),
+        ranks_(std::ssize(ranges)),
         entries_(flat_matrices(matrices_)),
-        payloads_(entries_, ranges, least_bytes),
-        packing_(rank ? payloads_.packing(static_cast<size_t>(*rank)) : FlatTable(), device()),
-        unpacking_(payloads_.unpacking(rank ? static_cast<size_t>(*rank) : ranges.size()),
-                   device()) {}
+        payloads_(with_all_rows(entries_, places), ranges, least_bytes),
+        packing_(rank ? payloads_.packing(*rank, entries_, first_rows(places), ranges.at(*rank))
+                      : FlatTable(),
+                 device()) {}
 
   int64_t payload_bytes() const { return payloads_.bytes(); }
 
   void pack(const at::Tensor& payload) const {
-    packing_.run("packing flat shards",
-                 payload_address(payload, payload_bytes(), device(), "the payload"), false,
-                 moved());
+    packing_.run("packing flat shards", checked_payload(payload, payload_bytes()), false, moved());
   }
   void unpack(const at::Tensor& payloads) const {
     note_write();
-    unpacking_.run(
-        "unpacking flat shards",
-        payload_address(payloads, ranks_ * payload_bytes(), device(), "the payloads of all ranks"),
-        true, moved());
+    unpacking_.value().run("unpacking flat shards",
+                           checked_payload(payloads, ranks_ * payload_bytes()), true, moved());
   }
 
   // Whether these are the matrices, with their buffers where they lay. Columnwise ones that follow
   // from rowwise ones may come and go.
-  bool is_of(const std::vector<std::shared_ptr<Buffers>>& matrices) const {
+  bool is_of(const Matrices& matrices) const {
     const auto lies_nowhere = [](const auto& one) { return !one->is_plain || one->is_freed(); };
     if (std::ranges::any_of(matrices, lies_nowhere)) return false;
-    const std::vector<FlatMatrix> now = flat_matrices(matrices);
-    return std::ranges::equal(now, entries_, [](const FlatMatrix& one, const FlatMatrix& other) {
+    return std::ranges::equal(flat_matrices(matrices), entries_, [](const auto& one, auto& other) {
       return one.format == other.format && one.matrix == other.matrix && one.buffer == other.buffer;
     });
   }
@@ -52,55 +105,27 @@ class FlatGather {
  private:
   at::Device device() const { return matrices_[0]->device; }
 
-  static std::vector<std::shared_ptr<Buffers>> checked(
-      std::vector<std::shared_ptr<Buffers>> matrices) {
-    if (matrices.empty()) value_error("there is no matrix to gather");
-    const at::Device device = matrices[0]->device;
-    if (!device.is_cpu() && cuda_flat_transfer() == nullptr)
-      not_implemented("flat shards on ", device.str(), " cannot be gathered: narrowcast was built ",
-                      "for the CPU alone");
-    for (size_t i = 0; i < matrices.size(); ++i) {
-      const Buffers& one = *matrices[i];
-      if (one.device != device)
-        value_error("matrix ", i, " is on ", one.device.str(), ", and matrix 0 on ", device.str(),
-                    ": gather those of each device by themselves");
-      if (!one.is_plain) value_error("matrix ", i, " has no bytes of its own in memory");
-      if (one.facts().columnwise_derived && !one.has(0))
-        value_error("matrix ", i, " has columnwise bytes alone, which follow from rowwise ones in ",
-                    one.facts().name, ": it is the rowwise ones that are gathered");
-    }
+  static std::vector<RowsOfWhole> whole(const Matrices& matrices) {
+    std::vector<RowsOfWhole> places;
+    for (const auto& one : matrices) places.emplace_back(0, one->rows, 0);
+    return places;
+  }
+
+  // As large as the whole matrices; of their buffers only whether they are there is read.
+  static std::vector<FlatMatrix> with_all_rows(std::vector<FlatMatrix> matrices,
+                                               const std::vector<RowsOfWhole>& places) {
+    for (size_t i = 0; i < matrices.size(); ++i) matrices[i].matrix.rows = std::get<1>(places[i]);
     return matrices;
   }
 
-  // Returns how many ranks there are.
-  int64_t checked(const FlatRanges& ranges, std::optional<int64_t> rank) const {
-    const int64_t ranks = std::ssize(ranges);
-    if (rank && (*rank < 0 || *rank >= ranks))
-      value_error("rank ", *rank, " is none of the ", ranks, " whose ranges are given");
-    for (size_t from = 0; from < ranges.size(); ++from) {
-      if (ranges[from].size() != matrices_.size())
-        value_error("rank ", from, " has ranges of ", ranges[from].size(), " matrices, not of ",
-                    matrices_.size());
-    }
-    for (size_t i = 0; i < matrices_.size(); ++i) check_covered(ranges, i);
-    return ranks;
+  static std::vector<int64_t> first_rows(const std::vector<RowsOfWhole>& places) {
+    std::vector<int64_t> rows;
+    for (const RowsOfWhole& place : places) rows.push_back(std::get<0>(place));
+    return rows;
   }
 
-  void check_covered(const FlatRanges& ranges, size_t place) const {
-    const int64_t elements = matrices_[place]->rows * matrices_[place]->columns;
-    std::vector<std::pair<int64_t, int64_t>> owned;
-    for (const auto& of_rank : ranges) {
-      if (of_rank[place].first < of_rank[place].second) owned.push_back(of_rank[place]);
-    }
-    std::ranges::sort(owned);
-    owned.emplace_back(elements, elements);
-    int64_t at = 0;
-    for (const auto& [begin, end] : owned) {
-      if (begin != at || end > elements)
-        value_error("the ranges of matrix ", place, " are not its ", elements, " elements, each ",
-                    "once: the one from ", begin, " to ", end, " comes where ", at, " is due");
-      at = end;
-    }
+  void* checked_payload(const at::Tensor& tensor, int64_t bytes) const {
+    return checked_address(tensor, at::kByte, bytes, device(), "the payload of flat shards");
   }
 
   // By how many bytes the buffers have moved, all of them together, as those do that FSDP2 frees
@@ -123,11 +148,12 @@ class FlatGather {
     return distance.value_or(0);
   }
 
-  std::vector<std::shared_ptr<Buffers>> matrices_;
+  Matrices matrices_;
   int64_t ranks_;
   std::vector<FlatMatrix> entries_;
   FlatPayloads payloads_;
-  MachineTable packing_, unpacking_;
+  MachineTable packing_;
+  std::optional<MachineTable> unpacking_;
 };
 
 }  // namespace
@@ -136,13 +162,15 @@ void bind_flat_gather(py::module_& module) {
   py::class_<FlatGather>(
       module, "FlatGather",
       "What ranks own of matrices, of any formats and on one device, as one payload of each. "
-      "ranges[r][i]: the elements of matrix i, row by row, that are rank r's, the first and the "
-      "one behind the last. rank: this one; None: unpacking brings what all ranks own. "
-      "least_bytes: "
-      "of a payload, a multiple of 256.")
-      .def(py::init<std::vector<std::shared_ptr<Buffers>>, const FlatRanges&,
-                    std::optional<int64_t>, int64_t>(),
+      "places, ranges: as in FlatShards; without places the matrices are whole, and else they can "
+      "only be packed. rank: this one; None: unpacking brings what all ranks own. least_bytes: of "
+      "a payload, a multiple of 256.")
+      .def(py::init<Matrices, const FlatRanges&, std::optional<size_t>, int64_t>(),
            py::arg("matrices"), py::arg("ranges"), py::arg("rank"), py::arg("least_bytes") = 0)
+      .def(py::init<Matrices, const std::vector<RowsOfWhole>&, const FlatRanges&,
+                    std::optional<size_t>, int64_t>(),
+           py::arg("parts"), py::arg("places"), py::arg("ranges"), py::arg("rank"),
+           py::arg("least_bytes") = 0)
       .def_property_readonly("payload_bytes", &FlatGather::payload_bytes,
                              "Of each rank: a multiple of 256.")
       .def("is_of", &FlatGather::is_of, py::arg("matrices"),

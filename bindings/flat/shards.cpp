@@ -5,10 +5,13 @@
 
 #include <limits>
 
+#include "bindings/core/changes.hpp"
 #include "bindings/core/module.hpp"
 
 namespace narrowcast {
 namespace {
+
+using Matrices = std::vector<std::shared_ptr<Buffers>>;
 
 bool writes_columnwise(const Buffers& bytes) {
   return !bytes.facts().columnwise_derived && bytes.has(1);
@@ -38,41 +41,80 @@ nc_seams seen_from(int64_t first_row, int64_t columns, nc_seams seams) {
   return seams;
 }
 
-at::Tensor identity_over(const std::vector<Cuts>& of_matrices) {
+void check_covered(const FlatRanges& ranges, size_t place, int64_t elements) {
+  std::vector<std::pair<int64_t, int64_t>> owned;
+  for (const auto& of_rank : ranges) {
+    const auto& [begin, end] = of_rank.at(place);
+    if (begin < end) owned.emplace_back(begin, end);
+  }
+  std::ranges::sort(owned);
+  owned.emplace_back(elements, elements);
+  int64_t at = 0;
+  for (const auto& [begin, end] : owned) {
+    if (begin != at || end > elements)
+      value_error("the ranks' shards of weight ", place, " are not its ", elements, " elements, ",
+                  "each once: the one from ", begin, " to ", end, " comes where ", at, " is due");
+    at = end;
+  }
+}
+
+// Slots that the shards of other whole matrices would have, of the shapes of a rank's part.
+at::Tensor identity(const Matrices& like, const std::vector<std::pair<int64_t, int64_t>>& shapes,
+                    const std::vector<std::vector<int64_t>>& cuts) {
   std::vector<at::Tensor> parts;
-  for (const Cuts& cuts : of_matrices) {
-    parts.push_back(at::full({cuts.amaxes()}, 0, at::kInt));
-    parts.push_back(at::full({cuts.values()}, std::numeric_limits<int32_t>::min(), at::kInt));
+  for (size_t i = 0; i < like.size(); ++i) {
+    const auto [rows, columns] = shapes.at(i);
+    const Cuts slots(like[i]->facts(), Extent{rows, columns}, writes_columnwise(*like[i]),
+                     cuts.at(i), /*first_slot=*/0);
+    parts.push_back(at::full({slots.amaxes()}, 0, at::kInt));
+    parts.push_back(at::full({slots.values()}, std::numeric_limits<int32_t>::min(), at::kInt));
   }
   return at::cat(parts);
 }
 
 }  // namespace
 
-FlatShards::FlatShards(std::vector<std::shared_ptr<Buffers>> matrices, std::vector<int64_t> begins,
-                       std::vector<int64_t> ends, const std::vector<std::vector<int64_t>>& cuts,
-                       int64_t first_slot, const std::vector<RowsOfWhole>& places)
-    : matrices_(std::move(matrices)), begins_(std::move(begins)), ends_(std::move(ends)) {
-  if (matrices_.empty()) value_error("there is no matrix to own a shard of");
-  if (begins_.size() != matrices_.size() || ends_.size() != matrices_.size() ||
-      cuts.size() != matrices_.size() || (!places.empty() && places.size() != matrices_.size()))
-    value_error("shards of ", matrices_.size(), " matrices need as many begins, ends and cuts");
+Matrices checked(Matrices matrices, const std::vector<RowsOfWhole>& places,
+                 const FlatRanges& ranges) {
+  if (matrices.empty()) value_error("there is no matrix to own a shard of");
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Buffers& one = *matrices[i];
+    if (one.device != matrices[0]->device)
+      value_error("weight ", i, " is on ", one.device.str(), ", and weight 0 on ",
+                  matrices[0]->device.str(), ": hand in those of each device by themselves");
+    if (!one.is_plain) value_error("weight ", i, " has no bytes of its own in memory");
+    check_covered(ranges, i, std::get<1>(places.at(i)) * one.columns);
+  }
+  return matrices;
+}
+
+FlatShards::FlatShards(Matrices matrices, const std::vector<RowsOfWhole>& places,
+                       const std::vector<std::pair<int64_t, int64_t>>& own,
+                       const FlatRanges& ranges, int64_t first_slot)
+    : matrices_(checked(std::move(matrices), places, ranges)),
+      all_(machine(), device()),
+      at_ends_(machine(), device()),
+      at_bytes_(machine(), device()) {
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const Buffers& bytes = *matrices_[i];
-    const auto [first_row, rows] = places.empty() ? RowsOfWhole{0, bytes.rows} : places[i];
-    cuts_.emplace_back(bytes.facts(), Extent{rows, bytes.columns}, writes_columnwise(bytes),
-                       cuts[i], first_slot);
+    const auto [first_row, rows, origin] = places[i];
+    const auto [begin, end] = own.at(i);
+    std::vector<int64_t> cuts;
+    for (const auto& of_rank : ranges) cuts.push_back(of_rank[i].first);
+    cuts_.emplace_back(bytes.facts(), Extent{rows, bytes.columns}, writes_columnwise(bytes), cuts,
+                       first_slot);
     first_slot += cuts_.back().amaxes() + cuts_.back().values();
-    ahead_.push_back(first_row * bytes.columns);
-    seams_.push_back(seen_from(first_row, bytes.columns, cuts_.back().seams(begins_[i], ends_[i])));
+    seams_.push_back(seen_from(first_row, bytes.columns, cuts_.back().seams(begin, end)));
     std::ranges::transform(written(bytes), memory_.emplace_back().begin(),
                            [](const at::Tensor* tensor) {
                              return tensor ? std::optional(Place(*tensor)) : std::nullopt;
                            });
-    begins_[i] -= ahead_.back();
-    ends_[i] -= ahead_.back();
+    ahead_.push_back(first_row * bytes.columns);
+    origins_.push_back(origin);
+    begins_.push_back(begin - ahead_[i]);
+    ends_.push_back(end - ahead_[i]);
     if (begins_[i] < 0 || ends_[i] < begins_[i] || ends_[i] > bytes.rows * bytes.columns)
-      value_error("matrix ", i, " has rows ", first_row, " to ", first_row + bytes.rows,
+      value_error("weight ", i, " has rows ", first_row, " to ", first_row + bytes.rows,
                   " of the whole one, and not all elements of its shard");
   }
   seams_in_memory_ = seams_.data();
@@ -81,27 +123,12 @@ FlatShards::FlatShards(std::vector<std::shared_ptr<Buffers>> matrices, std::vect
   seams_in_memory_ = static_cast<const nc_seams*>(seams_copy_.const_data_ptr());
 }
 
-at::Tensor FlatShards::identity() const { return identity_over(cuts_); }
-
-at::Tensor FlatShards::identity_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
-                                   const std::vector<std::vector<int64_t>>& cuts) const {
-  if (shapes.size() != matrices_.size() || cuts.size() != matrices_.size())
-    value_error("shards of ", matrices_.size(), " matrices need as many shapes and cuts");
-  std::vector<Cuts> others;
-  for (size_t i = 0; i < matrices_.size(); ++i) {
-    const auto [rows, columns] = shapes[i];
-    others.emplace_back(matrices_[i]->facts(), Extent{rows, columns},
-                        writes_columnwise(*matrices_[i]), cuts[i], /*first_slot=*/0);
-  }
-  return identity_over(others);
-}
-
 nc_tensor FlatShards::entry(size_t i) const {
   nc_tensor entry = matrices_[i]->entry();
   if (!writes_columnwise(*matrices_[i]))
     entry.buffer[NC_COLUMNWISE_DATA] = entry.buffer[NC_COLUMNWISE_SCALE] = nullptr;
   set_shard(entry, machine(), begins_[i], ends_[i], seams_in_memory_ + i);
-  entry.first = static_cast<uint64_t>(ahead_[i]);
+  entry.first = static_cast<uint64_t>(origins_[i] + ahead_[i]);
   return entry;
 }
 
@@ -112,40 +139,89 @@ std::vector<nc_tensor> FlatShards::ends(size_t i, const nc_tensor& entry, bool b
   });
 }
 
-bool FlatShards::is_of(const Memory& memory, const Buffers& bytes) {
-  return std::ranges::equal(memory, written(bytes),
-                            [](const std::optional<Place>& place, const at::Tensor* tensor) {
-                              if (!place || !tensor) return !place && !tensor;
-                              return is_plain(*tensor) && place->is_of(*tensor);
-                            });
+bool FlatShards::are_of(const Matrices& now) const {
+  const auto is_of = [](const std::optional<Place>& place, const at::Tensor* tensor) {
+    if (!place || !tensor) return !place && !tensor;
+    return is_plain(*tensor) && place->is_of(*tensor);
+  };
+  return std::ranges::equal(memory_, now, [&](const Memory& memory, const auto& bytes) {
+    return std::ranges::equal(memory, written(*bytes), is_of);
+  });
 }
 
-bool FlatShards::are_of(const std::vector<std::shared_ptr<Buffers>>& now) const {
-  return std::ranges::equal(
-      memory_, now, [](const Memory& memory, const auto& bytes) { return is_of(memory, *bytes); });
+void FlatShards::collect(const std::vector<OptionalTensor>& values, const OptionalTensor& amaxes,
+                         const at::Tensor& exchange, bool source_bf16,
+                         const std::optional<std::vector<RandomKey>>& draws) {
+  constexpr const char* kWhat = "the master shard";
+  std::vector<nc_tensor> all, ends, bytes;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    nc_tensor& row = all.emplace_back(entry(i));
+    if (draws) std::tie(row.seed, row.step, std::ignore) = draws->at(i);
+    if (elements(i) > 0) {
+      const at::Tensor& value = values.at(i).value();
+      row.value_dtype = checked_dtype(value.scalar_type(), kWhat);
+      check_run(value, elements(i), device(), kWhat);
+      row.value = first_of(address_of(value, kWhat), begins_[i], value.itemsize());
+    }
+    std::ranges::copy(this->ends(i, row, /*bytes_alone=*/false), std::back_inserter(ends));
+    std::ranges::copy(this->ends(i, row, /*bytes_alone=*/true), std::back_inserter(bytes));
+  }
+  all_.assign(std::move(all));
+  at_ends_.assign(std::move(ends));
+  at_bytes_.assign(std::move(bytes));
+  (spans() ? all_ : at_ends_)
+      .run(machine().collect, "collecting amaxes",
+           options(amaxes, exchange, source_bf16, draws.has_value()));
+}
+
+void FlatShards::finish(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
+                        bool stochastic, const OptionalTensor& skips) {
+  nc_launch launch = options(amaxes, exchange, source_bf16, stochastic);
+  if (skips) launch.verdict = checked_floats(*skips, size(), device(), "which shards to skip");
+  note_write();
+  const nc_function record = machine().record_amax;
+  if (record != nullptr) all_.run(record, "recording the amax", launch);
+  (record == nullptr ? all_ : at_bytes_).run(machine().cast, "the cast", launch);
+}
+
+nc_launch FlatShards::options(const OptionalTensor& amaxes, const at::Tensor& exchange,
+                              bool source_bf16, bool stochastic) const {
+  nc_launch options{};
+  if (spans()) options.amax = checked_floats(amaxes.value(), size(), device(), "the amaxes");
+  options.exchange = checked_floats(exchange, exchange.numel(), device(), "the exchange");
+  options.source_bf16 = source_bf16;
+  options.stochastic = stochastic;
+  return options;
 }
 
 void bind_flat_shards(py::module_& module) {
   py::class_<FlatShards, std::shared_ptr<FlatShards>>(
       module, "FlatShards",
-      "The flat shards that a rank owns of matrices of one format on one device: elements "
-      "begins[i] to ends[i] of matrix i, row by row. cuts[i]: where the shards of all ranks begin. "
-      "first_slot: of the exchange, which lists slots of matrix after matrix. places[i], if there "
-      "are any: matrix i has some rows of a whole one alone: the first, a multiple of the row "
-      "step, and how many rows the whole has; begins, ends and cuts are the whole one's.")
-      .def(py::init<std::vector<std::shared_ptr<Buffers>>, std::vector<int64_t>,
-                    std::vector<int64_t>, const std::vector<std::vector<int64_t>>&, int64_t,
-                    const std::vector<RowsOfWhole>&>(),
-           py::arg("matrices"), py::arg("begins"), py::arg("ends"), py::arg("cuts"),
-           py::arg("first_slot"), py::arg("places") = std::vector<RowsOfWhole>())
-      .def("identity", &FlatShards::identity,
-           "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of blocks "
-           "and values of elements that a cut divides.")
-      .def("identity_of", &FlatShards::identity_of, py::arg("shapes"), py::arg("cuts"),
-           "Those that matrices of other rows and columns would have: shapes[i] and cuts[i] are of "
-           "a whole one.")
+      "The flat shards that a rank owns of matrices of one format on one device. places[i]: of the "
+      "rows that are here of matrix i the first, a multiple of the row step; how many rows the "
+      "whole has; the index of its first element in the weight. own[i]: this rank's elements of "
+      "the whole, row by row, the first and the one behind the last; ranges[r][i]: rank r's. "
+      "first_slot: of the exchange, which lists slots of matrix after matrix.")
+      .def(py::init<Matrices, const std::vector<RowsOfWhole>&,
+                    const std::vector<std::pair<int64_t, int64_t>>&, const FlatRanges&, int64_t>(),
+           py::arg("matrices"), py::arg("places"), py::arg("own"), py::arg("ranges"),
+           py::arg("first_slot"))
+      .def_static("identity", &identity, py::arg("matrices"), py::arg("shapes"), py::arg("cuts"),
+                  "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of "
+                  "blocks and values of elements that a cut divides. shapes[i]: rows and columns "
+                  "of a whole one; cuts[i]: where the shards of all ranks begin.")
       .def("are_of", &FlatShards::are_of, py::arg("matrices"),
-           "Whether these matrices have their memory where the shards' launches write.");
+           "Whether these matrices have their memory where the shards' launches write.")
+      .def("collect", &FlatShards::collect, py::arg("values"), py::arg("amaxes"),
+           py::arg("exchange"), py::arg("source_bf16"), py::arg("draws"),
+           "Writes this rank's part of what the ranks reduce by maxima of int32: amaxes, float32 "
+           "[matrices], where a scale spans the tensor, else None, and exchange, float32. values: "
+           "of each shard, None of an empty one. draws: as in CastList.cast, but for `first`.")
+      .def("finish", &FlatShards::finish, py::arg("amaxes"), py::arg("exchange"),
+           py::arg("source_bf16"), py::arg("stochastic"), py::arg("skips") = py::none(),
+           "Makes the bytes of the shards from the reduced amaxes and slots, of the values that "
+           "were collected last. skips: float32 [matrices] or None; where negative, the bytes "
+           "of the shard stay as they are.");
 }
 
 }  // namespace narrowcast

@@ -1,9 +1,10 @@
 // The flat shards that a rank owns of matrices of one format on one device, each a run of elements
-// that begins and ends anywhere: what casts and updates of them have in common.
+// that begins and ends anywhere: their casts, and what optimizer steps (AdamTable) read of them.
 #pragma once
 
 #include "bindings/core/buffers.hpp"
 #include "bindings/core/launch.hpp"
+#include "runtime/gather/flat_payloads.hpp"
 #include "runtime/launch/cuts.hpp"
 
 namespace narrowcast {
@@ -14,33 +15,31 @@ inline void* first_of(void* run, int64_t begin, size_t itemsize) {
                                  static_cast<uintptr_t>(begin) * itemsize);
 }
 
-// Where the rows that a matrix has begin in the whole one, at a multiple of the format's row step,
-// and how many rows that has.
-using RowsOfWhole = std::pair<int64_t, int64_t>;
+// Of the rows that a matrix has of a whole one: the first, at a multiple of the format's row step;
+// how many rows the whole has; and the index of the whole's first element in the weight, of which
+// it may be a part.
+using RowsOfWhole = std::tuple<int64_t, int64_t, int64_t>;
+
+// ValueError unless some matrices are in the memory of one device, and each element of the whole
+// ones, of so many rows, is one rank's.
+std::vector<std::shared_ptr<Buffers>> checked(std::vector<std::shared_ptr<Buffers>> matrices,
+                                              const std::vector<RowsOfWhole>& places,
+                                              const FlatRanges& ranges);
 
 class FlatShards {
  public:
-  // `begins`, `ends`: elements that are this rank's; `cuts`: where any rank's begin, of each whole
-  // matrix; `first_slot`: of the exchange that all shards of a process group share. `places`: of
-  // the rows that are here; empty where all matrices are whole.
-  FlatShards(std::vector<std::shared_ptr<Buffers>> matrices, std::vector<int64_t> begins,
-             std::vector<int64_t> ends, const std::vector<std::vector<int64_t>>& cuts,
-             int64_t first_slot, const std::vector<RowsOfWhole>& places);
+  // `own`: the elements of each whole matrix that are this rank's; `ranges`: those of all ranks;
+  // `first_slot`: of the exchange that all shards of a process group share.
+  FlatShards(std::vector<std::shared_ptr<Buffers>> matrices, const std::vector<RowsOfWhole>& places,
+             const std::vector<std::pair<int64_t, int64_t>>& own, const FlatRanges& ranges,
+             int64_t first_slot);
 
   const Plugin& plugin() const { return matrices_[0]->plugin; }
   const nc_machine& machine() const { return plugin().machine(device()); }
   at::Device device() const { return matrices_[0]->device; }
   int64_t size() const { return std::ssize(matrices_); }
   bool spans() const { return plugin().format().tensor_amax != 0; }
-  // Of the rows that are here.
-  int64_t begin(size_t i) const { return begins_[i]; }
   int64_t elements(size_t i) const { return ends_[i] - begins_[i]; }
-
-  // What the slots begin with, int32 on the CPU: the identity of the reduction; and of
-  // whole matrices of other sizes, whose shards begin at `cuts`.
-  at::Tensor identity() const;
-  at::Tensor identity_of(const std::vector<std::pair<int64_t, int64_t>>& shapes,
-                         const std::vector<std::vector<int64_t>>& cuts) const;
 
   // A shard's row in the table of a launch, without values. Where columnwise follows from rowwise
   // it is not written, but derived when all shards have been gathered.
@@ -54,19 +53,32 @@ class FlatShards {
   // memory, and storages move and are freed in place.
   bool are_of(const std::vector<std::shared_ptr<Buffers>>& now) const;
 
+  // A cast: this rank's part of what the ranks reduce (with a delayed scale also the codes), of
+  // masters, none of an empty shard; and what waits for the reduction. `skips`: float32, one a
+  // shard, or none; where it is negative, the shard is left as it is.
+  void collect(const std::vector<OptionalTensor>& values, const OptionalTensor& amaxes,
+               const at::Tensor& exchange, bool source_bf16,
+               const std::optional<std::vector<RandomKey>>& draws);
+  void finish(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
+              bool stochastic, const OptionalTensor& skips);
+
  private:
   // Of one matrix: of the buffers that launches write, amax and history.
   using Memory = std::array<std::optional<Place>, NC_BUFFER_COUNT + 2>;
-  static bool is_of(const Memory& memory, const Buffers& bytes);
+
+  nc_launch options(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
+                    bool stochastic) const;
 
   std::vector<std::shared_ptr<Buffers>> matrices_;
   std::vector<int64_t> begins_, ends_;  // elements of the rows that are here
   std::vector<int64_t> ahead_;          // elements of the whole matrix ahead of them
+  std::vector<int64_t> origins_;        // of the whole matrix in the weight
   std::vector<Cuts> cuts_;
   std::vector<Memory> memory_;  // as it was at first
   std::vector<nc_seams> seams_;
   at::Tensor seams_copy_;
   const nc_seams* seams_in_memory_ = nullptr;
+  MatrixTable all_, at_ends_, at_bytes_;  // shards; their ends that divide blocks, and bytes
 };
 
 }  // namespace narrowcast

@@ -144,6 +144,21 @@ def test_formats_together(device):
     ranks.run(2, device, formats_together)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU's memory")
+def test_more_elements_than_32_bits_count():
+    """On the CPU: tests/runtime/test_flat_shards.cpp."""
+    rows, columns = 2**16 + 32, 2**15
+    zeros = torch.zeros(rows, columns, dtype=torch.bfloat16, device="cuda")
+    weight = nc.quantize(zeros, "mxfp8_e4m3", columnwise=False)
+    flats.poison(weight)
+    last = torch.randn(1000, device="cuda")
+    master = torch.cat([torch.zeros(rows * columns - 1000, device="cuda"), last])
+    flat.quantize_master_weights([weight], [master], [0])
+    end = nc.quantize(torch.cat([torch.zeros(columns - 1000, device="cuda"), last]), "mxfp8_e4m3")
+    assert same(weight.rowwise_data[-1:], end.rowwise_data)
+    assert not (weight.rowwise_data == flats.POISON).any()
+
+
 # ---- columnwise bytes that follow ----
 
 DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
@@ -174,11 +189,6 @@ def test_columnwise_follows_the_gather(name, by_hand, device):
     ranks.run(2, device, columnwise_follows, name, by_hand)
 
 
-def test_no_weight_to_process():
-    with pytest.raises(TypeError, match="weight 0 is a Tensor, not a QuantizedTensor"):
-        nc.post_all_gather_processing([torch.ones(2)])
-
-
 def test_shards_of_codes(format, device):
     """fsdp_shard_model_weights get the codes of own elements."""
     value = flats.value_of((64, 128), special=False).to(device)
@@ -187,17 +197,20 @@ def test_shards_of_codes(format, device):
     target = torch.zeros(64 * 128 * bits // 8, dtype=torch.uint8, device=device)
     nc.quantize_master_weights([weight], [2 * value], [0], None, [target])
     assert same(target, weight.rowwise_data.view(-1))
-    with torch.inference_mode():
-        other = torch.zeros_like(target)
-    nc.quantize_master_weights([weight], [2 * value], [0], None, [other])
-    assert same(other, weight.rowwise_data.view(-1))
-    with pytest.raises(ValueError, match=f"a uint8 tensor of {target.numel()} bytes"):
-        nc.quantize_master_weights([weight], [value], [0], None, [target[1:]])
-    with pytest.raises(ValueError, match="2 fsdp_shard_model_weights for 1 weights"):
-        nc.quantize_master_weights([weight], [value], [0], None, [target, target])
 
 
-# ---- masters of its own ----
+# ---- masters ----
+
+
+def test_masters_of_any_layout(device):
+    shape, elements = (64, 128), 64 * 128
+    value = flats.value_of(shape, special=False).to(device)
+    weight = nc.quantize(value, "mxfp8_e4m3")
+    one, exchanged = torch.ones(1, device=device), value.t().contiguous()
+    for odd in (one.expand(elements), torch._neg_view(value), exchanged.t()):
+        nc.quantize_master_weights([weight], [odd], [0])
+        expected = nc.quantize(odd.clone().view(shape), "mxfp8_e4m3")
+        assert same(weight.dequantize(), expected.dequantize())
 
 
 def test_initial_values_are_taken_and_dropped(format, device):

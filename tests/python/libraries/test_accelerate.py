@@ -97,12 +97,3 @@ def test_masters_that_are_offloaded():
     """By model.state_dict(): values, of which accelerate does not say which format they are in."""
     with pytest.raises(TypeError, match=r"state_dict=model\.state_dict\(keep_vars=True\)"):
         offloaded(build(GATHERS[0]))
-
-
-def test_offloading_to_files(tmp_path):
-    from accelerate import disk_offload
-
-    for dtype, words in ((torch.float32, "numpy"), (torch.bfloat16, "view as torch.int16 is not")):
-        model = build(GATHERS[0], dtype=dtype, trainable=False)
-        with pytest.raises(NotImplementedError, match=rf"{words}.* dequantize\(\)"):
-            disk_offload(model, tmp_path, execution_device="cpu")

@@ -139,7 +139,7 @@ def test_other_backends_cut_in_ways_of_their_own():
     config.parallelism.tensor_parallel_degree = 2
     converters = [glue.Converter.Config(format=GATHERS[0])]
     model = model_registry("debugmodel", converters=converters).model
-    with pytest.raises(NotImplementedError, match=r"tensor_parallel_degree = 2 .*partial_dtensor"):
+    with pytest.raises(NotImplementedError, match="partial_dtensor"):
         model.update_from_config(config=config)
 
 

@@ -60,67 +60,37 @@ def feed(run, step):
 
 
 def write(run, path):
-    """The masters and moments of a tensor-parallel rank's parts."""
-    masters = run.masters()
-    if parallel_state.get_data_parallel_rank() == 0:
-        rank = parallel_state.get_tensor_model_parallel_rank()
-        cut = {n: _dim_of(p) for n, p in run.model.named_parameters()}
-        torch.save({n: (cut[n], whole) for n, whole in masters.items()}, f"{path}-{rank}")
+    wholes = wholes_of(run)
+    if dist.get_rank() == 0:
+        torch.save(wholes, path)
     dist.barrier()
 
 
-def compare(run, path, tolerance):
-    """Masters and moments with those written, cut as this run's are, and the bytes with a cast of
-    the masters.
-    """
-    masters = run.masters()
-    for name, parts in _read(path).items():
-        for value, expected in zip(masters[name], _own(*parts), strict=True):
-            torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
-    if run.format is None:
-        return  # until its next step, Megatron's own model has the saved model's parameters
-    mt.assert_bytes_are_casts(run.model, {name: whole[0] for name, whole in masters.items()})
-    for name, parameter in run.model.named_parameters():
-        if not mt.quantized(parameter):
-            assert torch.equal(parameter, masters[name][0].to(parameter.dtype)), name
-
-
-def _read(path):
-    """name -> (dimension that tensor-parallel ranks cut, whole master and moments)."""
-    parts = [torch.load(f"{path}-0")]
-    while _exists(f"{path}-{len(parts)}"):
-        parts.append(torch.load(f"{path}-{len(parts)}"))
+def wholes_of(run):
+    """Collective: name -> master and moments, of all tensor-parallel ranks."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    every = [None] * group.size()
+    dist.all_gather_object(every, run.masters(), group=group)
     wholes = {}
-    for name, (dim, first) in parts[0].items():
-        every = [first] if dim is None else [part[name][1] for part in parts]
-        wholes[name] = (
-            dim,
-            [
-                torch.cat(values, dim) if dim is not None else values[0]
-                for values in zip(*every, strict=True)
-            ],
-        )
+    for name, parameter in run.model.named_parameters():
+        parts = [*zip(*(of_rank[name] for of_rank in every), strict=True)]
+        is_cut = getattr(parameter, "tensor_model_parallel", False)
+        wholes[name] = [torch.cat(p, parameter.partition_dim) if is_cut else p[0] for p in parts]
     return wholes
 
 
-def _exists(path):
-    try:
-        with open(path, "rb"):
-            return True
-    except FileNotFoundError:
-        return False
-
-
-def _own(dim, wholes):
-    if dim is None:
-        return wholes
-    size = parallel_state.get_tensor_model_parallel_world_size()
-    rank = parallel_state.get_tensor_model_parallel_rank()
-    return [whole.chunk(size, dim)[rank] for whole in wholes]
-
-
-def _dim_of(parameter):
-    return parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
+def compare(run, path, tolerance):
+    """Masters and moments with those written, and the bytes with a cast of the masters."""
+    found = wholes_of(run)
+    for name, expected in torch.load(path).items():
+        torch.testing.assert_close(found[name], expected, rtol=tolerance, atol=tolerance)
+    if run.format is None:
+        return  # until its next step, Megatron's own model has the saved model's parameters
+    masters = {name: whole[0] for name, whole in run.masters().items()}
+    mt.assert_bytes_are_casts(run.model, masters)
+    for name, parameter in run.model.named_parameters():
+        if not mt.quantized(parameter):
+            assert torch.equal(parameter, masters[name].to(parameter.dtype)), name
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -91,12 +91,3 @@ def same_numbers(some, others):
 
 def to_device(weight, device):
     return weight.detach().to(device)
-
-
-def error_of(function, *arguments):
-    """What a call raises: its kind and its words."""
-    try:
-        function(*arguments)
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return None

@@ -15,7 +15,7 @@ an older value, `=` new wherever it came from; S the scale of a block, here a ro
                    ....  .             ####  S
        v  Gather (gather.py): a launch packs a rank's own bytes, one all-gather, a launch unpacks
     gathered       ====  S             ====  S           columnwise bytes that follow from rowwise
-                   ====  S             ====  S           ones are absent (weights.py)
+                   ====  S             ====  S           ones are absent
                    ====  S             ====  S
        v  post_all_gather_processing, or the first reader: one launch
     whole          rowwise and columnwise bytes are those of a cast of the whole master
@@ -26,9 +26,8 @@ know. fsdp/ and optimizer/ stand on these two.
 """
 
 from narrowcast.flat.fusing import fuse, unfuse
-from narrowcast.flat.gather import Gather
+from narrowcast.flat.gather import Gather, post_all_gather_processing
 from narrowcast.flat.master_weights import forget, quantize_master_weights
-from narrowcast.flat.weights import post_all_gather_processing
 
 __all__ = [
     "Gather",

@@ -14,8 +14,6 @@ from narrowcast.ranks import Reduction
 from narrowcast.tensor import buffers, dtensors
 from narrowcast.tensor.store import Store
 
-_ABSENT = torch.iinfo(torch.int32).min  # a word of a rank without rows
-
 Weights = list[tuple[torch.Tensor, Store]]  # sharded parameters, each with its store
 
 
@@ -53,9 +51,7 @@ class EmptyShards:
 
 
 class _Scales:
-    """What spans frozen weights, which have no masters to cast from: their bits, for a maximum of
-    floats may lose NaN.
-    """
+    """What spans frozen weights, which have no masters to cast from: the maxima of its bytes."""
 
     def __init__(self, stores: list[Store], group):
         self._spanning = [
@@ -64,32 +60,20 @@ class _Scales:
             for one in buffers.spanning_of(store.bytes)
             if one is not None
         ]
-        sizes = [one.numel() for one, _ in self._spanning]
-        identity = torch.full(
-            (sum(sizes),), _ABSENT, dtype=torch.int32, device=stores[0].bytes.device
-        )
-        self._reduction = Reduction(identity, group)
+        sizes = [one.nbytes for one, _ in self._spanning]
+        words = torch.zeros(sum(sizes), dtype=torch.int32, device=stores[0].bytes.device)
+        self._reduction = Reduction(words, group)
         self._words = self._reduction.words.split(sizes)
 
     def run(self) -> None:
         self._reduction.begin()
         for (one, is_empty), words in zip(self._spanning, self._words, strict=True):
             if not is_empty:
-                words.copy_(_words(one))
+                words.copy_(one.view(-1).view(torch.uint8))
         self._reduction.reduce()
         _C.note_write()
         for (one, is_empty), words in zip(self._spanning, self._words, strict=True):
             if is_empty:
                 # A graph that has saved it for its backward shall have the present one.
                 with torch.autograd._unsafe_preserve_version_counter(one):
-                    one.copy_(_value(words, one.dtype).view_as(one))
-
-
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """int32: the bits of each element."""
-    flat = tensor.view(-1)
-    return flat.view(torch.int32) if flat.itemsize == 4 else flat.view(torch.uint8).int()
-
-
-def _value(words: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return (words if dtype.itemsize == 4 else words.to(torch.uint8)).view(dtype)
+                    one.view(-1).view(torch.uint8).copy_(words)

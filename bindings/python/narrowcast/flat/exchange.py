@@ -1,43 +1,46 @@
 """What the owners of flat shards reduce: amaxes of tensors, and amaxes and values of blocks that
-cuts divide.
+cuts divide; and the casts that need it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.flat.shards import Shard
+from narrowcast.flat.shards import Ranges, Shard
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
+from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.store import Store
 
-Ranges = list[list[tuple[int, int]]]
+# Whether launches leave a shard as it is. Maxima are of their bits, as int32: any rank may take it.
+SKIP, TAKE = -1.0, 0.0
 
 
 class Part(NamedTuple):
-    """The shards of one format. `places`: in the list of all; `amaxes`: of their tensors, float32
-    [places] among the reduced words; None where no scale spans the tensor.
+    """The shards of one format. `places`: in the list of all; among the reduced words, float32
+    [places], `skips`: negative where a launch leaves a shard as it is, and `amaxes` of their
+    tensors. None where there are none of these.
     """
 
     format: Format
     places: list[int]
     shards: _C.FlatShards
+    skips: torch.Tensor | None
     amaxes: torch.Tensor | None
 
 
 class Exchange(Reduction):
-    """Its words, in order: `extra`, the user's; amaxes of tensors; of one format after another,
+    """Its words, in order: which shards to skip; amaxes of tensors; of one format after another,
     amaxes of blocks and values of elements that cuts divide. Parts of tensor parallelism have the
-    amaxes of tensors in common, and the rest beside each other.
+    first two in common, and the rest beside each other. Nothing is reduced where that is all.
 
-    extra   int32 on the CPU: the identity of the user's words. Without others they are reduced if
-            `reduces_extra`
-    header  int32 [len(extra)], on the device
+    skips   SKIP or TAKE for each shard: what this rank contributes that has nothing to say
     """
 
     @torch.inference_mode(False)  # a first call may be there, and later ones not
@@ -46,36 +49,29 @@ class Exchange(Reduction):
         shards: list[Shard],
         ranges: Ranges,
         group: dist.ProcessGroup | None,
-        extra: torch.Tensor | None = None,
-        reduces_extra: bool = False,
+        skips: Sequence[float] = (),
     ):
-        self.ranges, self.device = ranges, shards[0].store.bytes.device
         places: dict[Format, list[int]] = defaultdict(list)
         for place, shard in enumerate(shards):
             places[shard.store.format].append(place)
+        ordered = [skips[place] for some in places.values() for place in some if skips]
         spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
-        header = 0 if extra is None else len(extra)
-        identity = [] if extra is None else [extra]
-        identity.append(torch.zeros(spans, dtype=torch.int32))
-        flats, ((part, parts),) = [], {shard.part for shard in shards}
+        header = torch.tensor([*ordered, *[0.0] * spans], dtype=torch.float32, device="cpu")
+        identity = [header.view(torch.int32)]
+        flats = []
         for some in places.values():
-            own = [shards[place] for place in some]
-            cuts = [[of_rank[place][0] for of_rank in ranges] for place in some]
-            rooms = [_room(own, cuts, None if one == part else one) for one in range(parts)]
-            flat = _flat(own, cuts, sum(map(len, [*identity, *rooms[:part]])))
-            flats.append((own[0].store.format, some, flat))
-            identity += rooms
+            own = [[of_rank[place] for place in some] for of_rank in ranges]
+            flats.append(_flat_shards([shards[place] for place in some], own, identity))
         whole = torch.cat(identity)
-        super().__init__(
-            whole.to(self.device), group if reduces_extra or len(whole) > header else None
-        )
-        self.header = self.words[:header]
-        amaxes = self.floats[header : header + spans]
+        self.device = shards[0].store.bytes.device
+        super().__init__(whole.to(self.device), group if len(whole) > len(ordered) else None)
+        skipped, amaxes = self.floats[: len(ordered)], self.floats[len(ordered) :]
         self.parts: list[Part] = []
-        for format, some, flat in flats:
-            count = len(some) if format.tensor_amax else 0
-            own, amaxes = amaxes[:count], amaxes[count:]
-            self.parts.append(Part(format, some, flat, own if count else None))
+        for (format, some), flat in zip(places.items(), flats, strict=True):
+            own_skips = skipped[: len(some)] if skips else None
+            own_amaxes = amaxes[: len(some)] if format.tensor_amax else None
+            self.parts.append(Part(format, some, flat, own_skips, own_amaxes))
+            skipped, amaxes = skipped[len(some) :], amaxes[len(some) * format.tensor_amax :]
 
     def is_current(self, stores: list[Store]) -> bool:
         """Whether these, of the weights, have their bytes where launches write."""
@@ -84,16 +80,39 @@ class Exchange(Reduction):
             for part in self.parts
         )
 
+    def collect(
+        self,
+        masters: list[torch.Tensor | None],
+        source_bf16: bool = False,
+        draws: list[RngKey] | None = None,
+    ) -> None:
+        """Writes this rank's words of a cast of all shards: a launch for each format."""
+        for part in self.parts:
+            own = [masters[place] for place in part.places]
+            drawn = None if draws is None else [draws[place] for place in part.places]
+            part.shards.collect(own, part.amaxes, self.floats, source_bf16, drawn)
 
-def _flat(own: list[Shard], cuts: list[list[int]], first_slot: int) -> _C.FlatShards:
-    begins, ends = [shard.begin for shard in own], [shard.end for shard in own]
-    matrices, places = zip(*((shard.store.bytes, shard.row_span) for shard in own), strict=True)
-    return _C.FlatShards(matrices, begins, ends, cuts, first_slot, places)
+    def finish(self, source_bf16: bool = False, stochastic: bool = False) -> None:
+        """Makes the bytes of what was collected, from the reduced words."""
+        for part in self.parts:
+            part.shards.finish(part.amaxes, self.floats, source_bf16, stochastic, part.skips)
 
 
-def _room(own: list[Shard], cuts: list[list[int]], part: int | None) -> torch.Tensor:
-    """The slots of what cuts divide of weights; `part`: of another part than this rank's."""
-    flat = _flat(own, cuts, 0)
-    if part is None:
-        return flat.identity()
-    return flat.identity_of(*zip(*(one.of_part(part) for one in own), strict=True))
+def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor]) -> _C.FlatShards:
+    """Of one format; appends the words of what cuts divide of them, in each part."""
+    matrices = [one.store.bytes for one in own]
+    (part, parts), first_slot = own[0].part, 0
+    for number in range(parts):
+        if number == part:
+            first_slot = sum(map(len, identity))
+        shapes, cuts = [], []
+        for shard, of_ranks in zip(own, zip(*ranges, strict=True), strict=True):
+            shape = shard.place[1], shard.store.columns
+            if number != part:
+                whole = shard.store.shard
+                shape, of_ranks = whole.shapes[number], whole.ranges_of_part(number)
+            shapes.append(shape)
+            cuts.append([begin for begin, _ in of_ranks])
+        identity.append(_C.FlatShards.identity(matrices, shapes, cuts))
+    runs = [(one.begin, one.end) for one in own]
+    return _C.FlatShards(matrices, [one.place for one in own], runs, ranges, first_slot)

@@ -1,24 +1,25 @@
 """The gather of flat shards: after a cast each rank has the bytes of its own elements, and gets
-those of all others.
+those of all others; then columnwise bytes that follow from rowwise ones are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.flat.shards import check_list, store_of
-from narrowcast.flat.weights import Weights, invalidate_columnwise
+from narrowcast.flat.shards import Ranges, store_of
+from narrowcast.tensor.store import PendingColumnwise, Store
 
 
 class Gather:
     """Weights whose bytes are gathered together, of any formats and on one device: one launch
     packs what this rank owns, one all-gather brings what all own, one launch unpacks it. Data and
     scales are moved, without padding; scales that span a tensor, amax and history are on all ranks
-    already. Columnwise bytes that follow from rowwise ones are `late` afterwards, as a cast leaves
+    already. Columnwise bytes that follow from rowwise ones are absent afterwards, as a cast leaves
     them: nc.post_all_gather_processing makes them, or the first who reads them.
 
         gather = Gather(weights, ranges, group)
@@ -36,27 +37,20 @@ class Gather:
     """
 
     def __init__(
-        self,
-        weights: Sequence[torch.Tensor],
-        ranges: Sequence[Sequence[tuple[int, int]]],
-        group: dist.ProcessGroup | None,
+        self, weights: Sequence[torch.Tensor], ranges: Ranges, group: dist.ProcessGroup | None
     ) -> None:
-        check_list("Gather", "weights", weights)
-        check_list("Gather", "ranges", ranges)
-        self.group = group if group is not None and dist.get_world_size(group) > 1 else None
-        stores = [store_of(f"weight {place}", weight) for place, weight in enumerate(weights)]
-        self._world = 1 if self.group is None else dist.get_world_size(self.group)
-        if len(ranges) != self._world:
-            raise ValueError(f"ranges of {len(ranges)} ranks, and a group of {self._world}")
+        self._weights, self._ranges, self._group = [*weights], ranges, group
+        for place, weight in enumerate(weights):
+            store_of(f"weight {place}", weight)
         self._flat: _C.FlatGather | None = None
-        if self.group is not None and stores:
-            matrices = [store.bytes for store in stores]
-            self._flat = _C.FlatGather(matrices, ranges, dist.get_rank(self.group))
-        self._device = stores[0].bytes.device if stores else torch.device("cpu")
-        self._weights = Weights("this gather", weights)
-        self._is_started = False
-        self._payloads: tuple[torch.Tensor, torch.Tensor] | None = None  # own, and those of all
+        if group is not None and dist.get_world_size(group) > 1 and self._weights:
+            self._make()
         self._work: dist.Work | None = None
+        self._payloads: tuple[torch.Tensor, torch.Tensor] | None = None  # own, and those of all
+
+    def _make(self) -> None:
+        matrices = [one._store.bytes for one in self._weights]
+        self._flat = _C.FlatGather(matrices, self._ranges, dist.get_rank(self._group))
 
     @property
     def payload_bytes(self) -> int:
@@ -65,55 +59,70 @@ class Gather:
         """
         return 0 if self._flat is None else self._flat.payload_bytes
 
-    def is_current(self) -> bool:
-        """Whether the weights' buffers are those that it was made for. If not, make another: the
-        ranges are still right, and the other ranks need no other.
-        """
-        return self._flat is None or self._flat.is_of(
-            [one.bytes for one in self._weights.present()]
-        )
-
     def start(self, async_op: bool = False) -> None:
         """Packs this rank's bytes and begins the all-gather, which is collective. async_op: as in
         torch.distributed; what the weights are used for then waits for finish(). Until that, no
-        cast may change the weights.
-
-        RuntimeError if it has been started and not finished; ValueError if buffers have moved.
+        cast may change the weights, nor may they get other bytes (Module.to).
         """
-        if self._is_started:
-            raise RuntimeError("this gather has been started: call finish() before start()")
-        if not self.is_current():
-            raise ValueError(
-                "the buffers of a weight have moved or have been freed since this gather was made: "
-                "make another gather"
-            )
-        if self.payload_bytes > 0:
-            size = self.payload_bytes
-            own = torch.empty(size, dtype=torch.uint8, device=self._device)
-            every = torch.empty(self._world * size, dtype=torch.uint8, device=self._device)
-            self._flat.pack(own)
-            self._work = dist.all_gather_into_tensor(every, own, self.group, async_op=async_op)
-            self._payloads = own, every
-        self._is_started = True
+        if self.payload_bytes == 0:
+            return
+        if not self._flat.is_of([one._store.bytes for one in self._weights]):
+            self._make()
+        size, device = self.payload_bytes, self._weights[0]._store.bytes.device
+        own = torch.empty(size, dtype=torch.uint8, device=device)
+        every = own.new_empty(len(self._ranges) * size)
+        self._flat.pack(own)
+        self._work = dist.all_gather_into_tensor(every, own, self._group, async_op=async_op)
+        self._payloads = own, every
 
     def finish(self) -> None:
         """Waits for the all-gather and unpacks it, on the current stream, which is that of start()
         or waits for it. Then the weights have all their bytes.
-
-        RuntimeError if it has not been started; ValueError if buffers have moved meanwhile.
         """
-        if not self._is_started:
-            raise RuntimeError("this gather has not been started: call start() before finish()")
-        work, payloads = self._work, self._payloads
-        self._is_started, self._work, self._payloads = False, None, []
-        if not payloads:
+        if self.payload_bytes == 0:
             return
-        if work is not None:
-            work.wait()
-        _, every = payloads
+        if self._work is not None:
+            self._work.wait()
+        (_, every), self._payloads, self._work = self._payloads, None, None
         if every.is_cuda:  # its memory is of the stream of start()
             every.record_stream(torch.cuda.current_stream(every.device))
         self._flat.unpack(every)
-        self._weights.note_writes()
-        for store in self._weights.present():  # a reader may have made some meanwhile
+        note_writes(self._weights)
+        for store in (one._store for one in self._weights):  # a reader may have made some meanwhile
             invalidate_columnwise(store, store.pending is not None and store.pending.manual)
+
+
+def note_writes(weights: Iterable[torch.Tensor]) -> None:
+    """Weights have got other bytes: a backward that has saved one refuses to read it."""
+    torch.autograd.graph.increment_version([one for one in weights if not one.is_inference()])
+
+
+def invalidate_columnwise(store: Store, manual: bool) -> None:
+    """Takes the columnwise bytes away, if the format derives them from rowwise ones, but not their
+    memory: other ranks' rowwise bytes are not there yet. `manual`: post_all_gather_processing alone
+    makes them again, not their first reader.
+    """
+    if store.pending is not None:
+        store.pending = PendingColumnwise(store.pending.bytes, manual)
+    elif store.format.columnwise_derived and store.bytes.has("columnwise"):
+        both, spanning = store.bytes, (store.bytes.amax, store.bytes.history)
+        rowwise = (*both.buffers[:2], None, None)
+        store.bytes = _C.Buffers(store.format, store.rows, store.columns, rowwise, *spanning)
+        store.pending = PendingColumnwise(both, manual)
+        _C.note_change()
+
+
+def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
+    """Makes the columnwise bytes of weights whose rowwise bytes have just been gathered, after
+    nc.quantize_master_weights: one launch for each format and device. Weights whose columnwise
+    bytes are quantized from masters, or that keep rowwise bytes alone, stay as they are.
+    """
+    together: dict[tuple, list[Store]] = defaultdict(list)
+    for store in (weight._store for weight in weights):
+        if store.pending is not None:
+            together[store.format, store.bytes.device].append(store)
+    for stores in together.values():
+        _C.derive_columnwise([store.pending.bytes for store in stores])
+        for store in stores:
+            store.bytes, store.pending = store.pending.bytes, None
+        _C.note_change()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from narrowcast import _C
 from narrowcast.flat import shards
-from narrowcast.flat.exchange import Exchange, Ranges
-from narrowcast.flat.shards import Shard
-from narrowcast.flat.weights import invalidate_columnwise, note_writes
+from narrowcast.flat.exchange import Exchange
+from narrowcast.flat.gather import invalidate_columnwise, note_writes
+from narrowcast.flat.shards import Ranges, Shard
 from narrowcast.ranks import Fact, debugging
-from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 
@@ -65,110 +63,70 @@ def quantize_master_weights(
     for the same weights in the same order. To cut weights in another way, call nc.flat.forget on
     all ranks first.
 
-    TypeError or ValueError, and nothing changes, for arguments that are wrong on this rank, or
-    shards that do not cover the weights once; RuntimeError on all ranks if they hand in different
-    weights in a first call.
+    TypeError or ValueError, and nothing changes, for what is no weight or no master shard;
+    ValueError, on all ranks, for shards that do not cover the weights once; RuntimeError on all
+    ranks if they hand in different weights in a first call.
     """
     group = shards.group_or_all(group)
     check_source(source)
     check_rounding(rounding)
     check_word("seed", seed)
     check_word("step", step)
-    own = shards.read("quantize_master_weights", model_weights, master_weights, start_offsets)
-    targets = _targets(own, fsdp_shard_model_weights)
-    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
-    casts = _plan_of(model_weights, own, group)
+    own = shards.read(model_weights, master_weights, start_offsets)
     if not own:
         return
+    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
     draws = None
     if rounding == "stochastic":
         draws = [RngKey((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
-    casts.cast([shard.master for shard in own], source == "bf16", draws)
+    exchange = _exchange_of(own, group)
+    exchange.begin()
+    exchange.collect([shard.master for shard in own], source == "bf16", draws)
+    exchange.reduce()
+    exchange.finish(source == "bf16", draws is not None)
     for shard in own:
         invalidate_columnwise(shard.store, manual_post_all_gather_processing)
     note_writes(model_weights)
-    for shard, target in zip(own, targets, strict=True):
-        if target is not None:
-            with torch.inference_mode(target.is_inference()):
-                target.copy_(_own_codes(shard))
+    for shard, target in zip(own, fsdp_shard_model_weights or (), strict=False):
+        if target is not None and shard.master is not None:
+            target.copy_(_own_codes(shard))
+
+
+class _Known(NamedTuple):
+    """Of a list of weights that was handed in: the exchange, and what this rank and all own."""
+
+    exchange: Exchange
+    own: list[tuple[int, int]]
+    ranges: Ranges
+
+
+_known: WeakKeyDictionary = WeakKeyDictionary()  # by the store of a list's first weight
 
 
 def forget(weights: Sequence[torch.Tensor]) -> None:
     """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To
     be called on all of them, with weights that were handed in together.
     """
-    plans = {plan for weight in weights if (plan := plan_of(weight)) is not None}
-    for store in [store for store, plan in _plans.items() if plan in plans]:
-        del _plans[store]
-
-
-class Plan:
-    """The casts of the weights of a list and the one reduction that they may need: made from what
-    all ranks own, run at every step. It keeps neither weights nor masters.
-    """
-
-    def __init__(self, shards: list[Shard], ranges: Ranges, group: dist.ProcessGroup | None):
-        self.ranges, self.group = ranges, group
-        self._shards = [(weakref.ref(one.store), one.begin, one.end) for one in shards]
-        self.exchange = Exchange(shards, ranges, group)
-        self._casts = [_C.FlatCast(part.shards) for part in self.exchange.parts]
-
-    def is_of(self, shards: list[Shard]) -> bool:
-        """Whether these are the shards that it was made for."""
-        return len(shards) == len(self._shards) and all(
-            one.store is store() and (one.begin, one.end) == (begin, end)
-            for one, (store, begin, end) in zip(shards, self._shards, strict=True)
-        )
-
-    def cast(self, masters: list, source_bf16: bool, draws: list[RngKey] | None) -> None:
-        """Makes the bytes of all shards; collective where cuts divide what ranks then share, or a
-        scale spans a tensor.
-        """
-        exchange = self.exchange
-        exchange.begin()
-        for part, casts in zip(exchange.parts, self._casts, strict=True):
-            own = [masters[place] for place in part.places]
-            drawn = None if draws is None else [draws[place] for place in part.places]
-            casts.collect(own, part.amaxes, exchange.floats, source_bf16, drawn)
-        exchange.reduce()
-        for part, casts in zip(exchange.parts, self._casts, strict=True):
-            casts.finish(part.amaxes, exchange.floats, source_bf16, draws is not None)
-
-
-_plans: WeakKeyDictionary = WeakKeyDictionary()  # of each weight's store
-
-
-def plan_of(weight) -> Plan | None:
-    """That of the list with a weight, whatever it is."""
-    return _plans.get(weight._store) if isinstance(weight, QuantizedTensor) else None
-
-
-def _keep(weights: Sequence[torch.Tensor], plan: Plan) -> Plan:
     for weight in weights:
-        _plans[weight._store] = plan
-    return plan
+        _known.pop(weight._store, None)
 
 
-def _plan_of(weights, own: list[Shard], group) -> Plan | None:
-    """That of a list of weights. Collective in the first call with it."""
-    known = [plan_of(weight) for weight in weights]
-    if not any(known):
-        of_all = shards.exchange_ranges(own, group)
-        return _keep(weights, Plan(own, of_all, group)) if own else None
-    first, other = known[0], None
-    if first is None or any(one is not first for one in known) or not first.is_of(own):
-        other = "other weights or other shards"
-    elif first.group is not group:
-        other = "another process group"
-    if other is not None:
+def _exchange_of(own: list[Shard], group) -> Exchange:
+    """That of a list of weights, with the bytes that they have now. Collective in the first call
+    with it.
+    """
+    known = _known.get(own[0].store)
+    runs = [(one.begin, one.end) for one in own]
+    if known is not None and known.own != runs:
         raise ValueError(
-            f"quantize_master_weights got {other} than when these weights were handed in first: "
-            "call narrowcast.flat.forget(weights) on all ranks before they are cut in another way"
+            "quantize_master_weights got other weights or other shards than when these weights "
+            "were handed in first: call narrowcast.flat.forget(weights) on all ranks before they "
+            "are cut in another way"
         )
-    if first.exchange.is_current([shard.store for shard in own]):
-        return first
-    # The bytes that the weights have now, on this rank alone.
-    return _keep(weights, Plan(own, first.ranges, group))
+    if known is None or not known.exchange.is_current([shard.store for shard in own]):
+        ranges = shards.exchange_ranges(own, group) if known is None else known.ranges
+        known = _known[own[0].store] = _Known(Exchange(own, ranges, group), runs, ranges)
+    return known.exchange
 
 
 def _facts(own: list[Shard], group, *options) -> list[Fact]:
@@ -179,36 +137,8 @@ def _facts(own: list[Shard], group, *options) -> list[Fact]:
     ]
 
 
-def _codes_of(shard: Shard) -> tuple[int, int]:
+def _own_codes(shard: Shard) -> torch.Tensor:
     """The rowwise bytes that hold its elements."""
     bits = shard.store.format.rowwise.element_bits
-    return shard.begin * bits // 8, -(-shard.end * bits // 8)
-
-
-def _own_codes(shard: Shard) -> torch.Tensor:
-    begin, end = _codes_of(shard)
+    begin, end = shard.begin * bits // 8, -(-shard.end * bits // 8)
     return shard.store.bytes.buffer(0).view(-1)[begin:end]
-
-
-def _targets(own: list[Shard], given) -> list[torch.Tensor | None]:
-    if given is None:
-        return [None] * len(own)
-    shards.check_list("quantize_master_weights", "fsdp_shard_model_weights", given)
-    if len(given) != len(own):
-        raise ValueError(f"{len(given)} fsdp_shard_model_weights for {len(own)} weights")
-    for place, (shard, target) in enumerate(zip(own, given, strict=True)):
-        if target is None or shard.master is None:
-            continue
-        begin, end = _codes_of(shard)
-        fits = isinstance(target, torch.Tensor) and target.dtype == torch.uint8
-        if not fits or tuple(target.shape) != (end - begin,) or not target.is_contiguous():
-            raise ValueError(
-                f"weight {place}: fsdp_shard_model_weights is to be a uint8 tensor of "
-                f"{end - begin} bytes, contiguous, those of elements {shard.begin} to {shard.end}"
-            )
-        if target.device != shard.store.bytes.device:
-            raise ValueError(
-                f"weight {place} is on {shard.store.bytes.device}, and its "
-                f"fsdp_shard_model_weights on {target.device}"
-            )
-    return [None if shard.master is None else one for shard, one in zip(own, given, strict=True)]

@@ -8,25 +8,20 @@ a rank whose shard has no rows, where a load writes nothing: the others' words s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import groupby
 
 import torch
 import torch.distributed as dist
 
-from narrowcast import _C
-from narrowcast.flat.exchange import Exchange, Part
-from narrowcast.flat.shards import Shard
+from narrowcast.flat.exchange import SKIP, TAKE, Exchange
+from narrowcast.flat.shards import Ranges, Shard
 from narrowcast.ranks import Reduction
 from narrowcast.tensor import casting, unaligned
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.unaligned import UnalignedStore
 
 Group = dist.ProcessGroup | None
-
-# A cast skips a matrix whose float is negative. As int32 words the first is the smaller one, so the
-# maximum over ranks says whether any rank has written.
-_SKIP, _CAST = -1.0, 0.0
-_NEAREST = 0, 0, 0  # a draw that no launch reads
 
 
 def cast(shards: Iterable[tuple[Store, Group]]) -> None:
@@ -43,12 +38,14 @@ def casts_by_group(shards: Iterable[tuple[Store, Group]]) -> list[ShardCasts]:
     """Casts of shards that wait for others, one for each process group and, where ranks share
     blocks, for each part of tensor parallelism.
     """
-    alike: dict[tuple, list[Store]] = {}
+    alike: dict[tuple, list[Store]] = defaultdict(list)
     for store, group in shards:
         shard = unaligned.shard_of(store)
-        part = shard and (shard.part, shard.parts)
-        alike.setdefault((group, part), []).append(store)
-    return [ShardCasts(stores, group) for (group, _), stores in alike.items()]
+        alike[group, shard and (shard.part, shard.parts)].append(store)
+    return [
+        (ShardCasts if part is None else UnalignedCasts)(stores, group)
+        for (group, part), stores in alike.items()
+    ]
 
 
 def _waits(store: Store) -> bool:
@@ -58,116 +55,101 @@ def _waits(store: Store) -> bool:
 
 class ShardCasts:
     """Casts of shards with masters, on one device, with one reduction: whether any rank has written
-    to a shard, amaxes of tensors, and what cuts divide.
+    to a shard, and amaxes of tensors.
     """
 
     @torch.inference_mode(False)  # later casts may be outside of it
     def __init__(self, stores: list[Store], group: Group):
-        ordered = sorted(stores, key=_format_name)
-        whole = [one for one in ordered if not isinstance(one, UnalignedStore)]
-        sharing = [one for one in ordered if isinstance(one, UnalignedStore)]
-        self._stores = [*whole, *sharing]
-        skips = torch.full((len(stores),), _SKIP, dtype=torch.float32, device="cpu")
-        identity = torch.cat([skips.view(torch.int32), torch.zeros(len(whole), dtype=torch.int32)])
-        if sharing:
-            shards = [*map(shard_of, sharing)]
-            ranges = ranges_of(sharing)
-            self._reduction = Exchange(shards, ranges, group, identity, reduces_extra=True)
-        else:
-            self._reduction = Reduction(identity.to(stores[0].bytes.device), group)
-        floats = self._reduction.floats
-        self._skips, amaxes = floats[: len(stores)], floats[len(stores) :]
-        self._batches: list[_Aligned | _Unaligned] = []
-        for format in dict.fromkeys(store.format for store in whole):
-            some = [store for store in whole if store.format is format]
-            first = whole.index(some[0])
-            part = slice(first, first + len(some))
-            self._batches.append(_Aligned(some, self._skips[part], amaxes[part]))
-        for part in self._reduction.parts if sharing else ():
-            some = [sharing[place] for place in part.places]
-            first = len(whole) + part.places[0]
-            skips = self._skips[first : first + len(some)]
-            self._batches.append(_Unaligned(some, skips, part, floats))
-        self._has_empty = any(store.rows == 0 for store in stores)
+        self._stores = sorted(stores, key=lambda store: store.format.name)
+        self._reduction = self._make(group)
+        self._skips = self._reduction.floats[: len(stores)]
+
+    def _make(self, group: Group) -> Reduction:
+        count = len(self._stores)
+        identity = torch.tensor([SKIP] * count + [0.0] * count, dtype=torch.float32, device="cpu")
+        device = self._stores[0].bytes.device
+        reduction = Reduction(identity.view(torch.int32).to(device), group)
+        skips, amaxes = reduction.floats.split(count)
+        self._amaxes, self._casts, at = amaxes.split(1), [], 0
+        for _, some in groupby(self._stores, key=lambda store: store.format):
+            same = [*some]
+            of_format = slice(at, at + len(same))
+            self._casts.append((casting.casts_of(same), amaxes[of_format], skips[of_format]))
+            at += len(same)
+        return reduction
 
     def run(self) -> None:
         """Makes the bytes of the shards that are stale, on this rank or, of one without rows, on
-        others. Those of a saved state that has not been written to since are made as they were, for
-        which the host reads the reduced words.
+        others. Those of a saved state are made as they were.
         """
         stale = [store for store in self._stores if store.is_stale]
-        takes_part = bool(stale) or self._has_empty
         self._reduction.begin()
         if stale:
-            written = [_CAST if _is_written(store) else _SKIP for store in self._stores]
-            self._skips.copy_(torch.tensor(written, dtype=torch.float32, device="cpu"))
-        for batch in self._batches if takes_part else ():
-            batch.collect()
+            self._take(store for store in stale if not self._is_redone(store))
+        takes_part = bool(stale) or any(store.rows == 0 for store in self._stores)
+        if takes_part:
+            self._collect()
         self._reduction.reduce()
-        for batch in self._batches if takes_part else ():
-            batch.cast()
-        if not all(map(_is_written, stale)):
-            skips = iter(self._skips.tolist())
-            for batch in self._batches:
-                for place, store in enumerate(batch.stores):
-                    if next(skips) == _SKIP and store.is_stale:
-                        batch.cast_again(place)
+        if takes_part:
+            self._cast()
+        if any(map(self._is_redone, stale)):
+            self._cast_again()
         for store in stale:
             store.master.mark_fresh()
 
+    def _take(self, stores: Iterable[Store]) -> None:
+        """Has launches skip all others, but for what other ranks take."""
+        taken = set(stores)
+        skips = [TAKE if store in taken else SKIP for store in self._stores]
+        self._skips.copy_(torch.tensor(skips, dtype=torch.float32, device="cpu"))
 
-def _format_name(store: Store) -> str:
-    return store.format.name
+    def _is_redone(self, store: Store) -> bool:
+        """Whether its bytes are those of a saved state that a cast to nearest does not make."""
+        return _saved_key(store) is not None or (
+            store.is_stale and store.master.saved is not None and store.format.is_delayed
+        )
+
+    def _collect(self) -> None:
+        for casts, amaxes, _ in self._casts:
+            casts.find_amaxes(into=amaxes)
+
+    def _cast(self) -> None:
+        for casts, amaxes, skips in self._casts:
+            casts.cast(amaxes, skip=skips)
+
+    def _cast_again(self) -> None:
+        for store, amax in zip(self._stores, self._amaxes, strict=True):
+            if self._is_redone(store):
+                casting.cast_again(store, amax)
 
 
-def _is_written(store: Store) -> bool:
-    """Whether new bytes are to be made, not those of a saved state."""
-    return store.is_stale and store.master.saved is None
+class UnalignedCasts(ShardCasts):
+    """Those of shards that share blocks, whose reduction has what cuts divide, too."""
+
+    def _make(self, group: Group) -> Exchange:
+        shards = [shard_of(store) for store in self._stores]
+        return Exchange(shards, ranges_of(self._stores), group, [SKIP] * len(shards))
+
+    def _is_redone(self, store: Store) -> bool:
+        return _saved_key(store) is not None
+
+    def _collect(self) -> None:
+        keys, draws = [_saved_key(store) for store in self._stores], None
+        if any(keys):
+            draws = [key or casting.RngKey(0, 0, 0) for key in keys]
+        self._reduction.collect([shard_of(one).master for one in self._stores], draws=draws)
+
+    def _cast(self) -> None:
+        self._reduction.finish()
+
+    def _cast_again(self) -> None:
+        self._take(filter(self._is_redone, self._stores))
+        self._reduction.finish(stochastic=True)
 
 
-class _Aligned:
-    """Shards of one format that are matrices of their own."""
-
-    def __init__(self, stores: list[Store], skips: torch.Tensor, amaxes: torch.Tensor):
-        self.stores, self._skips, self._amaxes = stores, skips, amaxes
-        self._casts = casting.casts_of(stores)
-
-    def collect(self) -> None:
-        self._casts.find_amaxes(into=self._amaxes)
-
-    def cast(self) -> None:
-        self._casts.cast(self._amaxes, skip=self._skips)
-
-    def cast_again(self, place: int) -> None:
-        casting.cast_again(self.stores[place], self._amaxes[place : place + 1])
-
-
-class _Unaligned:
-    """Shards of one format that share blocks with those of other ranks."""
-
-    def __init__(self, stores: list[Store], skips: torch.Tensor, part: Part, words: torch.Tensor):
-        self.stores, self._skips = stores, skips
-        self._amaxes, self._words = part.amaxes, words
-        self._casts = _C.FlatCast(part.shards)
-
-    def collect(self) -> None:
-        values = [store.master.value.view(-1) if store.rows else None for store in self.stores]
-        draws = [*map(_drawn, self.stores)]
-        if all(draw is _NEAREST for draw in draws):
-            draws = None
-        self._casts.collect(values, self._amaxes, self._words, False, draws)
-
-    def cast(self) -> None:
-        self._finish(self._skips, False)
-
-    def cast_again(self, place: int) -> None:
-        skips = torch.full((len(self.stores),), _SKIP, dtype=torch.float32, device="cpu")
-        skips[place] = _CAST
-        drawn = self.stores[place].master.saved.rng_key is not None
-        self._finish(skips.to(self._skips.device), drawn)
-
-    def _finish(self, skips: torch.Tensor, stochastic: bool) -> None:
-        self._casts.finish(self._amaxes, self._words, False, stochastic, skips)
+def _saved_key(store: Store) -> casting.RngKey | None:
+    """With which the bytes to make were rounded stochastically, if they are a saved state's."""
+    return store.master.saved.rng_key if store.is_stale and store.master.saved else None
 
 
 def shard_of(store: Store) -> Shard:
@@ -177,13 +159,6 @@ def shard_of(store: Store) -> Shard:
     return Shard(store, *store.shard.elements(store.columns), store.master.value.view(-1))
 
 
-def ranges_of(stores: list[Store]) -> list[list[tuple[int, int]]]:
+def ranges_of(stores: list[Store]) -> Ranges:
     """What each rank owns of each whole."""
     return [*map(list, zip(*(one.shard.ranges(one.columns) for one in stores), strict=True))]
-
-
-def _drawn(store: Store) -> tuple[int, int, int]:
-    saved = store.master.saved
-    if not store.is_stale or saved is None or saved.rng_key is None:
-        return _NEAREST
-    return saved.rng_key.seed, saved.rng_key.step, store.shard.origin

@@ -246,8 +246,8 @@ class UnalignedCopies(Copies):
     def __init__(self, shard: _C.Buffers, unaligned: UnalignedShard):
         super().__init__(shard, unaligned.rows, shard.columns)
         self._unaligned = unaligned
-        place = unaligned.stored_begin, unaligned.rows
-        self._packing = _C.FlatPacking([shard], [place], self._ranges(), unaligned.rank)
+        place = unaligned.stored_begin, unaligned.rows, 0
+        self._packing = _C.FlatGather([shard], [place], self._ranges(), unaligned.rank)
         self.send_bytes = self._packing.payload_bytes
 
     def _ranges(self) -> list[list[tuple[int, int]]]:

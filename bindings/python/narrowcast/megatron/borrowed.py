@@ -18,15 +18,15 @@ DistributedOptimizer
     _build_model_and_main_param_groups, _copy_main_params_to_model_params,
     _copy_model_params_to_main_params, _get_main_param_and_optimizer_states,
     _set_main_param_and_optimizer_states, _get_fp8_params_and_shard_fp32_from_fp8,
-    sharded_param_state_fully_reshardable, load_parameter_state, split_state_dict_if_needed,
-    load_parameter_state_from_dp_zero, gbuf_ranges, buffers, model_chunks, shard_float16_groups,
+    sharded_param_state_fully_reshardable,
+    load_parameter_state_from_dp_zero, buffers, model_chunks, shard_float16_groups,
     shard_fp32_from_float16_groups, is_stub_optimizer
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -36,6 +36,7 @@ from megatron.core import fp8_utils
 from megatron.core import optimizer as optimizers
 from megatron.core.distributed import distributed_data_parallel as data_parallel
 from megatron.core.distributed import param_and_grad_buffer as buffers
+from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.optimizer import distrib_optimizer
 
 from narrowcast.optimizer import FusedAdam
@@ -52,6 +53,11 @@ def dequantized(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, QuantizedTensor):
         return tensor.detach().dequantize()
     return fp8_utils.dequantize_fp8_tensor(tensor)
+
+
+def for_specs(backend: Callable[[], object]):
+    """While Megatron makes the spec of a layer: its local backend is ours."""
+    return _rebound((gpt_layer_specs, "LocalSpecProvider", backend))
 
 
 def for_data_parallelism(buffer: type, bucket_group: type):
@@ -96,3 +102,13 @@ def _rebound(*names: tuple[ModuleType, str, Any]) -> Iterator[None]:
         for module, name, value in names:
             stack.enter_context(mock.patch.object(module, name, value))
         yield
+
+
+def refuse(config, *options: str) -> None:
+    """NotImplementedError if one is on."""
+    for option in options:
+        if getattr(config, option):
+            raise NotImplementedError(
+                f"narrowcast.megatron does not take {option}={getattr(config, option)}: leave it "
+                "off (docs/megatron.md)"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from unittest import mock
 
 import torch
@@ -14,7 +15,6 @@ from narrowcast.megatron import borrowed
 
 _LAYOUT = "narrowcast_layout"  # in a saved optimizer's state, beside Megatron's entries
 _SCATTERED = "dp_zero_gather_scatter"  # the sharding type that the first rank alone loads
-_PARTS = "param", "exp_avg", "exp_avg_sq"  # of such a state, for each buffer
 
 
 class Checkpoints:
@@ -62,9 +62,7 @@ class Checkpoints:
 
     def _check_layout(self, saved) -> None:
         layout = saved.get(_LAYOUT) if isinstance(saved, dict) else None
-        if layout is None:
-            return
-        pairs = itertools.zip_longest(_flat(layout), _flat(self._layout()))
+        pairs = [] if layout is None else itertools.zip_longest(layout, self._layout())
         for place, (theirs, own) in enumerate(pairs):
             if theirs != own:
                 raise ValueError(
@@ -75,63 +73,27 @@ class Checkpoints:
                     'with distrib_optim_sharding_type="fully_reshardable"'
                 )
 
-    def _layout(self) -> list:
-        """By buffer and bucket the parameters, each with its name and shape."""
-        names = self._names()
-        return [
-            [
-                [(names[one], tuple(one.shape)) for one in bucket.params_list]
-                for bucket in buffer.buckets
-            ]
-            for buffer in self.buffers
-        ]
-
-    def _names(self) -> dict:
-        """Of each parameter, without the wrappers that a model is in. Virtual pipeline stages are
-        chunks of a model that name parameters alike, so there a name begins with the chunk's.
-        """
-        chunks = self.model_chunks
-        return {
-            parameter: (f"model chunk {at}: " if len(chunks) > 1 else "") + _unwrapped(name)
-            for at, chunk in enumerate(chunks)
+    def _layout(self) -> list[str]:
+        """A line for each parameter of a bucket, with its name without the model's wrappers."""
+        names = {
+            parameter: re.sub(r"^(module\.)+", "", name)
+            for chunk in self.model_chunks
             for name, parameter in chunk.named_parameters()
         }
-
-    def load_parameter_state(self, filename, **options):
-        """Megatron's: the first rank reads the file."""
-        if self.is_stub_optimizer:
-            return
-        is_first = self.data_parallel_group.rank() == 0
-        state = torch.load(filename) if is_first else None
-        self.load_parameter_state_from_dp_zero(state, **options)
+        return [
+            f"{names[one]} {tuple(one.shape)} in buffer {at}, bucket {number}"
+            for at, buffer in enumerate(self.buffers)
+            for number, bucket in enumerate(buffer.buckets)
+            for one in bucket.params_list
+        ]
 
     def load_parameter_state_from_dp_zero(self, state_dict, *, update_legacy_format=False):
-        """The same of the state that the first rank scatters. One in Megatron's format of before
-        2024 is not looked at before.
-        """
-        is_checked = self.data_parallel_group.rank() == 0 and not update_legacy_format
+        """Megatron's: the first rank scatters the state."""
         with borrowed.for_optimizer():
-            if is_checked:
-                self._check_scattered(state_dict)
             super().load_parameter_state_from_dp_zero(
                 state_dict, update_legacy_format=update_legacy_format
             )
         self._remake_model()
-
-    def _check_scattered(self, state_dict) -> None:
-        """ValueError unless the state has all that the scatters of this model send."""
-        self.split_state_dict_if_needed(state_dict)
-        for at, (buffer, ranges) in enumerate(zip(self.buffers, self.gbuf_ranges, strict=True)):
-            for kind in ranges:
-                saved, size = state_dict.get(at, {}).get(kind, {}), buffer.numel_unpadded
-                found = [_kind_of(saved.get(key)) for key in _PARTS]
-                wanted = f"{size} {torch.float32} on cpu"
-                if found != [wanted] * len(_PARTS) or saved.get("numel_unpadded") != size:
-                    raise ValueError(
-                        f"{', '.join(_PARTS)} of buffer {at} are {', '.join(found)} in this "
-                        f"state, and the model needs {wanted} for each: load it into a model "
-                        "of the same layers and tensor-parallel size that quantizes the same ones"
-                    )
 
     def _get_main_param_and_optimizer_states(self, model_param):
         """Without the step, which Megatron keeps with the groups."""
@@ -168,29 +130,6 @@ class Checkpoints:
         finally:
             for buffer, places in zip(self.buffers, maps, strict=True):
                 buffer.param_index_map = places
-
-
-def _unwrapped(name: str) -> str:
-    while name.startswith("module."):
-        name = name.removeprefix("module.")
-    return name
-
-
-def _kind_of(value) -> str:
-    """What a scatter must know of a tensor that it sends."""
-    if not isinstance(value, torch.Tensor):
-        return "missing" if value is None else f"a {type(value).__name__}"
-    return f"{value.numel()} {value.dtype} on {value.device}"
-
-
-def _flat(layout: list) -> list[str]:
-    """A line for each parameter."""
-    return [
-        f"{name} {'x'.join(map(str, shape))} in buffer {at}, bucket {number}"
-        for at, buffer in enumerate(layout)
-        for number, bucket in enumerate(buffer)
-        for name, shape in bucket
-    ]
 
 
 def _without_padding_of_buckets(buffer) -> dict:

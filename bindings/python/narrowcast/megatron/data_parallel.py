@@ -16,7 +16,6 @@ from megatron.core.distributed.param_and_grad_buffer import (
 )
 
 from narrowcast import flat
-from narrowcast.flat.gather import Gather
 from narrowcast.megatron import borrowed
 from narrowcast.tensor import QuantizedTensor
 
@@ -32,9 +31,9 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
     """
 
     def __init__(self, config, ddp_config, module, *args, **kwargs):
-        _refuse(ddp_config)
-        _refuse_dtypes(ddp_config, module)
-        _name_weights(module)
+        borrowed.refuse(ddp_config, "use_megatron_fsdp", "reuse_grad_buf_for_mxfp8_param_ag")
+        if ddp_config.num_distributed_optimizer_instances > 1:
+            raise NotImplementedError("num_distributed_optimizer_instances is to be 1")
         with borrowed.for_data_parallelism(Buffer, BucketGroup):
             super().__init__(config, ddp_config, module, *args, **kwargs)
 
@@ -64,26 +63,6 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         return sum(group.packed_bytes for group in groups)
 
 
-def _name_weights(module: torch.nn.Module) -> None:
-    """For messages. Megatron tells a layer its path with a recipe alone."""
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, QuantizedTensor):
-            store = parameter._store
-            store.config = store.config._replace(name=name)
-
-
-def _refuse_dtypes(ddp_config, module: torch.nn.Module) -> None:
-    """ValueError where Megatron would have gradients of several dtypes in one buffer."""
-    trained = (one for one in module.parameters() if one.requires_grad)
-    dtypes = {one.dtype for one in trained if isinstance(one, QuantizedTensor)}
-    if len(dtypes) > 1 and not ddp_config.grad_reduce_in_fp32:
-        raise ValueError(
-            f"the quantized weights are of {' and '.join(sorted(map(str, dtypes)))}, and gradients "
-            "are reduced in the weights' dtype: set grad_reduce_in_fp32=True in "
-            "DistributedDataParallelConfig, or make all of one dtype"
-        )
-
-
 def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:
     """What makes up its value, the same on all ranks."""
     if not isinstance(parameter, QuantizedTensor):
@@ -93,29 +72,6 @@ def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:
     if store.pending is not None:
         store.fresh("columnwise")
     return store.tensors
-
-
-def _refuse(ddp_config) -> None:
-    for option, way_out in (
-        (
-            "use_megatron_fsdp",
-            "use narrowcast with torch's FSDP2 (docs/sharding.md), or leave it off",
-        ),
-        (
-            "reuse_grad_buf_for_mxfp8_param_ag",
-            "leave it off: the bytes of narrowcast's weights are gathered where they are",
-        ),
-    ):
-        if getattr(ddp_config, option):
-            raise NotImplementedError(
-                f"narrowcast.megatron.DistributedDataParallel does not take {option}=True: "
-                f"{way_out}"
-            )
-    if ddp_config.num_distributed_optimizer_instances > 1:
-        raise NotImplementedError(
-            "narrowcast.megatron.DistributedDataParallel has one optimizer instance: set "
-            "num_distributed_optimizer_instances=1"
-        )
 
 
 class Buffer(_ParamAndGradBuffer):
@@ -147,37 +103,23 @@ class BucketGroup(_ParamAndGradBucketGroup):
     one collective a bucket, of the bytes of all its weights.
     """
 
-    def __init__(self, buckets, *arguments):
+    def __init__(self, buckets, ddp_config, collective_group, *arguments):
+        arguments = ddp_config, collective_group, *arguments
         super().__init__(buckets, *arguments)
-        quantized = [bucket for bucket in buckets if _are_quantized(bucket.params_list)]
-        plain = [bucket for bucket in buckets if bucket not in quantized]
-        self._quantized = quantized
+        self._quantized = [bucket for bucket in buckets if _are_quantized(bucket.params_list)]
+        plain = [bucket for bucket in buckets if bucket not in self._quantized]
         self._plain = _ParamAndGradBucketGroup(plain, *arguments) if plain else None
-        self._gathers: list[Gather] | None = None
-        self._is_derived = True  # whether columnwise bytes are those of the bytes that came
-
-    @property
-    def gathers(self) -> list[Gather]:
-        """Those of the quantized buckets, made when they are first needed, and anew when bytes have
-        moved.
-        """
-        if self._gathers is None or not all(one.is_current() for one in self._gathers):
-            group = self.intra_distributed_optimizer_instance_group
-            self._gathers = [
-                Gather(
-                    bucket.params_list,
-                    owned_ranges(bucket.places, bucket.grad_data.numel(), group.size()),
-                    group,
-                )
-                for bucket in self._quantized
-            ]
-        return self._gathers
-
-    @property
-    def packed_bytes(self) -> int:
-        """What all ranks send together in one round of the gathers."""
-        ranks = self.intra_distributed_optimizer_instance_group.size()
-        return ranks * sum(gather.payload_bytes for gather in self.gathers)
+        ranks = collective_group.size()
+        self._gathers = [
+            flat.Gather(
+                bucket.params_list,
+                owned_ranges(bucket.places, bucket.grad_data.numel(), ranks),
+                collective_group,
+            )
+            for bucket in self._quantized
+        ]
+        # What all ranks send together in one round of the gathers.
+        self.packed_bytes = ranks * sum(gather.payload_bytes for gather in self._gathers)
 
     def start_param_sync(self, force_sync: bool = False):
         """Megatron's: asynchronous with overlap_param_gather, unless force_sync is given."""
@@ -191,10 +133,9 @@ class BucketGroup(_ParamAndGradBucketGroup):
         is_async = self.ddp_config.overlap_param_gather and not force_sync
         if self._plain is not None:
             self._plain.start_param_sync(force_sync)
-        for gather in self.gathers:
+        for gather in self._gathers:
             gather.start(async_op=is_async)
-        self.param_gather_handle = _Handle(self._plain, self.gathers)
-        self.param_gather_dispatched, self._is_derived = True, False
+        self.param_gather_handle, self.param_gather_dispatched = self, True
         if not is_async:
             self._finish()
 
@@ -205,30 +146,22 @@ class BucketGroup(_ParamAndGradBucketGroup):
         super().finish_param_sync(skip_next_bucket_dispatch)
         self._derive()
 
+    def wait(self) -> None:
+        """For Megatron's gather and ours."""
+        if self._plain is not None and self._plain.param_gather_handle is not None:
+            self._plain.param_gather_handle.wait()
+            self._plain.param_gather_handle = None
+        for gather in self._gathers:
+            gather.finish()
+
     def _finish(self) -> None:
-        self.param_gather_handle.wait()
         self.param_gather_handle = None
+        self.wait()
         self._derive()
 
     def _derive(self) -> None:
-        if not self._is_derived:
-            weights = [one for bucket in self._quantized for one in bucket.params_list]
-            flat.post_all_gather_processing(weights)
-            self._is_derived = True
-
-
-class _Handle:
-    """What is under way: Megatron's gather and ours."""
-
-    def __init__(self, plain: _ParamAndGradBucketGroup | None, gathers: list[Gather]):
-        self.plain, self.gathers = plain, gathers
-
-    def wait(self) -> None:
-        if self.plain is not None and self.plain.param_gather_handle is not None:
-            self.plain.param_gather_handle.wait()
-            self.plain.param_gather_handle = None
-        for gather in self.gathers:
-            gather.finish()
+        weights = [one for bucket in self._quantized for one in bucket.params_list]
+        flat.post_all_gather_processing(weights)
 
 
 def _are_quantized(params: list[torch.Tensor]) -> bool:
@@ -246,8 +179,6 @@ def owned_ranges(
     places    of each weight, [begin, end) in the bucket
     elements  of the bucket, a multiple of `ranks`: S = elements / ranks
     """
-    if elements % ranks != 0:
-        raise ValueError(f"{elements} elements of a bucket are not shared by {ranks} ranks")
     size = elements // ranks
     return [
         [_within(begin, end, rank * size, (rank + 1) * size) for begin, end in places]

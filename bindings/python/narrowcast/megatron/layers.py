@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from megatron.core.tensor_parallel import layers
 
 from narrowcast.conversion import convert
 from narrowcast.megatron.linear import linear
-from narrowcast.megatron.options import Options, chosen
 from narrowcast.tensor import QuantizedTensor
 
 # An attribute of frozen parameters that keep their masters, where an optimizer has taken others'.
 ALONE = "narrowcast_keeps_master"
+KEY = "narrowcast"  # of a recipe's payload
+
+
+class Options(NamedTuple):
+    """format    a format's name
+    matmul    of the layer: "dequantized" or "scaled", as for nc.convert
+    """
+
+    format: str
+    matmul: str = "dequantized"
 
 
 class _QuantizedWeight:
@@ -21,34 +32,49 @@ class _QuantizedWeight:
 
     options: Options | None = None  # of the provider; see SpecProvider
 
-    def __init__(self, *args, config, **kwargs):
-        _refuse(config)
-        super().__init__(*args, config=config, **kwargs)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self.is_finished = False
 
     def finish_init(self, quantization_config) -> None:
         """Converts the weight as the model's recipe says, or else as the provider says.
 
-        quantization_config  Megatron's QuantizationConfig for this layer, or None
+        quantization_config  Megatron's QuantizationConfig for this layer, or None: no matcher of
+                             the recipe matches, or there is no recipe
 
-        The parameter keeps its attributes and its value, in float32, as its master. ValueError,
-        with the layer's name, for options that cannot be meant, or a format that cannot hold this
-        rank's part of the weight.
+        The parameter keeps its attributes and its value, in float32, as its master. ValueError or
+        TypeError, with the layer's name, for options that cannot be meant, or a format that cannot
+        hold this rank's part of the weight.
         """
-        name = _name(self, quantization_config)
+        name = f"{type(self).__name__} of {self.input_size} to {self.output_size} features"
+        where = ""
+        if quantization_config is not None:
+            name = quantization_config.match_input.module_path
+            where = f': config "{quantization_config.config_key}" of the recipe'
         try:
-            has_recipe = getattr(self.config, "quant_recipe", None) is not None
-            options = chosen(quantization_config, self.options, has_recipe)
-            if options.format is not None and self.weight is None:
-                raise ValueError(
-                    "it has no weight of its own (skip_weight_param_allocation), so none can be "
-                    "converted. Leave it out with `narrowcast: null` in the recipe"
-                )
+            options = self._chosen(quantization_config)
+            if options is not None:
+                convert.convert_layer(self, f"{name}.weight", options.format, options.matmul)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{name}: {error}") from None
-        if options.format is not None:
-            convert.convert_layer(self, f"{name}.weight", options.format, options.matmul)
+            raise type(error)(f"{name}{where}: {error}") from None
         self.is_finished = True
+
+    def _chosen(self, quantization_config) -> Options | None:
+        """None: the weight stays plain."""
+        if quantization_config is None:
+            if self.options is None and getattr(self.config, "quant_recipe", None) is None:
+                raise ValueError(
+                    "no format is chosen: neither does the spec name one (format=...), nor has the "
+                    "model a recipe (TransformerConfig.quant_recipe). Give one of the two"
+                )
+            return self.options
+        payload = quantization_config.config
+        if KEY not in payload:
+            raise ValueError(
+                f"it matches this layer and does not say what narrowcast shall do: add `{KEY}: "
+                f"{{format: ...}}`, or `{KEY}: null` for a plain weight"
+            )
+        return None if payload[KEY] is None else Options(**payload[KEY])
 
     def _forward_impl(self, input, weight, *args, **kwargs):
         """Megatron's product, of this rank's part of the weight; with a bias, that is added behind
@@ -56,25 +82,16 @@ class _QuantizedWeight:
         """
         if not self.is_finished:
             raise RuntimeError(
-                f"{_name(self)}: finish_init has not been called, so its weight is still plain. "
-                "GPTModel and MambaModel call it for each of their modules; for a layer of a model "
-                "of your own, call layer.finish_init(None) once it is made"
+                f"the weight of a {type(self).__name__} is still plain. GPTModel and MambaModel "
+                "call finish_init for each of their modules; for a layer of a model of your own, "
+                "call layer.finish_init(None) once it is made"
             )
         if not isinstance(weight, QuantizedTensor):
             return super()._forward_impl(input, weight, *args, **kwargs)
         return self._product(input, weight, *args, **kwargs)
 
     def _product(
-        self,
-        input,
-        weight,
-        bias,
-        gradient_accumulation_fusion,
-        allreduce_dgrad,
-        sequence_parallel,
-        tp_group=None,
-        grad_output_buffer=None,
-        wgrad_deferral_limit=None,
+        self, input, weight, bias, *, allreduce_dgrad, sequence_parallel, tp_group=None, **_
     ):
         output = linear(input, weight, allreduce_dgrad, sequence_parallel, tp_group)
         return output if bias is None else output + bias.to(output.dtype)
@@ -121,7 +138,7 @@ class _QuantizedWeight:
 
 class ColumnParallelLinear(_QuantizedWeight, layers.ColumnParallelLinear):
     """Megatron's layer, whose weight [out, in] is cut along its rows, with a weight in a format
-    from finish_init() on. NotImplementedError for fused or deferred weight gradients.
+    from finish_init() on. Weight gradients are neither fused into main_grad nor deferred.
     """
 
 
@@ -132,25 +149,3 @@ class RowParallelLinear(_QuantizedWeight, layers.RowParallelLinear):
 def _in_own_dtype(weight: QuantizedTensor, master) -> torch.Tensor:
     """The value, as a tensor of its own."""
     return weight.dequantize(weight.dtype) if master is None else master.to(weight.dtype, copy=True)
-
-
-def _name(layer, quantization_config=None) -> str:
-    """For messages: its path in the model, which Megatron tells with a recipe alone."""
-    if quantization_config is not None:
-        return quantization_config.match_input.module_path
-    rows, columns = layer.output_size, layer.input_size
-    return f"{type(layer).__name__} of {columns} to {rows} features"
-
-
-def _refuse(config) -> None:
-    """NotImplementedError for what these layers do not do."""
-    if config.gradient_accumulation_fusion:
-        raise NotImplementedError(
-            "narrowcast's layers do not add weight gradients to main_grad within the product: set "
-            "gradient_accumulation_fusion=False (--no-gradient-accumulation-fusion)"
-        )
-    if config.defer_embedding_wgrad_compute:
-        raise NotImplementedError(
-            "narrowcast's layers do not put off weight gradients: set "
-            "defer_embedding_wgrad_compute=False"
-        )

@@ -22,20 +22,14 @@ def get_megatron_optimizer(config, model_chunks, *args, **kwargs):
     config        Megatron's OptimizerConfig, with optimizer="adam" and use_distributed_optimizer
     model_chunks  modules in narrowcast.megatron.DistributedDataParallel
 
-    NotImplementedError or ValueError, on every rank, for options that cannot work.
+    ValueError for other options, NotImplementedError for those that cannot work.
     """
-    if not config.use_distributed_optimizer:
+    if not config.use_distributed_optimizer or config.optimizer != "adam":
         raise ValueError(
-            "narrowcast.megatron.get_megatron_optimizer makes distributed optimizers: set "
-            "use_distributed_optimizer=True in OptimizerConfig and in "
-            "DistributedDataParallelConfig, also for one rank"
+            "narrowcast.megatron.get_megatron_optimizer makes distributed optimizers of Adam: set "
+            'optimizer="adam" and use_distributed_optimizer=True in OptimizerConfig, and the '
+            "latter in DistributedDataParallelConfig, also for one rank"
         )
-    if config.optimizer != "adam":
-        raise NotImplementedError(
-            f'narrowcast has no optimizer="{config.optimizer}" for Megatron: use "adam"'
-        )
-    if config.lr is None:
-        raise ValueError("OptimizerConfig has no lr: nc.FusedAdam needs one to begin with")
     with borrowed.for_construction(DistributedOptimizer, _adam):
         return optimizers.get_megatron_optimizer(config, model_chunks, *args, **kwargs)
 
@@ -67,13 +61,24 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
     on the owners, and the gather of DistributedDataParallel brings to the others. Weights lose the
     masters that nc.convert gave them.
 
-    NotImplementedError or ValueError for options that cannot work, and for models in another DDP.
+    NotImplementedError for options that cannot work, ValueError for models in another DDP.
     """
 
     def __init__(
         self, optimizer, config, grad_scaler, init_state_fn, model_chunks, *args, **kwargs
     ):
-        _check(config, model_chunks)
+        borrowed.refuse(
+            config,
+            "use_precision_aware_optimizer",  # masters and moments are float32
+            "optimizer_cpu_offload",
+            "reuse_grad_buf_for_mxfp8_param_ag",
+        )
+        for chunk in model_chunks:
+            if not isinstance(chunk, data_parallel.DistributedDataParallel):
+                raise ValueError(
+                    "narrowcast's distributed optimizer got a model in another DDP: wrap it in "
+                    "narrowcast.megatron.DistributedDataParallel"
+                )
         for group in optimizer.param_groups if optimizer is not None else ():
             for parameter in group["params"]:
                 if isinstance(parameter, QuantizedTensor):  # also where nothing of it is owned
@@ -82,20 +87,18 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
             super().__init__(
                 optimizer, config, grad_scaler, init_state_fn, model_chunks, *args, **kwargs
             )
-            self._weights, self._masters, self._offsets = [], [], []
+            # Of quantized weights, all of them on every rank: weights, masters and offsets.
+            self._shards = [], [], []
             if not self.is_stub_optimizer:
-                every = self._get_fp8_params_and_shard_fp32_from_fp8()
-                self._weights, self._masters, self._offsets = every
-        for weight in self._weights:  # all of them on every rank: the shards are the masters now
+                self._shards = self._get_fp8_params_and_shard_fp32_from_fp8()
+        for weight in self._shards[0]:  # the shards are the masters now
             weight.clear_high_precision_init_val()
         for chunk in model_chunks:
             for parameter in chunk.parameters():
                 if isinstance(parameter, QuantizedTensor) and not parameter.requires_grad:
                     setattr(parameter, layers.ALONE, True)
         if not self.is_stub_optimizer:
-            # Collective, also without weights: another rank's recipe may have quantized some.
-            shards = self._weights, self._masters, self._offsets
-            flat.fuse(self.optimizer, *shards, self.data_parallel_group)
+            flat.fuse(self.optimizer, *self._shards, self.data_parallel_group)
             self.optimizer.make_state()  # which Megatron saves and loads before the first step, too
 
     @classmethod
@@ -144,8 +147,7 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
         """Collective: all parameters, on all ranks, from masters that no step has made."""
         for chunk in self.model_chunks:
             chunk.finish_gathers()
-        shards = self._weights, self._masters, self._offsets
-        flat.quantize_master_weights(*shards, self.data_parallel_group)
+        flat.quantize_master_weights(*self._shards, self.data_parallel_group)
         self._copy_main_params_to_model_params()
         for chunk in self.model_chunks:
             chunk.start_param_sync(force_sync=True)
@@ -153,29 +155,6 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
     def _copy_model_params_to_main_params(self, state_dict=None):
         with borrowed.for_optimizer():
             super()._copy_model_params_to_main_params(state_dict)
-
-
-def _check(config, model_chunks) -> None:
-    for option, way_out in (
-        ("use_precision_aware_optimizer", "leave it off: masters and moments are float32"),
-        ("optimizer_cpu_offload", "leave it off"),
-        ("reuse_grad_buf_for_mxfp8_param_ag", "leave it off: narrowcast gathers bytes"),
-    ):
-        if getattr(config, option):
-            raise NotImplementedError(
-                f"narrowcast's distributed optimizer does not take {option}=True: {way_out}"
-            )
-    for chunk in model_chunks:
-        if not isinstance(chunk, data_parallel.DistributedDataParallel):
-            raise ValueError(
-                f"narrowcast's distributed optimizer got a model in a {type(chunk).__module__}."
-                f"{type(chunk).__name__}: wrap it in narrowcast.megatron.DistributedDataParallel"
-            )
-        if not chunk.ddp_config.use_distributed_optimizer:
-            raise ValueError(
-                "the model's DistributedDataParallelConfig has use_distributed_optimizer=False: "
-                "set it, as in OptimizerConfig"
-            )
 
 
 def _model_shard(parameter: torch.Tensor, begin: int, end: int) -> torch.Tensor | None:

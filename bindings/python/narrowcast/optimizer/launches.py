@@ -125,24 +125,8 @@ def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     stores = [entry.store for entry in entries]
     runs = [(one.begin, one.end) for one in map(stale.shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
-    return Updates(OwnStores(stores), runs, parameters, stale.ranges_of(stores), group, False)
-
-
-class OwnStores:
-    """In the place of a narrowcast.flat Weights: stores of the parameters themselves, of which an
-    AdamTable sees what becomes of them.
-    """
-
-    def __init__(self, stores: list[Store]):
-        self._stores = stores
-
-    def stores(self) -> list[Store]:
-        return self._stores
-
-    present = stores
-
-    def note_writes(self) -> None:
-        """Nothing: AdamTable notes them."""
+    weights = [dtensors.local_of(parameter) for parameter in parameters]
+    return Updates(weights, runs, parameters, stale.ranges_of(stores), group)
 
 
 def _check_in_model(entry: Entry, store: Store) -> None:

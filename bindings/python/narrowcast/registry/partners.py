@@ -42,8 +42,3 @@ def _check_kinds(format: Format, partners: tuple[Format, ...]) -> None:
             "had other facts than what is loaded: build it again, together with them "
             f"({format.path})"
         )
-
-
-def check_options(format: str, matmul: str) -> None:
-    """ValueError or TypeError unless there is the format, and it has such products."""
-    partners_of(loaded.format(format), matmul)

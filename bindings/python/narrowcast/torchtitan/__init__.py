@@ -2,6 +2,139 @@
 container of optimizers (docs/libraries.md).
 """
 
-from narrowcast.torchtitan.configs import Converter, Optimizers, fused_adam
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
 
-__all__ = ["Converter", "Optimizers", "fused_adam"]
+import torch
+from torch import nn
+from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
+from torchtitan.protocols.model import ModelConfigConverter
+
+from narrowcast.conversion.convert import convert
+from narrowcast.optimizer import FusedAdam
+from narrowcast.tensor import QuantizedTensor
+
+
+class Converter(ModelConfigConverter):
+    """A model converter: the model that the configuration builds is converted before torchtitan
+    shards it, as nc.convert does. NotImplementedError for tensor and expert parallelism by another
+    backend than "partial_dtensor".
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(ModelConfigConverter.Config):
+        format: str
+        """A name of nc.formats()"""
+
+        filter: list[str] = field(default_factory=list)
+        """Patterns of names of modules; none: nc.convert's default"""
+
+        parameters: list[str] = field(default_factory=list)
+        """Patterns of names of parameters, besides"""
+
+        matmul: str = "dequantized"
+        """Of linear layers: "dequantized" or "scaled\""""
+
+    def __init__(self, config: Config):
+        self._config = config
+
+    def convert(self, model_config):
+        """The same configuration, of which build() makes a converted model."""
+        kind = _converted(type(model_config), self._config)
+        return kind(**{f.name: getattr(model_config, f.name) for f in fields(kind) if f.init})
+
+
+def _converted(kind: type, options: Converter.Config) -> type:
+    """A class of configurations which differs from a model's in what it builds."""
+
+    class Converted(kind):
+        def update_from_config(self, *, config, **rest):
+            _check_backend(config.parallelism)
+            return kind.update_from_config(self, config=config, **rest)
+
+        def build(self, **runtime):
+            model = kind.build(self, **runtime)
+            given = {"parameters": list(options.parameters) or None, "matmul": options.matmul}
+            if options.filter:
+                given["filter"] = list(options.filter)
+            convert(model, options.format, **given)
+            model.apply(_initialize_as_plain)
+            return model
+
+    Converted.__name__, Converted.__qualname__ = kind.__name__, kind.__qualname__
+    return Converted
+
+
+def _check_backend(parallelism) -> None:
+    """Of the backends partial_dtensor alone cuts weights by distribute_tensor."""
+    degrees = parallelism.tensor_parallel_degree, parallelism.expert_parallel_degree
+    if parallelism.spmd_backend != "partial_dtensor" and max(degrees) > 1:
+        raise NotImplementedError(
+            f"tensor or expert parallelism with spmd_backend = {parallelism.spmd_backend!r}, which "
+            'cuts weights in a way of its own: set parallelism.spmd_backend = "partial_dtensor"'
+        )
+
+
+def _initialize_as_plain(module: nn.Module) -> None:
+    """Initializers of torchtitan's may cut and join a parameter as the bytes cannot be: they get a
+    plain one, whose value the parameter then takes.
+    """
+    initializers = getattr(module, "_param_init", None)
+    if initializers is None:
+        return
+    module._param_init = dict(initializers)
+    for name, parameter in module.named_parameters(recurse=False):
+        if name in initializers and isinstance(parameter, QuantizedTensor):
+            module._param_init[name] = partial(_initialize, initializers[name])
+
+
+def _initialize(initializer: Callable[[torch.Tensor], Any], parameter: nn.Parameter) -> None:
+    value = torch.zeros_like(parameter)
+    initializer(value)
+    parameter.copy_(value)
+
+
+class Optimizers(OptimizersContainer):
+    """torchtitan's container with nc.FusedAdam in the place of AdamW and Adam; `implementation` is
+    of no meaning. NotImplementedError for others.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(OptimizersContainer.Config):
+        pass
+
+    @staticmethod
+    def _resolve_optimizer_factory(name: str):
+        if name not in ("AdamW", "Adam"):
+            raise NotImplementedError(f"optimizer_name is {name}: nc.FusedAdam is AdamW or Adam")
+
+        def build(groups: list[dict[str, Any]], **options) -> FusedAdam:
+            return FusedAdam(groups, adamw=name == "AdamW", **options)
+
+        return build
+
+    @staticmethod
+    def _build_impl_kwargs(config) -> dict[str, Any]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        self._make_state()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._make_state()
+        super().load_state_dict(state_dict)
+
+    def _make_state(self) -> None:
+        """Where torchtitan would make it by a step, which counts, and which histories remember."""
+        for optimizer in self.optimizers:
+            optimizer.make_state()
+
+
+def fused_adam(lr: float = 8e-4, **options: Any) -> Optimizers.Config:
+    """As torchtitan's default_adamw: one group of all parameters, with options of nc.FusedAdam."""
+    options = {"lr": lr, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, **options}
+    group = ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)
+    return Optimizers.Config(param_groups=[group])
