@@ -101,14 +101,12 @@ class WeightGather {
 
   // The whole weight as the gather of a pass brings it; after receive_into().
   const std::shared_ptr<Buffers>& gathered(bool backward) const { return of(backward).gathered; }
-  // The same, and says in present() which usages have come, where that differs by pass.
-  const std::shared_ptr<Buffers>& arrive(bool backward) const {
-    const std::shared_ptr<Buffers>& bytes = gathered(backward);
-    // Beside torch's version counter: a graph that has saved it for its backward wants the new
-    // value.
-    if (present_.defined() && shard_->is_plain)
-      *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes->has(0) + 2 * bytes->has(1);
-    return bytes;
+  // Says in present() which usages have come, where that differs by pass. Beside torch's version
+  // counter: a graph that has saved it for its backward wants the new value.
+  void arrive(bool backward) const {
+    if (!present_.defined() || !shard_->is_plain) return;
+    const Buffers& bytes = *gathered(backward);
+    *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes.has(0) + 2 * bytes.has(1);
   }
   // 0-dim int64 on the CPU, bit 0 rowwise and bit 1 columnwise: for graphs of torch.compile, whose
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.

@@ -2,15 +2,14 @@
 argument answers.
 """
 
-import itertools
 import sys
 from collections.abc import Iterator
 from types import FrameType
 
 
-def frames(frame: FrameType | None = None) -> Iterator[FrameType]:
-    """Those of this thread, or from a given one on."""
-    frame = frame or sys._getframe(1)
+def frames() -> Iterator[FrameType]:
+    """Those of this thread."""
+    frame = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -31,14 +30,6 @@ def is_running(module: str, name: str) -> bool:
     takes no look at the frames.
     """
     return module in sys.modules and any(is_function(one, module, name) for one in frames())
-
-
-def is_running_anywhere(module: str, name: str) -> bool:
-    """The same on any thread: autograd's engine has its own for a GPU, and the caller waits."""
-    if module not in sys.modules:
-        return False
-    every = itertools.chain.from_iterable(map(frames, sys._current_frames().values()))
-    return any(is_function(one, module, name) for one in every)
 
 
 def argument_of(name: str, argument: str = "self"):

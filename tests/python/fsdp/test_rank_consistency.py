@@ -50,7 +50,7 @@ def pairs():
 @pytest.mark.parametrize("world", [2, 4])
 def test_another_format(mine, other, world, device):
     answers = ranks.errors(world, device, other_format, mine, other)
-    who = "rank 0 has" if world == 2 else "ranks 0 to 2 have"
+    who = "rank 0 has" if world == 2 else "ranks 0, 1, 2 have"
     words = (who, f"rank {world - 1} has", f"in {mine}", f"in {other}", "blocks.0.up.weight")
     assert_named(answers, *words, "quantized weights")
 
@@ -76,7 +76,7 @@ def fewer_weights(mesh, format):
 
 def test_fewer_weights(format, device):
     answers = ranks.errors(4, device, fewer_weights, format)
-    assert_named(answers, "ranks 0 to 2 have blocks.1.down.weight", "rank 3 has nothing")
+    assert_named(answers, "ranks 0, 1, 2 have blocks.1.down.weight", "rank 3 has nothing")
 
 
 def other_resharding(mesh, format):
@@ -138,8 +138,8 @@ def test_a_group_that_changes(format, device):
 
 def asked_once(mesh, format):
     """What several steps compare: at the first gather of the tree, and at the first step."""
-    asked, compare = [], facts._difference
-    facts._difference = lambda what, *rest: (asked.append(what), compare(what, *rest))[1]
+    asked, compare = [], facts._compare
+    facts._compare = lambda what, *rest: (asked.append(what), compare(what, *rest))[1]
     try:
         model = shard(build(format, mesh.device_type), mesh, reshard_after_forward=True)
         optimizer = nc.FusedAdam(model.parameters())
@@ -147,7 +147,7 @@ def asked_once(mesh, format):
             loss_of(model, step, mesh.device_type).backward()
             optimizer.step()
     finally:
-        facts._difference = compare
+        facts._compare = compare
     return asked
 
 

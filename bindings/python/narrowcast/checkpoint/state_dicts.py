@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from narrowcast import _C
-from narrowcast.fsdp import sharding
+from narrowcast.fsdp import sharding, torch_names
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 
 HISTORY = "._extra_state"  # behind a weight's name: torch's functions look for no attribute of it
@@ -37,7 +37,9 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         held = state_dict.get(prefix + name)
         if held is parameter or not _is_quantized(held) or dtensors.local_of(held).master is None:
             continue
-        sharding.keep_in_place(parameter)
+        _, managed = torch_names.managed(parameter)
+        if managed is not None:
+            sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         local = dtensors.local_of(parameter)
         local._store.master.watch()  # a load may fill what is handed out
         state_dict[prefix + name] = dtensors.like(held, local.master.detach())

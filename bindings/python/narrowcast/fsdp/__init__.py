@@ -11,7 +11,7 @@
        |                          spans ranks or they share blocks
        |    GatherGroup::pack     0 or 1 launch a format: what is padded, repeated or transposed.
        |                          All else is sent from where the shard has it
-       |  before the first gather of a module tree: rank_consistency.check. The host waits
+       |  before the first gather of a module tree: first_gather.check. The host waits
        v
     payloads     -------------- all-gather of bytes (FSDP2's) --------------
        |  hooks.fsdp_post_all_gather -> GroupPlan.receive, with the last weight of the group:

@@ -11,23 +11,12 @@ import torch
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
-from narrowcast.fsdp import (
-    rank_consistency,
-    recomputation,
-    sharding,
-    torch_names,
-    torch_parameters,
-)
+from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
-from narrowcast.fsdp.gather_buffers import (
-    Member,
-    ReceiveBuffers,
-    SendBuffer,
-    UnshardedWeights,
-    member_of,
-)
+from narrowcast.fsdp.gather_buffers import Member, ReceiveBuffers, SendBuffer
 from narrowcast.ranks import debugging
 from narrowcast.tensor import buffers, dtensors
+from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
 # Plans are freed with their groups. Shards refer to their plan weakly, and so does the plan to
@@ -43,18 +32,20 @@ Sent = tuple["GroupPlan", int, bool]
 class GroupPlan:
     """The quantized weights of a group, in FSDP2's order, with their gathers and memory. FSDP2
     calls hooks for each weight; the first send() and the last receive() do the work for all.
+
+    gathered   the stores of the whole weights that were gathered, each with the bytes that a
+               forward's gather brings, and those that a backward's does
     """
 
     def __init__(self, group):
         self._group = weakref.ref(group)
-        torch_parameters.watch(group.fsdp_params)
         self.members: list[Member] = []
+        self.gathered: list[tuple[GatheredStore, _C.Buffers, _C.Buffers]] = []
         parameters = [parameter for parameter, _ in torch_names.quantized(group)]
         for parameter in parameters:
             store = sharding.own_store(parameter)
             store.sender = weakref.ref(self), len(self.members)
-            self.members.append(member_of(group, parameter, store))
-        self._views = torch_names.views(group)
+            self.members.append(Member(group, parameter, store))
         gathers = [member.gather for member in self.members]
         self._copying = [one for one in gathers if isinstance(one, CopyGather)]
         self._stores = [member.store for member in self.members]
@@ -62,37 +53,30 @@ class GroupPlan:
         self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
         self._gathers = _C.GatherGroup(
             [one for one in gathers if one not in self._copying],
+            **torch_names.training_state(group),
             keeps_parts=torch_names.reshards_to_smaller_mesh(group),
+            asks=self._empty_shards.ask,
         )
-        state = torch_names.state_of_group(group, recomputation.ZERO_BUBBLE_MODULE)
-        self.start = _C.GatherStart(self._gathers, state, asks=self._empty_shards.ask)
         self._sharing = [member for member in self.members if member.gather.shared_bytes]
         self._shared_received: torch.Tensor | None = None
         self._send_buffer = SendBuffer(self.members, self._sharing)
+        if self._send_buffer.is_kept:
+            self._gathers.keep_packed()
         # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
         self._moves_to = torch_names.offloading_device(parameters[0])
         self._payloads = [
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
-        self._make_receive_buffers(parameters)
-        self.unsharded = UnshardedWeights(len(self.members))
-        self._all_alike = all(gather.carries_alike for gather in gathers)
-        self._unpacks = any(gather.unpacked_bytes for gather in gathers)
+        if (world := torch_names.world(parameters[0])) > 1:  # of one, FSDP2 allocates the buffers
+            sizes = [member.receive_sizes(world) for member in self.members]
+            memory = ReceiveBuffers(sizes, torch_names.gather_device(parameters[0]))
+            pairs = zip(parameters, self.members, strict=True)
+            for number, (parameter, member) in enumerate(pairs):
+                parameter.receive = member.receive = memory, number
+        self._is_alike = all(gather.carries_alike for gather in gathers)
         self._all = (1 << len(self.members)) - 1  # a bit for each member
         self._sent = self._arrived = self._all
         self._backward = False
-        if self._send_buffer.is_kept:
-            self._gathers.keep_packed()
-
-    def _make_receive_buffers(self, parameters: list) -> None:
-        """Replaces those of an older plan."""
-        world = torch_names.world(parameters[0])
-        if world == 1:
-            return  # FSDP2 allocates the only buffer of each itself
-        buffers = ReceiveBuffers([member.receive_sizes(world) for member in self.members])
-        for number, (parameter, member) in enumerate(zip(parameters, self.members, strict=True)):
-            parameter.receive = member.receive = buffers, number
-            parameter.all_gather_outputs = []
 
     def lay_out(self, index: int, received, unpacked: torch.Tensor | None) -> None:
         """Lays a whole weight out over its receive buffers, and over what those are unpacked into.
@@ -113,16 +97,18 @@ class GroupPlan:
         """
         if self._sent >> index & 1:
             # One call of C++: each touches memory that is in no cache, which costs a microsecond.
-            is_quick = self._send_buffer.is_kept and not debugging.is_on
-            backward = self.start.begin() if is_quick else None
+            backward = None if debugging.is_on else self._gathers.begin()
             if backward is None:
                 group = self._group()
-                if not self.start.are_quiet and not self._has_shards_of(group):
+                if not self._gathers.are_quiet and not self._has_shards_of(group):
                     store = self._stores[index]
                     return make_plan(group).send(store.sender[1])
                 backward = torch_names.is_backward(group)
-                self._prepare(group, backward)
-                self._pack(backward)
+                if not backward:
+                    self._prepare(group)
+                self._send_buffer.allocate()
+                for one in (self._gathers, *self._copying):
+                    one.pack(backward)
             self._backward, self._sent, self._arrived = backward, 0, 0
         self._sent |= 1 << index
         payloads = self._payloads[self._backward][index]
@@ -140,51 +126,35 @@ class GroupPlan:
         brought: nothing is packed.
         """
         if self._sent >> index & 1:
-            if torch_names.is_backward(self._group()):
-                recomputation.check_backward(self._stores[index])
             self._sent, self._arrived = 0, 0
         self._sent |= 1 << index
         return self, index, self._backward
 
-    def _prepare(self, group, backward: bool) -> None:
-        """Before a gather packs. Before a forward's: casts stale weights, and if a cast needs other
-        ranks, those of the whole module tree together, with one reduction. Before a backward's:
-        nothing, for it reads the weights of its forward.
+    def _prepare(self, group) -> None:
+        """Before a forward's gather packs: casts stale weights, and if a cast needs other ranks,
+        those of the whole module tree together, with one reduction. A backward reads the weights of
+        its forward.
         """
-        if backward:
-            recomputation.check_backward(self._stores[0])
-            return
         debugging.compare("the weights of a forward", lambda: _facts(group))
-        if not self.start.are_quiet or self._empty_shards.ask:
+        asks, is_quiet = self._empty_shards.ask, self._gathers.are_quiet
+        if asks or not is_quiet:
             _come_after_writes(self._stores[0])
-        if not self.start.are_quiet:
+        if not is_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
             if any(store.needs_others and store.is_stale for store, _ in shards):
                 groups = torch_names.groups_of_tree(group)
                 shards = [shard for one in groups for shard in _shards(one)]
             stale.cast(shards)
-            self.start.watch(watch)
-        if self._empty_shards.ask:
+            self._gathers.watch(watch)
+        if asks:
             self._empty_shards.update()
-        if self._send_buffer.is_kept and not self._send_buffer.is_empty:
+        if self._send_buffer.is_kept:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
-            _C.GatherStart.pack_together([plan.start for plan in plans if plan is not None])
+            _C.GatherGroup.pack_together([plan._gathers for plan in plans if plan is not None])
 
     def _has_shards_of(self, group) -> bool:
         """Whether the shards of the group are those that the plan was made for."""
-        views = torch_names.views(group)
-        if views == self._views:
-            return True
-        if [store for _, store in torch_names.quantized(group)] != self._stores:
-            return False
-        self._views = views
-        return True
-
-    def _pack(self, backward: bool) -> None:
-        self._send_buffer.allocate()
-        self.start.pack(backward)
-        for one in self._copying:
-            one.pack(backward)
+        return [store for _, store in torch_names.quantized(group)] == self._stores
 
     def receive(self, index: int, backward: bool) -> None:
         """The payloads of a weight have arrived. The last call of a gather selects the bytes of its
@@ -193,13 +163,11 @@ class GroupPlan:
         self._arrived |= 1 << index
         if self._arrived != self._all:
             return
-        self.unsharded.select_pass(backward)
-        if not self._all_alike:
-            for one in (self._gathers, *self._copying):
-                one.arrive(backward)
-        if self._unpacks:
-            for one in (self._gathers, *self._copying):
-                one.unpack(backward)
+        if not self._is_alike:
+            for store, of_forward, of_backward in self.gathered:
+                store.bytes = of_backward if backward else of_forward
+        for one in (self._gathers, *self._copying):
+            one.unpack(backward)
         self._send_buffer.free()
 
 
@@ -221,33 +189,31 @@ def _shards(group) -> list[tuple]:
 
 
 def _facts(group) -> list:
-    """What the debug mode compares before a forward's gather: how its weights are gathered, and
-    their tensor-wide scales; and which weights of the module tree were written to.
+    """What the debug mode compares before a forward's gather: which weights of the module tree were
+    written to, and the tensor-wide scales of those that are gathered.
     """
     return [
-        dtensors.fact(torch_names.sharded(parameter), _line(one, store, one is group))
+        dtensors.fact(torch_names.sharded(parameter), _line(store, one is group))
         for one in torch_names.groups_of_tree(group)
         for parameter, store in torch_names.quantized(one)
         if not empty_shards.asks(torch_names.sharded(parameter), store)
     ]
 
 
-def _line(group, store: Store, is_gathered: bool) -> str:
+def _line(store: Store, is_gathered: bool) -> str:
     line = store.config.name or store.describe()
     if store.is_stale:
         return f"{line}, written to"
     if not is_gathered:
         return line
-    again = " for both passes" if rank_consistency.is_recomputed(group, store) else ""
-    scale = debugging.digest_of(buffers.spanning_of(store.bytes))
-    return f"{line}, gathered{again}, with the scale {scale}"
+    return f"{line}, with the scale {debugging.digest_of(buffers.spanning_of(store.bytes))}"
 
 
 def make_plan(group) -> GroupPlan:
     """A new plan of a group, which replaces an older one. The first of a module tree is collective:
     ranks compare facts, and the host waits.
     """
-    rank_consistency.check(group)
+    first_gather.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
     _plans[group] = plan
@@ -276,7 +242,7 @@ def plan_for(tensor) -> tuple[GroupPlan, int]:
     NotImplementedError if no group has it; RuntimeError if it took another's place in a gather that
     has begun.
     """
-    group, parameter = torch_names.gathered_now(tensor)
+    group, parameter = torch_names.gathered_now()
     if group is None:
         raise NotImplementedError(
             f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
@@ -286,7 +252,6 @@ def plan_for(tensor) -> tuple[GroupPlan, int]:
         _forget(group)
         raise RuntimeError(
             f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
-            "not told, as load_state_dict and module.to() do (torch.utils.swap_tensors does not). "
-            "This gather had begun with the old one; the next gathers this one"
+            "not told, as load_state_dict does. The next gather brings this one"
         )
     return make_plan(group), torch_names.store_of(parameter).sender[1]

@@ -163,39 +163,11 @@ def unaligned_shard_of(weight, format: Format) -> UnalignedShard | None:
     return _unaligned_shard(format, rows, shards, rank)
 
 
-def cut_of_rows(mesh, placements) -> int | None:
-    """The only dimension of a mesh, which has this rank, that cuts a tensor, if it cuts rows."""
-    cuts = dtensors.cuts_over(mesh, placements)
-    if len(cuts) != 1 or not placements[cuts[0]].is_shard(0) or mesh.get_coordinate() is None:
-        return None
-    return cuts[0]
-
-
-def unaligned_shard_over(weight: QuantizedTensor, mesh, placements) -> UnalignedShard | None:
-    """Where the rows lie of this rank's shard of a whole weight, if it is cut into rows over one
-    dimension of a mesh and cuts divide blocks; else None.
-    """
-    dim, store = cut_of_rows(mesh, placements), weight._store
-    if dim is None:
-        return None
-    shards = mesh.size(dim)
-    if weight.dim() != 2 or not divides(store.format, store.rows, weight.shape, shards):
-        return None
-    return _unaligned_shard(store.format, store.rows, shards, mesh.get_coordinate()[dim])
-
-
 def _unaligned_shard(format: Format, rows: int, shards: int, rank: int) -> UnalignedShard:
     """Ranks without rows all have the shard of the first of them."""
     each = -(-rows // shards)
     first_empty = -(-rows // max(each, 1))
     return UnalignedShard(min(rank, first_empty), shards, each, rows, format.shard_row_step)
-
-
-def has_all_rows(store: Store) -> bool:
-    """Whether it is the shard of a rank that has all rows of a weight, and others none."""
-    every = torch_names.all_managed()
-    own = (one for one in every if getattr(dtensors.local_of(one), "_store", None) is store)
-    return any(dtensors.local_of(one).shape == one.shape for one in own)
 
 
 def own_store(parameter) -> Store:
@@ -205,22 +177,10 @@ def own_store(parameter) -> Store:
     local = torch_names.local_tensor(parameter)
     if not local._view.is_whole:
         local.detach_from_base()
-        torch_parameters.drop_padding(parameter)
+    torch_parameters.drop_padding(parameter)
     store = local._view.store
     store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
-
-
-def keep_in_place(parameter: torch.Tensor) -> None:
-    """Keeps FSDP2 from copying the shard of a quantized parameter, as it does with those of short
-    ranks: the memory of the master was handed out.
-    """
-    if not dtensors.is_cut(parameter):
-        return
-    _, managed = torch_names.managed(parameter)
-    if managed is not None and torch_names.is_short(managed):
-        own_store(managed)
-        torch_parameters.drop_padding(managed)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

@@ -3,8 +3,6 @@ An FSDPParam that has a quantized weight gets such a class at its first gather. 
 FSDP2 are here and in torch_names alone.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
 from torch.distributed.tensor import Shard
@@ -13,15 +11,7 @@ from narrowcast import _C
 from narrowcast.fsdp import torch_names
 
 
-class Watched(FSDPParam):
-    """Notes a change when FSDP2 finds another shard in the place of this one."""
-
-    def reset_sharded_param(self) -> None:
-        _C.note_change()
-        super().reset_sharded_param()
-
-
-class Quantized(Watched):
+class Quantized(FSDPParam):
     """At every gather FSDP2 inspects the signature of the pre-hook, and views payloads as they were
     before it flattened them, which takes longer than the hooks themselves. Here payloads have one
     dimension.
@@ -30,28 +20,25 @@ class Quantized(Watched):
     copy for payloads; here the shard itself is asked, and they alone travel.
     """
 
+    def reset_sharded_param(self) -> None:
+        _C.note_change()  # FSDP2 may find or make another shard
+        super().reset_sharded_param()
+
     @property
     def all_gather_inputs(self) -> list[torch.Tensor]:
-        if self._is_other_now or self.sharded_state != ShardedState.SHARDED:
+        if self.sharded_state != ShardedState.SHARDED:
             return super().all_gather_inputs
         shard, data = torch_names.local_tensor(self), self._extensions_data
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
         return payloads
 
     def _unflatten_all_gather_outputs(self) -> list[torch.Tensor]:
-        if self._is_other_now:
-            return super()._unflatten_all_gather_outputs()
         return self.all_gather_outputs
 
     def to_unsharded(self) -> None:
         # It asks whether the weight requires a gradient, which is a function of torch's.
         with torch._C.DisableTorchFunctionSubclass():
             super().to_unsharded()
-
-    @property
-    def _is_other_now(self) -> bool:
-        """Whether the shard has become plain, or another library's."""
-        return torch_names.store_of(self) is None
 
 
 class InGroupMemory(FSDPParam):
@@ -62,7 +49,7 @@ class InGroupMemory(FSDPParam):
     def init_all_gather_outputs(self, numels, dtypes, world, device, **options) -> None:
         if not self.all_gather_outputs:
             buffers, number = self.receive
-            self.all_gather_outputs = buffers.tensors(number, device)
+            self.all_gather_outputs = buffers.tensors(number)
 
     def alloc_all_gather_outputs(self) -> None:
         buffers, number = self.receive
@@ -118,43 +105,40 @@ def _set_class(parameter: FSDPParam, kind: type) -> None:
     parameter.__class__ = kind
 
 
-def watch(parameters: Iterable[FSDPParam]) -> None:
-    """Has plain parameters of a group note a change when they find another shard."""
-    for parameter in parameters:
-        if type(parameter) is FSDPParam:
-            _set_class(parameter, Watched)
-
-
 _made: dict[tuple, type] = {}  # by kinds
 
 
 def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
-    """At the first gather: gives a parameter the class that its quantized weight needs."""
+    """At the first gather of a plan: gives a parameter the class that its weight needs."""
     wanted = {
         CutOtherwise: torch_names.cut_dimension(parameter) != 0,
         OverSmallerMesh: over_smaller_mesh,
-        InGroupMemory: torch_names.world(parameter)
-        > 1,  # of one rank, FSDP2's payload is what arrives
+        InGroupMemory: torch_names.world(parameter) > 1,  # of one, the payload is what arrives
     }
     kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
     if kinds not in _made:
         _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
-    # FSDP2's may be another one since a gather that ended in an exception.
-    parameter.own_placement = parameter.fsdp_placement = torch_names.placement(parameter)
+    _forget_gathered(parameter)
+    parameter.own_placement = parameter.fsdp_placement
     _set_class(parameter, _made[kinds])
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
     """Replaces the local tensor of a shard. FSDP2 then treats it as at its first gather."""
     group._to_sharded()
-    if hasattr(parameter, "own_placement"):  # adapt() has been here
-        _set_class(parameter, FSDPParam)
-        parameter.fsdp_placement = parameter.own_placement
+    _set_class(parameter, FSDPParam)
+    _forget_gathered(parameter)
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
     parameter._init_extensions()
     if hasattr(parameter, "_extensions_data"):  # left by a gather that was not awaited
         parameter._extensions_data.clear()
+
+
+def _forget_gathered(parameter: FSDPParam) -> None:
+    """The next gather is FSDP2's first one of a parameter."""
+    # It may be another one since a gather that ended in an exception.
+    parameter.fsdp_placement = torch_names.placement(parameter)
     parameter.all_gather_outputs = []
     if hasattr(parameter, "_unsharded_param"):
         del parameter._unsharded_param

@@ -6,7 +6,6 @@ made when they are next read.
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import sharding
 from narrowcast.operators import arithmetic, averages, table
 from narrowcast.operators.common import refuse_flat, value_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
@@ -151,9 +150,7 @@ def _brings_own_scale(store: Store, origin: Store, taken: Region) -> bool:
     spans = store.partial and store.format.tensor_amax
     if not spans or origin.partial or taken != origin.region or taken.is_empty:
         return False
-    if buffers.have_one_scale(store.bytes, origin.bytes):
-        return False
-    return not sharding.has_all_rows(store)
+    return not buffers.have_one_scale(store.bytes, origin.bytes)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
