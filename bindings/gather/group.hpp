@@ -21,18 +21,6 @@ namespace narrowcast {
 
 using GatherWeights = std::vector<std::shared_ptr<WeightGather>>;
 
-// A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
-// been freed.
-struct SentBuffer {
-  void check() const {
-    if (!elements.are_there()) shard.address(buffer);  // says what has been freed
-  }
-
-  const Buffers& shard;
-  int buffer;
-  StoredElements elements;
-};
-
 // Weights of one format, of which something is packed, or unpacked: the same in both passes, or by
 // pass, as those do of which one weight does.
 struct Batch {
@@ -71,10 +59,6 @@ class GatherGroup : public WriteObserver {
       if (shard.facts().tensor_amax || shard.history) spanned_.push_back(weight);
       if (weight->send_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
       if (weight->unpacked_bytes() != 0) unpacked_[format].add(weight);
-      for (const bool backward : {false, true}) {
-        for (const int buffer : weight->sent_as_stored(backward))
-          sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
-      }
     }
   }
 
@@ -111,7 +95,6 @@ class GatherGroup : public WriteObserver {
     return backward;
   }
   void pack(bool backward) {
-    for (const SentBuffer& sent : sent_[backward]) sent.check();
     follow_shards();
     if (is_packed()) return;
     is_packed_.reset();
@@ -214,7 +197,6 @@ class GatherGroup : public WriteObserver {
   GatherWeights weights_;  // which keep their shards
   GatherWeights spanned_;  // those with something that spans the tensor
   Batches packed_, unpacked_;
-  std::array<std::vector<SentBuffer>, 2> sent_;
   Fsdp2Group fsdp2_;
   std::shared_ptr<Watch> watch_;
   bool keeps_parts_, asks_, keeps_packed_ = false, is_observing_ = false;

@@ -17,7 +17,6 @@ void bind_gather(py::module_& module) {
       .def("payloads", &WeightGather::payloads, py::arg("backward"))
       .def_property_readonly("carries_alike", &WeightGather::carries_alike)
       .def_property_readonly("unpacked_bytes", &WeightGather::unpacked_bytes)
-      .def_property_readonly("unpacked", &WeightGather::unpacked)
       .def("receive_into", &WeightGather::receive_into, py::arg("received"), py::arg("unpacked"),
            py::arg("shared") = py::none())
       .def("gathered", &WeightGather::gathered, py::arg("backward"))

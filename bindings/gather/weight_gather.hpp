@@ -87,7 +87,6 @@ class WeightGather {
       phase.gathered = make_gathered(phase, amax, history);
     }
   }
-  const OptionalTensor& unpacked() const { return unpacked_; }
 
   // What spans the tensor, in the whole weight: see Spanning.
   void follow_shard() {
@@ -111,17 +110,6 @@ class WeightGather {
   // 0-dim int64 on the CPU, bit 0 rowwise and bit 1 columnwise: for graphs of torch.compile, whose
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
-
-  // The shard's buffers that are sent themselves in the gather of a pass.
-  std::vector<int> sent_as_stored(bool backward) const {
-    const Phase& phase = of(backward);
-    std::vector<int> sent;
-    for (int i = 0; i < phase.route.segments; ++i) {
-      const nc_segment& segment = phase.route.segment[i];
-      if (phase.send_at[segment.payload] == kAsStored) sent.push_back(segment.buffer);
-    }
-    return sent;
-  }
 
   // Whether both passes carry the same.
   bool carries_alike() const { return phases_.size() == 1; }

@@ -42,7 +42,6 @@ class CopyGather:
     def __init__(self, store: Store, both: bool, copies_of: Callable[[_C.Buffers], Copies]):
         bytes, by_pass = store.bytes, store.format.gather == "by pass"
         parts = [bytes]
-        self.unpacked: torch.Tensor | None = None
         self.present: torch.Tensor | None = None
         if by_pass and not both and len(bytes.usages) == len(USAGES):
             parts = [buffers.only(bytes, usage) for usage in USAGES]
@@ -65,7 +64,7 @@ class CopyGather:
         self._of(backward).pack(self._payload)
 
     def receive_into(self, received: list[torch.Tensor], unpacked: torch.Tensor) -> None:
-        self.unpacked = unpacked
+        self._unpacked = unpacked
         for one in self._copies:
             one.receive_into(received[0], unpacked, self.send_bytes)
 
@@ -75,8 +74,8 @@ class CopyGather:
     def unpack(self, backward: bool) -> None:
         """A launch for each buffer of each rank; of shards that share blocks one."""
         # Not counted as writes: graphs that have saved them for a backward want the new values.
-        written = [one for one in (self.unpacked, self.present) if one is not None]
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(written)):
+        written = tuple(one for one in (self._unpacked, self.present) if one is not None)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(written):
             if self.present is not None:
                 self.present.fill_(1 << backward)  # a bit for each usage
             self._of(backward).unpack()
@@ -107,9 +106,6 @@ class Copies:
     def receive_into(self, received: torch.Tensor, unpacked: torch.Tensor, size: int) -> None:
         """Lays the whole out in `unpacked`. Payloads of `size` bytes arrive in `received`."""
         self.gathered = self._over(unpacked, self._begins, self._rows, self._columns, owns=True)
-
-    def unpack(self) -> None:
-        raise NotImplementedError
 
     def _layout(self, rows: int, columns: int) -> tuple[dict[int, int], int]:
         """Where each buffer of a matrix begins that is gathered, and where all of them end."""

@@ -24,25 +24,23 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    if dtensors.is_distributing() and not torch_names.is_sharding():
+    store, is_inner = tensor._store, dim % tensor.dim() != 0
+    is_sharding = torch_names.is_sharding()
+    if not is_sharding and dtensors.is_distributing():
         return distributed_parts.cut(tensor, chunks, dim)
-    if dim % tensor.dim() != 0:
-        if torch_names.is_sharding():
-            store = tensor._store
-            check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
-            _begin(store, chunks)
-            if dim % tensor.dim() < tensor.dim() - 1:
-                return distributed_parts.rows_of_each(tensor, chunks)
-    elif torch_names.is_sharding():
-        store = tensor._store
+    if is_sharding and is_inner:
+        check_inner(store.config.name or "a weight", store.format, tensor.shape, chunks, dim)
+        _begin(store, chunks)
+        if dim % tensor.dim() < tensor.dim() - 1:
+            return distributed_parts.rows_of_each(tensor, chunks)
+    elif is_sharding:
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         _begin(store, chunks)
         parts = dtensors.parts_of(torch_names.being_sharded())
         if _divides_any(store, tensor.shape, parts, chunks):
             return _unaligned(tensor, chunks, parts)
         tensor = _without_derived(tensor)
-    elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
-        store = tensor._store
+    elif not is_inner and -(-tensor.shape[0] // chunks) < tensor.shape[0]:
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
         store.refresh()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
@@ -108,14 +106,6 @@ def check_shards(
         )
 
 
-def can_cut(format: Format, rows: int, shape, shards: int, alone: bool = False) -> bool:
-    """Whether check_shards() lets it pass."""
-    if not divides(format, rows, shape, shards):
-        return True
-    # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
-    return len(shape) == 2 and not alone and not format.is_delayed
-
-
 def divides(format: Format, rows: int, shape, shards: int) -> bool:
     """Whether the cuts between so many shards divide blocks or bytes."""
     if shards == 1 or rows == 0:
@@ -125,7 +115,10 @@ def divides(format: Format, rows: int, shape, shards: int) -> bool:
 
 def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) -> str | None:
     """Why check_shards() does not let it pass, with what would; None if it does."""
-    if can_cut(format, rows, shape, shards, alone):
+    if not divides(format, rows, shape, shards):
+        return None
+    # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
+    if len(shape) == 2 and not alone and not format.is_delayed:
         return None
     if len(shape) < 2:
         return (
@@ -194,37 +187,25 @@ def check_sharded(managed, name: str, format: Format) -> None:
         )
     shape = torch_names.full_shape(managed)
     rows, columns = matrix_shape(shape)
-    description = f"{name}: {rows}x{columns} matrix in {format.name}"
     dim, world = torch_names.cut_dimension(managed), torch_names.world(managed)
     if dim != 0:
-        check_inner(description, format, shape, world, dim)
+        check_inner(name, format, shape, world, dim)
     else:
+        description = f"{name}: {rows}x{columns} matrix in {format.name}"
         check_shards(description, format, rows, shape, world)
 
 
-def check_inner(description: str, format: Format, shape, shards: int, dim: int) -> None:
+def check_inner(name: str, format: Format, shape, shards: int, dim: int) -> None:
     """NotImplementedError unless a dimension of a weight, which is not its first, is that of a
-    matrix's columns or of the rows of experts; ValueError unless they can be cut into so many
-    shards.
+    matrix's columns or of the rows of experts; ValueError if a cut would divide a block.
     """
     dim %= len(shape)
-    kinds = {len(shape) - 1: "columns"} | ({1: "rows"} if len(shape) == 3 else {})
-    if dim not in kinds:
+    is_last = dim == len(shape) - 1
+    if not is_last and (len(shape) != 3 or dim != 1):
         raise NotImplementedError(
-            f"{description}: a weight of shape {tuple(shape)} can be sharded along its first "
-            "dimension (rows), its last (columns), and of three dimensions along the second (rows "
-            f"of each expert), not along dimension {dim}. Use Shard(0), or leave the weight out "
-            "with nc.convert's filter"
+            f"{name}: a weight of shape {tuple(shape)} can be sharded along its first dimension "
+            "(rows), its last (columns), and of three dimensions along the second (rows of each "
+            f"expert), not along dimension {dim}. Use Shard(0), or leave the weight out with "
+            "nc.convert's filter"
         )
-    what = kinds[dim]
-    step = format.column_step if what == "columns" else format.row_step
-    if shards == 1 or (shape[dim] % shards == 0 and shape[dim] // shards % step == 0):
-        return
-    multiple = step * shards
-    raise ValueError(
-        f"{description} cannot be cut into {shards} shards of {what}: a shard would have "
-        f"{shape[dim] / shards:g} {what}, and {format.name} can be cut at multiples of {step} "
-        f"{what} only (its {what[:-1]} step). Use {-(-shape[dim] // multiple) * multiple} {what} "
-        f"(a multiple of {multiple}), Shard(0), another number of ranks, or a format with a "
-        f"smaller {what[:-1]} step; or leave the weight out with nc.convert's filter"
-    )
+    distributed_parts.check_cut(name, format, tuple(shape), shards, -1 if is_last else 1)
