@@ -128,13 +128,6 @@ def test_to_plain(format):
     assert isinstance(model[2].weight, nc.QuantizedTensor)
 
 
-def test_errors_of_to_plain(format):
-    with pytest.raises(ValueError, match='"master" or "dequantized", not \'bytes\''):
-        nc.to_plain(converted(format), values="bytes")
-    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not dict"):
-        nc.to_plain({})
-
-
 def test_safetensors(format, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     model, other, plain = stepped(format), converted(format), layer(format)

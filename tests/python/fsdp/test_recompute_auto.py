@@ -147,21 +147,6 @@ def test_no_more_is_gathered_than_must_be():
     assert sum(more) > sum(payloads)
 
 
-def hidden(mesh, format):
-    """A call within the forward of what is sharded, of which no module knows."""
-    model = shard(build(format), mesh, reshard_after_forward=True)
-    for block in model.blocks:
-        plain = block.forward
-        block.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=False)
-    loss_of(model, 0).backward()
-
-
-def test_what_cannot_be_seen_names_the_option():
-    for kind, message in ranks.errors(2, "cpu", hidden, BY_PASS):
-        assert kind == "ValueError"
-        assert "recompute=True" in message
-
-
 def test_the_option():
     with pytest.raises(ValueError, match='recompute is True, False or "auto"'):
         nc.convert(nn.Linear(64, 64), BY_PASS, recompute="yes")

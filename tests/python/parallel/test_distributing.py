@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -123,3 +125,26 @@ def load_alone(mesh):
 
 def test_one_rank():
     ranks.run(1, "cpu", load_alone)
+
+
+def full(mesh, name, trainable):
+    torch.manual_seed(0)
+    layer = nc.convert(nn.Linear(64, 128, bias=False), name, trainable=trainable)
+    value = layer.weight.master if trainable else layer.weight.dequantize()
+    value = value.detach().clone()
+    fully_shard(layer, mesh=mesh)
+    whole = layer.weight.full_tensor()
+    assert type(whole) is torch.Tensor
+    assert same(whole.detach(), value)
+    if trainable:
+        (2 * whole).sum().backward()
+        assert same(layer.weight.grad.full_tensor(), torch.full((128, 64), 2.0))
+        with torch.no_grad():
+            whole.zero_()  # memory of its own
+        assert same(layer.weight.full_tensor().detach(), value)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_plain_tensors(format, count, trainable):
+    ranks.run(count, "cpu", full, format, trainable)

@@ -12,12 +12,13 @@ import functools
 import torch
 from torch import nn
 from torch.distributed import _state_dict_utils
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import distributed
 from torch.optim.swa_utils import AveragedModel
 
 from narrowcast.checkpoint import full_state_dicts
 from narrowcast.operators import averages
-from narrowcast.parallel import wrappers
+from narrowcast.parallel import distributing, wrappers
 from narrowcast.tensor import QuantizedTensor, dispatch, dtensors
 
 
@@ -57,6 +58,9 @@ _REPLACED = [
     (AveragedModel, "update_parameters", averages.of_masters),
     # DistributedDataParallel would send decoded values, and every rank round its masters to them.
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
+    # On a mesh of one rank it would be the weight itself: within a module its arithmetic decodes,
+    # and a write to it writes to the weight. On more ranks it is a copy of the masters.
+    (DTensor, "full_tensor", distributing.full_tensor_of_masters),
     # Full state dicts of weights without masters would be sent as other tensors than the other
     # ranks wait for.
     (_state_dict_utils, "_broadcast_tensors", full_state_dicts.with_bytes),

@@ -1,10 +1,11 @@
 """Weights that tensor or expert parallelism cuts: where a cut may be, how a converted module takes
-a DTensor of a part (parallelize_module and distribute_module register one), and casts of parts that
-have been written to, in formats whose scale spans the tensor.
+a DTensor of a part (parallelize_module and distribute_module register one), casts of parts that
+have been written to, in formats whose scale spans the tensor, and what full_tensor() gives.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import _C
 from narrowcast.flat import stale
 from narrowcast.fsdp import torch_names
+from narrowcast.operators.common import value_of
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
 from narrowcast.registry import Format
@@ -177,3 +179,33 @@ def _facts(found: dict[DTensor, QuantizedTensor]) -> list:
         dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)
         for one, local in found.items()
     ]
+
+
+# ---- what a full tensor is ----
+
+
+class _Value(torch.autograd.Function):
+    """Of a whole weight, the master, or the decoded value where none is kept. A gradient of it is
+    one of the weight.
+    """
+
+    @staticmethod
+    def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
+        # Not the master itself: a write to a full tensor changes no parameter.
+        return value_of(weight).to(weight.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def full_tensor_of_masters(function):
+    """torch's full_tensor(), whose result is a plain tensor on any number of ranks."""
+
+    @functools.wraps(function)
+    def full_tensor(self, **options):
+        whole = function(self, **options)
+        is_cut = any(placement.is_shard() for placement in self.placements)
+        return _Value.apply(whole) if is_cut and isinstance(whole, QuantizedTensor) else whole
+
+    return full_tensor
