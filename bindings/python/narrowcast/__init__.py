@@ -14,7 +14,6 @@ from narrowcast.conversion.summary import summary
 from narrowcast.conversion.to_plain import to_plain
 from narrowcast.errors import PluginError
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
-from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
 from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
@@ -45,4 +44,4 @@ try:
 except PluginError as error:
     _start.end_command(error)
     raise
-del load_all, _hooks, _matmul, _operators, _start, _torch_version
+del load_all, _matmul, _operators, _start, _torch_version

@@ -1,6 +1,6 @@
-"""The gathers of a group: of the weights that FSDP2 gathers together. The plan of a group is made
-at its first gather and never changed, because FSDP2 fixes payloads then. One launch packs all
-weights of a format, and one unpacks them.
+"""FSDP2's hooks, and the gathers of a group: of the weights that FSDP2 gathers together. The plan
+of a group is made at its first gather and never changed, because FSDP2 fixes payloads then. One
+launch packs all weights of a format, and one unpacks them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameter
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Member, ReceiveBuffers, SendBuffer
 from narrowcast.ranks import debugging
-from narrowcast.tensor import buffers, dtensors
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
@@ -31,16 +31,15 @@ Sent = tuple["GroupPlan", int, bool]
 
 class GroupPlan:
     """The quantized weights of a group, in FSDP2's order, with their gathers and memory. FSDP2
-    calls hooks for each weight; the first send() and the last receive() do the work for all.
-
-    gathered   the stores of the whole weights that were gathered, each with the bytes that a
-               forward's gather brings, and those that a backward's does
+    calls hooks for each weight, in this order; send() of the first one and receive() of the last
+    one do the work for all.
     """
 
     def __init__(self, group):
         self._group = weakref.ref(group)
         self.members: list[Member] = []
-        self.gathered: list[tuple[GatheredStore, _C.Buffers, _C.Buffers]] = []
+        # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
+        self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
         parameters = [parameter for parameter, _ in torch_names.quantized(group)]
         for parameter in parameters:
             store = sharding.own_store(parameter)
@@ -74,60 +73,36 @@ class GroupPlan:
             for number, (parameter, member) in enumerate(pairs):
                 parameter.receive = member.receive = memory, number
         self._is_alike = all(gather.carries_alike for gather in gathers)
-        self._all = (1 << len(self.members)) - 1  # a bit for each member
-        self._sent = self._arrived = self._all
         self._backward = False
 
-    def lay_out(self, index: int, received, unpacked: torch.Tensor | None) -> None:
-        """Lays a whole weight out over its receive buffers, and over what those are unpacked into.
-        At the first gather of a shard.
-        """
-        member = self.members[index]
-        if member in self._sharing[:1]:
-            *received, self._shared_received = received
-        shared = [self._shared_received] if member in self._sharing else []
-        with torch.inference_mode(False), torch.no_grad():
-            member.gather.receive_into(received, unpacked, *shared)
-        self._gathers.forget()
-
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
-        """The payloads of a weight. The first call of a gather packs those of all weights: one
-        launch a format, or none if what was packed is still there; before a forward it also casts
-        stale weights. If a shard has been replaced since the last gather, a new plan does this.
+        """The payloads of a weight. Those of the first one packs for all: one launch a format, or
+        none if what was packed is still there; before a forward it also casts stale weights. If a
+        shard has been replaced since the last gather, a new plan does this.
         """
-        if self._sent >> index & 1:
+        if index == 0:
             # One call of C++: each touches memory that is in no cache, which costs a microsecond.
             backward = None if debugging.is_on else self._gathers.begin()
             if backward is None:
                 group = self._group()
                 if not self._gathers.are_quiet and not self._has_shards_of(group):
-                    store = self._stores[index]
-                    return make_plan(group).send(store.sender[1])
+                    return make_plan(group).send(index)
                 backward = torch_names.is_backward(group)
                 if not backward:
                     self._prepare(group)
                 self._send_buffer.allocate()
                 for one in (self._gathers, *self._copying):
                     one.pack(backward)
-            self._backward, self._sent, self._arrived = backward, 0, 0
-        self._sent |= 1 << index
+            self._backward = backward
         payloads = self._payloads[self._backward][index]
         if self._moves_to is not None:
             payloads = [one.to(self._moves_to, non_blocking=True) for one in payloads]
         return payloads, (self, index, self._backward)
 
-    @property
-    def is_sending(self) -> bool:
-        """Whether a gather has begun, and send() was not yet called for all weights."""
-        return self._sent != self._all
-
     def send_again(self, index: int) -> Sent:
         """For the post-hook, where a gather over a smaller mesh brings again what the last gather
         brought: nothing is packed.
         """
-        if self._sent >> index & 1:
-            self._sent, self._arrived = 0, 0
-        self._sent |= 1 << index
         return self, index, self._backward
 
     def _prepare(self, group) -> None:
@@ -156,19 +131,84 @@ class GroupPlan:
         """Whether the shards of the group are those that the plan was made for."""
         return [store for _, store in torch_names.quantized(group)] == self._stores
 
-    def receive(self, index: int, backward: bool) -> None:
-        """The payloads of a weight have arrived. The last call of a gather selects the bytes of its
-        pass and unpacks all weights, in one launch a format: nothing reads them before.
+    def receive_first(self, index: int, received, dtype: torch.dtype) -> tuple:
+        """The first payloads of a weight have arrived in these buffers: the whole weight over them,
+        and the memory that FSDP2 has to free and to allocate again besides.
         """
-        self._arrived |= 1 << index
-        if self._arrived != self._all:
+        member = self.members[index]
+        gather, unpacked = member.gather, member.unpacked(received)
+        inner = [] if unpacked is None or member.receive is not None else [unpacked]
+        if member in self._sharing[:1]:
+            *received, self._shared_received = received
+        shared = [self._shared_received] if member in self._sharing else []
+        with torch.inference_mode(False), torch.no_grad():
+            gather.receive_into(received, unpacked, *shared)
+        self._gathers.forget()
+        of_passes = gather.gathered(False), gather.gathered(True)
+        bytes, config = of_passes[self._backward], member.store.config
+        store = GatheredStore(bytes, config, gather, gather.present)
+        self._gathered.append((store, of_passes))
+        return QuantizedTensor(store, member.shape, dtype), inner
+
+    def receive(self, index: int, backward: bool) -> None:
+        """The payloads of a weight have arrived. With the last one it selects the bytes of the pass
+        and unpacks all weights, in one launch a format: nothing reads them before.
+        """
+        if index < len(self.members) - 1:
             return
         if not self._is_alike:
-            for store, of_forward, of_backward in self.gathered:
-                store.bytes = of_backward if backward else of_forward
+            for store, of_passes in self._gathered:
+                store.bytes = of_passes[backward]
         for one in (self._gathers, *self._copying):
             one.unpack(backward)
         self._send_buffer.free()
+
+
+def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
+    """FSDP2's hook, of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2
+    counts the parameters of this function.
+    """
+    sender = self._view.store.sender
+    plan = None if sender is None else sender[0]()
+    if plan is None:
+        return _plan_for(self).send(0)
+    return plan.send(sender[1])
+
+
+def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, *, out=None):
+    """FSDP2's hook: payloads have arrived in the receive buffers of a whole weight, which is `out`
+    from the second gather of a plan on. At the first one it is returned, with other memory.
+    """
+    plan, index, backward = metadata
+    made = None
+    if out is None:
+        made = plan.receive_first(index, all_gather_outputs, param_dtype)
+    plan.receive(index, backward)
+    return made
+
+
+QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather
+QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather
+
+
+def _plan_for(tensor) -> GroupPlan:
+    """A new plan of the group that a shard without a plan is the first one of.
+    NotImplementedError if no group has it; RuntimeError if it took the place of another one that is
+    not the first, of which FSDP2 was not told.
+    """
+    group, parameter = torch_names.gathered_now()
+    if group is None:
+        raise NotImplementedError(
+            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
+            "FSDP2 gathers shards"
+        )
+    if parameter is not torch_names.quantized(group)[0][0]:
+        _forget(group)
+        raise RuntimeError(
+            f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
+            "not told, as load_state_dict does. The next gather brings this one"
+        )
+    return make_plan(group)
 
 
 def _come_after_writes(store: Store) -> None:
@@ -235,23 +275,3 @@ def _forget(group) -> None:
     """Drops the plan of a group: its next gather makes a new one."""
     _plans.pop(group, None)
     _C.note_change()
-
-
-def plan_for(tensor) -> tuple[GroupPlan, int]:
-    """A new plan of the group that a shard belongs to, and the shard's number there.
-    NotImplementedError if no group has it; RuntimeError if it took another's place in a gather that
-    has begun.
-    """
-    group, parameter = torch_names.gathered_now()
-    if group is None:
-        raise NotImplementedError(
-            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
-            "FSDP2 gathers shards"
-        )
-    if group in _plans and _plans[group].is_sending:
-        _forget(group)
-        raise RuntimeError(
-            f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
-            "not told, as load_state_dict does. The next gather brings this one"
-        )
-    return make_plan(group), torch_names.store_of(parameter).sender[1]
