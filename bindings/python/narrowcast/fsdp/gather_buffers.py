@@ -33,7 +33,7 @@ class Member:
     """
 
     def __init__(self, group, parameter, store: Store):
-        torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
+        torch_parameters.adapt(parameter)
         self.store, self.shape = store, torch_names.full_shape(parameter)
         self.gather = _gather_of(parameter, store, self.shape, first_gather.both(group, store))
         self.payloads: tuple = ()
