@@ -252,7 +252,7 @@ def _check_activations(name: str, weight: nn.Parameter, partners) -> None:
     if not partners:
         return
     is_managed = torch_names.managed(weight)[1] is not None  # and gathered whole
-    shape = weight.shape if is_managed else distributing.part_shape(weight)
+    shape = weight.shape if is_managed else dtensors.parts_of(weight).shapes[0]
     try:
         widths = matrix_shape(shape[-2:])[::-1]
         for partner, width in zip(partners, widths, strict=False):

@@ -4,7 +4,6 @@ sends, and where it arrives.
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 
 import torch
@@ -28,8 +27,6 @@ class Member:
     shape     of the whole weight
     gather    what brings it
     payloads  what this rank sends, by pass (forward, backward)
-    receive   where that arrives: the group's ReceiveBuffers, and its number there; None of one
-              rank, where FSDP2 allocates
     """
 
     def __init__(self, group, parameter, store: Store):
@@ -37,22 +34,6 @@ class Member:
         self.store, self.shape = store, torch_names.full_shape(parameter)
         self.gather = _gather_of(parameter, store, self.shape, first_gather.both(group, store))
         self.payloads: tuple = ()
-        self.receive: tuple[ReceiveBuffers, int] | None = None
-
-    def unpacked(self, received: list[torch.Tensor]) -> torch.Tensor | None:
-        """uint8: the memory that receive buffers are unpacked into; None if they are the whole."""
-        if self.gather.unpacked_bytes == 0:
-            return None
-        if self.receive is None:
-            with torch.inference_mode(False):
-                return received[0].new_empty(self.gather.unpacked_bytes)
-        buffers, number = self.receive
-        return buffers.unpacked(number)
-
-    def receive_sizes(self, world: int) -> list[int]:
-        """Bytes of what FSDP2 fills with the payloads of all ranks, and of unpacked()."""
-        sent = [payload.nbytes * world for payload in self.payloads[0]]
-        return [*sent, self.gather.unpacked_bytes]
 
 
 def _gather_of(parameter, store: Store, shape: torch.Size, both: bool) -> Gather:
@@ -119,12 +100,13 @@ class ReceiveBuffers:
     """
 
     def __init__(self, sizes: list[list[int]], device: torch.device):
-        self._sizes, self._device = sizes, device
-        every = itertools.chain.from_iterable(sizes)
-        spans = (-(-size // _RECEIVE_ALIGNMENT) * _RECEIVE_ALIGNMENT for size in every)
-        *begins, self._bytes = itertools.accumulate(spans, initial=0)
-        begin = iter(begins)
-        self._begins = [[next(begin) for _ in of_weight] for of_weight in sizes]
+        self._device, self._bytes = device, 0
+        self._places: list[list[tuple[int, int]]] = []  # where each begins, and its bytes
+        for of_weight in sizes:
+            self._places.append([])
+            for size in of_weight:
+                self._places[-1].append((self._bytes, size))
+                self._bytes += -(-size // _RECEIVE_ALIGNMENT) * _RECEIVE_ALIGNMENT
         memory = torch.empty(0, dtype=torch.uint8, device=device)
         self._storage = memory.untyped_storage()
         self._gathered = 0  # a bit for each weight
@@ -132,15 +114,14 @@ class ReceiveBuffers:
     def tensors(self, weight: int) -> list[torch.Tensor]:
         """uint8, one-dimensional: the receive buffers of a weight, at its first gather."""
         self.allocate(weight)  # or torch would give it memory for each of them
-        return [self._tensor(weight, which) for which in range(len(self._sizes[weight]) - 1)]
+        return [self._tensor(*place) for place in self._places[weight][:-1]]
 
     def unpacked(self, weight: int) -> torch.Tensor:
         """uint8, one-dimensional; after tensors()."""
-        return self._tensor(weight, -1)
+        return self._tensor(*self._places[weight][-1])
 
-    def _tensor(self, weight: int, which: int) -> torch.Tensor:
+    def _tensor(self, begin: int, size: int) -> torch.Tensor:
         """Of its own, and no view: torch counts what is written to it apart from the others."""
-        begin, size = self._begins[weight][which], self._sizes[weight][which]
         with torch.inference_mode(False):  # a first gather may be there
             empty = torch.empty(0, dtype=torch.uint8, device=self._device)
             return empty.set_(self._storage, begin, (size,))

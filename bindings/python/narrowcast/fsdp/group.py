@@ -66,12 +66,15 @@ class GroupPlan:
         self._payloads = [
             [member.payloads[backward] for member in self.members] for backward in (False, True)
         ]
-        if (world := torch_names.world(parameters[0])) > 1:  # of one, FSDP2 allocates the buffers
-            sizes = [member.receive_sizes(world) for member in self.members]
-            memory = ReceiveBuffers(sizes, torch_names.gather_device(parameters[0]))
-            pairs = zip(parameters, self.members, strict=True)
-            for number, (parameter, member) in enumerate(pairs):
-                parameter.receive = member.receive = memory, number
+        self._receive_buffers: ReceiveBuffers | None = None  # of one rank, FSDP2 allocates
+        if (world := torch_names.world(parameters[0])) > 1:
+            sizes = [
+                [*(one.nbytes * world for one in member.payloads[0]), member.gather.unpacked_bytes]
+                for member in self.members
+            ]
+            self._receive_buffers = ReceiveBuffers(sizes, torch_names.gather_device(parameters[0]))
+            for number, parameter in enumerate(parameters):
+                parameter.receive = self._receive_buffers, number
         self._is_alike = all(gather.carries_alike for gather in gathers)
         self._backward = False
 
@@ -136,8 +139,13 @@ class GroupPlan:
         and the memory that FSDP2 has to free and to allocate again besides.
         """
         member = self.members[index]
-        gather, unpacked = member.gather, member.unpacked(received)
-        inner = [] if unpacked is None or member.receive is not None else [unpacked]
+        gather, unpacked, inner = member.gather, None, []
+        if gather.unpacked_bytes > 0 and self._receive_buffers is not None:
+            unpacked = self._receive_buffers.unpacked(index)
+        elif gather.unpacked_bytes > 0:
+            with torch.inference_mode(False):
+                unpacked = received[0].new_empty(gather.unpacked_bytes)
+            inner = [unpacked]
         if member in self._sharing[:1]:
             *received, self._shared_received = received
         shared = [self._shared_received] if member in self._sharing else []

@@ -23,8 +23,6 @@ from narrowcast import stack_frames, torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
-# Of the ranks that have its shards.
-process_group = operator.attrgetter("mesh_info.shard_process_group")
 # The node of a backward that runs users' hooks after gradients were accumulated.
 POST_BACKWARD = "RegisterPostBackwardFunctionBackward"
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
