@@ -70,7 +70,7 @@ def assert_names_the_option_if_needed(format, *task):
     """On every rank, or gradients are right."""
     if nc.format(format).gather != "by pass":
         ranks.run(2, "cpu", *task)
-        return None
+        return
     answers = ranks.errors(2, "cpu", *task)
     assert None not in answers
     assert len(set(answers)) == 1
@@ -78,7 +78,6 @@ def assert_names_the_option_if_needed(format, *task):
     assert kind == "ValueError"
     assert "recompute=True" in message
     assert ".weight" in message
-    return message
 
 
 def keep_after_backward(mesh, format, recompute):
@@ -191,5 +190,4 @@ def go_on_after_failure(mesh, format):
 
 
 def test_after_a_backward_that_failed(format):
-    message = assert_names_the_option_if_needed(format, go_on_after_failure, format)
-    assert message is None or "ended in an exception" in message
+    assert_names_the_option_if_needed(format, go_on_after_failure, format)

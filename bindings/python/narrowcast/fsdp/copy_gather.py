@@ -44,7 +44,8 @@ class CopyGather:
         parts = [bytes]
         self.present: torch.Tensor | None = None
         if by_pass and not both and len(bytes.usages) == len(USAGES):
-            parts = [buffers.only(bytes, usage) for usage in USAGES]
+            whole = buffers.full_region(bytes)
+            parts = [buffers.part(bytes, whole, (usage,)) for usage in USAGES]
             self.present = torch.zeros((), dtype=torch.int64, device="cpu")
         self._copies = [copies_of(part) for part in parts]  # of forward and backward, or of both
         self.send_bytes = max(one.send_bytes for one in self._copies)

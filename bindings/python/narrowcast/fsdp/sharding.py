@@ -17,32 +17,28 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """torch.chunk of a QuantizedTensor: fully_shard cuts a weight with it, and nowhere else says
     into how many shards; distribute_tensor does, too.
 
-    fully_shard may cut rows anywhere, others between blocks. ValueError, with the row step and the
-    ways out, if a cut would divide a block, or what ranks cannot share; NotImplementedError if
-    fully_shard cuts along a dimension that is neither the first nor the last, nor the second of
-    three.
+    fully_shard may cut rows anywhere, others between blocks. ValueError, with the ways out, if a
+    cut would divide a block, or what ranks cannot share; NotImplementedError if fully_shard cuts
+    along a dimension that is neither the first nor the last, nor the second of three.
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    store, is_inner = tensor._store, dim % tensor.dim() != 0
-    is_sharding = torch_names.is_sharding()
-    if not is_sharding and dtensors.is_distributing():
-        return distributed_parts.cut(tensor, chunks, dim)
-    if is_sharding and is_inner:
+    store = tensor._store
+    if not torch_names.is_sharding():
+        if dtensors.is_distributing():
+            return distributed_parts.cut(tensor, chunks, dim)
+    elif dim % tensor.dim() != 0:
         check_inner(store.config.name or "a weight", store.format, tensor.shape, chunks, dim)
         _begin(store, chunks)
         if dim % tensor.dim() < tensor.dim() - 1:
             return distributed_parts.rows_of_each(tensor, chunks)
-    elif is_sharding:
+    else:
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         _begin(store, chunks)
         parts = dtensors.parts_of(torch_names.being_sharded())
         if _divides_any(store, tensor.shape, parts, chunks):
             return _unaligned(tensor, chunks, parts)
         tensor = _without_derived(tensor)
-    elif not is_inner and -(-tensor.shape[0] // chunks) < tensor.shape[0]:
-        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
-        store.refresh()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
 
 
@@ -72,7 +68,7 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     usages = buffers.kept_usages(store.format, store.bytes.usages)
     if view.exchanged or usages == store.bytes.usages:
         return tensor
-    kept = Store(buffers.only(store.bytes, *usages), store.master, store.config)
+    kept = Store(buffers.part(store.bytes, store.region, usages), store.master, store.config)
     kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
     return QuantizedTensor(kept, tensor.shape, tensor.dtype, view.region)
 
@@ -93,13 +89,11 @@ def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTens
     ]
 
 
-def check_shards(
-    description: str, format: Format, rows: int, shape, shards: int, alone: bool = False
-) -> None:
+def check_shards(description: str, format: Format, rows: int, shape, shards: int) -> None:
     """ValueError unless a weight of so many rows as a matrix can be cut into so many shards of
-    ceil(shape[0] / shards). `alone`: and each is a matrix of its own.
+    ceil(shape[0] / shards).
     """
-    if problem := why_not(format, rows, shape, shards, alone):
+    if problem := why_not(format, rows, shape, shards):
         raise ValueError(
             f"{description} cannot be cut into {shards} shards: {problem}; or leave the weight out "
             "with nc.convert's filter"
@@ -113,12 +107,12 @@ def divides(format: Format, rows: int, shape, shards: int) -> bool:
     return len(shape) < 2 or _shard_rows(rows, shape, shards) % format.shard_row_step != 0
 
 
-def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) -> str | None:
+def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
     """Why check_shards() does not let it pass, with what would; None if it does."""
     if not divides(format, rows, shape, shards):
         return None
     # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
-    if len(shape) == 2 and not alone and not format.is_delayed:
+    if len(shape) == 2 and not format.is_delayed:
         return None
     if len(shape) < 2:
         return (

@@ -89,13 +89,6 @@ def part(bytes: Buffers, region: Region, usages) -> Buffers:
     return Buffers(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
-def only(bytes: Buffers, *usages: str) -> Buffers:
-    """The buffers of some usages, the same ones, and what spans the tensor."""
-    wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
-    every = [bytes.buffer(one) if one in wanted else None for one in BUFFERS]
-    return Buffers(bytes.format, bytes.rows, bytes.columns, every, bytes.amax, bytes.history)
-
-
 def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:
     """Those that a shard keeps of some usages. A derived columnwise is left out: that of a shard is
     never gathered.
