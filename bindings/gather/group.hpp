@@ -48,10 +48,17 @@ struct Fsdp2Group {
 
 class GatherGroup : public WriteObserver {
  public:
-  // `keeps_parts`: of weights that FSDP2 frees it keeps parts, which it gathers again. `asks`:
-  // before a forward's gather, ranks without rows ask the others.
-  GatherGroup(const GatherWeights& weights, Fsdp2Group fsdp2, bool keeps_parts, bool asks)
-      : weights_(weights), fsdp2_(std::move(fsdp2)), keeps_parts_(keeps_parts), asks_(asks) {
+  // `keeps_packed`: what a gather has packed stays in the send buffer, and later ones send it
+  // again, until bytes are made, or torch counts a write to what was packed. `keeps_parts`: of
+  // weights that FSDP2 frees it keeps parts, which it gathers again. `asks`: before a forward's
+  // gather, ranks without rows ask the others.
+  GatherGroup(const GatherWeights& weights, Fsdp2Group fsdp2, bool keeps_packed, bool keeps_parts,
+              bool asks)
+      : weights_(weights),
+        fsdp2_(std::move(fsdp2)),
+        keeps_packed_(keeps_packed),
+        keeps_parts_(keeps_parts),
+        asks_(asks) {
     for (const auto& weight : weights) {
       const Buffers& shard = weight->shard();
       if (!shard.is_plain) continue;  // what stands for a tensor has no memory
@@ -71,13 +78,6 @@ class GatherGroup : public WriteObserver {
     is_observing_ = false;
     if (!keeps_parts_ && spanned_[0]->is_freed()) return;
     for (const auto& weight : spanned_) weight->keep_spanning();
-  }
-
-  // What a gather has packed stays in the send buffer, and later ones send it again, until bytes
-  // are made, or torch counts a write to what was packed.
-  void keep_packed() { keeps_packed_ = true; }
-  bool is_packed() {
-    return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
   }
 
   // The shards have been looked at.
@@ -140,6 +140,9 @@ class GatherGroup : public WriteObserver {
   }
 
  private:
+  bool is_packed() {
+    return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
+  }
   // From a gather on whole weights have what spans the tensor in their shards, until those are
   // written to.
   void follow_shards() {
@@ -199,7 +202,7 @@ class GatherGroup : public WriteObserver {
   Batches packed_, unpacked_;
   Fsdp2Group fsdp2_;
   std::shared_ptr<Watch> watch_;
-  bool keeps_parts_, asks_, keeps_packed_ = false, is_observing_ = false;
+  bool keeps_packed_, keeps_parts_, asks_, is_observing_ = false;
   std::optional<Packed> is_packed_;
 };
 

@@ -24,14 +24,14 @@ void bind_gather(py::module_& module) {
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
       .def(py::init([](const GatherWeights& weights, py::object group, py::str state,
-                       py::object pre_backward, bool keeps_parts, bool asks) {
+                       py::object pre_backward, bool keeps_packed, bool keeps_parts, bool asks) {
              Fsdp2Group fsdp2{std::move(group), std::move(state), std::move(pre_backward)};
-             return std::make_shared<GatherGroup>(weights, std::move(fsdp2), keeps_parts, asks);
+             return std::make_shared<GatherGroup>(weights, std::move(fsdp2), keeps_packed,
+                                                  keeps_parts, asks);
            }),
            py::arg("weights"), py::arg("group") = py::none(), py::arg("state") = "",
-           py::arg("pre_backward") = py::none(), py::arg("keeps_parts") = false,
-           py::arg("asks") = false)
-      .def("keep_packed", &GatherGroup::keep_packed)
+           py::arg("pre_backward") = py::none(), py::arg("keeps_packed") = false,
+           py::arg("keeps_parts") = false, py::arg("asks") = false)
       .def("watch", &GatherGroup::watch)
       .def_property_readonly("are_quiet", &GatherGroup::are_quiet)
       .def("begin", &GatherGroup::begin)

@@ -137,7 +137,7 @@ def count_gathered(mesh, format):
         counts.append(nc.summary(model).gathered)
         store = store_of(model.blocks[0].down.weight)
         sender = store.sender[0]()
-        counts.append([len(sender.members[0].payloads[backward]) for backward in (0, 1)])
+        counts.append([len(payloads[0]) for payloads in sender._send_buffer.payloads])
     return counts
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import copy_gather, first_gather, torch_names, torch_parameters
+from narrowcast.fsdp import copy_gather, first_gather, torch_names
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -20,26 +20,11 @@ _RECEIVE_ALIGNMENT = 512  # of each receive buffer: torch's allocator gives no l
 _SMALL = 1 / 16  # of what a group sends
 
 
-class Member:
-    """A quantized weight of a group.
-
-    store     its shard
-    shape     of the whole weight
-    gather    what brings it
-    payloads  what this rank sends, by pass (forward, backward)
-    """
-
-    def __init__(self, group, parameter, store: Store):
-        torch_parameters.adapt(parameter)
-        self.store, self.shape = store, torch_names.full_shape(parameter)
-        self.gather = _gather_of(parameter, store, self.shape, first_gather.both(group, store))
-        self.payloads: tuple = ()
-
-
-def _gather_of(parameter, store: Store, shape: torch.Size, both: bool) -> Gather:
-    """The gather of a shard. `both`: every gather serves both passes."""
-    world, dim = torch_names.world(parameter), torch_names.cut_dimension(parameter)
-    shard_rows = torch_names.shard_rows(parameter)
+def gather_of(group, parameter, store: Store) -> Gather:
+    """The gather of a shard."""
+    both = first_gather.both(group, store)
+    shape, world = torch_names.full_shape(parameter), torch_names.world(parameter)
+    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     # Estimates (on meta) take rows, of the same size.
     if isinstance(store, UnalignedStore) and store.bytes.is_plain:
         copies_of = partial(copy_gather.UnalignedCopies, unaligned=store.shard)
@@ -53,28 +38,30 @@ def _gather_of(parameter, store: Store, shape: torch.Size, both: bool) -> Gather
 
 
 class SendBuffer:
-    """The payloads that are packed, of some weights: it gives each its payloads. It begins with the
-    payload that weights share, which the first of them carries.
+    """The payloads that are packed, of some weights. It begins with the payload that weights share,
+    which the first of them carries.
+
+    payloads   of a forward's gather and of a backward's: those of each weight
     """
 
-    def __init__(self, members: list[Member], sharing: list[Member]):
-        shared, begin = sum(member.gather.shared_bytes for member in sharing), 0
-        for member in sharing:
-            member.gather.share(begin, shared)
-            begin += member.gather.shared_bytes
+    def __init__(self, gathers: list[Gather], device: torch.device):
+        sharing = [gather for gather in gathers if gather.shared_bytes]
+        shared, begin = sum(gather.shared_bytes for gather in sharing), 0
+        for gather in sharing:
+            gather.share(begin, shared)
+            begin += gather.shared_bytes
         begin = -(-shared // _SEND_ALIGNMENT) * _SEND_ALIGNMENT
-        self._bytes = begin + sum(member.gather.send_bytes for member in members)
-        device = members[0].store.bytes.device
+        self._bytes = begin + sum(gather.send_bytes for gather in gathers)
         memory = torch.empty(self._bytes, dtype=torch.uint8, device=device)
-        for member in members:
-            member.gather.use_send_buffer(memory, begin)
-            begin += member.gather.send_bytes
-            carried = [memory[:shared]] if member in sharing[:1] else []
-            member.payloads = tuple(
-                [*member.gather.payloads(backward), *carried] for backward in (False, True)
-            )
-        sent = sum(payload.nbytes for member in members for payload in member.payloads[0])
-        alike = all(member.gather.carries_alike for member in members)
+        self.payloads: tuple[list[list[torch.Tensor]], ...] = [], []
+        for gather in gathers:
+            gather.use_send_buffer(memory, begin)
+            begin += gather.send_bytes
+            carried = [memory[:shared]] if gather in sharing[:1] else []
+            for backward, every in enumerate(self.payloads):
+                every.append([*gather.payloads(bool(backward)), *carried])
+        sent = sum(payload.nbytes for payloads in self.payloads[0] for payload in payloads)
+        alike = all(gather.carries_alike for gather in gathers)
         # If it is small, and all passes pack the same, its memory stays.
         self.is_kept = self._bytes == 0 or (alike and self._bytes <= _SMALL * sent)
         self._storage = memory.untyped_storage()

@@ -13,7 +13,7 @@ from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
-from narrowcast.fsdp.gather_buffers import Member, ReceiveBuffers, SendBuffer
+from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
 from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.gathered import GatheredStore
@@ -37,45 +37,43 @@ class GroupPlan:
 
     def __init__(self, group):
         self._group = weakref.ref(group)
-        self.members: list[Member] = []
         # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
         self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
         parameters = [parameter for parameter, _ in torch_names.quantized(group)]
-        for parameter in parameters:
-            store = sharding.own_store(parameter)
-            store.sender = weakref.ref(self), len(self.members)
-            self.members.append(Member(group, parameter, store))
-        gathers = [member.gather for member in self.members]
-        self._copying = [one for one in gathers if isinstance(one, CopyGather)]
-        self._stores = [member.store for member in self.members]
-        shards = map(torch_names.sharded, parameters)
-        self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
+        self._stores = [*map(sharding.own_store, parameters)]
+        self._shapes = [*map(torch_names.full_shape, parameters)]
+        pairs = [*zip(parameters, self._stores, strict=True)]
+        self._every: list[Gather] = []
+        for parameter, store in pairs:
+            store.sender = weakref.ref(self), len(self._every)
+            torch_parameters.adapt(parameter)
+            self._every.append(gather_of(group, parameter, store))
+        shards = [(torch_names.sharded(parameter), store) for parameter, store in pairs]
+        self._empty_shards = empty_shards.EmptyShards(shards)
+        self._sharing = [gather for gather in self._every if gather.shared_bytes]
+        self._shared_received: torch.Tensor | None = None
+        self._send_buffer = SendBuffer(self._every, self._stores[0].bytes.device)
+        self._copying = [one for one in self._every if isinstance(one, CopyGather)]
         self._gathers = _C.GatherGroup(
-            [one for one in gathers if one not in self._copying],
+            [one for one in self._every if one not in self._copying],
             **torch_names.training_state(group),
+            keeps_packed=self._send_buffer.is_kept,
             keeps_parts=torch_names.reshards_to_smaller_mesh(group),
             asks=self._empty_shards.ask,
         )
-        self._sharing = [member for member in self.members if member.gather.shared_bytes]
-        self._shared_received: torch.Tensor | None = None
-        self._send_buffer = SendBuffer(self.members, self._sharing)
-        if self._send_buffer.is_kept:
-            self._gathers.keep_packed()
         # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
         self._moves_to = torch_names.offloading_device(parameters[0])
-        self._payloads = [
-            [member.payloads[backward] for member in self.members] for backward in (False, True)
-        ]
         self._receive_buffers: ReceiveBuffers | None = None  # of one rank, FSDP2 allocates
         if (world := torch_names.world(parameters[0])) > 1:
+            payloads = self._send_buffer.payloads[0]
             sizes = [
-                [*(one.nbytes * world for one in member.payloads[0]), member.gather.unpacked_bytes]
-                for member in self.members
+                [*(one.nbytes * world for one in own), gather.unpacked_bytes]
+                for own, gather in zip(payloads, self._every, strict=True)
             ]
             self._receive_buffers = ReceiveBuffers(sizes, torch_names.gather_device(parameters[0]))
             for number, parameter in enumerate(parameters):
                 parameter.receive = self._receive_buffers, number
-        self._is_alike = all(gather.carries_alike for gather in gathers)
+        self._is_alike = all(gather.carries_alike for gather in self._every)
         self._backward = False
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
@@ -97,7 +95,7 @@ class GroupPlan:
                 for one in (self._gathers, *self._copying):
                     one.pack(backward)
             self._backward = backward
-        payloads = self._payloads[self._backward][index]
+        payloads = self._send_buffer.payloads[self._backward][index]
         if self._moves_to is not None:
             payloads = [one.to(self._moves_to, non_blocking=True) for one in payloads]
         return payloads, (self, index, self._backward)
@@ -138,31 +136,30 @@ class GroupPlan:
         """The first payloads of a weight have arrived in these buffers: the whole weight over them,
         and the memory that FSDP2 has to free and to allocate again besides.
         """
-        member = self.members[index]
-        gather, unpacked, inner = member.gather, None, []
+        gather, unpacked, inner = self._every[index], None, []
         if gather.unpacked_bytes > 0 and self._receive_buffers is not None:
             unpacked = self._receive_buffers.unpacked(index)
         elif gather.unpacked_bytes > 0:
             with torch.inference_mode(False):
                 unpacked = received[0].new_empty(gather.unpacked_bytes)
             inner = [unpacked]
-        if member in self._sharing[:1]:
+        if gather in self._sharing[:1]:
             *received, self._shared_received = received
-        shared = [self._shared_received] if member in self._sharing else []
+        shared = [self._shared_received] if gather in self._sharing else []
         with torch.inference_mode(False), torch.no_grad():
             gather.receive_into(received, unpacked, *shared)
         self._gathers.forget()
         of_passes = gather.gathered(False), gather.gathered(True)
-        bytes, config = of_passes[self._backward], member.store.config
+        bytes, config = of_passes[self._backward], self._stores[index].config
         store = GatheredStore(bytes, config, gather, gather.present)
         self._gathered.append((store, of_passes))
-        return QuantizedTensor(store, member.shape, dtype), inner
+        return QuantizedTensor(store, self._shapes[index], dtype), inner
 
     def receive(self, index: int, backward: bool) -> None:
         """The payloads of a weight have arrived. With the last one it selects the bytes of the pass
         and unpacks all weights, in one launch a format: nothing reads them before.
         """
-        if index < len(self.members) - 1:
+        if index < len(self._every) - 1:
             return
         if not self._is_alike:
             for store, of_passes in self._gathered:
