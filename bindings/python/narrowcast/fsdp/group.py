@@ -77,18 +77,18 @@ class GroupPlan:
         self._backward = False
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
-        """The payloads of a weight. Those of the first one packs for all: one launch a format, or
-        none if what was packed is still there; before a forward it also casts stale weights. If a
-        shard has been replaced since the last gather, a new plan does this.
+        """The payloads of a weight. The call for the first one packs for all: one launch a format,
+        or none if what was packed is still there; before a forward it also casts stale weights. If
+        a shard has been replaced since the last gather, a new plan does this.
         """
         if index == 0:
             # One call of C++: each touches memory that is in no cache, which costs a microsecond.
             backward = None if debugging.is_on else self._gathers.begin()
             if backward is None:
                 group = self._group()
+                backward = torch_names.is_backward(group)
                 if not self._gathers.are_quiet and not self._has_shards_of(group):
                     return make_plan(group).send(index)
-                backward = torch_names.is_backward(group)
                 if not backward:
                     self._prepare(group)
                 self._send_buffer.allocate()
@@ -256,8 +256,14 @@ def _line(store: Store, is_gathered: bool) -> str:
 
 def make_plan(group) -> GroupPlan:
     """A new plan of a group, which replaces an older one. The first of a module tree is collective:
-    ranks compare facts, and the host waits.
+    ranks compare facts, and the host waits. RuntimeError in a backward, whose graph has the whole
+    weights of the older plan.
     """
+    if group in _plans and torch_names.is_backward(group):
+        raise RuntimeError(
+            f"{torch_names.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
+            "replaced between a forward and its backward, as a load does. Load after the backward"
+        )
     first_gather.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)

@@ -25,10 +25,9 @@ class TensorParallel:
             return super().forward(input)
         if not isinstance(input, DTensor):
             raise TypeError(
-                f"{dtensors.local_of(self.weight).describe()}: this layer's weight is cut over "
-                f"ranks, and its input is a {type(input).__name__} that no DTensor says the place "
-                "of. Let parallelize_module prepare it (ColwiseParallel, RowwiseParallel), or use "
-                "DTensor.from_local"
+                f"{dtensors.local_of(self.weight).describe()}: this weight is cut over ranks, and "
+                f"the layer's input is a {type(input).__name__}, not a DTensor. Let "
+                "parallelize_module prepare it, or use DTensor.from_local"
             )
         return _linear(input, self.weight, self.bias)
 
