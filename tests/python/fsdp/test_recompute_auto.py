@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
-from internals import config_of, store_of
+from internals import config_of, payloads_of_group
 from models import Block, batch, build, loss_of, one_of_each, same, shard
 
 BY_PASS, ROWWISE = (
@@ -135,9 +135,8 @@ def count_gathered(mesh, format):
         model = sharded(model) if way is None else way(model, sharded)
         loss_of(model, 0).backward()
         counts.append(nc.summary(model).gathered)
-        store = store_of(model.blocks[0].down.weight)
-        sender = store.sender[0]()
-        counts.append([len(payloads[0]) for payloads in sender._send_buffer.payloads])
+        payloads = payloads_of_group(model.blocks[0].down.weight)
+        counts.append([len(of_all[0]) for of_all in payloads])
     return counts
 
 
