@@ -35,20 +35,14 @@ def chunk(tensor, chunks: int, dim: int = 0):
     else:
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         _begin(store, chunks)
+        # Parts of tensor parallelism may be of different sizes: what one of them shares is reduced
+        # by the ranks of all.
         parts = dtensors.parts_of(torch_names.being_sharded())
-        if _divides_any(store, tensor.shape, parts, chunks):
+        shapes = parts.shapes if tensor.dim() == 2 else ()
+        if any(divides(store.format, shape[0], shape, chunks) for shape in shapes):
             return _unaligned(tensor, chunks, parts)
         tensor = _without_derived(tensor)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
-
-
-def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> bool:
-    """Whether cuts divide blocks of the weight, or of any part of tensor parallelism, which may be
-    of different sizes: what one of them shares is reduced by the ranks of all.
-    """
-    if len(shape) != 2:
-        return divides(store.format, store.rows, shape, shards)
-    return any(divides(store.format, part[0], part, shards) for part in parts.shapes)
 
 
 def _begin(store: Store, shards: int) -> None:
