@@ -1,4 +1,6 @@
 // The weights that FSDP2 gathers together: one launch a format to pack them, and one to unpack.
+// Where nothing has changed since the last gather, begin() packs without any code of Python's,
+// whose objects lie scattered in memory.
 #pragma once
 
 #include <array>
@@ -11,24 +13,13 @@
 
 #include "bindings/core/changes.hpp"
 #include "bindings/core/launch.hpp"
+#include "bindings/core/python_tensors.hpp"
 #include "bindings/gather/weight_gather.hpp"
 #include "runtime/launch/capture.hpp"
 
 namespace narrowcast {
 
 using GatherWeights = std::vector<std::shared_ptr<WeightGather>>;
-
-// A shard's buffer that is sent as it is stored: FSDP2 reads it, and does not ask whether it has
-// been freed.
-struct SentBuffer {
-  void check() const {
-    if (!elements.are_there()) shard.address(buffer);  // says what has been freed
-  }
-
-  const Buffers& shard;
-  int buffer;
-  StoredElements elements;
-};
 
 // Weights of one format, of which something is packed, or unpacked: the same in both passes, or by
 // pass, as those do of which one weight does.
@@ -45,11 +36,29 @@ struct Batch {
 };
 using Batches = std::map<std::string, Batch>;
 
+// What FSDP2 says of a group: whether it gathers for a backward. The names are those of Python's
+// fsdp.torch_names.
+struct Fsdp2Group {
+  bool is_backward() const { return attribute(group(), state.ptr()).is(pre_backward); }
+
+  py::object group;         // a weak reference
+  py::str state;            // its attribute
+  py::object pre_backward;  // the attribute's value in a backward
+};
+
 class GatherGroup : public WriteObserver {
  public:
-  // `keeps_parts`: of weights that FSDP2 frees it keeps parts, which it gathers again.
-  GatherGroup(const GatherWeights& weights, bool keeps_parts)
-      : weights_(weights), keeps_parts_(keeps_parts) {
+  // `keeps_packed`: what a gather has packed stays in the send buffer, and later ones send it
+  // again, until bytes are made, or torch counts a write to what was packed. `keeps_parts`: of
+  // weights that FSDP2 frees it keeps parts, which it gathers again. `asks`: before a forward's
+  // gather, ranks without rows ask the others.
+  GatherGroup(const GatherWeights& weights, Fsdp2Group fsdp2, bool keeps_packed, bool keeps_parts,
+              bool asks)
+      : weights_(weights),
+        fsdp2_(std::move(fsdp2)),
+        keeps_packed_(keeps_packed),
+        keeps_parts_(keeps_parts),
+        asks_(asks) {
     for (const auto& weight : weights) {
       const Buffers& shard = weight->shard();
       if (!shard.is_plain) continue;  // what stands for a tensor has no memory
@@ -57,10 +66,6 @@ class GatherGroup : public WriteObserver {
       if (shard.facts().tensor_amax || shard.history) spanned_.push_back(weight);
       if (weight->send_bytes() + weight->shared_bytes() != 0) packed_[format].add(weight);
       if (weight->unpacked_bytes() != 0) unpacked_[format].add(weight);
-      for (const bool backward : {false, true}) {
-        for (const int buffer : weight->sent_as_stored(backward))
-          sent_[backward].push_back({shard, buffer, StoredElements(*shard.buffers[buffer])});
-      }
     }
   }
 
@@ -75,15 +80,21 @@ class GatherGroup : public WriteObserver {
     for (const auto& weight : spanned_) weight->keep_spanning();
   }
 
-  // What a gather has packed stays in the send buffer, and later ones send it again, until bytes
-  // are made, or torch counts a write to what was packed.
-  void keep_packed() { keeps_packed_ = true; }
-  bool is_packed() {
-    return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
-  }
+  // The shards have been looked at.
+  void watch(std::shared_ptr<Watch> watch) { watch_ = std::move(watch); }
+  // Whether nothing has changed since then.
+  bool are_quiet() const { return watch_ != nullptr && watch_->is_quiet(); }
 
+  // Packs; whether it is for a backward. Nothing, and nothing is done, if Python has to see to the
+  // shards or to the send buffer before, or what several groups pack is to be packed together.
+  std::optional<bool> begin() {
+    if (!keeps_packed_ || !are_quiet()) return {};
+    const bool backward = fsdp2_.is_backward();
+    if (!backward && (asks_ || !is_packed())) return {};
+    pack(backward);
+    return backward;
+  }
   void pack(bool backward) {
-    for (const SentBuffer& sent : sent_[backward]) sent.check();
     follow_shards();
     if (is_packed()) return;
     is_packed_.reset();
@@ -92,12 +103,13 @@ class GatherGroup : public WriteObserver {
     for (auto& [format, batch] : packed_) pack(batch, batch.of(backward).rows());
     is_packed_ = packed;
   }
-  // What the next gathers of some groups pack, where that stays: a launch for each format.
+  // What the next gathers of some groups pack, where that stays and their shards are as they were:
+  // a launch for each format.
   static void pack_together(const std::vector<GatherGroup*>& groups) {
     std::map<std::string, std::pair<const Batch*, std::vector<nc_shipment>>> together;
     std::vector<std::pair<GatherGroup*, std::optional<Packed>>> packed;
     for (GatherGroup* group : groups) {
-      if (!group->keeps_packed_ || group->is_packed()) continue;
+      if (!group->keeps_packed_ || !group->are_quiet() || group->is_packed()) continue;
       group->is_packed_.reset();
       for (auto& [format, batch] : group->packed_) {
         const auto more = found(batch, &WeightGather::add_outgoing, false).rows();
@@ -111,15 +123,13 @@ class GatherGroup : public WriteObserver {
     for (const auto& [place, one] : together) pack(*one.first, one.second);
     for (const auto& [group, by_what] : packed) group->is_packed_ = by_what;
   }
+  // A gather has ended: says which usages have come, and unpacks what is not in place.
   void unpack(bool backward) {
+    for (const auto& weight : weights_) weight->arrive(backward);
     for (auto& [format, batch] : unpacked_) {
       const CopyTable& copies = found(batch, &WeightGather::add_incoming, backward);
       transfer(&nc_machine::unpack, "unpacking gathered shards", batch, copies.rows());
     }
-  }
-  // Says which usages have come.
-  void arrive(bool backward) const {
-    for (const auto& weight : weights_) weight->arrive(backward);
   }
   // Weights lie in other memory than at the last gather.
   void forget() {
@@ -130,6 +140,9 @@ class GatherGroup : public WriteObserver {
   }
 
  private:
+  bool is_packed() {
+    return packed_.empty() || (keeps_packed_ && is_packed_ && is_packed_ == now_packed());
+  }
   // From a gather on whole weights have what spans the tensor in their shards, until those are
   // written to.
   void follow_shards() {
@@ -187,8 +200,9 @@ class GatherGroup : public WriteObserver {
   GatherWeights weights_;  // which keep their shards
   GatherWeights spanned_;  // those with something that spans the tensor
   Batches packed_, unpacked_;
-  std::array<std::vector<SentBuffer>, 2> sent_;
-  bool keeps_parts_, keeps_packed_ = false, is_observing_ = false;
+  Fsdp2Group fsdp2_;
+  std::shared_ptr<Watch> watch_;
+  bool keeps_packed_, keeps_parts_, asks_, is_observing_ = false;
   std::optional<Packed> is_packed_;
 };
 

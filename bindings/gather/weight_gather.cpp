@@ -17,19 +17,27 @@ void bind_gather(py::module_& module) {
       .def("payloads", &WeightGather::payloads, py::arg("backward"))
       .def_property_readonly("carries_alike", &WeightGather::carries_alike)
       .def_property_readonly("unpacked_bytes", &WeightGather::unpacked_bytes)
-      .def_property_readonly("unpacked", &WeightGather::unpacked)
       .def("receive_into", &WeightGather::receive_into, py::arg("received"), py::arg("unpacked"),
            py::arg("shared") = py::none())
       .def("gathered", &WeightGather::gathered, py::arg("backward"))
-      .def("arrive", &WeightGather::arrive, py::arg("backward"))
       .def_property_readonly("present", &WeightGather::present);
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
-      .def(py::init<GatherWeights, bool>(), py::arg("weights"), py::arg("keeps_parts") = false)
-      .def("keep_packed", &GatherGroup::keep_packed)
+      .def(py::init([](const GatherWeights& weights, py::object group, py::str state,
+                       py::object pre_backward, bool keeps_packed, bool keeps_parts, bool asks) {
+             Fsdp2Group fsdp2{std::move(group), std::move(state), std::move(pre_backward)};
+             return std::make_shared<GatherGroup>(weights, std::move(fsdp2), keeps_packed,
+                                                  keeps_parts, asks);
+           }),
+           py::arg("weights"), py::arg("group") = py::none(), py::arg("state") = "",
+           py::arg("pre_backward") = py::none(), py::arg("keeps_packed") = false,
+           py::arg("keeps_parts") = false, py::arg("asks") = false)
+      .def("watch", &GatherGroup::watch)
+      .def_property_readonly("are_quiet", &GatherGroup::are_quiet)
+      .def("begin", &GatherGroup::begin)
       .def("pack", py::overload_cast<bool>(&GatherGroup::pack), py::arg("backward"))
+      .def_static("pack_together", &GatherGroup::pack_together, py::arg("groups"))
       .def("unpack", &GatherGroup::unpack, py::arg("backward"))
-      .def("arrive", &GatherGroup::arrive, py::arg("backward"))
       .def("forget", &GatherGroup::forget);
 }
 

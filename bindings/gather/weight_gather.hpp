@@ -87,7 +87,6 @@ class WeightGather {
       phase.gathered = make_gathered(phase, amax, history);
     }
   }
-  const OptionalTensor& unpacked() const { return unpacked_; }
 
   // What spans the tensor, in the whole weight: see Spanning.
   void follow_shard() {
@@ -101,29 +100,16 @@ class WeightGather {
 
   // The whole weight as the gather of a pass brings it; after receive_into().
   const std::shared_ptr<Buffers>& gathered(bool backward) const { return of(backward).gathered; }
-  // The same, and says in present() which usages have come, where that differs by pass.
-  const std::shared_ptr<Buffers>& arrive(bool backward) const {
-    const std::shared_ptr<Buffers>& bytes = gathered(backward);
-    // Beside torch's version counter: a graph that has saved it for its backward wants the new
-    // value.
-    if (present_.defined() && shard_->is_plain)
-      *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes->has(0) + 2 * bytes->has(1);
-    return bytes;
+  // Says in present() which usages have come, where that differs by pass. Beside torch's version
+  // counter: a graph that has saved it for its backward wants the new value.
+  void arrive(bool backward) const {
+    if (!present_.defined() || !shard_->is_plain) return;
+    const Buffers& bytes = *gathered(backward);
+    *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes.has(0) + 2 * bytes.has(1);
   }
   // 0-dim int64 on the CPU, bit 0 rowwise and bit 1 columnwise: for graphs of torch.compile, whose
   // inputs are the same buffers in both passes. Undefined where every gather brings the same.
   const at::Tensor& present() const { return present_; }
-
-  // The shard's buffers that are sent themselves in the gather of a pass.
-  std::vector<int> sent_as_stored(bool backward) const {
-    const Phase& phase = of(backward);
-    std::vector<int> sent;
-    for (int i = 0; i < phase.route.segments; ++i) {
-      const nc_segment& segment = phase.route.segment[i];
-      if (phase.send_at[segment.payload] == kAsStored) sent.push_back(segment.buffer);
-    }
-    return sent;
-  }
 
   // Whether both passes carry the same.
   bool carries_alike() const { return phases_.size() == 1; }

@@ -13,7 +13,6 @@ from narrowcast.conversion.fits import fits
 from narrowcast.conversion.summary import summary
 from narrowcast.conversion.to_plain import to_plain
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
-from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
 from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
@@ -40,4 +39,4 @@ __all__ = [
 
 _operators.load()
 load_all()
-del load_all, _hooks, _matmul, _operators, _torch_version
+del load_all, _matmul, _operators, _torch_version

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 
-def frames(frame: FrameType | None = None) -> Iterator[FrameType]:
-    """Those of this thread, or from a given one on."""
-    frame = frame or sys._getframe(1)
+def frames() -> Iterator[FrameType]:
+    """Those of this thread."""
+    frame = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -20,12 +20,9 @@ def module_of(frame: FrameType) -> str:
     return frame.f_globals.get("__name__", "")
 
 
-def is_running(name: str, anywhere: bool = False) -> bool:
-    """Whether a function of a name is, on this thread, or on any: autograd's engine has its own for
-    a GPU, and the caller waits.
-    """
-    threads = sys._current_frames().values() if anywhere else [sys._getframe(1)]
-    return any(frame.f_code.co_name == name for one in threads for frame in frames(one))
+def is_running(name: str) -> bool:
+    """Whether a function of a name is, on this thread."""
+    return any(frame.f_code.co_name == name for frame in frames())
 
 
 def argument_of(name: str, argument: str = "self"):

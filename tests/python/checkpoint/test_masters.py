@@ -104,16 +104,6 @@ def test_assigned_values_are_quantized(format, device):
     assert type(state["0.weight"]) is torch.Tensor, "the caller's state dict is as it was"
 
 
-def test_what_cannot_be_assigned(format):
-    model = converted(format)
-    state = {"0.weight": torch.zeros(model[0].weight.shape, dtype=torch.float64)}
-    with pytest.raises(TypeError, match=r"0\.weight is torch\.float64.*Convert it first"):
-        model.load_state_dict(state, assign=True)
-    assert isinstance(model[0].weight, nc.QuantizedTensor)
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        model.load_state_dict({"0.weight": torch.zeros(3, 3)}, assign=True)
-
-
 def test_to_plain(format):
     """In place: ties, options and names of parameters stay."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64, bias=False))
@@ -136,13 +126,6 @@ def test_to_plain(format):
     assert same(again["2.weight"], masters[2].float())
     assert not model.load_state_dict(again, assign=True).missing_keys
     assert isinstance(model[2].weight, nc.QuantizedTensor)
-
-
-def test_errors_of_to_plain(format):
-    with pytest.raises(ValueError, match='"master" or "dequantized", not \'bytes\''):
-        nc.to_plain(converted(format), values="bytes")
-    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not dict"):
-        nc.to_plain({})
 
 
 def test_safetensors(format, tmp_path):

@@ -4,7 +4,6 @@ import os
 import pickle
 
 import pytest
-import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -15,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import narrowcast as nc
 import ranks
-from any_cut_models import Narrow, assert_gathers, assert_whole, build, by_pass, sharded, train
+from any_cut_models import assert_whole, build, by_pass, sharded, train
 
 
 def saved(mesh, format, folder, rounding):
@@ -66,20 +65,13 @@ def test_loaded_by_assigning(device):
 
 
 def frozen_and_loaded(mesh, format):
-    """The whole weight's bytes reach the shards, whoever has them."""
-    device = mesh.device_type
-    doubled = Narrow(format).to(device)
-    with torch.no_grad():
-        for parameter in doubled.parameters():
-            parameter.mul_(2)
-    whole = nc.convert(doubled, format, trainable=False)
+    """A whole weight's bytes cannot be cut within blocks, nor can a shard's be saved."""
+    whole = build(format, mesh.device_type, trainable=False)
     for first_alone in (False, True):
-        model = sharded(build(format, device, trainable=False), mesh)
-        state = {} if first_alone and mesh.get_local_rank() else whole.state_dict()
+        model = sharded(build(format, mesh.device_type, trainable=False), mesh)
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=first_alone)
-        set_model_state_dict(model, state, options=options)
-        assert model.up.weight.to_local().master is None
-        assert_gathers(model, whole)
+        with pytest.raises(ValueError, match=r"weight.* cannot be cut"):
+            set_model_state_dict(model, whole.state_dict(), options=options)
     with pytest.raises(ValueError, match=r"no master.*ignore_frozen_params=True"):
         pickle.dumps(model.up.weight.to_local())
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
-from internals import store_of
+from internals import payloads_of_group
 from models import BUFFERS, build, loss_of, one_of_each, shard
 
 FORMAT = "mxfp8_e4m3"
@@ -71,12 +71,10 @@ def gathers(mesh, format):
         loss_of(model, 0).backward()
         before = {one.name: one for one in nc.summary(model).parameters}
         name = "blocks.0.up.weight"
-        store = store_of(model.blocks[0].up.weight)
-        members, passes = store.sender[0]().members, 2 if reshard else 1
-        payloads = [lists for one in members for lists in one.payloads[:passes]]
-        sent = sum(payload.nbytes for of_one in payloads for payload in of_one) * mesh.size()
+        payloads = payloads_of_group(model.blocks[0].up.weight)[: 2 if reshard else 1]
+        sent = sum(p.nbytes for of_all in payloads for own in of_all for p in own) * mesh.size()
         group = [one for one in before.values() if one.name.startswith("blocks.0.") and one.format]
-        assert len(group) == len(members)
+        assert len(group) == len(payloads[0])
         differences.append(sum(one.gathered for one in group) / sent)
         assert before[name].stored == model.blocks[0].up.weight.to_local().nbytes
         bias = before["blocks.0.up.bias"]

@@ -43,8 +43,7 @@ assert changed(before) == set(), changed(before)
 """
 REPLACED = {
     *("eye_", "dirac_", "orthogonal_", "sparse_", "trunc_normal_"),
-    *("update_parameters", "_sync_module_states", "full_tensor"),
-    *("_broadcast_tensors", "distribute_tensor"),
+    *("update_parameters", "_sync_module_states", "full_tensor", "_broadcast_tensors"),
 }
 
 

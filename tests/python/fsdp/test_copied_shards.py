@@ -86,6 +86,21 @@ def test_a_write_before_the_first_step_is_saved(name, device):
     ranks.run(3, device, written_and_saved, name)
 
 
+def load_before_backward(mesh, format):
+    model = model_for(mesh, format, True)
+    loss = model(torch.ones(4, 64, device=mesh.device_type)).sum()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    loss.backward()
+
+
+def test_a_load_before_a_backward(format, device):
+    """The graph has the whole weights that the older shards were gathered into."""
+    for kind, message in ranks.errors(3, device, load_before_backward, format):
+        assert kind == "RuntimeError"
+        assert "between a forward and its backward" in message
+
+
 class Two(nn.Module):
     """A layer of one row, of which the last rank has none, beside another."""
 

@@ -50,17 +50,3 @@ def run(world, device, *task):
 @pytest.mark.parametrize("world", [1, 2])
 def test_offloaded_is_whole(format, device, world):
     run(world, device, train_both, format)
-
-
-def without_a_backend(mesh, format):
-    """NCCL alone knows no tensors on the CPU."""
-    model = shard(build(format), mesh, offload_policy=CPUOffloadPolicy())
-    train(model, nc.FusedAdam(model.parameters()), 1, mesh.device_type)
-
-
-def test_a_process_group_without_a_backend_for_the_cpu(device):
-    if device == "cpu":
-        pytest.skip("gloo has one")
-    for kind, message in ranks.errors(2, device, without_a_backend, TESTED_FORMATS[0]):
-        assert kind == "RuntimeError"
-        assert "cpu:gloo,cuda:nccl" in message

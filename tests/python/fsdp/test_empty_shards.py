@@ -79,46 +79,6 @@ def train_both(mesh, format, rounding):
     fresh(torch.ones(4, unit(format), device=device)).sum().backward()
 
 
-class Lone(nn.Module):
-    """One expert, which the first rank has whole."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(1, width, width) * 0.1)
-
-    def forward(self, x):
-        return F.linear(x, self.w[0])
-
-
-def train_in_blocks(mesh, format):
-    """The first gather of a block makes the bytes of all blocks, of which no other has a plan."""
-    device, width = mesh.device_type, unit(format)
-    models = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        model = nn.Sequential(Lone(width), Lone(width)).to(device)
-        models.append(nc.convert(model, format, parameters="*.w", filter=None))
-    whole, model = models
-    for block in model:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in models]
-    x = torch.randn(4, width, generator=torch.Generator().manual_seed(0)).to(device)
-    for _ in range(STEPS):
-        losses = [one(x).square().mean() for one in models]
-        assert losses[0] == losses[1]
-        for loss, optimizer in zip(losses, optimizers, strict=True):
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert_equal_state(model, optimizers[1], whole, optimizers[0], mesh)
-
-
-@pytest.mark.parametrize("spanning", [one for one in GATHERS if nc.format(one).tensor_amax])
-def test_a_weight_that_one_rank_has_whole(spanning, device):
-    ranks.run(2, device, train_in_blocks, spanning)
-
-
 def test_fewer_rows_than_ranks(format, device):
     rounding = "stochastic" if nc.format(format).tensor_amax else "nearest"
     ranks.run(WORLD, device, train_both, format, rounding)

@@ -2,7 +2,6 @@
 same stages one after the other in one process.
 """
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -16,7 +15,6 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
 )
-from torch.distributed.pipelining._backward import stage_backward_input
 
 import narrowcast as nc
 import ranks
@@ -166,25 +164,6 @@ def test_pipelines_of_shards(device):
     """Schedules keep what a backward has gathered, and the next forward reads it."""
     cases = [("1f1b", True), ("interleaved 1f1b", True), ("zero bubble", False)]
     assert_whole(4, device, [(BY_PASS, schedule, 2, keep) for schedule, keep in cases])
-
-
-def take_apart(mesh, format, reshard):
-    """The first part of a backward, with weights that are resharded after the forward."""
-    (stage,) = parts(format, mesh.device_type, 1)
-    fully_shard(stage[0], mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(stage, mesh=mesh)
-    x, _ = batch(0, stage[0].up.weight.shape[1], mesh.device_type)
-    y = stage(x.requires_grad_())
-    stage_backward_input([y], [torch.ones_like(y)], [x], stage.parameters())
-
-
-@pytest.mark.parametrize(("world", "reshard"), [(2, True), (4, 2)])
-def test_weights_that_a_zero_bubble_would_lose(world, reshard, device):
-    """torch finds no gradients of weights that are gathered after it has looked for them."""
-    for kind, message in ranks.errors(world, device, take_apart, BY_PASS, reshard):
-        assert kind == "NotImplementedError"
-        assert "0.up.weight" in message
-        assert "reshard_after_forward=False" in message
 
 
 def parts_of_a_backward(mesh, format):

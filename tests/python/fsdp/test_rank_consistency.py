@@ -17,14 +17,10 @@ from narrowcast.ranks import facts
 TESTED_FORMATS = GATHERS
 
 
-def forward(mesh, model):
-    model = shard(model, mesh, reshard_after_forward=True)
-    loss_of(model, 0, mesh.device_type)
-
-
 def other_format(mesh, format, other):
     plain = build_plain(format, mesh.device_type)
-    forward(mesh, nc.convert(plain, other if odd(mesh) else format))
+    model = nc.convert(plain, other if odd(mesh) else format)
+    loss_of(shard(model, mesh, reshard_after_forward=True), 0, mesh.device_type)
 
 
 def pairs():
@@ -47,46 +43,35 @@ def pairs():
 
 
 @pytest.mark.parametrize(("mine", "other"), [*pairs()])
-@pytest.mark.parametrize("world", [2, 4])
-def test_another_format(mine, other, world, device):
-    answers = ranks.errors(world, device, other_format, mine, other)
-    who = "rank 0 has" if world == 2 else "ranks 0 to 2 have"
-    words = (who, f"rank {world - 1} has", f"in {mine}", f"in {other}", "blocks.0.up.weight")
-    assert_named(answers, *words, "quantized weights")
+def test_another_format(mine, other, device):
+    answers = ranks.errors(4, device, other_format, mine, other)
+    who = "ranks 0, 1, 2 have", "rank 3 has", f"in {mine}", f"in {other}", "blocks.0.up.weight"
+    assert_named(answers, *who, "quantized weights")
 
 
-def other_option(mesh, format):
-    options = {"recompute": odd(mesh)}
-    forward(mesh, build(format, mesh.device_type, **options))
+def otherwise(mesh, format, change):
+    """One rank makes its model in another way."""
+    is_odd, reshard = odd(mesh), True
+    options = {"recompute": is_odd} if change == "option" else {}
+    if change == "fewer":
+        left_out = "blocks.1.down" if is_odd else ""
+        options["filter"] = lambda name, one: isinstance(one, nn.Linear) and name != left_out
+    if change == "resharding":
+        reshard = not is_odd
+    model = nc.convert(build_plain(format, mesh.device_type), format, **options)
+    loss_of(shard(model, mesh, reshard_after_forward=reshard), 0, mesh.device_type)
 
 
-def test_another_option(format, device):
-    answers = ranks.errors(2, device, other_option, format)
-    assert_named(answers, "recompute=True", "recompute=False", "rank 1 has")
+CHANGES = {
+    "option": ("recompute=True", "recompute=False", "rank 1 has"),
+    "fewer": ("rank 0 has blocks.1.down.weight", "rank 1 has nothing"),
+    "resharding": ("kept after the forward", "resharded after the forward"),
+}
 
 
-def fewer_weights(mesh, format):
-    left_out = "blocks.1.down" if odd(mesh) else ""
-
-    def chosen(name, module):
-        return isinstance(module, nn.Linear) and name != left_out
-
-    forward(mesh, nc.convert(build_plain(format, mesh.device_type), format, filter=chosen))
-
-
-def test_fewer_weights(format, device):
-    answers = ranks.errors(4, device, fewer_weights, format)
-    assert_named(answers, "ranks 0 to 2 have blocks.1.down.weight", "rank 3 has nothing")
-
-
-def other_resharding(mesh, format):
-    model = shard(build(format, mesh.device_type), mesh, reshard_after_forward=not odd(mesh))
-    loss_of(model, 0, mesh.device_type)
-
-
-def test_another_resharding(format, device):
-    answers = ranks.errors(2, device, other_resharding, format)
-    assert_named(answers, "kept after the forward", "resharded after the forward")
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_model(format, device, change):
+    assert_named(ranks.errors(2, device, otherwise, format, change), *CHANGES[change])
 
 
 def converted_later(mesh, format, other, after):
@@ -100,8 +85,8 @@ def converted_later(mesh, format, other, after):
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("mine", "other"), [*pairs()])
-def test_shards_converted(mine, other, after, device):
+def test_shards_converted(after, device):
+    mine, other = next(pairs())
     answers = ranks.errors(2, device, converted_later, mine, other, after)
     assert_named(answers, "what nc.convert converts", f"up.weight in {mine}", f"in {other}")
 
@@ -122,32 +107,17 @@ def test_other_products(converted_first, device):
     assert_named(answers, what, "up.weight", "for dequantized products", "for scaled products")
 
 
-def group_that_changes(mesh, format):
-    """Other options of weights that are converted as shards, after a first forward."""
-    model = build_plain(format, mesh.device_type)
-    nc.convert(model.blocks[0], format)
-    shard(model, mesh, reshard_after_forward=True)
-    loss_of(model, 0, mesh.device_type)
-    nc.convert(model.blocks[1], format, recompute=odd(mesh))
-
-
-def test_a_group_that_changes(format, device):
-    answers = ranks.errors(2, device, group_that_changes, format)
-    assert_named(answers, "what nc.convert converts", "down.weight", "recompute=True")
-
-
 def asked_once(mesh, format):
     """What several steps compare: at the first gather of the tree, and at the first step."""
-    asked, compare = [], facts._difference
-    facts._difference = lambda what, *rest: (asked.append(what), compare(what, *rest))[1]
-    try:
+    asked, compare = [], facts._compare
+    with pytest.MonkeyPatch.context() as patch:
+        counted = lambda what, *rest: (asked.append(what), compare(what, *rest))  # noqa: E731
+        patch.setattr(facts, "_compare", counted)
         model = shard(build(format, mesh.device_type), mesh, reshard_after_forward=True)
         optimizer = nc.FusedAdam(model.parameters())
         for step in range(3):
             loss_of(model, step, mesh.device_type).backward()
             optimizer.step()
-    finally:
-        facts._difference = compare
     return asked
 
 

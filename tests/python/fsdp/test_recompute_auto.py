@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
-from internals import config_of, store_of
+from internals import config_of, payloads_of_group
 from models import Block, batch, build, loss_of, one_of_each, same, shard
 
 BY_PASS, ROWWISE = (
@@ -135,9 +135,8 @@ def count_gathered(mesh, format):
         model = sharded(model) if way is None else way(model, sharded)
         loss_of(model, 0).backward()
         counts.append(nc.summary(model).gathered)
-        store = store_of(model.blocks[0].down.weight)
-        sender = store.sender[0]()
-        counts.append([len(sender.members[0].payloads[backward]) for backward in (0, 1)])
+        payloads = payloads_of_group(model.blocks[0].down.weight)
+        counts.append([len(of_all[0]) for of_all in payloads])
     return counts
 
 
@@ -145,21 +144,6 @@ def test_no_more_is_gathered_than_must_be():
     plain, payloads, wrapped, more = ranks.run(2, "cpu", count_gathered, BY_PASS)[0]
     assert wrapped > plain
     assert sum(more) > sum(payloads)
-
-
-def hidden(mesh, format):
-    """A call within the forward of what is sharded, of which no module knows."""
-    model = shard(build(format), mesh, reshard_after_forward=True)
-    for block in model.blocks:
-        plain = block.forward
-        block.forward = lambda x, plain=plain: checkpoint(plain, x, use_reentrant=False)
-    loss_of(model, 0).backward()
-
-
-def test_what_cannot_be_seen_names_the_option():
-    for kind, message in ranks.errors(2, "cpu", hidden, BY_PASS):
-        assert kind == "ValueError"
-        assert "recompute=True" in message
 
 
 def test_the_option():

@@ -65,7 +65,7 @@ def gather(shards, weight, both, backward):
     ]
     for sender in senders:
         sender.use_send_buffer(torch.full((sender.send_bytes,), 0xA5, dtype=torch.uint8), 0)
-        _C.GatherGroup([sender], keeps_parts=False).pack(backward)
+        _C.GatherGroup([sender]).pack(backward)
     sent = [sender.payloads(backward) for sender in senders]
     assert len({tuple(p.numel() for p in payloads) for payloads in sent}) == 1
     received = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
@@ -75,8 +75,8 @@ def gather(shards, weight, both, backward):
     # Memory that FSDP2 has allocated anew.
     unpacked = torch.full((receiver.unpacked_bytes,), 0xA5, dtype=torch.uint8)
     receiver.receive_into(received, unpacked)
-    _C.GatherGroup([receiver], keeps_parts=False).unpack(backward)
-    store = GatheredStore(receiver.arrive(backward), config_of(weight), receiver)
+    _C.GatherGroup([receiver]).unpack(backward)
+    store = GatheredStore(receiver.gathered(backward), config_of(weight), receiver)
     assert store.bytes.columns == columns
     return QuantizedTensor(store, weight.shape, weight.dtype)
 

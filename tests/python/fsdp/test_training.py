@@ -1,5 +1,7 @@
 """Training under fully_shard: sharded is whole, byte for byte."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import narrowcast as nc
 import ranks
 from models import (
+    GATHERS,
     SHARDINGS,
     assert_equal_state,
     build,
@@ -33,6 +36,8 @@ def train_both(mesh, format, options, rounding):
     optimizer, whole_optimizer = (
         nc.FusedAdam(m.parameters(), lr=1e-2, rounding=rounding, seed=5) for m in (model, whole)
     )
+    with torch.no_grad():  # the first training forward may gather what this one has kept
+        loss_of(model, 0, device)
     losses = train(model, optimizer, 4, device)
     assert losses == train(whole, whole_optimizer, 4, device)
     assert len(set(losses)) == 4
@@ -45,6 +50,30 @@ def test_sharded_is_whole(format, device, world, reshard):
     if unit(format) * world <= build_plain(format).width:
         rounding = "nearest" if reshard else "stochastic"
         ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard}, rounding)
+
+
+def short_shards(mesh, format):
+    """Of rows that a smaller mesh, which keeps what was gathered, could not cut."""
+    device, rows = mesh.device_type, max(4 * nc.format(format).row_step - 2, 7)
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(unit(format), rows, device=device))
+    model = copy.deepcopy(whole)
+    for one in (whole, model):
+        nc.convert(one, format)
+    fully_shard(model[0], mesh=mesh, reshard_after_forward=2)
+    fully_shard(model, mesh=mesh)
+    x = torch.randn(4, unit(format)).to(device)
+    gradients = []
+    for one in (whole, model):
+        one(x).square().sum().backward()
+        gradients.append(one[0].weight.grad)
+    assert same(gradients[1].full_tensor(), gradients[0])
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_resharded_to_a_smaller_mesh(name, device):
+    ranks.run(4, device, train_both, name, {"reshard_after_forward": 2}, "nearest")
+    ranks.run(4, device, short_shards, name)
 
 
 def train_hybrid(mesh, format, shape):

@@ -106,23 +106,3 @@ def out_of_memory(*_, **__):
 @pytest.mark.parametrize("name", one_of_each(lambda f: f.columnwise_derived))
 def test_a_gather_of_columns_that_fails(name, device):
     ranks.run(2, device, failing, name)
-
-
-def of_another_format(mesh, formats):
-    """FSDP2 keeps the gathered weight of a shard that others have taken the place of."""
-    device = mesh.device_type
-    model, other, whole = (layers(formats[i], device) for i in (0, 1, 1))
-    for one in (model, other):
-        fully_shard(one, mesh=mesh)
-    output_of(model, device)
-    model.load_state_dict(dict(other.named_parameters()), assign=True)
-    model.reshard()
-    model.unshard()
-    gathered = model[0].weight
-    assert gathered.format.name == formats[1] and formats[1] in repr(gathered)
-    assert same(output_of(model, device), output_of(whole, device))
-
-
-@pytest.mark.parametrize("formats", [("fp8_block128", "mxfp8_e4m3"), ("mxfp8_e4m3", "nvfp4")])
-def test_shards_of_another_format_come(formats, device):
-    ranks.run(2, device, of_another_format, formats)

@@ -36,7 +36,7 @@ def test_cuts_within_a_block(format):
                 ValueError, match=rf"{rows}x{columns}.*{format}.*multiples of {step}.*row step"
             ):
                 cut()
-        with pytest.raises(ValueError, match=f"multiples of {step} rows"):
+        with pytest.raises(ValueError, match=f"multiples of {step}"):
             q.chunk(5)
     else:
         assert_part(q[5], q, 5)
@@ -131,5 +131,3 @@ def test_one_row():
     assert torch.equal(q[32:].dequantize(), q.dequantize()[32:])
     with pytest.raises(ValueError, match=r"1x64.*multiples of 32.*column step"):
         q[:5]
-    with pytest.raises(ValueError, match="1x64"):
-        q.chunk(2)

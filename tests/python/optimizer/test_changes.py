@@ -205,19 +205,3 @@ def first_in_inference_mode(mesh, format):
 
 def test_a_first_forward_in_inference_mode(format, device):
     ranks.run(2, device, first_in_inference_mode, format)
-
-
-def freed(mesh, format, buffer):
-    """Of a shard, by hand."""
-    model = two(mesh, format)
-    output_of(model)
-    getattr(model.b.weight.to_local(), buffer).untyped_storage().resize_(0)
-    with pytest.raises(ValueError, match="has been freed"):
-        output_of(model)
-
-
-@pytest.mark.parametrize("buffer", ["rowwise_data", "rowwise_scale_inv"])
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_2d", "nvfp4"])
-def test_a_buffer_that_is_freed(name, buffer, device):
-    """Sent as it is stored, or packed."""
-    ranks.run(2, device, freed, name, buffer)

@@ -144,9 +144,6 @@ def partial_forwards(mesh, format, way):
     model = model_for(mesh, format)
     forward(model, mesh)
     weight = weights(model)["blocks.1.up.weight"]
-    if way == "first is unsharded":
-        model.unshard()
-        model.blocks[0].unshard()
     x, _ = batch(model, 0, mesh.device_type)
     if way == "another submodule first":
         with torch.no_grad():
@@ -158,68 +155,12 @@ def partial_forwards(mesh, format, way):
     seen = []
     model.blocks[1].register_forward_hook(lambda module, args, output: seen.append((*args, output)))
     with torch.no_grad():
-        (model if way == "first is unsharded" else model.blocks[1])(x)
+        model.blocks[1](x)
         ((x, got),) = seen
         assert same(got, block(x))
 
 
-@pytest.mark.parametrize("way", ["first is unsharded", "submodule", "another submodule first"])
+@pytest.mark.parametrize("way", ["submodule", "another submodule first"])
 def test_forwards_of_a_part(format, device, way):
     """What was written before is used, whichever modules the forward runs."""
     ranks.run(2, device, partial_forwards, format, way)
-
-
-class Skipping(torch.nn.Module):
-    """Its first layer may be left out."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.first = torch.nn.Linear(256, rows, bias=False)
-        self.head = torch.nn.Linear(256, rows, bias=False)
-        self.skips = False
-
-    def forward(self, x):
-        return self.head(x) if self.skips else self.first(x) + self.head(x)
-
-
-def skipping(mesh, format, rows, kept, seed):
-    """Two models that are the same, the first sharded; `kept`: its root has the head, which stays
-    gathered after a forward.
-    """
-    models = []
-    for _ in range(2):
-        torch.manual_seed(seed)
-        models.append(nc.convert(Skipping(rows).to(mesh.device_type), format))
-    model = models[0]
-    for module in (model.first, *([] if kept else [model.head]), model):
-        fully_shard(module, mesh=mesh)
-    return models
-
-
-def between_forwards(mesh, format, rows, kept):
-    """Others are loaded of weights that the forward before has not gathered: the root's, which are
-    kept from one forward to the next, or those of a layer that it has left out.
-    """
-    mine, others = (skipping(mesh, format, rows, kept, seed) for seed in (0, 1))
-    pairs = [*zip(mine, others, strict=True)]
-    x = torch.ones(2, 256, device=mesh.device_type)
-
-    def forward(skips):
-        outputs = []
-        for model, _ in pairs:
-            model.skips = skips
-            outputs.append(model(x))
-        assert same(*outputs)
-
-    with torch.no_grad():
-        forward(False)
-        forward(not kept)
-        for model, other in pairs:
-            model.load_state_dict(other.state_dict())
-        forward(False)
-
-
-@pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("rows", [256, 200])
-def test_a_load_between_forwards(format, rows, kept, device):
-    ranks.run(2, device, between_forwards, format, rows, kept)

@@ -39,6 +39,11 @@ def config_of(weight):
     return store_of(weight).config
 
 
+def payloads_of_group(weight):
+    """What its FSDP2 group sends in a forward's gather and in a backward's: of each weight."""
+    return store_of(weight).sender[0]()._send_buffer.payloads
+
+
 def is_stale(weight):
     """Whether its master has changed since its bytes were made."""
     return store_of(weight).is_stale

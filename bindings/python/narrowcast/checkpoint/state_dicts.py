@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from narrowcast import _C
-from narrowcast.fsdp import sharding
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
+from narrowcast.fsdp import sharding, torch_names
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 HISTORY = "._extra_state"  # behind a weight's name: torch's functions look for no attribute of it
 
@@ -37,7 +37,9 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         held = state_dict.get(prefix + name)
         if held is parameter or not _is_quantized(held) or dtensors.local_of(held).master is None:
             continue
-        sharding.keep_in_place(parameter)
+        _, managed = torch_names.managed(parameter)
+        if managed is not None:
+            sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         local = dtensors.local_of(parameter)
         local._store.master.watch()  # a load may fill what is handed out
         state_dict[prefix + name] = dtensors.like(held, local.master.detach())
@@ -64,8 +66,7 @@ def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
 
 def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:
     """Before a load: one that assigns gets quantized tensors of the plain ones to assign; a value
-    that has a history is written here, and by torch after that. TypeError or ValueError if a value
-    cannot take a weight's place.
+    that has a history is written here, and by torch after that.
     """
     assigns = local_metadata.get("assign_to_params_buffers", False)
     for name, parameter in _quantized(module):
@@ -74,7 +75,6 @@ def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> 
         if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
             continue  # torch has words for other shapes
         if not _is_quantized(value) and (assigns or history is not None):
-            _check(prefix + name, parameter, value)
             if assigns:
                 state_dict[prefix + name] = parameter = _like(parameter, value.detach())
             else:
@@ -93,33 +93,14 @@ def _is_quantized(tensor: torch.Tensor) -> bool:
     return isinstance(dtensors.local_of(tensor), QuantizedTensor)
 
 
-def _check(name: str, parameter: torch.Tensor, value: torch.Tensor) -> None:
-    if value.dtype not in LOGICAL_DTYPES or value.layout != torch.strided:
-        raise TypeError(
-            f"{name} is {value.dtype}, {value.layout} in the state dict: dense float32, bfloat16 "
-            "or float16 can be assigned to a quantized weight. Convert it first, or load with "
-            "assign=False"
-        )
-    places = [
-        (one.device_mesh, tuple(one.placements)) if isinstance(one, dtensors.DTensor) else None
-        for one in (parameter, value)
-    ]
-    if places[0] != places[1]:
-        kinds = ["whole" if place is None else f"a DTensor ({place[1]})" for place in places]
-        raise ValueError(
-            f"{name} is {kinds[1]} in the state dict and {kinds[0]} in the model, so it cannot be "
-            "assigned. torch.distributed.checkpoint.state_dict.set_model_state_dict distributes a "
-            "full state dict (StateDictOptions(full_state_dict=True))"
-        )
-
-
 def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """A value in the format of a quantized parameter and with its options, on the value's device.
-    The logical dtype is the value's, as assigning has it; but float32 may be a master, of a weight
-    of any.
+    The logical dtype is the value's if it can be, as assigning has it; but float32 may be a master,
+    of a weight of any.
     """
     local, given = dtensors.local_of(parameter), dtensors.local_of(value)
     quantized = torch.empty_like(local.detach(), device=given.device)
     quantized.copy_(given)
-    dtype = parameter.dtype if value.dtype == torch.float32 else value.dtype
+    halves = torch.bfloat16, torch.float16
+    dtype = value.dtype if value.dtype in halves else parameter.dtype
     return dtensors.like(value, quantized.with_store(quantized._store, dtype))

@@ -15,7 +15,7 @@ from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.matmul import operators
-from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers, written
+from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
 from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.region import matrix_shape
@@ -100,10 +100,9 @@ def convert(
     weights, others = fits.storable(chosen, by_default, format)
     _check_all(weights, format)
     fits.foresee(weights, format, mesh)
-    _convert(weights, format, options)
+    _convert(weights, format, options, model)
     operators.register_flops()
     state_dicts.attach(model)
-    _watch(model, weights, format)
     if filter is selection.default_filter and parameters is None:
         selection.warn_of_left_out(model)
     fits.warn_of_others(others, format)
@@ -118,7 +117,7 @@ def convert_layer(module: nn.Module, name: str, format: str, matmul: str) -> Non
     weights = [(name, module.weight, [(module, "weight")])]
     partners_of(format, matmul)
     _check_all(weights, format)
-    _convert(weights, format, Options(False, matmul, True))
+    _convert(weights, format, Options(False, matmul, True), module)
     state_dicts.attach(module)
 
 
@@ -129,8 +128,10 @@ def _check_all(weights: list[selection.Weight], format: registry.Format) -> None
         experts.check_blocks(name, weight, modules, format)
 
 
-def _convert(weights: list[selection.Weight], format: registry.Format, options: Options) -> None:
-    """Replaces weights, all of which have been checked."""
+def _convert(
+    weights: list[selection.Weight], format: registry.Format, options: Options, model: nn.Module
+) -> None:
+    """Replaces weights of a model, all of which have been checked."""
     torch_hooks.install()
     facts = [
         dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
@@ -141,7 +142,7 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
     stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
-            distributing.watch_registrations(module)
+            distributing.watch_registrations(module, model)
         if not options.keeps_master(weight):
             tensor._store.drop_master()
         requires_grad = weight.requires_grad and options.trainable is not False
@@ -149,6 +150,8 @@ def _convert(weights: list[selection.Weight], format: registry.Format, options: 
             for module, _ in places:
                 if isinstance(module, nn.Linear):
                     tensor_parallel.adopt(module)
+            module, attribute = places[0]
+            distributing.watch_writes(model, getattr(module, attribute))
 
 
 def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad: bool) -> bool:
@@ -171,18 +174,6 @@ def _parameter_like(old: nn.Parameter, local: torch.Tensor, requires_grad: bool)
     new = nn.Parameter(dtensors.like(old, local), requires_grad=requires_grad)
     new.__dict__.update(old.__dict__)
     return new
-
-
-def _watch(model: nn.Module, weights: list[selection.Weight], format: registry.Format) -> None:
-    """Has the forward of a model see to parts that will have been written to, where a scale spans
-    them: of weights that are cut already, and of those that will be.
-    """
-    if format.tensor_amax:
-        written.remember(model, [module for *_, places in weights for module, _ in places])
-    for _, weight, places in weights:
-        if isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None:
-            module, name = places[0]
-            written.watch(module, getattr(module, name))
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:

@@ -152,7 +152,8 @@ def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
 
     def all_fit(number: int) -> bool:
         return all(
-            sharding.can_cut(format, matrix_shape(shape)[0], shape, number) for shape in distinct
+            not sharding.why_not(format, matrix_shape(shape)[0], shape, number)
+            for shape in distinct
         )
 
     below = filter(all_fit, range(ranks - 1, 0, -1))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from narrowcast.conversion import selection
-from narrowcast.fsdp import rank_consistency, torch_names
+from narrowcast.fsdp import first_gather, torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -159,7 +159,7 @@ def _gathered(group, parameter) -> int:
     rowwise, columnwise = store.format.rowwise.wire_bits, store.format.columnwise.wire_bits
     if store.format.columnwise_derived:
         bits = rowwise
-    elif kept or isinstance(store, UnalignedStore) or rank_consistency.is_recomputed(group, store):
+    elif kept or isinstance(store, UnalignedStore) or first_gather.is_recomputed(group, store):
         bits = rowwise + columnwise
     else:  # FSDP2 fixes a payload's size once: that of the smaller is filled up
         bits = max(rowwise, columnwise)

@@ -62,9 +62,8 @@ _REPLACED = [
     # and a write to it writes to the weight. On more ranks it is a copy of the masters.
     (DTensor, "full_tensor", distributing.full_tensor_of_masters),
     # Full state dicts of weights without masters would be sent as other tensors than the other
-    # ranks wait for, and be cut within blocks.
+    # ranks wait for.
     (_state_dict_utils, "_broadcast_tensors", full_state_dicts.with_bytes),
-    (_state_dict_utils, "distribute_tensor", full_state_dicts.with_cuts),
 ]
 
 

@@ -6,15 +6,15 @@
        v
     shard        Store of its rows            Store of its rows      UnalignedStore, if it shares
        |                                                             blocks with the other
-       |  hooks.fsdp_pre_all_gather -> GroupPlan.send (group.py), once for all weights of a group:
+       |  fsdp_pre_all_gather -> GroupPlan.send (group.py), once for all weights of a group:
        |    stale.cast (flat/)    if a master was written: 1 cast a format. 1 reduction, if a scale
        |                          spans ranks or they share blocks
        |    GatherGroup::pack     0 or 1 launch a format: what is padded, repeated or transposed.
        |                          All else is sent from where the shard has it
-       |  before the first gather of a module tree: rank_consistency.check. The host waits
+       |  before the first gather of a module tree: first_gather.check. The host waits
        v
     payloads     -------------- all-gather of bytes (FSDP2's) --------------
-       |  hooks.fsdp_post_all_gather -> GroupPlan.receive, with the last weight of the group:
+       |  fsdp_post_all_gather -> GroupPlan.receive, with the last weight of the group:
        |    GatherGroup::unpack   0 or 1 launch a format: what did not arrive in place
        v
     gathered     GatheredStore: the whole     the same               no master; `bytes` are of the

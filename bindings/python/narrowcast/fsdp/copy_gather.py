@@ -7,7 +7,6 @@ the first in shard_placement_fn), of shards on the CPU that arrive on another de
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 
@@ -28,26 +27,29 @@ class CopyGather:
         use_send_buffer, payloads       once: where this rank packs, what it sends
         receive_into                    once: lays the whole weight out where payloads arrive
         pack                            a gather begins
-        arrive, unpack                  it has ended: `gathered` is the whole weight
+        unpack                          it has ended: `gathered` is the whole weight
 
     Where a format's backward reads another usage than its forward, each gather brings the bytes of
     its own pass, through payloads of one size and into the same memory.
 
-    copies   what is copied: of the forward and of the backward, or of both in one
+    both        every gather serves both passes
+    copies_of   what is copied of a shard's bytes
     """
 
     shared_bytes = 0  # it has the one payload for itself
     carries_alike = False  # it is packed for each pass
 
-    def __init__(self, copies: list[Copies]):
-        self._copies = copies
-        self.send_bytes = max(one.send_bytes for one in copies)
-        self.unpacked_bytes = max(one.unpacked_bytes for one in copies)
-        self.unpacked: torch.Tensor | None = None
+    def __init__(self, store: Store, both: bool, copies_of: Callable[[_C.Buffers], Copies]):
+        bytes, by_pass = store.bytes, store.format.gather == "by pass"
+        parts = [bytes]
         self.present: torch.Tensor | None = None
-        if len(copies) > 1:
-            with torch.inference_mode(False):  # a first gather may be there
-                self.present = torch.zeros((), dtype=torch.int64, device="cpu")
+        if by_pass and not both and len(bytes.usages) == len(USAGES):
+            whole = buffers.full_region(bytes)
+            parts = [buffers.part(bytes, whole, (usage,)) for usage in USAGES]
+            self.present = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._copies = [copies_of(part) for part in parts]  # of forward and backward, or of both
+        self.send_bytes = max(one.send_bytes for one in self._copies)
+        self.unpacked_bytes = max(one.unpacked_bytes for one in self._copies)
 
     def _of(self, backward: bool) -> Copies:
         return self._copies[-1 if backward else 0]
@@ -63,33 +65,21 @@ class CopyGather:
         self._of(backward).pack(self._payload)
 
     def receive_into(self, received: list[torch.Tensor], unpacked: torch.Tensor) -> None:
-        self.unpacked = unpacked
+        self._unpacked = unpacked
         for one in self._copies:
             one.receive_into(received[0], unpacked, self.send_bytes)
 
     def gathered(self, backward: bool) -> _C.Buffers:
         return self._of(backward).gathered
 
-    def arrive(self, backward: bool) -> _C.Buffers:
-        if self.present is not None:
-            # Not counted as a write: graphs that have saved it for a backward want the new value.
-            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.present):
-                self.present.fill_(1 << backward)  # a bit for each usage
-        return self.gathered(backward)
-
     def unpack(self, backward: bool) -> None:
         """A launch for each buffer of each rank; of shards that share blocks one."""
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self.unpacked):
+        # Not counted as writes: graphs that have saved them for a backward want the new values.
+        written = tuple(one for one in (self._unpacked, self.present) if one is not None)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(written):
+            if self.present is not None:
+                self.present.fill_(1 << backward)  # a bit for each usage
             self._of(backward).unpack()
-
-
-def gather_of(store: Store, both: bool, copies_of: Callable[[_C.Buffers], Copies]) -> CopyGather:
-    """The gather of a shard. `both`: every gather shall serve both passes."""
-    bytes = store.bytes
-    if both or store.format.gather != "by pass" or len(bytes.usages) < len(USAGES):
-        return CopyGather([copies_of(bytes)])
-    whole = buffers.full_region(bytes)
-    return CopyGather([copies_of(buffers.part(bytes, whole, (usage,))) for usage in USAGES])
 
 
 class Copies:
@@ -118,9 +108,6 @@ class Copies:
         """Lays the whole out in `unpacked`. Payloads of `size` bytes arrive in `received`."""
         self.gathered = self._over(unpacked, self._begins, self._rows, self._columns, owns=True)
 
-    def unpack(self) -> None:
-        raise NotImplementedError
-
     def _layout(self, rows: int, columns: int) -> tuple[dict[int, int], int]:
         """Where each buffer of a matrix begins that is gathered, and where all of them end."""
         begins, end = {}, 0
@@ -135,107 +122,89 @@ class Copies:
 
     def _over(
         self, memory: torch.Tensor, begins: dict[int, int], rows: int, columns: int, owns=False
-    ):
+    ) -> _C.Buffers:
         """A matrix whose buffers lie in a memory. What spans the tensor is the shard's, or a copy
         of it if the matrix owns it.
         """
-        shard, every = self._shard, []
-        for number in BUFFERS:
-            stored = shard.buffer(number)
-            if stored is None or number not in begins:
-                every.append(_moved(stored, memory.device, owns))
-                continue
-            shape = shard.format.buffer_shape(number, rows, columns)
-            size = torch.Size(shape).numel() * stored.element_size()
-            here = memory.narrow(0, begins[number], size)
-            every.append(here.view(stored.dtype).view(shape))
-        spanning = (_moved(one, memory.device, owns) for one in (shard.amax, shard.history))
-        return _C.Buffers(shard.format, rows, columns, every, *spanning)
+        shard = self._shard
+        every = [*shard.buffers, shard.amax, shard.history]
+        for number, tensor in enumerate(every):
+            if number in begins:
+                shape = shard.format.buffer_shape(number, rows, columns)
+                size = torch.Size(shape).numel() * tensor.element_size()
+                here = memory.narrow(0, begins[number], size)
+                every[number] = here.view(tensor.dtype).view(shape)
+            elif tensor is not None:
+                every[number] = tensor.to(memory.device, copy=owns)
+        return _C.Buffers(shard.format, rows, columns, every[:4], *every[4:])
 
 
-def _moved(tensor: torch.Tensor | None, device: torch.device, copy: bool) -> torch.Tensor | None:
-    return None if tensor is None else tensor.to(device, copy=copy)
-
-
-class Piece(NamedTuple):
-    """The rows and columns of a rank's shard, and regions of it with where they lie in the
-    whole.
-    """
-
-    shape: tuple[int, int]
-    places: list[tuple[Region, Region]]
+# Of each rank: regions of its shard, as a matrix, each with where it lies in the whole.
+Pieces = list[list[tuple[Region, Region]]]
 
 
 class PieceCopies(Copies):
-    """Of regions of the whole: a payload holds the buffers of a shard, one after the other.
-
-    pieces   of each rank; together they are the whole
+    """Of regions of the whole: a payload holds the buffers of a shard, one after the other. The
+    first rank's shard is the largest.
     """
 
-    def __init__(self, shard: _C.Buffers, pieces: list[Piece]):
-        places = [there for piece in pieces for _, there in piece.places]
+    def __init__(self, shard: _C.Buffers, pieces: Pieces):
+        places = [there for piece in pieces for _, there in piece]
         rows = max(region.row_end for region in places)
         super().__init__(shard, rows, max(region.column_end for region in places))
         self._pieces = pieces
-        self._sent, self.send_bytes = self._layout(*pieces[0].shape)
+        self._sent, self.send_bytes = self._layout(*_shape(pieces[0]))
 
     def pack(self, payload: torch.Tensor) -> None:
         super().pack(payload)
         shard = self._shard
-        if shard.rows == 0:
-            return
-        packed = self._over(payload, self._sent, shard.rows, shard.columns)
-        every = buffers.full_region(shard)
-        buffers.copy_region(packed, every, shard, every)
+        if shard.rows > 0:
+            packed = self._over(payload, self._sent, shard.rows, shard.columns)
+            every = buffers.full_region(shard)
+            buffers.copy_region(packed, every, shard, every)
 
     def receive_into(self, received: torch.Tensor, unpacked: torch.Tensor, size: int) -> None:
         super().receive_into(received, unpacked, size)
         self._unpacked = unpacked
-        payloads = received.split(size)
         self._arriving = [
-            (self._over(payload, self._sent, *piece.shape), piece.places)
-            for payload, piece in zip(payloads, self._pieces, strict=True)
-            if 0 not in piece.shape
+            (self._over(payload, self._sent, *_shape(piece)), piece)
+            for payload, piece in zip(received.split(size), self._pieces, strict=True)
+            if 0 not in _shape(piece)
         ]
 
     def unpack(self) -> None:
         self._unpacked.zero_()  # the padding
-        for piece, places in self._arriving:
-            for here, there in places:
-                buffers.copy_region(self.gathered, there, piece, here)
+        for arrived, piece in self._arriving:
+            for here, there in piece:
+                buffers.copy_region(self.gathered, there, arrived, here)
 
 
-def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> list[Piece]:
+def _shape(piece: list[tuple[Region, Region]]) -> tuple[int, int]:
+    """The rows and columns of a shard, whose last region ends with it."""
+    last, _ = piece[-1]
+    return last.row_end, last.column_end
+
+
+def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> Pieces:
     """The shards of a weight as a matrix, cut into rows (dim is 0), columns (dim is the last), or
     rows of each expert.
     """
     rows, columns = shape[:-1].numel(), shape[-1]
-    if dim == 0:
-        begins = [min(rank * shard_rows, rows) for rank in range(world)]
-        return [_one(Region(begin, min(shard_rows, rows - begin), 0, columns)) for begin in begins]
     if dim == len(shape) - 1:
         part = columns // world
-        return [_one(Region(0, rows, rank * part, part)) for rank in range(world)]
-    experts, each = shape[0], shape[1]
-    part = each // world
-    return [
-        Piece(
-            (experts * part, columns),
-            [
-                (
-                    Region(expert * part, part, 0, columns),
-                    Region(expert * each + rank * part, part, 0, columns),
-                )
-                for expert in range(experts)
-            ],
-        )
-        for rank in range(world)
-    ]
-
-
-def _one(region: Region) -> Piece:
-    """A shard that is one region."""
-    return Piece(region.shape, [(Region(0, region.rows, 0, region.columns), region)])
+        here = Region(0, rows, 0, part)
+        return [[(here, here._replace(column=rank * part))] for rank in range(world)]
+    # Rows are those of one expert.
+    experts, each = (1, rows) if dim == 0 else shape[:2]
+    part = shard_rows if dim == 0 else each // world
+    pieces = []
+    for rank in range(world):
+        begin = min(rank * part, each)
+        own = min(part, each - begin)
+        here = [Region(expert * own, own, 0, columns) for expert in range(experts)]
+        there = [Region(expert * each + begin, own, 0, columns) for expert in range(experts)]
+        pieces.append([*zip(here, there, strict=True)])
+    return pieces
 
 
 class UnalignedCopies(Copies):
@@ -256,15 +225,15 @@ class UnalignedCopies(Copies):
 
     def pack(self, payload: torch.Tensor) -> None:
         super().pack(payload)
-        self._packing.pack(payload.narrow(0, 0, self._packing.payload_bytes))
+        self._packing.pack(payload.narrow(0, 0, self.send_bytes))
 
     def receive_into(self, received: torch.Tensor, unpacked: torch.Tensor, size: int) -> None:
         super().receive_into(received, unpacked, size)
         used_shape = self._shard.format.used_shape
-        stored = {number: self.gathered.buffer(number) for number in self._begins}
+        stored = ((number, self.gathered.buffer(number)) for number in self._begins)
         self._padded = [
             buffer
-            for number, buffer in stored.items()
+            for number, buffer in stored
             if buffer.shape != used_shape(number, self._rows, self._columns)
         ]
         self._received = received

@@ -1,20 +1,15 @@
 """The quantized weights that FSDP2 gathers together, and the memory of their gathers: what each
-sends, where it arrives, and the whole weights over that.
+sends, and where it arrives.
 """
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import copy_gather, rank_consistency, torch_names, torch_parameters
-from narrowcast.tensor import dtensors
-from narrowcast.tensor.gathered import GatheredStore
+from narrowcast.fsdp import copy_gather, first_gather, torch_names
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -25,93 +20,50 @@ _RECEIVE_ALIGNMENT = 512  # of each receive buffer: torch's allocator gives no l
 _SMALL = 1 / 16  # of what a group sends
 
 
-class Member:
-    """A quantized weight of a group.
-
-    store     its shard
-    shape     of the whole weight
-    gather    what brings it
-    payloads  what this rank sends, by pass (forward, backward)
-    receive   where that arrives: the group's ReceiveBuffers, and its number there; None of one
-              rank, where FSDP2 allocates
-    """
-
-    __slots__ = ("gather", "payloads", "receive", "shape", "store")
-
-    def __init__(self, store: Store, shape: torch.Size, gather: Gather):
-        self.store, self.shape, self.gather = store, shape, gather
-        self.payloads: tuple = ()
-        self.receive: tuple[ReceiveBuffers, int] | None = None
-
-    def unpacked(self, received: list[torch.Tensor]) -> torch.Tensor | None:
-        """uint8: the memory that receive buffers are unpacked into; None if they are the whole."""
-        if self.gather.unpacked_bytes == 0:
-            return None
-        if self.receive is None:
-            with torch.inference_mode(False):
-                return received[0].new_empty(self.gather.unpacked_bytes)
-        buffers, number = self.receive
-        return buffers.unpacked(number)
-
-    def receive_sizes(self, world: int) -> list[int]:
-        """Bytes of what FSDP2 fills with the payloads of all ranks, and of unpacked()."""
-        return [
-            *(payload.nbytes * world for payload in self.payloads[0]),
-            self.gather.unpacked_bytes,
-        ]
-
-
-def member_of(group, parameter, store: Store) -> Member:
-    """With the gather that its shards want."""
-    torch_parameters.adapt(parameter, torch_names.reshards_to_smaller_mesh(group))
+def gather_of(group, parameter, store: Store) -> Gather:
+    """The gather of a shard."""
+    both = first_gather.both(group, store)
     shape, world = torch_names.full_shape(parameter), torch_names.world(parameter)
-    both = rank_consistency.serves_both(group, store)
+    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
     # Estimates (on meta) take rows, of the same size.
     if isinstance(store, UnalignedStore) and store.bytes.is_plain:
         copies_of = partial(copy_gather.UnalignedCopies, unaligned=store.shard)
-        return Member(store, shape, copy_gather.gather_of(store, both, copies_of))
-    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
-    if dim != 0 or torch_names.offloading_device(parameter) is not None:
+    elif dim != 0 or torch_names.offloading_device(parameter) is not None:
         pieces = copy_gather.pieces_of(shape, dim, world, shard_rows)
         copies_of = partial(copy_gather.PieceCopies, pieces=pieces)
-        return Member(store, shape, copy_gather.gather_of(store, both, copies_of))
-    gather = _C.WeightGather(
-        shard=store.bytes,
-        rows=shape[:-1].numel(),
-        shard_rows=shard_rows,
-        world=world,
-        both=both,
-        shares=world > 1,
-    )
-    return Member(store, shape, gather)
+    else:
+        rows = shape[:-1].numel()
+        return _C.WeightGather(store.bytes, rows, shard_rows, world, both, shares=world > 1)
+    return copy_gather.CopyGather(store, both, copies_of)
 
 
 class SendBuffer:
-    """The payloads that are packed, of some weights: it gives each its payloads. It begins with the
-    payload that weights share, which the first of them carries.
+    """The payloads that are packed, of some weights. It begins with the payload that weights share,
+    which the first of them carries.
+
+    payloads   of a forward's gather and of a backward's: those of each weight
     """
 
-    def __init__(self, members: list[Member], sharing: list[Member]):
-        shared, begin = sum(member.gather.shared_bytes for member in sharing), 0
-        for member in sharing:
-            member.gather.share(begin, shared)
-            begin += member.gather.shared_bytes
+    def __init__(self, gathers: list[Gather], device: torch.device):
+        sharing = [gather for gather in gathers if gather.shared_bytes]
+        shared, begin = sum(gather.shared_bytes for gather in sharing), 0
+        for gather in sharing:
+            gather.share(begin, shared)
+            begin += gather.shared_bytes
         begin = -(-shared // _SEND_ALIGNMENT) * _SEND_ALIGNMENT
-        self._bytes = begin + sum(member.gather.send_bytes for member in members)
-        device = members[0].store.bytes.device
+        self._bytes = begin + sum(gather.send_bytes for gather in gathers)
         memory = torch.empty(self._bytes, dtype=torch.uint8, device=device)
-        for member in members:
-            member.gather.use_send_buffer(memory, begin)
-            begin += member.gather.send_bytes
-            carried = [memory[:shared]] if member in sharing[:1] else []
-            member.payloads = tuple(
-                [*member.gather.payloads(backward), *carried] for backward in (False, True)
-            )
-        sent = sum(payload.nbytes for member in members for payload in member.payloads[0])
-        alike = all(member.gather.carries_alike for member in members)
-        self.is_empty = self._bytes == 0
+        self.payloads: tuple[list[list[torch.Tensor]], ...] = [], []
+        for gather in gathers:
+            gather.use_send_buffer(memory, begin)
+            begin += gather.send_bytes
+            carried = [memory[:shared]] if gather in sharing[:1] else []
+            for backward, every in enumerate(self.payloads):
+                every.append([*gather.payloads(bool(backward)), *carried])
+        sent = sum(payload.nbytes for payloads in self.payloads[0] for payload in payloads)
+        alike = all(gather.carries_alike for gather in gathers)
         # If it is small, and all passes pack the same, its memory stays.
-        self.is_kept = self.is_empty or (alike and self._bytes <= _SMALL * sent)
+        self.is_kept = self._bytes == 0 or (alike and self._bytes <= _SMALL * sent)
         self._storage = memory.untyped_storage()
 
     def allocate(self) -> None:
@@ -134,34 +86,29 @@ class ReceiveBuffers:
     sizes   bytes of each receive buffer and, last, of what they are unpacked into; by weight
     """
 
-    def __init__(self, sizes: list[list[int]]):
-        self._sizes = sizes
-        spans = (
-            -(-size // _RECEIVE_ALIGNMENT) * _RECEIVE_ALIGNMENT
-            for of_weight in sizes
-            for size in of_weight
-        )
-        *begins, self._bytes = itertools.accumulate(spans, initial=0)
-        begin = iter(begins)
-        self._begins = [[next(begin) for _ in of_weight] for of_weight in sizes]
-        self._storage: torch.UntypedStorage | None = None
+    def __init__(self, sizes: list[list[int]], device: torch.device):
+        self._device, self._bytes = device, 0
+        self._places: list[list[tuple[int, int]]] = []  # where each begins, and its bytes
+        for of_weight in sizes:
+            self._places.append([])
+            for size in of_weight:
+                self._places[-1].append((self._bytes, size))
+                self._bytes += -(-size // _RECEIVE_ALIGNMENT) * _RECEIVE_ALIGNMENT
+        memory = torch.empty(0, dtype=torch.uint8, device=device)
+        self._storage = memory.untyped_storage()
         self._gathered = 0  # a bit for each weight
 
-    def tensors(self, weight: int, device: torch.device) -> list[torch.Tensor]:
+    def tensors(self, weight: int) -> list[torch.Tensor]:
         """uint8, one-dimensional: the receive buffers of a weight, at its first gather."""
-        if self._storage is None:
-            self._device = device  # that of a FakeTensor's storage is meta
-            self._storage = torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
         self.allocate(weight)  # or torch would give it memory for each of them
-        return [self._tensor(weight, which) for which in range(len(self._sizes[weight]) - 1)]
+        return [self._tensor(*place) for place in self._places[weight][:-1]]
 
     def unpacked(self, weight: int) -> torch.Tensor:
         """uint8, one-dimensional; after tensors()."""
-        return self._tensor(weight, -1)
+        return self._tensor(*self._places[weight][-1])
 
-    def _tensor(self, weight: int, which: int) -> torch.Tensor:
+    def _tensor(self, begin: int, size: int) -> torch.Tensor:
         """Of its own, and no view: torch counts what is written to it apart from the others."""
-        begin, size = self._begins[weight][which], self._sizes[weight][which]
         with torch.inference_mode(False):  # a first gather may be there
             empty = torch.empty(0, dtype=torch.uint8, device=self._device)
             return empty.set_(self._storage, begin, (size,))
@@ -174,34 +121,7 @@ class ReceiveBuffers:
 
     def free(self, weight: int) -> None:
         """A weight's bytes are needed no more: with the last one the memory is freed."""
-        if self._gathered == 0:
-            return
-        self._gathered &= ~(1 << weight)
-        if self._gathered == 0:
-            self._storage.resize_(0)
-
-
-class UnshardedWeights:
-    """The whole weights that a group's gathers bring, by number. FSDP2 keeps the tensors; which
-    bytes their stores have is set for all at once. Tensors are known weakly, for their hooks and
-    attributes may know the model.
-    """
-
-    def __init__(self, count: int):
-        self._known: list[Callable[[], torch.Tensor | None]] = [lambda: None] * count
-        self._by_pass: tuple[dict[int, tuple[GatheredStore, _C.Buffers]], ...] = {}, {}
-
-    def add(self, number: int, weight: torch.Tensor, gather: Gather) -> None:
-        """From now on a whole weight has what a gather brings."""
-        store = dtensors.local_of(weight)._view.store
-        self._known[number] = weakref.ref(weight)
-        for backward, known in enumerate(self._by_pass):
-            known[number] = store, gather.gathered(bool(backward))
-
-    def has(self, number: int, weight: torch.Tensor) -> bool:
-        return self._known[number]() is weight
-
-    def select_pass(self, backward: bool) -> None:
-        """They have the bytes of a pass."""
-        for store, bytes in self._by_pass[backward].values():
-            store.bytes = bytes
+        if self._gathered != 0:
+            self._gathered &= ~(1 << weight)
+            if self._gathered == 0:
+                self._storage.resize_(0)

@@ -1,6 +1,6 @@
-"""The gathers of a group: of the weights that FSDP2 gathers together. The plan of a group is made
-at its first gather and never changed, because FSDP2 fixes payloads then. One launch packs all
-weights of a format, and one unpacks them.
+"""FSDP2's hooks, and the gathers of a group: of the weights that FSDP2 gathers together. The plan
+of a group is made at its first gather and never changed, because FSDP2 fixes payloads then. One
+launch packs all weights of a format, and one unpacks them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,12 @@ import torch
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
-from narrowcast.fsdp import (
-    rank_consistency,
-    recomputation,
-    sharding,
-    torch_names,
-    torch_parameters,
-)
+from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
-from narrowcast.fsdp.gather_buffers import (
-    Member,
-    ReceiveBuffers,
-    SendBuffer,
-    UnshardedWeights,
-    member_of,
-)
+from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
 from narrowcast.ranks import debugging
-from narrowcast.tensor import buffers, dtensors
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
 # Plans are freed with their groups. Shards refer to their plan weakly, and so does the plan to
@@ -42,165 +31,189 @@ Sent = tuple["GroupPlan", int, bool]
 
 class GroupPlan:
     """The quantized weights of a group, in FSDP2's order, with their gathers and memory. FSDP2
-    calls hooks for each weight; the first send() and the last receive() do the work for all.
+    calls hooks for each weight, in this order; send() of the first one and receive() of the last
+    one do the work for all.
     """
 
     def __init__(self, group):
         self._group = weakref.ref(group)
-        torch_parameters.watch(group.fsdp_params)
-        self.members: list[Member] = []
+        # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
+        self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
         parameters = [parameter for parameter, _ in torch_names.quantized(group)]
-        for parameter in parameters:
-            store = sharding.own_store(parameter)
-            store.sender = weakref.ref(self), len(self.members)
-            self.members.append(member_of(group, parameter, store))
-        self._views = torch_names.views(group)
-        gathers = [member.gather for member in self.members]
-        self._copying = [one for one in gathers if isinstance(one, CopyGather)]
-        self._stores = [member.store for member in self.members]
-        shards = map(torch_names.sharded, parameters)
-        self._empty_shards = empty_shards.EmptyShards([*zip(shards, self._stores, strict=True)])
-        self._gathers = _C.GatherGroup(
-            [one for one in gathers if one not in self._copying],
-            keeps_parts=torch_names.reshards_to_smaller_mesh(group),
-        )
-        state = torch_names.state_of_group(group, recomputation.ZERO_BUBBLE_MODULE)
-        self.start = _C.GatherStart(self._gathers, state, asks=self._empty_shards.ask)
-        self._sharing = [member for member in self.members if member.gather.shared_bytes]
+        self._stores = [*map(sharding.own_store, parameters)]
+        self._shapes = [*map(torch_names.full_shape, parameters)]
+        pairs = [*zip(parameters, self._stores, strict=True)]
+        self._every: list[Gather] = []
+        for parameter, store in pairs:
+            store.sender = weakref.ref(self), len(self._every)
+            torch_parameters.adapt(parameter)
+            self._every.append(gather_of(group, parameter, store))
+        shards = [(torch_names.sharded(parameter), store) for parameter, store in pairs]
+        self._empty_shards = empty_shards.EmptyShards(shards)
+        self._sharing = [gather for gather in self._every if gather.shared_bytes]
         self._shared_received: torch.Tensor | None = None
-        self._send_buffer = SendBuffer(self.members, self._sharing)
+        self._send_buffer = SendBuffer(self._every, self._stores[0].bytes.device)
+        self._copying = [one for one in self._every if isinstance(one, CopyGather)]
+        self._gathers = _C.GatherGroup(
+            [one for one in self._every if one not in self._copying],
+            **torch_names.training_state(group),
+            keeps_packed=self._send_buffer.is_kept,
+            keeps_parts=torch_names.reshards_to_smaller_mesh(group),
+            asks=self._empty_shards.ask,
+        )
         # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
         self._moves_to = torch_names.offloading_device(parameters[0])
-        self._payloads = [
-            [member.payloads[backward] for member in self.members] for backward in (False, True)
-        ]
-        self._make_receive_buffers(parameters)
-        self.unsharded = UnshardedWeights(len(self.members))
-        self._all_alike = all(gather.carries_alike for gather in gathers)
-        self._unpacks = any(gather.unpacked_bytes for gather in gathers)
-        self._all = (1 << len(self.members)) - 1  # a bit for each member
-        self._sent = self._arrived = self._all
+        self._receive_buffers: ReceiveBuffers | None = None  # of one rank, FSDP2 allocates
+        if (world := torch_names.world(parameters[0])) > 1:
+            payloads = self._send_buffer.payloads[0]
+            sizes = [
+                [*(one.nbytes * world for one in own), gather.unpacked_bytes]
+                for own, gather in zip(payloads, self._every, strict=True)
+            ]
+            self._receive_buffers = ReceiveBuffers(sizes, torch_names.gather_device(parameters[0]))
+            for number, parameter in enumerate(parameters):
+                parameter.receive = self._receive_buffers, number
+        self._is_alike = all(gather.carries_alike for gather in self._every)
         self._backward = False
-        if self._send_buffer.is_kept:
-            self._gathers.keep_packed()
-
-    def _make_receive_buffers(self, parameters: list) -> None:
-        """Replaces those of an older plan."""
-        world = torch_names.world(parameters[0])
-        if world == 1:
-            return  # FSDP2 allocates the only buffer of each itself
-        buffers = ReceiveBuffers([member.receive_sizes(world) for member in self.members])
-        for number, (parameter, member) in enumerate(zip(parameters, self.members, strict=True)):
-            parameter.receive = member.receive = buffers, number
-            parameter.all_gather_outputs = []
-
-    def lay_out(self, index: int, received, unpacked: torch.Tensor | None) -> None:
-        """Lays a whole weight out over its receive buffers, and over what those are unpacked into.
-        At the first gather of a shard.
-        """
-        member = self.members[index]
-        if member in self._sharing[:1]:
-            *received, self._shared_received = received
-        shared = [self._shared_received] if member in self._sharing else []
-        with torch.inference_mode(False), torch.no_grad():
-            member.gather.receive_into(received, unpacked, *shared)
-        self._gathers.forget()
 
     def send(self, index: int) -> tuple[list[torch.Tensor], Sent]:
-        """The payloads of a weight. The first call of a gather packs those of all weights: one
-        launch a format, or none if what was packed is still there; before a forward it also casts
-        stale weights. If a shard has been replaced since the last gather, a new plan does this.
+        """The payloads of a weight. The call for the first one packs for all: one launch a format,
+        or none if what was packed is still there; before a forward it also casts stale weights. If
+        a shard has been replaced since the last gather, a new plan does this.
         """
-        if self._sent >> index & 1:
+        if index == 0:
             # One call of C++: each touches memory that is in no cache, which costs a microsecond.
-            is_quick = self._send_buffer.is_kept and not debugging.is_on
-            backward = self.start.begin() if is_quick else None
+            backward = None if debugging.is_on else self._gathers.begin()
             if backward is None:
                 group = self._group()
-                if not self.start.are_quiet and not self._has_shards_of(group):
-                    store = self._stores[index]
-                    return make_plan(group).send(store.sender[1])
                 backward = torch_names.is_backward(group)
-                self._prepare(group, backward)
-                self._pack(backward)
-            self._backward, self._sent, self._arrived = backward, 0, 0
-        self._sent |= 1 << index
-        payloads = self._payloads[self._backward][index]
+                if not self._gathers.are_quiet and not self._has_shards_of(group):
+                    return make_plan(group).send(index)
+                if not backward:
+                    self._prepare(group)
+                self._send_buffer.allocate()
+                for one in (self._gathers, *self._copying):
+                    one.pack(backward)
+            self._backward = backward
+        payloads = self._send_buffer.payloads[self._backward][index]
         if self._moves_to is not None:
             payloads = [one.to(self._moves_to, non_blocking=True) for one in payloads]
         return payloads, (self, index, self._backward)
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether a gather has begun, and send() was not yet called for all weights."""
-        return self._sent != self._all
 
     def send_again(self, index: int) -> Sent:
         """For the post-hook, where a gather over a smaller mesh brings again what the last gather
         brought: nothing is packed.
         """
-        if self._sent >> index & 1:
-            if torch_names.is_backward(self._group()):
-                recomputation.check_backward(self._stores[index])
-            self._sent, self._arrived = 0, 0
-        self._sent |= 1 << index
         return self, index, self._backward
 
-    def _prepare(self, group, backward: bool) -> None:
-        """Before a gather packs. Before a forward's: casts stale weights, and if a cast needs other
-        ranks, those of the whole module tree together, with one reduction. Before a backward's:
-        nothing, for it reads the weights of its forward.
+    def _prepare(self, group) -> None:
+        """Before a forward's gather packs: casts stale weights, and if a cast needs other ranks,
+        those of the whole module tree together, with one reduction. A backward reads the weights of
+        its forward.
         """
-        if backward:
-            recomputation.check_backward(self._stores[0])
-            return
         debugging.compare("the weights of a forward", lambda: _facts(group))
-        if not self.start.are_quiet or self._empty_shards.ask:
+        asks, is_quiet = self._empty_shards.ask, self._gathers.are_quiet
+        if asks or not is_quiet:
             _come_after_writes(self._stores[0])
-        if not self.start.are_quiet:
+        if not is_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
             if any(store.needs_others and store.is_stale for store, _ in shards):
                 groups = torch_names.groups_of_tree(group)
                 shards = [shard for one in groups for shard in _shards(one)]
             stale.cast(shards)
-            self.start.watch(watch)
-        if self._empty_shards.ask:
+            self._gathers.watch(watch)
+        if asks:
             self._empty_shards.update()
-        if self._send_buffer.is_kept and not self._send_buffer.is_empty:
+        if self._send_buffer.is_kept:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
-            _C.GatherStart.pack_together([plan.start for plan in plans if plan is not None])
+            _C.GatherGroup.pack_together([plan._gathers for plan in plans if plan is not None])
 
     def _has_shards_of(self, group) -> bool:
         """Whether the shards of the group are those that the plan was made for."""
-        views = torch_names.views(group)
-        if views == self._views:
-            return True
-        if [store for _, store in torch_names.quantized(group)] != self._stores:
-            return False
-        self._views = views
-        return True
+        return [store for _, store in torch_names.quantized(group)] == self._stores
 
-    def _pack(self, backward: bool) -> None:
-        self._send_buffer.allocate()
-        self.start.pack(backward)
-        for one in self._copying:
-            one.pack(backward)
+    def receive_first(self, index: int, received, dtype: torch.dtype) -> tuple:
+        """The first payloads of a weight have arrived in these buffers: the whole weight over them,
+        and the memory that FSDP2 has to free and to allocate again besides.
+        """
+        gather, unpacked, inner = self._every[index], None, []
+        if gather.unpacked_bytes > 0 and self._receive_buffers is not None:
+            unpacked = self._receive_buffers.unpacked(index)
+        elif gather.unpacked_bytes > 0:
+            with torch.inference_mode(False):
+                unpacked = received[0].new_empty(gather.unpacked_bytes)
+            inner = [unpacked]
+        if gather in self._sharing[:1]:
+            *received, self._shared_received = received
+        shared = [self._shared_received] if gather in self._sharing else []
+        with torch.inference_mode(False), torch.no_grad():
+            gather.receive_into(received, unpacked, *shared)
+        self._gathers.forget()
+        of_passes = gather.gathered(False), gather.gathered(True)
+        bytes, config = of_passes[self._backward], self._stores[index].config
+        store = GatheredStore(bytes, config, gather, gather.present)
+        self._gathered.append((store, of_passes))
+        return QuantizedTensor(store, self._shapes[index], dtype), inner
 
     def receive(self, index: int, backward: bool) -> None:
-        """The payloads of a weight have arrived. The last call of a gather selects the bytes of its
-        pass and unpacks all weights, in one launch a format: nothing reads them before.
+        """The payloads of a weight have arrived. With the last one it selects the bytes of the pass
+        and unpacks all weights, in one launch a format: nothing reads them before.
         """
-        self._arrived |= 1 << index
-        if self._arrived != self._all:
+        if index < len(self._every) - 1:
             return
-        self.unsharded.select_pass(backward)
-        if not self._all_alike:
-            for one in (self._gathers, *self._copying):
-                one.arrive(backward)
-        if self._unpacks:
-            for one in (self._gathers, *self._copying):
-                one.unpack(backward)
+        if not self._is_alike:
+            for store, of_passes in self._gathered:
+                store.bytes = of_passes[backward]
+        for one in (self._gathers, *self._copying):
+            one.unpack(backward)
         self._send_buffer.free()
+
+
+def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
+    """FSDP2's hook, of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2
+    counts the parameters of this function.
+    """
+    sender = self._view.store.sender
+    plan = None if sender is None else sender[0]()
+    if plan is None:
+        return _plan_for(self).send(0)
+    return plan.send(sender[1])
+
+
+def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, *, out=None):
+    """FSDP2's hook: payloads have arrived in the receive buffers of a whole weight, which is `out`
+    from the second gather of a plan on. At the first one it is returned, with other memory.
+    """
+    plan, index, backward = metadata
+    made = None
+    if out is None:
+        made = plan.receive_first(index, all_gather_outputs, param_dtype)
+    plan.receive(index, backward)
+    return made
+
+
+QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather
+QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather
+
+
+def _plan_for(tensor) -> GroupPlan:
+    """A new plan of the group that a shard without a plan is the first one of.
+    NotImplementedError if no group has it; RuntimeError if it took the place of another one that is
+    not the first, of which FSDP2 was not told.
+    """
+    group, parameter = torch_names.gathered_now()
+    if group is None:
+        raise NotImplementedError(
+            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
+            "FSDP2 gathers shards"
+        )
+    if parameter is not torch_names.quantized(group)[0][0]:
+        _forget(group)
+        raise RuntimeError(
+            f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
+            "not told, as load_state_dict does. The next gather brings this one"
+        )
+    return make_plan(group)
 
 
 def _come_after_writes(store: Store) -> None:
@@ -221,33 +234,37 @@ def _shards(group) -> list[tuple]:
 
 
 def _facts(group) -> list:
-    """What the debug mode compares before a forward's gather: how its weights are gathered, and
-    their tensor-wide scales; and which weights of the module tree were written to.
+    """What the debug mode compares before a forward's gather: which weights of the module tree were
+    written to, and the tensor-wide scales of those that are gathered.
     """
     return [
-        dtensors.fact(torch_names.sharded(parameter), _line(one, store, one is group))
+        dtensors.fact(torch_names.sharded(parameter), _line(store, one is group))
         for one in torch_names.groups_of_tree(group)
         for parameter, store in torch_names.quantized(one)
         if not empty_shards.asks(torch_names.sharded(parameter), store)
     ]
 
 
-def _line(group, store: Store, is_gathered: bool) -> str:
+def _line(store: Store, is_gathered: bool) -> str:
     line = store.config.name or store.describe()
     if store.is_stale:
         return f"{line}, written to"
     if not is_gathered:
         return line
-    again = " for both passes" if rank_consistency.is_recomputed(group, store) else ""
-    scale = debugging.digest_of(buffers.spanning_of(store.bytes))
-    return f"{line}, gathered{again}, with the scale {scale}"
+    return f"{line}, with the scale {debugging.digest_of(buffers.spanning_of(store.bytes))}"
 
 
 def make_plan(group) -> GroupPlan:
     """A new plan of a group, which replaces an older one. The first of a module tree is collective:
-    ranks compare facts, and the host waits.
+    ranks compare facts, and the host waits. RuntimeError in a backward, whose graph has the whole
+    weights of the older plan.
     """
-    rank_consistency.check(group)
+    if group in _plans and torch_names.is_backward(group):
+        raise RuntimeError(
+            f"{torch_names.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
+            "replaced between a forward and its backward, as a load does. Load after the backward"
+        )
+    first_gather.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)
     _plans[group] = plan
@@ -269,24 +286,3 @@ def _forget(group) -> None:
     """Drops the plan of a group: its next gather makes a new one."""
     _plans.pop(group, None)
     _C.note_change()
-
-
-def plan_for(tensor) -> tuple[GroupPlan, int]:
-    """A new plan of the group that a shard belongs to, and the shard's number there.
-    NotImplementedError if no group has it; RuntimeError if it took another's place in a gather that
-    has begun.
-    """
-    group, parameter = torch_names.gathered_now(tensor)
-    if group is None:
-        raise NotImplementedError(
-            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
-            "FSDP2 gathers shards"
-        )
-    if group in _plans and _plans[group].is_sending:
-        _forget(group)
-        raise RuntimeError(
-            f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
-            "not told, as load_state_dict and module.to() do (torch.utils.swap_tensors does not). "
-            "This gather had begun with the old one; the next gathers this one"
-        )
-    return make_plan(group), torch_names.store_of(parameter).sender[1]

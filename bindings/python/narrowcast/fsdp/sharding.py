@@ -18,44 +18,32 @@ def chunk(tensor, chunks: int, dim: int = 0):
     """torch.chunk of a QuantizedTensor: fully_shard cuts a weight with it, and nowhere else says
     into how many shards; distribute_tensor does, too.
 
-    fully_shard may cut rows anywhere, others between blocks. ValueError, with the row step and the
-    ways out, if a cut would divide a block, or what ranks cannot share; NotImplementedError if
-    fully_shard cuts along a dimension that is neither the first nor the last, nor the second of
-    three.
+    fully_shard may cut rows anywhere, others between blocks. ValueError, with the ways out, if a
+    cut would divide a block, or what ranks cannot share; NotImplementedError if fully_shard cuts
+    along a dimension that is neither the first nor the last, nor the second of three.
     """
     if torch_names.is_measuring():
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    if dtensors.is_distributing() and not torch_names.is_sharding():
-        return distributed_parts.cut(tensor, chunks, dim)
-    if dim % tensor.dim() != 0:
-        if torch_names.is_sharding():
-            store = tensor._store
-            check_inner(store.describe(), store.format, tensor.shape, chunks, dim)
-            _begin(store, chunks)
-            if dim % tensor.dim() < tensor.dim() - 1:
-                return distributed_parts.rows_of_each(tensor, chunks)
-    elif torch_names.is_sharding():
-        store = tensor._store
+    store = tensor._store
+    if not torch_names.is_sharding():
+        if dtensors.is_distributing():
+            return distributed_parts.cut(tensor, chunks, dim)
+    elif dim % tensor.dim() != 0:
+        check_inner(store.config.name or "a weight", store.format, tensor.shape, chunks, dim)
+        _begin(store, chunks)
+        if dim % tensor.dim() < tensor.dim() - 1:
+            return distributed_parts.rows_of_each(tensor, chunks)
+    else:
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         _begin(store, chunks)
+        # Parts of tensor parallelism may be of different sizes: what one of them shares is reduced
+        # by the ranks of all.
         parts = dtensors.parts_of(torch_names.being_sharded())
-        if _divides_any(store, tensor.shape, parts, chunks):
+        shapes = parts.shapes if tensor.dim() == 2 else ()
+        if any(divides(store.format, shape[0], shape, chunks) for shape in shapes):
             return _unaligned(tensor, chunks, parts)
         tensor = _without_derived(tensor)
-    elif -(-tensor.shape[0] // chunks) < tensor.shape[0]:
-        store = tensor._store
-        check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks, alone=True)
-        store.refresh()
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
-
-
-def _divides_any(store: Store, shape, parts: dtensors.Parts, shards: int) -> bool:
-    """Whether cuts divide blocks of the weight, or of any part of tensor parallelism, which may be
-    of different sizes: what one of them shares is reduced by the ranks of all.
-    """
-    if len(shape) != 2:
-        return divides(store.format, store.rows, shape, shards)
-    return any(divides(store.format, part[0], part, shards) for part in parts.shapes)
 
 
 def _begin(store: Store, shards: int) -> None:
@@ -96,25 +84,15 @@ def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTens
     ]
 
 
-def check_shards(
-    description: str, format: Format, rows: int, shape, shards: int, alone: bool = False
-) -> None:
+def check_shards(description: str, format: Format, rows: int, shape, shards: int) -> None:
     """ValueError unless a weight of so many rows as a matrix can be cut into so many shards of
-    ceil(shape[0] / shards). `alone`: and each is a matrix of its own.
+    ceil(shape[0] / shards).
     """
-    if problem := why_not(format, rows, shape, shards, alone):
+    if problem := why_not(format, rows, shape, shards):
         raise ValueError(
             f"{description} cannot be cut into {shards} shards: {problem}; or leave the weight out "
             "with nc.convert's filter"
         )
-
-
-def can_cut(format: Format, rows: int, shape, shards: int, alone: bool = False) -> bool:
-    """Whether check_shards() lets it pass."""
-    if not divides(format, rows, shape, shards):
-        return True
-    # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
-    return len(shape) == 2 and not alone and not format.is_delayed
 
 
 def divides(format: Format, rows: int, shape, shards: int) -> bool:
@@ -124,9 +102,12 @@ def divides(format: Format, rows: int, shape, shards: int) -> bool:
     return len(shape) < 2 or _shard_rows(rows, shape, shards) % format.shard_row_step != 0
 
 
-def why_not(format: Format, rows: int, shape, shards: int, alone: bool = False) -> str | None:
+def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
     """Why check_shards() does not let it pass, with what would; None if it does."""
-    if can_cut(format, rows, shape, shards, alone):
+    if not divides(format, rows, shape, shards):
+        return None
+    # What cuts divide is reduced with the amaxes of a cast, and a delayed scale waits for none.
+    if len(shape) == 2 and not format.is_delayed:
         return None
     if len(shape) < 2:
         return (
@@ -164,39 +145,11 @@ def unaligned_shard_of(weight, format: Format) -> UnalignedShard | None:
     return _unaligned_shard(format, rows, shards, rank)
 
 
-def cut_of_rows(mesh, placements) -> int | None:
-    """The only dimension of a mesh, which has this rank, that cuts a tensor, if it cuts rows."""
-    cuts = dtensors.cuts_over(mesh, placements)
-    if len(cuts) != 1 or not placements[cuts[0]].is_shard(0) or mesh.get_coordinate() is None:
-        return None
-    return cuts[0]
-
-
-def unaligned_shard_over(weight: QuantizedTensor, mesh, placements) -> UnalignedShard | None:
-    """Where the rows lie of this rank's shard of a whole weight, if it is cut into rows over one
-    dimension of a mesh and cuts divide blocks; else None.
-    """
-    dim, store = cut_of_rows(mesh, placements), weight._store
-    if dim is None:
-        return None
-    shards = mesh.size(dim)
-    if weight.dim() != 2 or not divides(store.format, store.rows, weight.shape, shards):
-        return None
-    return _unaligned_shard(store.format, store.rows, shards, mesh.get_coordinate()[dim])
-
-
 def _unaligned_shard(format: Format, rows: int, shards: int, rank: int) -> UnalignedShard:
     """Ranks without rows all have the shard of the first of them."""
     each = -(-rows // shards)
     first_empty = -(-rows // max(each, 1))
     return UnalignedShard(min(rank, first_empty), shards, each, rows, format.shard_row_step)
-
-
-def has_all_rows(store: Store) -> bool:
-    """Whether it is the shard of a rank that has all rows of a weight, and others none."""
-    every = torch_names.all_managed()
-    own = (one for one in every if getattr(dtensors.local_of(one), "_store", None) is store)
-    return any(dtensors.local_of(one).shape == one.shape for one in own)
 
 
 def own_store(parameter) -> Store:
@@ -206,22 +159,10 @@ def own_store(parameter) -> Store:
     local = torch_names.local_tensor(parameter)
     if not local._view.is_whole:
         local.detach_from_base()
-        torch_parameters.drop_padding(parameter)
+    torch_parameters.drop_padding(parameter)
     store = local._view.store
     store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
-
-
-def keep_in_place(parameter: torch.Tensor) -> None:
-    """Keeps FSDP2 from copying the shard of a quantized parameter, as it does with those of short
-    ranks: the memory of the master was handed out.
-    """
-    if not dtensors.is_cut(parameter):
-        return
-    _, managed = torch_names.managed(parameter)
-    if managed is not None and torch_names.is_short(managed):
-        own_store(managed)
-        torch_parameters.drop_padding(managed)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:
@@ -235,37 +176,25 @@ def check_sharded(managed, name: str, format: Format) -> None:
         )
     shape = torch_names.full_shape(managed)
     rows, columns = matrix_shape(shape)
-    description = f"{name}: {rows}x{columns} matrix in {format.name}"
     dim, world = torch_names.cut_dimension(managed), torch_names.world(managed)
     if dim != 0:
-        check_inner(description, format, shape, world, dim)
+        check_inner(name, format, shape, world, dim)
     else:
+        description = f"{name}: {rows}x{columns} matrix in {format.name}"
         check_shards(description, format, rows, shape, world)
 
 
-def check_inner(description: str, format: Format, shape, shards: int, dim: int) -> None:
+def check_inner(name: str, format: Format, shape, shards: int, dim: int) -> None:
     """NotImplementedError unless a dimension of a weight, which is not its first, is that of a
-    matrix's columns or of the rows of experts; ValueError unless they can be cut into so many
-    shards.
+    matrix's columns or of the rows of experts; ValueError if a cut would divide a block.
     """
     dim %= len(shape)
-    kinds = {len(shape) - 1: "columns"} | ({1: "rows"} if len(shape) == 3 else {})
-    if dim not in kinds:
+    is_last = dim == len(shape) - 1
+    if not is_last and (len(shape) != 3 or dim != 1):
         raise NotImplementedError(
-            f"{description}: a weight of shape {tuple(shape)} can be sharded along its first "
-            "dimension (rows), its last (columns), and of three dimensions along the second (rows "
-            f"of each expert), not along dimension {dim}. Use Shard(0), or leave the weight out "
-            "with nc.convert's filter"
+            f"{name}: a weight of shape {tuple(shape)} can be sharded along its first dimension "
+            "(rows), its last (columns), and of three dimensions along the second (rows of each "
+            f"expert), not along dimension {dim}. Use Shard(0), or leave the weight out with "
+            "nc.convert's filter"
         )
-    what = kinds[dim]
-    step = format.column_step if what == "columns" else format.row_step
-    if shards == 1 or (shape[dim] % shards == 0 and shape[dim] // shards % step == 0):
-        return
-    multiple = step * shards
-    raise ValueError(
-        f"{description} cannot be cut into {shards} shards of {what}: a shard would have "
-        f"{shape[dim] / shards:g} {what}, and {format.name} can be cut at multiples of {step} "
-        f"{what} only (its {what[:-1]} step). Use {-(-shape[dim] // multiple) * multiple} {what} "
-        f"(a multiple of {multiple}), Shard(0), another number of ranks, or a format with a "
-        f"smaller {what[:-1]} step; or leave the weight out with nc.convert's filter"
-    )
+    distributed_parts.check_cut(name, format, tuple(shape), shards, -1 if is_last else 1)

@@ -12,7 +12,6 @@ Most are the same in all versions of torch that narrowcast works with. What diff
 import operator
 import weakref
 from collections.abc import Iterator
-from itertools import repeat
 
 import torch
 from torch.distributed._composable_state import _get_module_state, _module_state_mapping
@@ -20,12 +19,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
 
-from narrowcast import _C, stack_frames, torch_version
+from narrowcast import stack_frames, torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
-# Of the ranks that have its shards.
-process_group = operator.attrgetter("mesh_info.shard_process_group")
 # The node of a backward that runs users' hooks after gradients were accumulated.
 POST_BACKWARD = "RegisterPostBackwardFunctionBackward"
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
@@ -43,16 +40,13 @@ def _state(group):
     return _get_module_state(group.modules[0])
 
 
-def state_of_group(group, schedules: str) -> _C.Fsdp2Group:
-    """What C++ reads of a group whenever a gather begins, as is_backward() does. `schedules`: the
-    name of a module, recomputation.ZERO_BUBBLE_MODULE.
-    """
-    return _C.Fsdp2Group(
-        weakref.ref(group),
-        training_state="_training_state",
-        pre_backward=TrainingState.PRE_BACKWARD,
-        schedules=schedules,
-    )
+def training_state(group) -> dict:
+    """Where _C.GatherGroup sees, whenever a gather begins, what is_backward() says."""
+    return {
+        "group": weakref.ref(group),
+        "state": "_training_state",
+        "pre_backward": TrainingState.PRE_BACKWARD,
+    }
 
 
 def _parameters() -> Iterator[tuple]:
@@ -64,37 +58,22 @@ def _parameters() -> Iterator[tuple]:
                 yield group, parameter
 
 
-def tree_of(group):
-    """What the groups of one module tree share."""
-    return _state(group)._state_ctx
-
-
-def states_of(tree, group) -> list:
+def _states(group) -> list:
     """The states of a group's module tree, in one order on all ranks; before the first forward,
     which finds the tree, the state of the group's own module.
     """
-    return [*tree.all_states] or [_state(group)]
-
-
-def groups_of(states: list) -> list:
-    return list(dict.fromkeys(one for state in states for one in _groups(state)))
+    state = _state(group)
+    return [*state._state_ctx.all_states] or [state]
 
 
 def groups_of_tree(group) -> list:
-    return groups_of(states_of(tree_of(group), group))
+    return list(dict.fromkeys(one for state in _states(group) for one in _groups(state)))
 
 
 def quantized(group) -> list[tuple]:
     """The quantized parameters of a group, each with the store of its shard."""
     every = ((parameter, store_of(parameter)) for parameter in group.fsdp_params)
     return [(parameter, store) for parameter, store in every if store is not None]
-
-
-def views(group) -> list:
-    """The View of each parameter of a group, None if it is plain: others once a shard has been
-    replaced. Called before gathers, so it runs no Python code for each parameter.
-    """
-    return [*map(getattr, map(local_tensor, group.fsdp_params), repeat("_view"), repeat(None))]
 
 
 def sharded(parameter) -> torch.Tensor:
@@ -108,15 +87,10 @@ def store_of(parameter):
     return None if view is None else view.store
 
 
-def gathered_now(tensor: torch.Tensor) -> tuple:
-    """The group and the FSDPParam of a shard whose payloads FSDP2 asks for; (None, None) if it
-    belongs to none. With CPUOffloadPolicy FSDP2 asks a copy of the shard the first time: see
-    torch_parameters.
-    """
-    found = (one for one in _parameters() if local_tensor(one[1]) is tensor)
+def gathered_now() -> tuple:
+    """The group and the FSDPParam that FSDP2 asks for payloads; (None, None) if it asks none."""
     asking = stack_frames.argument_of("all_gather_inputs")
-    offloaded = (one for one in _parameters() if one[1] is asking)
-    return next(found, None) or next(offloaded, (None, None))
+    return next((pair for pair in _parameters() if pair[1] is asking), (None, None))
 
 
 _managed: dict[int, tuple] = {}  # by id of a sharded parameter: weak references
@@ -146,9 +120,8 @@ def root_modules(group) -> tuple:
     """The modules from which all others of a group's module tree can be reached; before the first
     forward, which finds the tree, the group's own.
     """
-    state = _state(group)
-    every = tree_of(group).all_states or [state]
-    return next((one._modules for one in every if one._is_root), state._modules)
+    roots = (one._modules for one in _states(group) if one._is_root)
+    return next(roots, _state(group)._modules)
 
 
 def modules_of(parameter) -> list:
@@ -180,23 +153,22 @@ def placement(parameter):
 
 
 def cut_dimension(parameter) -> int:
-    """The dimension along which it is cut."""
     return placement(parameter).dim
 
 
+def gather_device(parameter) -> torch.device:
+    """The device that payloads arrive on."""
+    return parameter.device
+
+
 def offloading_device(parameter) -> torch.device | None:
-    """The device of gathers, where shards stay on the CPU (CPUOffloadPolicy); else None."""
+    """The same, where shards stay on the CPU (CPUOffloadPolicy); else None."""
     return parameter.device if parameter.offload_to_cpu else None
 
 
 def shard_rows(parameter) -> int:
     """The rows of the first rank's shard, as a matrix."""
     return parameter.padded_sharded_param_size[:-1].numel()
-
-
-def is_short(parameter) -> bool:
-    """Whether this rank's shard has fewer rows than the first one's."""
-    return local_tensor(parameter).shape[:-1].numel() < shard_rows(parameter)
 
 
 def world(parameter) -> int:

@@ -3,8 +3,6 @@ An FSDPParam that has a quantized weight gets such a class at its first gather. 
 FSDP2 are here and in torch_names alone.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam, ShardedState
 from torch.distributed.tensor import Shard
@@ -13,71 +11,65 @@ from narrowcast import _C
 from narrowcast.fsdp import torch_names
 
 
-class Watched(FSDPParam):
-    """Notes a change when FSDP2 finds another shard in the place of this one."""
-
-    def reset_sharded_param(self) -> None:
-        _C.note_change()
-        super().reset_sharded_param()
-
-
-class Quantized(Watched):
-    """At every gather FSDP2 inspects the signature of the pre-hook, and views payloads as they were
-    before it flattened them, which takes longer than the hooks themselves. Here payloads have one
-    dimension.
+class Quantized(FSDPParam):
+    """At every gather FSDP2 inspects the signature of the pre-hook, views payloads as they were
+    before it flattened them, and makes and frees the memory of each payload, which takes longer
+    than the hooks themselves. Here payloads have one dimension, and a group's memory is one.
 
     A shard that stays on the CPU it would copy to the gathers' device, master and all, and ask the
     copy for payloads; here the shard itself is asked, and they alone travel.
+
+    After the forward it may stay gathered over a smaller mesh (reshard_after_forward is a number).
+    Each rank keeps of every receive buffer the part that its place in that mesh gives it, and a
+    gather of these parts over that mesh fills the same buffers with the same bytes.
     """
+
+    # The group's ReceiveBuffers, and its number there; None of one rank, where FSDP2 sees to it.
+    receive: tuple | None
+
+    def reset_sharded_param(self) -> None:
+        _C.note_change()  # FSDP2 may find or make another shard
+        super().reset_sharded_param()
 
     @property
     def all_gather_inputs(self) -> list[torch.Tensor]:
-        if self._is_other_now or self.sharded_state != ShardedState.SHARDED:
-            return super().all_gather_inputs
-        shard, data = torch_names.local_tensor(self), self._extensions_data
+        data = self._extensions_data
+        if self.sharded_state == ShardedState.SHARDED_POST_FORWARD:
+            plan, index = torch_names.store_of(self).sender
+            data.all_gather_metadata = plan().send_again(index)
+            return self._sharded_post_forward_param_data
+        shard = torch_names.local_tensor(self)
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
         return payloads
 
+    def init_all_gather_outputs(self, *sizes, **options) -> None:
+        if self.receive is None:
+            super().init_all_gather_outputs(*sizes, **options)
+        elif not self.all_gather_outputs:
+            buffers, number = self.receive
+            self.all_gather_outputs = buffers.tensors(number)
+
+    def alloc_all_gather_outputs(self) -> None:
+        if self.receive is None:
+            super().alloc_all_gather_outputs()
+        else:
+            buffers, number = self.receive
+            buffers.allocate(number)
+
+    def free_unsharded_param(self) -> None:
+        if self.receive is None:
+            super().free_unsharded_param()
+        else:
+            buffers, number = self.receive
+            buffers.free(number)
+
     def _unflatten_all_gather_outputs(self) -> list[torch.Tensor]:
-        if self._is_other_now:
-            return super()._unflatten_all_gather_outputs()
         return self.all_gather_outputs
 
     def to_unsharded(self) -> None:
         # It asks whether the weight requires a gradient, which is a function of torch's.
         with torch._C.DisableTorchFunctionSubclass():
             super().to_unsharded()
-
-    @property
-    def _is_other_now(self) -> bool:
-        """Whether the shard has become plain, or another library's."""
-        return torch_names.store_of(self) is None
-
-
-class InGroupMemory(FSDPParam):
-    """FSDP2 makes and frees the memory of each payload at every gather. Here a group's is one."""
-
-    receive: tuple  # the group's ReceiveBuffers, and its number there
-
-    def init_all_gather_outputs(self, numels, dtypes, world, device, **options) -> None:
-        if not self.all_gather_outputs:
-            buffers, number = self.receive
-            self.all_gather_outputs = buffers.tensors(number, device)
-
-    def alloc_all_gather_outputs(self) -> None:
-        buffers, number = self.receive
-        buffers.allocate(number)
-
-    def free_unsharded_param(self) -> None:
-        buffers, number = self.receive
-        buffers.free(number)
-
-
-class OverSmallerMesh(FSDPParam):
-    """After the forward it stays gathered over a smaller mesh (reshard_after_forward is a number).
-    Each rank keeps of every receive buffer the part that its place in that mesh gives it, and a
-    gather of these parts over that mesh fills the same buffers with the same bytes.
-    """
 
     def to_sharded_post_forward(self) -> None:
         mesh = self.post_forward_mesh_info
@@ -88,17 +80,8 @@ class OverSmallerMesh(FSDPParam):
         self.free_unsharded_param()
         self.sharded_state = ShardedState.SHARDED_POST_FORWARD
 
-    @property
-    def all_gather_inputs(self) -> list[torch.Tensor]:
-        if self.sharded_state != ShardedState.SHARDED_POST_FORWARD:
-            return super().all_gather_inputs
-        parts = self._sharded_post_forward_param_data
-        plan, index = torch_names.store_of(self).sender
-        self._extensions_data.all_gather_metadata = plan().send_again(index)
-        return parts
 
-
-class CutOtherwise(FSDPParam):
+class CutOtherwise(Quantized):
     """FSDP2 takes what it has gathered for pieces of a plain weight, if that is cut along another
     dimension than the first, and puts them together itself. Payloads are none. So while it hands
     them out, from here to the post-hook, it takes them for rows.
@@ -118,43 +101,29 @@ def _set_class(parameter: FSDPParam, kind: type) -> None:
     parameter.__class__ = kind
 
 
-def watch(parameters: Iterable[FSDPParam]) -> None:
-    """Has plain parameters of a group note a change when they find another shard."""
-    for parameter in parameters:
-        if type(parameter) is FSDPParam:
-            _set_class(parameter, Watched)
-
-
-_made: dict[tuple, type] = {}  # by kinds
-
-
-def adapt(parameter: FSDPParam, over_smaller_mesh: bool) -> None:
-    """At the first gather: gives a parameter the class that its quantized weight needs."""
-    wanted = {
-        CutOtherwise: torch_names.cut_dimension(parameter) != 0,
-        OverSmallerMesh: over_smaller_mesh,
-        InGroupMemory: torch_names.world(parameter)
-        > 1,  # of one rank, FSDP2's payload is what arrives
-    }
-    kinds = tuple(kind for kind, is_wanted in wanted.items() if is_wanted)
-    if kinds not in _made:
-        _made[kinds] = type("QuantizedFSDPParam", (*kinds, Quantized), {})
-    # FSDP2's may be another one since a gather that ended in an exception.
-    parameter.own_placement = parameter.fsdp_placement = torch_names.placement(parameter)
-    _set_class(parameter, _made[kinds])
+def adapt(parameter: FSDPParam) -> None:
+    """At the first gather of a plan: gives a parameter the class that its weight needs."""
+    _forget_gathered(parameter)
+    parameter.own_placement, parameter.receive = parameter.fsdp_placement, None
+    _set_class(parameter, CutOtherwise if torch_names.cut_dimension(parameter) else Quantized)
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
     """Replaces the local tensor of a shard. FSDP2 then treats it as at its first gather."""
     group._to_sharded()
-    if hasattr(parameter, "own_placement"):  # adapt() has been here
-        _set_class(parameter, FSDPParam)
-        parameter.fsdp_placement = parameter.own_placement
+    _set_class(parameter, FSDPParam)
+    _forget_gathered(parameter)
     parameter.sharded_param._local_tensor = local
     parameter.reset_sharded_param()
     parameter._init_extensions()
     if hasattr(parameter, "_extensions_data"):  # left by a gather that was not awaited
         parameter._extensions_data.clear()
+
+
+def _forget_gathered(parameter: FSDPParam) -> None:
+    """The next gather is FSDP2's first one of a parameter."""
+    # It may be another one since a gather that ended in an exception.
+    parameter.fsdp_placement = torch_names.placement(parameter)
     parameter.all_gather_outputs = []
     if hasattr(parameter, "_unsharded_param"):
         del parameter._unsharded_param

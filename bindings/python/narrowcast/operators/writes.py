@@ -6,7 +6,6 @@ made when they are next read.
 import torch
 
 from narrowcast import _C
-from narrowcast.fsdp import sharding
 from narrowcast.operators import arithmetic, averages
 from narrowcast.operators.common import refuse_flat, value_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
@@ -124,8 +123,7 @@ def _would_change_others(store: Store, region: Region, origin: Store, taken: Reg
         return store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
     if not store.partial or origin.partial or taken != origin.region:
         return False
-    one_scale = buffers.have_one_scale(store.bytes, origin.bytes)
-    return not (one_scale or sharding.has_all_rows(store))
+    return not buffers.have_one_scale(store.bytes, origin.bytes)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

@@ -1,20 +1,26 @@
 """Weights that tensor or expert parallelism cuts: where a cut may be, how a converted module takes
-a DTensor of a part (parallelize_module and distribute_module register one), and what full_tensor()
-gives of it.
+a DTensor of a part (parallelize_module and distribute_module register one), casts of parts that
+have been written to, in formats whose scale spans the tensor, and what full_tensor() gives.
 """
+
+from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from narrowcast import _C
+from narrowcast.flat import stale
 from narrowcast.fsdp import torch_names
 from narrowcast.operators.common import value_of
-from narrowcast.parallel import experts, tensor_parallel, written
+from narrowcast.parallel import experts, tensor_parallel
+from narrowcast.ranks import debugging
 from narrowcast.registry import Format
-from narrowcast.tensor import QuantizedTensor, distributed_parts, dtensors
+from narrowcast.tensor import QuantizedTensor, compiling, distributed_parts, dtensors
 
 
 def check_placements(weight: DTensor, name: str, format: Format, modules: list[nn.Module]) -> None:
@@ -25,7 +31,7 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
     """
     is_stack = weight.dim() == 3 and not any(map(experts.is_of_one_matrix, modules))
     if not is_stack:
-        _check_linear(weight, name, modules)
+        _check_linear(name, modules)
     cuts = [one for one in weight.placements if not one.is_replicate()]
     known = all(one.is_shard() for one in cuts) and len({one.dim for one in cuts}) == len(cuts)
     if not known or not (is_stack or (weight.dim() == 2 and weight.device_mesh.ndim == 1)):
@@ -42,13 +48,10 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
             distributed_parts.check_cut(name, format, tuple(weight.shape), ranks, placement.dim)
 
 
-def _check_linear(weight: DTensor, name: str, modules: list[nn.Module]) -> None:
+def _check_linear(name: str, modules: list[nn.Module]) -> None:
+    known = nn.Linear.forward, tensor_parallel.TensorParallel.forward
     for module in modules:
-        is_known = type(module).forward in (
-            nn.Linear.forward,
-            tensor_parallel.TensorParallel.forward,
-        )
-        if not (isinstance(module, nn.Linear) and is_known):
+        if not isinstance(module, nn.Linear) or type(module).forward not in known:
             raise NotImplementedError(
                 f"{name} is a DTensor (tensor parallelism), and the forward of its "
                 f"{type(module).__name__} is not that of nn.Linear, whose product alone is known. "
@@ -56,40 +59,37 @@ def _check_linear(weight: DTensor, name: str, modules: list[nn.Module]) -> None:
             )
 
 
-def part_shape(weight: torch.Tensor) -> list[int]:
-    """The shape of the first rank's part of a DTensor; of any other weight, its own."""
-    shape = list(weight.shape)
-    if isinstance(weight, DTensor):
-        for index, placement in enumerate(weight.placements):
-            if placement.is_shard():
-                shape[placement.dim] = -(-shape[placement.dim] // weight.device_mesh.size(index))
-    return shape
-
-
 class Registration:
-    """The register_parameter of one converted module, in the place of its class's. torch calls it
-    whenever a parameter is set. Deep copies and pickles of the module have one of their own; a
-    shallow copy (copy.copy) has the module's, as it has its dict of parameters.
+    """The register_parameter of one module of a converted model, in the place of its class's. torch
+    calls it whenever a parameter is set. Copies and pickles of the module have one of their own,
+    those of the whole model with a reference to the copy.
     """
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, model: nn.Module | None):
         self._module = weakref.ref(module)
+        self._model = (lambda: None) if model is None else weakref.ref(model)
 
     def __call__(self, name: str, param: torch.Tensor | None) -> None:
         module = self._module()
-        _take_part(module, name, param)
+        _take_part(module, name, param, self._model() or module)
         type(module).register_parameter(module, name, param)
 
+    def __deepcopy__(self, memo):
+        module = self._module()
+        return Registration(memo.get(id(module), module), memo.get(id(self._model())))
+
     def __reduce__(self):
-        return Registration, (self._module(),)
+        return Registration, (self._module(), None)
 
 
-def watch_registrations(module: nn.Module) -> None:
+def watch_registrations(module: nn.Module, model: nn.Module | None) -> None:
     """Has a converted module take a DTensor of a quantized part, as nc.convert takes one."""
-    module.__dict__["register_parameter"] = Registration(module)
+    module.__dict__["register_parameter"] = Registration(module, model)
 
 
-def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> None:
+def _take_part(
+    module: nn.Module, name: str, parameter: torch.Tensor | None, model: nn.Module
+) -> None:
     """Does what nc.convert does for DTensors, if a parameter is one of a quantized part.
     NotImplementedError or ValueError as there.
     """
@@ -106,7 +106,72 @@ def _take_part(module: nn.Module, name: str, parameter: torch.Tensor | None) -> 
     store.partial = dtensors.is_cut(parameter)
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
-    written.watch(module, parameter)
+    watch_writes(model, parameter)
+
+
+# ---- parts that are written to ----
+
+
+def watch_writes(model: nn.Module, parameter: DTensor) -> None:
+    """Has forwards of a model see to what will have been written to a part, if a scale spans the
+    ranks: those of its children, if it has no forward itself (a ModuleList).
+    """
+    if not (dtensors.is_cut(parameter) and dtensors.local_of(parameter)._store.needs_others):
+        return
+    has_forward = type(model).forward is not nn.Module.forward
+    for place in [model] if has_forward else model.children():
+        if not any(isinstance(one, CastWritten) for one in place._forward_pre_hooks.values()):
+            place.register_forward_pre_hook(CastWritten())
+    _C.note_change()
+
+
+class CastWritten:
+    """A hook before the forward of a module: casts the parts within it that were written to, with
+    one reduction. No rank's part is empty, so each rank sees what was written; where nothing has
+    changed since the last forward, it costs a look at counts. Shards of fully_shard are left to its
+    gathers.
+    """
+
+    def __init__(self):
+        self._watch: _C.Watch | None = None
+
+    def __call__(self, module: nn.Module, arguments) -> None:
+        if self._watch is None or not self._watch.is_quiet or debugging.is_on:
+            found = dict(_parts_of(module))
+            self._watch = _C.Watch([local._store for local in found.values()])
+            debugging.compare("the weights of a forward", lambda: _facts(found))
+            stale.cast(
+                (local._store, dtensors.shard_group(parameter))
+                for parameter, local in found.items()
+            )
+
+    def __reduce__(self):
+        return CastWritten, ()
+
+
+compiling.leave_alone(CastWritten.__call__)
+
+
+def _parts_of(module: nn.Module) -> Iterator[tuple[DTensor, QuantizedTensor]]:
+    """The cut parameters within a module whose scale spans ranks, each with this rank's part."""
+    sharded = torch_names.all_managed()
+    for parameter in module.parameters():
+        local = dtensors.local_of(parameter)
+        if not isinstance(local, QuantizedTensor) or local._store.master is None:
+            continue
+        if dtensors.is_cut(parameter) and local._store.needs_others and parameter not in sharded:
+            yield parameter, local
+
+
+def _facts(found: dict[DTensor, QuantizedTensor]) -> list:
+    """What the debug mode compares before a forward: which parts were written to."""
+    return [
+        dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)
+        for one, local in found.items()
+    ]
+
+
+# ---- what a full tensor is ----
 
 
 class _Value(torch.autograd.Function):

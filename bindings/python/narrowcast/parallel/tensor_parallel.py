@@ -25,26 +25,25 @@ class TensorParallel:
             return super().forward(input)
         if not isinstance(input, DTensor):
             raise TypeError(
-                f"{dtensors.local_of(self.weight).describe()}: this layer's weight is cut over "
-                f"ranks, and its input is a {type(input).__name__} that no DTensor says the place "
-                "of. Let parallelize_module prepare it (ColwiseParallel, RowwiseParallel), or use "
-                "DTensor.from_local"
+                f"{dtensors.local_of(self.weight).describe()}: this weight is cut over ranks, and "
+                f"the layer's input is a {type(input).__name__}, not a DTensor. Let "
+                "parallelize_module prepare it, or use DTensor.from_local"
             )
         return _linear(input, self.weight, self.bias)
 
 
 class TensorParallelLinear(TensorParallel, nn.Linear):
-    """nn.Linear."""
+    """nn.Linear: a class that can be pickled."""
 
 
 def adopt(module: nn.Linear) -> None:
     """Makes a layer one whose weight is cut over ranks, as fully_shard makes it an FSDPModule."""
     cls = type(module)
     if not isinstance(module, TensorParallel):
-        is_own = cls is not nn.Linear
-        module.__class__ = (
-            type(cls.__name__, (TensorParallel, cls), {}) if is_own else TensorParallelLinear
-        )
+        kind = TensorParallelLinear
+        if cls is not nn.Linear:
+            kind = type(cls.__name__, (TensorParallel, cls), {})
+        module.__class__ = kind
 
 
 def _linear(input: DTensor, weight: DTensor, bias: DTensor | None) -> DTensor:
@@ -52,13 +51,13 @@ def _linear(input: DTensor, weight: DTensor, bias: DTensor | None) -> DTensor:
     places = _places(weight.placements[0], input)
     input = input.redistribute(placements=[places.input])
     output = F.linear(
-        _Come.apply(input.to_local(grad_placements=[places.input_gradient])),
+        _Waited.apply(input.to_local(grad_placements=[places.input_gradient])),
         weight.to_local(grad_placements=[places.weight_gradient]),
         None if bias is None else _bias_part(bias, places),
     )
     shape = torch.Size((*input.shape[:-1], weight.shape[0]))
     return DTensor.from_local(
-        *(_Come.apply(output), weight.device_mesh, [places.output]),
+        *(_Waited.apply(output), weight.device_mesh, [places.output]),
         run_check=False,
         shape=shape,
         stride=torch.empty(shape, device="meta").stride(),
@@ -111,7 +110,7 @@ class _OfTheFirst(torch.autograd.Function):
         return gradient, None
 
 
-class _Come(torch.autograd.Function):
+class _Waited(torch.autograd.Function):
     """Waits for values, and in the backward for gradients, that a collective is still to bring:
     kernels of ours read memory.
     """

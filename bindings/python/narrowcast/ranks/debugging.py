@@ -38,7 +38,6 @@ def digest_of(tensors: Iterable[torch.Tensor | None]) -> str:
     words = hashlib.blake2b(digest_size=8)
     for one in tensors:
         if one is not None:
-            words.update(
-                one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            )
+            flat = one.detach().cpu().contiguous().view(-1)
+            words.update(flat.view(torch.uint8).numpy().tobytes())
     return words.hexdigest()

@@ -21,41 +21,28 @@ class DisagreementError(RuntimeError):
 # A line, with the process group over which it must be alike and a device of that; None: nothing.
 Fact = tuple[dist.ProcessGroup | None, torch.device, str]
 
-_DIGEST_BITS = 62  # so that its negative is an int64 too
-_SHOWN = 3  # differences in a message
+_SHOWN_LINES, _SHOWN_RANKS = 3, 8  # in a message
 
 
 def same(what: str, facts: Iterable[Fact]) -> None:
     """Compares lines over the ranks of their process groups: a digest of each group's lines in one
     reduction; the lines themselves are exchanged if it differs. Collective, and the host waits.
-
-    DisagreementError on every rank, also of other process groups of the mesh, unless all are equal.
-    RuntimeError if a group has no backend for the device.
+    DisagreementError on every rank of a group whose lines differ.
     """
-    lines: dict[Any, list[str]] = {}
-    devices: dict[dist.ProcessGroup, torch.device] = {}
+    lines: dict[dist.ProcessGroup, tuple[torch.device, list[str]]] = {}
     for group, device, line in facts:
         if group is not None:
-            lines.setdefault(group, []).append(line)
-            devices[group] = device
-    ordered = sorted(lines, key=_along_mesh)
-    errors = [_difference(what, lines[one], one, devices[one]) for one in ordered]
-    error = next(filter(None, errors), None)
-    if len(devices) > 1 and is_on_any(error is not None, devices) and error is None:
-        error = DisagreementError(
-            f"the ranks disagree about {what} in another process group of the mesh, whose ranks "
-            "say in what. Every rank raises this error"
-        )
-    if error is not None:
-        raise error
+            lines.setdefault(group, (device, []))[1].append(line)
+    for group, (device, own) in lines.items():
+        _compare(what, own, group, device)
 
 
 def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool:
     """Whether a flag is set on any rank of some process groups, each with a device of its ranks:
-    reduced along one dimension of a mesh after another. Collective, and the host waits.
+    reduced over one after another. Collective, and the host waits.
     """
-    for group in sorted(groups, key=_along_mesh):
-        every = torch.tensor([flag], dtype=torch.int32, device=groups[group])
+    for group, device in groups.items():
+        every = torch.tensor([flag], dtype=torch.int32, device=device)
         dist.all_reduce(every, op=dist.ReduceOp.MAX, group=group)
         flag = not is_fake(every) and bool(every.item())
     return flag
@@ -73,68 +60,40 @@ def gather_objects(own: Any, group: dist.ProcessGroup | None, device: torch.devi
     return every
 
 
-def _difference(what: str, facts: list[str], group, device) -> DisagreementError | None:
-    """The error of all ranks of a group; None if they have the same lines."""
-    _check_backend(group, device)
-    own = _digest(facts)
-    both = torch.tensor([own, -own], dtype=torch.int64, device=device)
+def _compare(what: str, own: list[str], group: dist.ProcessGroup, device: torch.device) -> None:
+    digest = hashlib.blake2b("\n".join(own).encode(), digest_size=7).digest()
+    number = int.from_bytes(digest, "little")  # its negative is an int64, too
+    both = torch.tensor([number, -number], dtype=torch.int64, device=device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     if is_fake(both) or both.sum().item() == 0:  # the largest is the smallest
-        return None
-    every = gather_objects(facts, group, device)
-    return DisagreementError(_sentence(what, every, dist.get_process_group_ranks(group)))
-
-
-def _digest(facts: Iterable[str]) -> int:
-    """Of lines in their order; equal on all machines."""
-    words = hashlib.blake2b("\n".join(facts).encode(), digest_size=8).digest()
-    return int.from_bytes(words, "little") >> (64 - _DIGEST_BITS)
-
-
-def _check_backend(group: dist.ProcessGroup, device: torch.device) -> None:
-    try:
-        group._get_backend(torch.device(device.type))
-    except RuntimeError:
-        raise RuntimeError(
-            f"the process group has no backend for {device.type} tensors, and shards are there "
-            "(CPUOffloadPolicy), where what ranks must have alike is reduced. Use "
-            'torch.distributed.init_process_group("cpu:gloo,cuda:nccl"), or name no backend'
-        ) from None
-
-
-def _along_mesh(group: dist.ProcessGroup) -> tuple[int, int]:
-    """The order of the process groups of a mesh: by how far their ranks lie apart."""
-    ranks = dist.get_process_group_ranks(group)
-    return ranks[-1] - ranks[0], len(ranks)
+        return
+    every = gather_objects(own, group, device)
+    raise DisagreementError(_sentence(what, every, dist.get_process_group_ranks(group)))
 
 
 def _sentence(what: str, every: list[list[str]], ranks: list[int]) -> str:
     """About lines that differ. `every`: the lines of each rank."""
     differing = [
-        (number, lines)
+        f"entry {number}: {_who(lines, ranks)}"
         for number, lines in enumerate(zip_longest(*every, fillvalue="nothing"))
         if len(set(lines)) > 1
     ]
-    shown = [f"entry {number}: {_who(lines, ranks)}" for number, lines in differing[:_SHOWN]]
-    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    rest = len(differing) - _SHOWN_LINES
+    more = f"; and {rest} more" if rest > 0 else ""
     return (
-        f"the ranks disagree about {what}: {'; '.join(shown)}{more}. Every rank raises this error. "
-        "Make the model, convert and shard it, and make its optimizer in the same way on all ranks"
+        f"the ranks disagree about {what}: {'; '.join(differing[:_SHOWN_LINES])}{more}. Every rank "
+        "raises this error. Make the model, convert and shard it, and make its optimizer in the "
+        "same way on all ranks"
     )
 
 
 def _who(lines: tuple[str, ...], ranks: list[int]) -> str:
-    """Which ranks have which line."""
+    """Which ranks have which line: "rank 1 has", "ranks 0, 2 have"."""
     by_line: dict[str, list[int]] = {}
     for rank, line in zip(ranks, lines, strict=True):
         by_line.setdefault(line, []).append(rank)
-    return " but ".join(f"{_named(who)} {line}" for line, who in by_line.items())
-
-
-def _named(ranks: list[int]) -> str:
-    """ "rank 1 has", "ranks 0 to 7 have"."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]} has"
-    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} to {ranks[-1]} have"
-    return f"ranks {', '.join(map(str, ranks))} have"
+    return " but ".join(
+        f"{'rank' if len(who) == 1 else 'ranks'} {', '.join(map(str, who[:_SHOWN_RANKS]))}"
+        f"{', ...' * (len(who) > _SHOWN_RANKS)} {'has' if len(who) == 1 else 'have'} {line}"
+        for line, who in by_line.items()
+    )

@@ -63,11 +63,6 @@ def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return box_over(parameter.shape, parameter.device_mesh, parameter.placements)
 
 
-def leaves_empty(size: int, parts: int) -> bool:
-    """Whether a dimension that torch cuts into parts leaves the last ones without any of it."""
-    return 0 < size <= (parts - 1) * -(-size // parts)
-
-
 def leaves_any_empty(parameter: torch.Tensor) -> bool:
     """Whether any rank has no elements of a parameter's whole."""
     shapes = {tuple(parameter.shape)}
