@@ -1,0 +1,253 @@
+"""The weights of a model under the names of a layout, whole, one at a time: nc.export_tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from narrowcast import registry
+from narrowcast.flat import empty_shards, stale
+from narrowcast.fsdp import torch_names
+from narrowcast.publishing import encoding
+from narrowcast.registry import layouts
+from narrowcast.registry.layouts import LAYOUTS, Scheme
+from narrowcast.tensor import QuantizedTensor, dtensors, unaligned
+
+Rename = Callable[[str], str] | Mapping[str, str] | None
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # in paths of modules, not in state dicts
+_E8M0 = "float8_e8m0fnu"
+
+
+class Entry(NamedTuple):
+    """A tensor of a model that is published.
+
+    name    in the model's state dict
+    tensor  the parameter or buffer, perhaps a shard
+    scheme  how the layout stores it; None: as it is
+    module  that holds it
+    """
+
+    name: str
+    tensor: torch.Tensor
+    scheme: Scheme | None
+    module: nn.Module
+
+    @property
+    def store(self):
+        return dtensors.local_of(self.tensor)._store
+
+
+def export_tensors(
+    model: nn.Module,
+    layout: str,
+    *,
+    rename: Rename = None,
+    plain_dtype: torch.dtype | None = torch.bfloat16,
+    scale_fmt: str | None = None,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of all that nc.export writes, in one order on all ranks: to hand a model's
+    weights to an inference engine. Tensors are whole, on the model's device, and nothing is kept of
+    them once the next is asked for.
+
+    layout       one of nc.format(name).layouts, of every quantized weight's format
+    rename       names of a state dict to names in the file: a function, or a dict of regular
+                 expressions and what takes their place. An expert of a three-dimensional parameter
+                 has the name of a layer: experts.w1 is experts.0.w1.weight, experts.1.w1.weight, ...
+    plain_dtype  of floating-point weights that are not quantized; None: as they are
+    scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
+                 where the scales of any of the model's formats are
+
+    Codes and scales are those that the next forward multiplies; stale ones are made first.
+    Collective over the ranks that share weights. Costs a gather a tensor and no cast.
+    ValueError if the layout does not hold a weight's format or shape.
+    """
+    entries = entries_of(model, layout, scale_fmt)
+    _make_bytes(model, entries)
+    naming = renaming(rename)
+    for entry in entries:
+        if entry.scheme is None:
+            yield naming(entry.name), _plain(entry.tensor, plain_dtype)
+        else:
+            yield from _published(entry, layout, naming)
+
+
+def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> list[Entry]:
+    """What of a model is published: its parameters, then its buffers, of which a tensor that
+    several modules share is one. ValueError for a layout or format that does not fit.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"there is no layout {layout!r}: layouts are {', '.join(LAYOUTS)}")
+    if scale_fmt not in (None, "ue8m0"):
+        raise ValueError(f'scale_fmt is "ue8m0" or None, not {scale_fmt!r}')
+    found = _tensors_of(model)
+    formats = {dtensors.local_of(one).format for _, one, _ in found if is_quantized(one)}
+    is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats)
+    entries = []
+    for name, tensor, module in found:
+        scheme = None
+        if is_quantized(tensor):
+            scheme = _scheme_of(name, dtensors.local_of(tensor).format, layout)
+            if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
+                scheme = scheme._replace(scales=("scale", _E8M0))
+            _check_shape(name, tensor, scheme)
+        entries.append(Entry(name, tensor, scheme, module))
+    return entries
+
+
+def is_quantized(tensor: torch.Tensor) -> bool:
+    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
+
+
+def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
+    """In the order of the model's modules, each once, while shards are in their places."""
+    torch_names.reshard_all(model.modules())
+    found: dict[int, tuple[str, torch.Tensor, nn.Module]] = {}
+    for path, module in model.named_modules():
+        for wrapper in _WRAPPERS:
+            path = (path + ".").replace(wrapper, "").rstrip(".")
+        kept = {k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set}
+        for name, tensor in [*module._parameters.items(), *kept.items()]:
+            if tensor is not None:
+                full = f"{path}.{name}".lstrip(".")
+                found.setdefault(id(tensor), (full, tensor, module))
+    return list(found.values())
+
+
+def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
+    scheme = layouts.scheme_of(format, layout)
+    if scheme is None:
+        theirs = [one for one in map(registry.format, registry.formats()) if layout in one.layouts]
+        has = f"has {', '.join(format.layouts)}" if format.layouts else "has none"
+        raise ValueError(
+            f"{name}: layout {layout!r} does not hold weights in {format.name}, which {has}. "
+            f"Formats of this layout are {', '.join(one.name for one in theirs)}"
+        )
+    return scheme
+
+
+def _check_shape(name: str, tensor: torch.Tensor, scheme: Scheme) -> None:
+    """ValueError where blocks would hold rows of two experts, or have rows in two files' tensors."""
+    block = scheme.block_of(dtensors.local_of(tensor).format)
+    if tensor.dim() > 2 and block != "tensor" and tensor.shape[-2] % block[0] != 0:
+        raise ValueError(
+            f"{name} has {tensor.shape[-2]} rows an expert, and the layout one scale for "
+            f"{block[0]} rows: a multiple of {block[0]} rows can be published"
+        )
+
+
+def _make_bytes(model: nn.Module, entries: list[Entry]) -> None:
+    """Casts what is stale, on all ranks together."""
+    weights = [(one.tensor, one.store) for one in entries if one.scheme is not None]
+    stale.cast(empty_shards.others(weights))
+    empty_shards.EmptyShards(weights).update()
+
+
+def rows_before(store) -> int:
+    """The rows of other ranks before a shard's own, among those whose bytes it has."""
+    shard = unaligned.shard_of(store)
+    return 0 if shard is None else shard.rows_before
+
+
+# ---- names ----
+
+
+def renaming(rename: Rename) -> Callable[[str], str]:
+    """What takes a name of a state dict to a name in the file. TypeError for what is no renaming."""
+    if rename is None:
+        return str
+    if isinstance(rename, Mapping):
+        return lambda name: _substituted(name, rename)
+    if not callable(rename):
+        raise TypeError(f"rename is a function or a dict, not {type(rename).__name__}")
+    return rename
+
+
+def _substituted(name: str, rename: Mapping[str, str]) -> str:
+    for pattern, text in rename.items():
+        name = re.sub(pattern, text, name)
+    return name
+
+
+def tensor_names(base: str, scheme: Scheme, layout: str) -> dict[str, str]:
+    """The names of a weight's codes, scales and global scale. `base`: its own name."""
+    if layout == "gpt-oss":
+        return {"codes": f"{base}_{scheme.codes[0]}", "scales": f"{base}_{scheme.scales[0]}"}
+    stem = base.removesuffix(".weight")
+    every = {"codes": scheme.codes[0], "scales": scheme.scales[0], "global": scheme.global_scale}
+    return {what: f"{stem}.{name}" for what, name in every.items() if name is not None}
+
+
+def expert_name(name: str, expert: int) -> str:
+    """The name that an expert of a three-dimensional parameter has as a layer of its own."""
+    path, _, leaf = name.removesuffix(".weight").rpartition(".")
+    return f"{path}.{expert}.{leaf}.weight".lstrip(".")
+
+
+# ---- tensors ----
+
+
+def _plain(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    value = tensor.detach()
+    if dtype is not None and value.is_floating_point():
+        value = value.to(dtype)
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a quantized weight: its codes, its scales, its global scale."""
+    tensor, scheme, local = entry.tensor, entry.scheme, dtensors.local_of(entry.tensor)
+    format = local.format
+    region = local._view.region
+    region = region._replace(row=region.row + rows_before(entry.store))
+    encoded = encoding.encode(entry.store.bytes, region, scheme)
+    block, columns = scheme.block_of(format), tensor.shape[-1]
+    codes = _whole(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
+    scales = encoded.scales
+    if block == "tensor":
+        scales = scales.reshape(scheme.one)
+    else:
+        scales = _whole(tensor, local, scales, -(-columns // block[1]))
+        scales = scales[..., :: block[0], :] if scales.dim() > 1 else scales
+    try:
+        scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
+    except ValueError as error:
+        raise ValueError(f"{entry.name}: {error}") from None
+    parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
+    if scheme.global_scale is not None:
+        parts["global"] = encoded.global_scale.reshape(scheme.one)
+    if layout == "gpt-oss":
+        width = block[1] // 2
+        parts["codes"] = codes.unflatten(-1, (-1, width))
+    if layout == "gpt-oss" or tensor.dim() < 3:
+        yield from _named(naming(entry.name), parts, scheme, layout)
+        return
+    for expert in range(tensor.shape[0]):
+        own = {what: _of_expert(one, expert) for what, one in parts.items()}
+        yield from _named(naming(expert_name(entry.name, expert)), own, scheme, layout)
+
+
+def _of_expert(part: torch.Tensor, expert: int) -> torch.Tensor:
+    return part[expert] if part.dim() > 2 else part
+
+
+def _named(base: str, parts: dict, scheme: Scheme, layout: str):
+    for what, name in tensor_names(base, scheme, layout).items():
+        yield name, parts[what].contiguous()
+
+
+def _whole(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
+    """What all ranks together have of [rows, some of a row] of this rank: in the weight's shape,
+    but for the last dimension, of size `width`.
+    """
+    part = rows.reshape(*local.shape[:-1], rows.shape[-1])
+    if not isinstance(tensor, DTensor):
+        return part
+    mesh, shape = tensor.device_mesh, torch.Size((*tensor.shape[:-1], width))
+    part = part.contiguous().to(mesh.device_type)  # with CPUOffloadPolicy shards lie elsewhere
+    sizes = {"shape": shape, "stride": torch.empty(shape, device="meta").stride()}
+    return DTensor.from_local(part, mesh, tensor.placements, run_check=False, **sizes).full_tensor()
