@@ -16,6 +16,9 @@ from narrowcast.errors import PluginError
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
 from narrowcast.fsdp import hooks as _hooks
 from narrowcast.optimizer import FusedAdam
+from narrowcast.publishing.export import export
+from narrowcast.publishing.load import load_published
+from narrowcast.publishing.model import export_tensors
 from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.tensor import QuantizedTensor
@@ -28,10 +31,13 @@ __all__ = [
     "QuantizedTensor",
     "convert",
     "debug",
+    "export",
+    "export_tensors",
     "fits",
     "format",
     "formats",
     "load",
+    "load_published",
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",

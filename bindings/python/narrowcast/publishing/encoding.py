@@ -57,11 +57,19 @@ def decode_into(bytes: Buffers, encoded: Encoded, scheme: Scheme) -> None:
         bytes.buffer(_SCALES).copy_(encoded.scales)
         return
     (per_rows, per_columns), width = format.rowwise.scale_per, scheme.block_of(format)[1]
-    columns = torch.arange(0, bytes.columns, per_columns, device=encoded.scales.device) // width
-    _scales_of(bytes).copy_(encoded.scales[::per_rows][:, columns])
-    every = buffers.full_region(bytes)
-    if not torch.equal(encode(bytes, every, scheme).scales.cpu(), encoded.scales.cpu()):
+    scales = encoded.scales
+    firsts = _firsts(scales.shape[0], 1, format.rowwise.block[0])
+    if not torch.equal(
+        scales, scales[firsts][:, _firsts(scales.shape[1], width, format.rowwise.block[1])]
+    ):
         raise ValueError(f"scales differ within {format.rowwise.block}, which has one")
+    columns = torch.arange(0, bytes.columns, per_columns) // width
+    _scales_of(bytes).copy_(scales[::per_rows][:, columns])
+
+
+def _firsts(count: int, step: int, block: int) -> torch.Tensor:
+    """Of entries `step` elements apart: for each the first one in its block."""
+    return torch.arange(0, count * step, step) // block * block // step
 
 
 def _scales_of(bytes: Buffers) -> torch.Tensor:

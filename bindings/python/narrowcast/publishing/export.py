@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import nn
 
-from narrowcast.publishing import configuration, model as models
+from narrowcast.publishing import configuration
+from narrowcast.publishing import model as models
 from narrowcast.publishing.model import Entry, Rename
 from narrowcast.tensor import dtensors
 
@@ -114,8 +116,6 @@ def _temporary(folder: Path, number: int) -> Path:
 
 
 def _write_file(folder: Path, number: int, tensors: dict[str, torch.Tensor]) -> list[str]:
-    from safetensors.torch import save_file  # a library that only this needs
-
     save_file(tensors, _temporary(folder, number), metadata={"format": "pt"})
     return list(tensors)
 

@@ -52,9 +52,7 @@ def load_published(
     source = Folder(Path(folder))
     layout = layout or source.layout()
     naming = models.renaming(rename)
-    weights = [
-        Published(one, source, layout, naming) for one in models.entries_of(model, layout)
-    ]
+    weights = [Published(one, source, layout, naming) for one in models.entries_of(model, layout)]
     if problems := [line for one in weights for line in one.problems()]:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
@@ -78,7 +76,9 @@ class Published:
         self.block = self.scheme.block_of(self.format)
         self.is_stacked = layout == "gpt-oss" or self.tensor.dim() < 3
         if layout == "deepseek":  # readers know two names of the scales
-            named = (self.scheme._replace(scales=(one, "")) for one in ("weight_scale_inv", "scale"))
+            named = (
+                self.scheme._replace(scales=(one, "")) for one in ("weight_scale_inv", "scale")
+            )
             self.scheme = next((one for one in named if self._is_there(one)), self.scheme)
 
     def _is_there(self, scheme) -> bool:
@@ -147,7 +147,10 @@ class Published:
         if self.scheme is None:
             return
         dtype = self.source.dtype(self._names(0)["scales"])
-        if self.block == self.format.rowwise.block and (self.format.scale, dtype) != ("e8m0", "F32"):
+        if self.block == self.format.rowwise.block and (self.format.scale, dtype) != (
+            "e8m0",
+            "F32",
+        ):
             return  # any scale can be stored
         bytes, cpu = self.entry.store.bytes, torch.device("cpu")
         self._set(buffers.allocate(self.format, bytes.rows, bytes.columns, ("rowwise",), cpu))
@@ -180,7 +183,10 @@ class Published:
         if len(shape) < 3:
             first = (0, *offset)[-2] - models.rows_before(self.entry.store)
             return self._matrix(0, slice(first, first + stored), columns)
-        rows, experts = slice(offset[1], offset[1] + shape[1]), range(offset[0], offset[0] + shape[0])
+        rows, experts = (
+            slice(offset[1], offset[1] + shape[1]),
+            range(offset[0], offset[0] + shape[0]),
+        )
         parts = [self._matrix(one, rows, columns) for one in experts or [0]]
         codes, scales, global_scales = zip(*parts, strict=True)
         if self.block == "tensor":
@@ -204,7 +210,10 @@ class Published:
             return Encoded(codes, part(names["scales"]).reshape(1), global_scale)
         down, across = self.block
         first = rows.start // down
-        where = slice(first, -(-rows.stop // down)), slice(columns.start // across, -(-columns.stop // across))
+        where = (
+            slice(first, -(-rows.stop // down)),
+            slice(columns.start // across, -(-columns.stop // across)),
+        )
         scales = part(names["scales"], *index, *where)
         scales = encoding.scales_from(scales.reshape(-1, scales.shape[-1]), self.format)
         each = torch.arange(rows.start, rows.stop) // down - first
@@ -212,7 +221,7 @@ class Published:
 
 
 def _follow(store) -> None:
-    """What follows from rowwise bytes: columnwise ones, the master, the history of delayed scaling."""
+    """Makes what follows from rowwise bytes: columnwise ones, the master, a history."""
     bytes, format = store.bytes, store.format
     value = casting.decode(bytes, torch.float32, "rowwise")
     if bytes.has("columnwise") and format.columnwise_derived:

@@ -57,7 +57,7 @@ def export_tensors(
     layout       one of nc.format(name).layouts, of every quantized weight's format
     rename       names of a state dict to names in the file: a function, or a dict of regular
                  expressions and what takes their place. An expert of a three-dimensional parameter
-                 has the name of a layer: experts.w1 is experts.0.w1.weight, experts.1.w1.weight, ...
+                 has the name of a layer: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
     plain_dtype  of floating-point weights that are not quantized; None: as they are
     scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
                  where the scales of any of the model's formats are
@@ -110,7 +110,9 @@ def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
     for path, module in model.named_modules():
         for wrapper in _WRAPPERS:
             path = (path + ".").replace(wrapper, "").rstrip(".")
-        kept = {k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set}
+        kept = {
+            k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
+        }
         for name, tensor in [*module._parameters.items(), *kept.items()]:
             if tensor is not None:
                 full = f"{path}.{name}".lstrip(".")
@@ -131,7 +133,7 @@ def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
 
 
 def _check_shape(name: str, tensor: torch.Tensor, scheme: Scheme) -> None:
-    """ValueError where blocks would hold rows of two experts, or have rows in two files' tensors."""
+    """ValueError where blocks would hold rows of two experts."""
     block = scheme.block_of(dtensors.local_of(tensor).format)
     if tensor.dim() > 2 and block != "tensor" and tensor.shape[-2] % block[0] != 0:
         raise ValueError(
@@ -157,7 +159,7 @@ def rows_before(store) -> int:
 
 
 def renaming(rename: Rename) -> Callable[[str], str]:
-    """What takes a name of a state dict to a name in the file. TypeError for what is no renaming."""
+    """A function from names of a state dict to names in the file. TypeError for what is neither."""
     if rename is None:
         return str
     if isinstance(rename, Mapping):
