@@ -15,8 +15,9 @@ from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
 from narrowcast.publishing.encoding import Encoded
 from narrowcast.publishing.files import Folder
-from narrowcast.publishing.model import Entry, Rename
+from narrowcast.publishing.model import Entry, Piece, Rename
 from narrowcast.registry import layouts
+from narrowcast.registry.layouts import Scheme
 from narrowcast.tensor import buffers, casting, dtensors
 
 _SHOWN = 5  # problems in a message
@@ -74,19 +75,17 @@ class Published:
             return
         self.format = dtensors.local_of(self.tensor).format
         self.block = self.scheme.block_of(self.format)
-        self.is_stacked = layout == "gpt-oss" or self.tensor.dim() < 3
         if layout == "deepseek":  # readers know two names of the scales
             named = (
                 self.scheme._replace(scales=(one, "")) for one in ("weight_scale_inv", "scale")
             )
             self.scheme = next((one for one in named if self._is_there(one)), self.scheme)
+        self.entry = entry._replace(scheme=self.scheme)
+        self.pieces = models.pieces_of(self.entry, layout, naming)
 
-    def _is_there(self, scheme) -> bool:
-        return self._names(0, scheme)["scales"] in self.source.names
-
-    def _names(self, expert: int, scheme=None) -> dict[str, str]:
-        name = self.entry.name if self.is_stacked else models.expert_name(self.entry.name, expert)
-        return models.tensor_names(self.naming(name), scheme or self.scheme, self.layout)
+    def _is_there(self, scheme: Scheme) -> bool:
+        found = models.pieces_of(self.entry._replace(scheme=scheme), self.layout, self.naming)
+        return found[0].names["scales"] in self.source.names
 
     # ---- before anything is written ----
 
@@ -95,25 +94,24 @@ class Published:
         if self.scheme is None:
             yield from self._misfits(self.naming(self.entry.name), list(self.tensor.shape), None)
             return
-        shapes = self._shapes()
-        for expert in range(1 if self.is_stacked else self.tensor.shape[0]):
-            names = self._names(expert)
-            dtypes = {"codes": _CODES, "scales": _SCALES[self.format.scale], "global": {"F32"}}
-            misfits = [self._misfits(names[one], shapes[one], dtypes[one]) for one in names]
-            for line in (line for every in misfits for line in every):
-                yield line + self._holders(names)
+        dtypes = {"codes": _CODES, "scales": _SCALES[self.format.scale], "global": {"F32"}}
+        for piece in self.pieces:
+            for what, name in piece.names.items():
+                for line in self._misfits(name, self._shape(what, piece), dtypes[what]):
+                    yield line + self._holders(piece.names)
 
-    def _shapes(self) -> dict[str, list[int]]:
-        """Of codes, scales and the global scale."""
-        *outer, rows, columns = (1, *self.tensor.shape)[-3 if self.tensor.dim() > 2 else -2 :]
-        width, block = columns * self.format.rowwise.element_bits // 8, self.block
-        outer = outer if self.is_stacked else []
-        shapes = {"codes": [*outer, rows, width], "scales": [], "global": []}
-        if block != "tensor":
-            shapes["scales"] = [*outer, -(-rows // block[0]), -(-columns // block[1])]
-        if self.layout == "gpt-oss":
-            shapes["codes"][-1:] = [columns // block[1], width * block[1] // columns]
-        return shapes
+    def _shape(self, what: str, piece: Piece) -> list[int]:
+        """Of the codes, scales or global scale of a piece."""
+        outer = self.tensor.shape[:-2] if piece.expert is None else ()
+        columns, block = self.tensor.shape[-1], self.block
+        if what == "codes":
+            width = columns * self.format.rowwise.element_bits // 8
+            if self.layout == "gpt-oss":
+                return [*outer, piece.rows, columns // block[1], width * block[1] // columns]
+            return [*outer, piece.rows, width]
+        if what == "global" or block == "tensor":
+            return []
+        return [*outer, -(-piece.rows // block[0]), -(-columns // block[1])]
 
     def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
         if name not in self.source.names:
@@ -146,7 +144,7 @@ class Published:
         """ValueError if scales are there that the format has not; nothing is written."""
         if self.scheme is None:
             return
-        dtype = self.source.dtype(self._names(0)["scales"])
+        dtype = self.source.dtype(self.pieces[0].names["scales"])
         if self.block == self.format.rowwise.block and (self.format.scale, dtype) != (
             "e8m0",
             "F32",
@@ -182,42 +180,47 @@ class Published:
         columns = slice(offset[-1], offset[-1] + shape[-1])
         if len(shape) < 3:
             first = (0, *offset)[-2] - models.rows_before(self.entry.store)
-            return self._matrix(0, slice(first, first + stored), columns)
-        rows, experts = (
-            slice(offset[1], offset[1] + shape[1]),
+            return self._read(self.pieces[0], None, slice(first, first + stored), columns)
+        experts, (begin, end) = (
             range(offset[0], offset[0] + shape[0]),
+            (offset[1], offset[1] + shape[1]),
         )
-        parts = [self._matrix(one, rows, columns) for one in experts or [0]]
+        parts = []
+        for piece in self.pieces:
+            for expert in experts if piece.expert is None else {piece.expert}.intersection(experts):
+                rows = slice(max(begin - piece.begin, 0), min(end - piece.begin, piece.rows))
+                if rows.start < rows.stop:
+                    parts.append(self._read(piece, expert, rows, columns))
+        parts = parts or [self._read(self.pieces[0], 0, slice(0, 0), columns)]
         codes, scales, global_scales = zip(*parts, strict=True)
-        if self.block == "tensor":
-            return Encoded(torch.cat(codes)[:stored], scales[0], None)
-        return Encoded(torch.cat(codes)[:stored], torch.cat(scales)[:stored], global_scales[0])
+        scales = scales[0] if self.block == "tensor" else torch.cat(scales)
+        return Encoded(torch.cat(codes), scales, global_scales[0])
 
-    def _matrix(self, expert: int, rows: slice, columns: slice) -> Encoded:
-        names, bits = self._names(expert), self.format.rowwise.element_bits
-        index = (slice(expert, expert + 1),) if self.is_stacked and self.tensor.dim() > 2 else ()
-        part, global_scale = self.source.part, None
+    def _read(self, piece: Piece, expert: int | None, rows: slice, columns: slice) -> Encoded:
+        """Some rows and columns of a piece; `expert`: where a piece has all of them."""
+        is_stacked = piece.expert is None and expert is not None
+        index = (slice(expert, expert + 1),) if is_stacked else ()
+        names, part, bits = piece.names, self.source.part, self.format.rowwise.element_bits
+        global_scale = part(names["global"]) if "global" in names else None
         if self.layout == "gpt-oss":
-            blocks = slice(columns.start // self.block[1], -(-columns.stop // self.block[1]))
+            blocks = _blocks(columns, self.block[1])
             codes = part(names["codes"], *index, rows, blocks, slice(None)).flatten(-2)
         else:
             width = slice(columns.start * bits // 8, columns.stop * bits // 8)
             codes = part(names["codes"], *index, rows, width)
         codes = codes.view(torch.uint8).reshape(-1, codes.shape[-1])
-        if "global" in names:
-            global_scale = part(names["global"])
         if self.block == "tensor":
             return Encoded(codes, part(names["scales"]).reshape(1), global_scale)
         down, across = self.block
-        first = rows.start // down
-        where = (
-            slice(first, -(-rows.stop // down)),
-            slice(columns.start // across, -(-columns.stop // across)),
-        )
-        scales = part(names["scales"], *index, *where)
+        scales = part(names["scales"], *index, _blocks(rows, down), _blocks(columns, across))
         scales = encoding.scales_from(scales.reshape(-1, scales.shape[-1]), self.format)
-        each = torch.arange(rows.start, rows.stop) // down - first
+        each = torch.arange(rows.start, rows.stop) // down - rows.start // down
         return Encoded(codes, scales[each], global_scale)
+
+
+def _blocks(run: slice, size: int) -> slice:
+    """The blocks that a run of rows or columns lies in."""
+    return slice(run.start // size, -(-run.stop // size))
 
 
 def _follow(store) -> None:

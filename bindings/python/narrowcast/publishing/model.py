@@ -21,6 +21,8 @@ from narrowcast.tensor import QuantizedTensor, dtensors, unaligned
 Rename = Callable[[str], str] | Mapping[str, str] | None
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # in paths of modules, not in state dicts
 _E8M0 = "float8_e8m0fnu"
+# What transformers makes one parameter of each expert, and files have apart: equal parts of rows.
+FUSED = {"gate_up_proj": ("gate_proj", "up_proj")}
 
 
 class Entry(NamedTuple):
@@ -133,12 +135,13 @@ def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
 
 
 def _check_shape(name: str, tensor: torch.Tensor, scheme: Scheme) -> None:
-    """ValueError where blocks would hold rows of two experts."""
+    """ValueError where blocks would hold rows of two layers of the file."""
     block = scheme.block_of(dtensors.local_of(tensor).format)
-    if tensor.dim() > 2 and block != "tensor" and tensor.shape[-2] % block[0] != 0:
+    parts = len(FUSED.get(name.rpartition(".")[-1], "1"))
+    if tensor.dim() > 2 and block != "tensor" and tensor.shape[-2] % (parts * block[0]) != 0:
         raise ValueError(
-            f"{name} has {tensor.shape[-2]} rows an expert, and the layout one scale for "
-            f"{block[0]} rows: a multiple of {block[0]} rows can be published"
+            f"{name} has {tensor.shape[-2]} rows an expert, in {parts} layers, and the layout one "
+            f"scale for {block[0]} rows: a multiple of {parts * block[0]} rows can be published"
         )
 
 
@@ -175,19 +178,45 @@ def _substituted(name: str, rename: Mapping[str, str]) -> str:
     return name
 
 
-def tensor_names(base: str, scheme: Scheme, layout: str) -> dict[str, str]:
-    """The names of a weight's codes, scales and global scale. `base`: its own name."""
+class Piece(NamedTuple):
+    """What is one layer in a file: a whole weight, or rows of an expert in one of three dimensions.
+
+    names   of its codes, scales and global scale
+    expert  its number; None: the weight is one piece
+    begin, rows
+            those of the expert
+    """
+
+    names: dict[str, str]
+    expert: int | None
+    begin: int
+    rows: int
+
+
+def pieces_of(entry: Entry, layout: str, naming: Callable[[str], str]) -> list[Piece]:
+    """In their order in the file: experts are layers of their own, but in gpt-oss."""
+    scheme, shape, name = entry.scheme, entry.tensor.shape, entry.name
     if layout == "gpt-oss":
-        return {"codes": f"{base}_{scheme.codes[0]}", "scales": f"{base}_{scheme.scales[0]}"}
+        base = naming(name)
+        names = {"codes": f"{base}_{scheme.codes[0]}", "scales": f"{base}_{scheme.scales[0]}"}
+        return [Piece(names, None, 0, shape[-2])]
+    if len(shape) < 3:
+        rows = shape[0] if len(shape) == 2 else 1
+        return [Piece(_names(naming(name), scheme), None, 0, rows)]
+    path, _, leaf = name.removesuffix(".weight").rpartition(".")
+    parts = FUSED.get(leaf, (leaf,))
+    rows = shape[-2] // len(parts)
+    return [
+        Piece(_names(naming(f"{path}.{expert}.{part}.weight"), scheme), expert, at * rows, rows)
+        for expert in range(shape[0])
+        for at, part in enumerate(parts)
+    ]
+
+
+def _names(base: str, scheme: Scheme) -> dict[str, str]:
     stem = base.removesuffix(".weight")
     every = {"codes": scheme.codes[0], "scales": scheme.scales[0], "global": scheme.global_scale}
     return {what: f"{stem}.{name}" for what, name in every.items() if name is not None}
-
-
-def expert_name(name: str, expert: int) -> str:
-    """The name that an expert of a three-dimensional parameter has as a layer of its own."""
-    path, _, leaf = name.removesuffix(".weight").rpartition(".")
-    return f"{path}.{expert}.{leaf}.weight".lstrip(".")
 
 
 # ---- tensors ----
@@ -223,23 +252,21 @@ def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.T
     if scheme.global_scale is not None:
         parts["global"] = encoded.global_scale.reshape(scheme.one)
     if layout == "gpt-oss":
-        width = block[1] // 2
-        parts["codes"] = codes.unflatten(-1, (-1, width))
-    if layout == "gpt-oss" or tensor.dim() < 3:
-        yield from _named(naming(entry.name), parts, scheme, layout)
-        return
-    for expert in range(tensor.shape[0]):
-        own = {what: _of_expert(one, expert) for what, one in parts.items()}
-        yield from _named(naming(expert_name(entry.name, expert)), own, scheme, layout)
+        parts["codes"] = codes.unflatten(-1, (-1, block[1] // 2))
+    for piece in pieces_of(entry, layout, naming):
+        for what, name in piece.names.items():
+            yield (
+                name,
+                _of_piece(parts[what], piece, 1 if what == "codes" else block[0]).contiguous(),
+            )
 
 
-def _of_expert(part: torch.Tensor, expert: int) -> torch.Tensor:
-    return part[expert] if part.dim() > 2 else part
-
-
-def _named(base: str, parts: dict, scheme: Scheme, layout: str):
-    for what, name in tensor_names(base, scheme, layout).items():
-        yield name, parts[what].contiguous()
+def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
+    """`rows_each`: rows of the weight in one of the part."""
+    if piece.expert is None or part.dim() < 3:  # the tensor's one scale is every expert's
+        return part
+    begin = piece.begin // rows_each
+    return part[piece.expert, begin : begin + piece.rows // rows_each]
 
 
 def _whole(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
