@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch import nn
 
-from narrowcast.publishing import configuration
+from narrowcast.publishing import configuration, safetensors_files
 from narrowcast.publishing import model as models
 from narrowcast.publishing.model import Entry, Rename
+from narrowcast.publishing.safetensors_files import Planned
 from narrowcast.tensor import dtensors
 
 _GB = 10**9
@@ -44,8 +44,8 @@ def export(
     file_size  of each safetensors file, in GB
     overwrite  replaces a folder that is there; without it that is an error
 
-    Collective over the ranks that share weights; the first rank of the job writes. At most one
-    whole weight is on the device beyond the model, and one file in the host's memory. The folder
+    Collective over the ranks that share weights; the first rank of the job writes. At most five
+    whole weights are on the device beyond the model, and four in the host's memory. The folder
     appears when it is complete: before, it has another name, ".NAME.partial".
     FileExistsError for a folder that is there, before anything is written; ValueError as in
     nc.export_tensors.
@@ -53,6 +53,7 @@ def export(
     target = Path(folder)
     check_free(target, overwrite)
     entries = models.entries_of(model, layout, scale_fmt)
+    planned = _plan(entries, layout, models.renaming(rename), plain_dtype)
     options = {"rename": rename, "plain_dtype": plain_dtype, "scale_fmt": scale_fmt}
     tensors = models.export_tensors(model, layout, **options)
     if not _is_writer():
@@ -63,15 +64,35 @@ def export(
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_tensors(partial, tensors, int(file_size * _GB))
+    safetensors_files.write(partial, planned, tensors, int(file_size * _GB))
     own = dict(config if config is not None else _config_of(model))
-    own["quantization_config"] = _quantization_config(model, entries, layout, rename)
+    own["quantization_config"] = _quantization_config(entries, layout, rename)
     _write_json(partial / "config.json", own)
     if layout == "modelopt":
         _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))
     _replace(target, partial)
     if dist.is_initialized():
         dist.barrier()
+
+
+def _plan(entries: list[Entry], layout: str, naming, plain_dtype) -> list[Planned]:
+    """What export_tensors will give, before it does. ValueError if two tensors have one name."""
+    planned = []
+    for one in entries:
+        if one.scheme is None:
+            dtype = models.plain_dtype_of(one.tensor, plain_dtype)
+            planned.append(Planned(naming(one.name), tuple(one.tensor.shape), dtype))
+            continue
+        for piece in models.pieces_of(one, layout, naming):
+            for what, name in piece.names.items():
+                shape = tuple(models.shape_of(one, piece, what, layout))
+                planned.append(Planned(name, shape, models.dtype_of(one.scheme, what)))
+    names = set()
+    for one in planned:
+        if one.name in names:
+            raise ValueError(f"two tensors would be named {one.name}: rename gives names")
+        names.add(one.name)
+    return planned
 
 
 def check_free(target: Path, overwrite: bool) -> None:
@@ -83,41 +104,6 @@ def check_free(target: Path, overwrite: bool) -> None:
 
 def _is_writer() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def _write_tensors(folder: Path, tensors, most: int) -> None:
-    """Files of at most so many bytes, or of one tensor, and their index."""
-    files: list[list[str]] = []
-    pending: dict[str, torch.Tensor] = {}
-    size = total = 0
-    for name, tensor in tensors:
-        if pending and size + tensor.nbytes > most:
-            files.append(_write_file(folder, len(files), pending))
-            pending, size = {}, 0
-        if name in pending or any(name in one for one in files):
-            raise ValueError(f"two tensors would be named {name}: rename gives names of their own")
-        pending[name] = tensor.cpu()
-        size, total = size + tensor.nbytes, total + tensor.nbytes
-    files.append(_write_file(folder, len(files), pending))
-    if len(files) == 1:
-        _temporary(folder, 0).rename(folder / "model.safetensors")
-        return
-    weight_map = {}
-    for number, names in enumerate(files):
-        name = f"model-{number + 1:05}-of-{len(files):05}.safetensors"
-        _temporary(folder, number).rename(folder / name)
-        weight_map |= dict.fromkeys(names, name)
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    _write_json(folder / "model.safetensors.index.json", index)
-
-
-def _temporary(folder: Path, number: int) -> Path:
-    return folder / f"{number}.safetensors"
-
-
-def _write_file(folder: Path, number: int, tensors: dict[str, torch.Tensor]) -> list[str]:
-    save_file(tensors, _temporary(folder, number), metadata={"format": "pt"})
-    return list(tensors)
 
 
 def _write_json(path: Path, value) -> None:
@@ -143,7 +129,7 @@ def _config_of(model: nn.Module) -> dict:
     return config.to_dict() if hasattr(config, "to_dict") else {}
 
 
-def _quantization_config(model, entries: list[Entry], layout: str, rename: Rename) -> dict:
+def _quantization_config(entries: list[Entry], layout: str, rename: Rename) -> dict:
     naming = models.renaming(rename)
     layers, plain = [], []
     for entry in entries:

@@ -20,6 +20,7 @@ from narrowcast.registry import layouts
 from narrowcast.registry.layouts import Scheme
 from narrowcast.tensor import buffers, casting, dtensors
 
+_ONE = [], [1]  # shapes of one scale
 _SHOWN = 5  # problems in a message
 # What is taken for codes, and for scales by their kind: one value in several dtypes.
 _CODES = {"U8", "I8", "F8_E4M3"}
@@ -97,28 +98,16 @@ class Published:
         dtypes = {"codes": _CODES, "scales": _SCALES[self.format.scale], "global": {"F32"}}
         for piece in self.pieces:
             for what, name in piece.names.items():
-                for line in self._misfits(name, self._shape(what, piece), dtypes[what]):
+                shape = list(models.shape_of(self.entry, piece, what, self.layout))
+                for line in self._misfits(name, shape, dtypes[what]):
                     yield line + self._holders(piece.names)
-
-    def _shape(self, what: str, piece: Piece) -> list[int]:
-        """Of the codes, scales or global scale of a piece."""
-        outer = self.tensor.shape[:-2] if piece.expert is None else ()
-        columns, block = self.tensor.shape[-1], self.block
-        if what == "codes":
-            width = columns * self.format.rowwise.element_bits // 8
-            if self.layout == "gpt-oss":
-                return [*outer, piece.rows, columns // block[1], width * block[1] // columns]
-            return [*outer, piece.rows, width]
-        if what == "global" or block == "tensor":
-            return []
-        return [*outer, -(-piece.rows // block[0]), -(-columns // block[1])]
 
     def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
         if name not in self.source.names:
             yield f"{name} is missing"
             return
         there, dtype = list(self.source.shape(name)), self.source.dtype(name)
-        if there != shape and not (shape == [] and there == [1]):
+        if there != shape and not (shape in _ONE and there in _ONE):
             yield f"{name} is {there}, and {shape} was expected"
         elif dtypes is not None and dtype not in dtypes:
             yield f"{name} is {dtype}, and {' or '.join(sorted(dtypes))} was expected"

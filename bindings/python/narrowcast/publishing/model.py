@@ -219,13 +219,36 @@ def _names(base: str, scheme: Scheme) -> dict[str, str]:
     return {what: f"{stem}.{name}" for what, name in every.items() if name is not None}
 
 
+def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, ...]:
+    """Of the codes, the scales or the global scale of a piece, as the file has it."""
+    scheme, format = entry.scheme, dtensors.local_of(entry.tensor).format
+    outer = entry.tensor.shape[:-2] if piece.expert is None else ()
+    columns, block = entry.tensor.shape[-1], scheme.block_of(format)
+    if what == "codes":
+        width = columns * format.rowwise.element_bits // 8
+        if layout == "gpt-oss":
+            return *outer, piece.rows, columns // block[1], width * block[1] // columns
+        return *outer, piece.rows, width
+    if what == "global" or block == "tensor":
+        return scheme.one
+    return *outer, -(-piece.rows // block[0]), -(-columns // block[1])
+
+
+def dtype_of(scheme: Scheme, what: str) -> torch.dtype:
+    named = {"codes": scheme.codes[1], "scales": scheme.scales[1], "global": "float32"}
+    return getattr(torch, named[what])
+
+
 # ---- tensors ----
+
+
+def plain_dtype_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return tensor.dtype if dtype is None or not tensor.is_floating_point() else dtype
 
 
 def _plain(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     value = tensor.detach()
-    if dtype is not None and value.is_floating_point():
-        value = value.to(dtype)
+    value = value.to(plain_dtype_of(value, dtype))
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -245,10 +268,10 @@ def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.T
         scales = _whole(tensor, local, scales, -(-columns // block[1]))
         scales = scales[..., :: block[0], :] if scales.dim() > 1 else scales
     try:
-        scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
+        scales = encoding.scales_as(scales, format, dtype_of(scheme, "scales"))
     except ValueError as error:
         raise ValueError(f"{entry.name}: {error}") from None
-    parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
+    parts = {"codes": codes.view(dtype_of(scheme, "codes")), "scales": scales}
     if scheme.global_scale is not None:
         parts["global"] = encoded.global_scale.reshape(scheme.one)
     if layout == "gpt-oss":

@@ -52,90 +52,60 @@ class Scheme(NamedTuple):
         return format.rowwise.block if self.block == "square" else self.block
 
 
-_FP8, _PACKED = "float8_e4m3fn", "uint8"
+_FP8, _E8M0, _F32, _U8 = "float8_e4m3fn", "float8_e8m0fnu", "float32", "uint8"
 
 # In each layout the first scheme that holds a format is its scheme.
-LAYOUTS: dict[str, tuple[Scheme, ...]] = {
-    "deepseek": (
+LAYOUTS: dict[str, list[Scheme]] = {
+    "deepseek": [
+        Scheme("e4m3", "f32", "square", "fp8", ("weight", _FP8), ("weight_scale_inv", _F32)),
+        Scheme("e4m3", "e8m0", "square", "fp8", ("weight", _FP8), ("scale", _E8M0)),
+        Scheme("e2m1", "e8m0", (1, 32), "fp4", ("weight", "int8"), ("scale", _E8M0)),
+    ],
+    "mxfp8": [
+        Scheme("e4m3", "e8m0", (1, 32), "mxfp8", ("weight", _FP8), ("weight_scale_inv", _U8))
+    ],
+    "compressed-tensors": [
+        Scheme("e4m3", "e8m0", (1, 32), "mxfp8-quantized", ("weight", _FP8), ("weight_scale", _U8)),
         Scheme(
-            *("e4m3", "f32", "square", "fp8"),
-            codes=("weight", _FP8),
-            scales=("weight_scale_inv", "float32"),
+            "e2m1",
+            "e8m0",
+            (1, 32),
+            "mxfp4-pack-quantized",
+            ("weight_packed", _U8),
+            ("weight_scale", _U8),
         ),
         Scheme(
-            *("e4m3", "e8m0", "square", "fp8"),
-            codes=("weight", _FP8),
-            scales=("scale", "float8_e8m0fnu"),
-        ),
-        Scheme(
-            *("e2m1", "e8m0", (1, 32), "fp4"),
-            codes=("weight", "int8"),
-            scales=("scale", "float8_e8m0fnu"),
-        ),
-    ),
-    "mxfp8": (
-        Scheme(
-            *("e4m3", "e8m0", (1, 32), "mxfp8"),
-            codes=("weight", _FP8),
-            scales=("weight_scale_inv", "uint8"),
-        ),
-    ),
-    "compressed-tensors": (
-        Scheme(
-            *("e4m3", "e8m0", (1, 32), "mxfp8-quantized"),
-            codes=("weight", _FP8),
-            scales=("weight_scale", "uint8"),
-        ),
-        Scheme(
-            *("e2m1", "e8m0", (1, 32), "mxfp4-pack-quantized"),
-            codes=("weight_packed", _PACKED),
-            scales=("weight_scale", "uint8"),
-        ),
-        Scheme(
-            *("e2m1", "e4m3", (1, 16), "nvfp4-pack-quantized"),
-            codes=("weight_packed", _PACKED),
-            scales=("weight_scale", _FP8),
+            "e2m1",
+            "e4m3",
+            (1, 16),
+            "nvfp4-pack-quantized",
+            ("weight_packed", _U8),
+            ("weight_scale", _FP8),
             global_scale="weight_global_scale",
             is_reciprocal=True,
         ),
         Scheme(
-            *("e4m3", "f32", "square", "float-quantized"),
-            codes=("weight", _FP8),
-            scales=("weight_scale", "float32"),
+            "e4m3", "f32", "square", "float-quantized", ("weight", _FP8), ("weight_scale", _F32)
         ),
         Scheme(
-            *("e4m3", "f32", "tensor", "float-quantized"),
-            codes=("weight", _FP8),
-            scales=("weight_scale", "float32"),
+            "e4m3", "f32", "tensor", "float-quantized", ("weight", _FP8), ("weight_scale", _F32)
         ),
-    ),
-    "modelopt": (
+    ],
+    "modelopt": [
         Scheme(
-            *("e2m1", "e4m3", (1, 16), "NVFP4"),
-            codes=("weight", _PACKED),
-            scales=("weight_scale", _FP8),
+            "e2m1",
+            "e4m3",
+            (1, 16),
+            "NVFP4",
+            ("weight", _U8),
+            ("weight_scale", _FP8),
             global_scale="weight_scale_2",
             one=(),
         ),
-        Scheme(
-            *("e4m3", "e8m0", (1, 32), "MXFP8"),
-            codes=("weight", _FP8),
-            scales=("weight_scale", "uint8"),
-        ),
-        Scheme(
-            *("e4m3", "f32", "tensor", "FP8"),
-            codes=("weight", _FP8),
-            scales=("weight_scale", "float32"),
-            one=(),
-        ),
-    ),
-    "gpt-oss": (
-        Scheme(
-            *("e2m1", "e8m0", (1, 32), "mxfp4"),
-            codes=("blocks", _PACKED),
-            scales=("scales", "uint8"),
-        ),
-    ),
+        Scheme("e4m3", "e8m0", (1, 32), "MXFP8", ("weight", _FP8), ("weight_scale", _U8)),
+        Scheme("e4m3", "f32", "tensor", "FP8", ("weight", _FP8), ("weight_scale", _F32), one=()),
+    ],
+    "gpt-oss": [Scheme("e2m1", "e8m0", (1, 32), "mxfp4", ("blocks", _U8), ("scales", _U8))],
 }
 
 
@@ -147,8 +117,3 @@ def layouts_of(format) -> list[str]:
 def scheme_of(format, layout: str) -> Scheme | None:
     """How a layout stores weights in a format; None if it cannot."""
     return next((scheme for scheme in LAYOUTS[layout] if scheme.holds(format)), None)
-
-
-def formats_with(scheme: Scheme, formats) -> list[str]:
-    """The names of those formats that a scheme holds."""
-    return [format.name for format in formats if scheme.holds(format)]
