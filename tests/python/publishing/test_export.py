@@ -4,6 +4,9 @@ by a reader that knows nothing of narrowcast.
 
 import filecmp
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -185,6 +188,35 @@ def test_an_export_that_fails_leaves_no_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+KILLED = """
+import os, signal, sys
+import torch
+import narrowcast as nc
+from narrowcast.publishing import safetensors_files
+
+first = safetensors_files._write_one
+def write(*arguments):
+    first(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+safetensors_files._write_one = write
+model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 384)), "mxfp8_e4m3")
+nc.export(model, sys.argv[1], "mxfp8", overwrite=True)
+"""
+
+
+def test_a_process_that_is_killed(tmp_path):
+    """The folder that was there stays as it was."""
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "mxfp8")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    for folder in ("out", "new"):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / folder)], check=False)
+        assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "new").exists()
+    nc.export(build("mxfp8_e4m3"), tmp_path / "new", "mxfp8")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "new", "out"]
+
+
 def states(model):
     return [one.clone() for one in model.state_dict().values()]
 
@@ -255,6 +287,40 @@ def test_the_formats_that_would_hold_them(tmp_path):
     nc.export(build("fp8_block128"), tmp_path / "out", "deepseek")
     with pytest.raises(ValueError, match="formats that hold what is there: fp8_block128"):
         nc.load_published(build("mxfp8_2d"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "options", "expected"),
+    [
+        ("fp8_block128", "deepseek", {}, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        ("mxfp8_2d", "deepseek", {}, {"weight_block_size": [32, 32], "scale_fmt": "ue8m0"}),
+        ("mxfp4", "deepseek", {}, {"expert_dtype": "fp4", "modules_to_not_convert": ["3"]}),
+        ("mxfp8_e4m3", "mxfp8", {}, {"quant_method": "mxfp8", "weight_block_size": [1, 32]}),
+        ("nvfp4", "modelopt", {}, {"quant_algo": "W4A16_NVFP4", "group_size": 16, "ignore": ["3"]}),
+        ("nvfp4", "modelopt", {"matmul": "scaled"}, {"quant_algo": "NVFP4"}),
+        ("mxfp8_e4m3", "modelopt", {}, {"quant_algo": "MXFP8", "group_size": 32}),
+        ("mxfp4", "compressed-tensors", {}, {"format": "mxfp4-pack-quantized", "ignore": ["3"]}),
+    ],
+)
+def test_configurations(name, layout, options, expected, tmp_path):
+    nc.export(build(name, **options), tmp_path / "out", layout, config={"model_type": "mine"})
+    _, config = published.read(tmp_path / "out")
+    assert expected.items() <= config.items()
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "mine"
+
+
+def test_two_formats_in_one_model(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 384), nn.Linear(384, 128, bias=False))
+    nc.convert(nc.convert(model, "nvfp4", filter="0"), "mxfp8_e4m3", filter="1")
+    nc.export(model, tmp_path / "mixed", "modelopt")
+    _, config = published.read(tmp_path / "mixed")
+    assert config["quant_algo"] == "MIXED_PRECISION"
+    assert config["quantized_layers"]["1"] == {"quant_algo": "MXFP8", "group_size": 32}
+    nc.export(model, tmp_path / "groups", "compressed-tensors")
+    _, config = published.read(tmp_path / "groups")
+    assert config["format"] == "mixed-precision"
+    assert [one["targets"] for one in config["config_groups"].values()] == [["0"], ["1"]]
 
 
 def test_layouts_are_shown():

@@ -93,24 +93,22 @@ def _arguments(scheme: Scheme, block) -> dict:
 
 
 def _modelopt(layers: list[Layer], plain: list[str]) -> dict:
-    algorithms = sorted({one.scheme.algorithm for one in layers})
-    config = {
-        "quant_method": "modelopt",
-        "quant_algo": algorithms[0] if len(algorithms) == 1 else "MIXED_PRECISION",
-        "kv_cache_quant_algo": None,
-        "ignore": plain,
-    }
-    if len(algorithms) > 1:
-        config["quantized_layers"] = {
-            one.name: {"quant_algo": one.scheme.algorithm} | _group(one.block) for one in layers
-        }
-    else:
-        config |= _group(layers[0].block)
-    return config
+    each = {one.name: {"quant_algo": _algorithm(one)} | _group(one) for one in layers}
+    kinds = {tuple(one.items()) for one in each.values()}
+    config = dict(kinds.pop()) if len(kinds) == 1 else {"quant_algo": "MIXED_PRECISION"}
+    if config["quant_algo"] == "MIXED_PRECISION":
+        config["quantized_layers"] = each
+    return {"quant_method": "modelopt", **config, "kv_cache_quant_algo": None, "ignore": plain}
 
 
-def _group(block) -> dict:
-    return {} if block == "tensor" else {"group_size": block[1]}
+def _algorithm(layer: Layer) -> str:
+    """NVFP4 whose inputs stay bfloat16 has a name of its own, and needs no scale of inputs."""
+    name = layer.scheme.algorithm
+    return f"W4A16_{name}" if name == "NVFP4" and not layer.is_scaled else name
+
+
+def _group(layer: Layer) -> dict:
+    return {} if layer.block == "tensor" else {"group_size": layer.block[1]}
 
 
 _CONFIGS = {
