@@ -68,7 +68,7 @@ endif
 # What `make demo` builds: the formats that examples/demo.py trains with, in a folder of their own; for the GPU where one is, or CUDA=1 asks.
 demo_build   = build-demo$(TORCH:%=-torch-%)
 demo_formats = mxfp8_e4m3;nvfp4
-demo_python  = torch numpy pybind11 tqdm matplotlib
+demo_python  = torch numpy safetensors pybind11 tqdm matplotlib
 demo_cuda    = $(if $(filter 1,$(CUDA)),ON,$(shell nvidia-smi -L >/dev/null 2>&1 && echo AUTO || echo OFF))
 
 .PHONY: help setup setup-newest build test test-quick test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \

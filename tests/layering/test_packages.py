@@ -25,6 +25,7 @@ ORDER = [
     "parallel",
     "checkpoint",
     "conversion",
+    "publishing",
 ]
 ADAPTERS = ["command", "megatron", "torchtitan"]  # which nothing imports
 MODULES = {"_C", "__init__", "__main__", "errors", "stack_frames", "start", "torch_version"}

@@ -14,6 +14,9 @@ from narrowcast.conversion.summary import summary
 from narrowcast.conversion.to_plain import to_plain
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
 from narrowcast.optimizer import FusedAdam
+from narrowcast.publishing.export import export
+from narrowcast.publishing.load import load_published
+from narrowcast.publishing.model import export_tensors
 from narrowcast.ranks import debug
 from narrowcast.registry import format, formats, load, load_all
 from narrowcast.tensor import QuantizedTensor
@@ -26,10 +29,13 @@ __all__ = [
     "QuantizedTensor",
     "convert",
     "debug",
+    "export",
+    "export_tensors",
     "fits",
     "format",
     "formats",
     "load",
+    "load_published",
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",

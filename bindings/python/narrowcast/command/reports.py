@@ -56,6 +56,7 @@ def _facts(f: registry.Format) -> dict[str, str]:
         "row step": f"{f.row_step}: cuts at its multiples divide no block",
         "gathered": gathered,
         **_products(f),
+        "published as": ", ".join(f.layouts) or "-",
         "reference": f.reference,
         "loaded from": f.path,
     }

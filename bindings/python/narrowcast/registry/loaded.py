@@ -12,6 +12,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast._C import PluginError
+from narrowcast.registry import layouts
 
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
 BUFFERS = range(4)
@@ -134,6 +135,11 @@ class Format:
     def gather(self) -> str:
         """What FSDP2 gathers: "rowwise" in both passes, or "by pass" (each pass its own usage)."""
         return "rowwise" if self.columnwise_derived else "by pass"
+
+    @property
+    def layouts(self) -> list[str]:
+        """The layouts of published weights that hold its bytes: see nc.export."""
+        return layouts.layouts_of(self)
 
     @property
     def is_delayed(self) -> bool:

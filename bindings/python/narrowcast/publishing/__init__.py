@@ -1,0 +1,12 @@
+"""Published weights: files of codes and scales that inference engines read, from a model and into
+one.
+
+    shards of a weight   codes [rows, bytes], scales [rows, blocks]       encoding.py
+            |            gathered, one weight at a time
+    (name, tensor)       as a layout names and shapes them                model.py
+            |
+    folder               safetensors, an index, config.json               export.py
+
+load.py goes the other way. Which layouts there are is a table, narrowcast.registry.layouts. No
+value is cast: codes and scales are those that the forward multiplied.
+"""

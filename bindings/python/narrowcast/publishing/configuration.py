@@ -1,0 +1,120 @@
+"""What readers look for in config.json: quantization_config, by layout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from narrowcast.registry.layouts import Scheme
+
+
+class Layer(NamedTuple):
+    """A module with a quantized weight: its name in the file, how its weight is stored, the block
+    of a scale there, and whether it multiplies bytes (matmul="scaled").
+    """
+
+    name: str
+    scheme: Scheme
+    block: tuple[int, int] | str
+    is_scaled: bool
+
+
+def quantization_config(layout: str, layers: list[Layer], plain: list[str]) -> dict:
+    """`plain`: the names of linear layers that are not quantized."""
+    return _CONFIGS[layout](layers, plain)
+
+
+def _deepseek(layers: list[Layer], plain: list[str]) -> dict:
+    blocks = [list(one.block) for one in layers if one.scheme.algorithm == "fp8"]
+    config = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    config["weight_block_size"] = blocks[0] if blocks else [1, 32]
+    if any(one.scheme.scales[1] == "float8_e8m0fnu" for one in layers):
+        config["scale_fmt"] = "ue8m0"
+    if any(one.scheme.algorithm == "fp4" for one in layers):
+        config["expert_dtype"] = "fp4"
+    return config | {"modules_to_not_convert": plain}
+
+
+def _mxfp8(layers: list[Layer], plain: list[str]) -> dict:
+    config = {"quant_method": "mxfp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    block = {"weight_block_size": [1, 32], "scale_fmt": "ue8m0"}
+    return config | block | {"modules_to_not_convert": plain}
+
+
+def _gpt_oss(layers: list[Layer], plain: list[str]) -> dict:
+    return {"quant_method": "mxfp4", "modules_to_not_convert": plain}
+
+
+def _compressed_tensors(layers: list[Layer], plain: list[str]) -> dict:
+    groups: dict[tuple, list[str]] = {}
+    for one in layers:
+        groups.setdefault((one.scheme, one.block, one.is_scaled), []).append(one.name)
+    formats = {scheme.algorithm for scheme, _, _ in groups}
+    config_groups = {}
+    for number, ((scheme, block, is_scaled), names) in enumerate(groups.items()):
+        weights = _arguments(scheme, block)
+        inputs = _arguments(scheme, _INPUT_BLOCKS.get(block, block)) if is_scaled else None
+        if inputs is not None:
+            inputs["dynamic"] = "local" if scheme.global_scale else True
+        targets = ["Linear"] if len(groups) == 1 else names
+        config_groups[f"group_{number}"] = {
+            "targets": targets,
+            "weights": weights,
+            "input_activations": inputs,
+            "output_activations": None,
+            "format": scheme.algorithm,
+        }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": config_groups,
+        "ignore": plain,
+        "kv_cache_scheme": None,
+    }
+
+
+# Of inputs, which engines cast: one row has no block of rows.
+_INPUT_BLOCKS = {(128, 128): (1, 128)}
+
+
+def _arguments(scheme: Scheme, block) -> dict:
+    """QuantizationArgs of compressed-tensors."""
+    bits = 4 if scheme.element == "e2m1" else 8
+    arguments = {"num_bits": bits, "type": "float", "symmetric": True, "dynamic": False}
+    if block == "tensor":
+        return arguments | {"strategy": "tensor"}
+    if block[0] > 1:
+        return arguments | {"strategy": "block", "block_structure": list(block)}
+    arguments["strategy"] = "tensor_group" if scheme.global_scale else "group"
+    arguments["group_size"] = block[1]
+    if scheme.scale != "f32":
+        arguments["scale_dtype"] = f"torch.{scheme.scales[1]}"
+    return arguments
+
+
+def _modelopt(layers: list[Layer], plain: list[str]) -> dict:
+    each = {one.name: {"quant_algo": _algorithm(one)} | _group(one) for one in layers}
+    kinds = {tuple(one.items()) for one in each.values()}
+    config = dict(kinds.pop()) if len(kinds) == 1 else {"quant_algo": "MIXED_PRECISION"}
+    if config["quant_algo"] == "MIXED_PRECISION":
+        config["quantized_layers"] = each
+    return {"quant_method": "modelopt", **config, "kv_cache_quant_algo": None, "ignore": plain}
+
+
+def _algorithm(layer: Layer) -> str:
+    """NVFP4 whose inputs stay bfloat16 has a name of its own, and needs no scale of inputs."""
+    name = layer.scheme.algorithm
+    return f"W4A16_{name}" if name == "NVFP4" and not layer.is_scaled else name
+
+
+def _group(layer: Layer) -> dict:
+    return {} if layer.block == "tensor" else {"group_size": layer.block[1]}
+
+
+_CONFIGS = {
+    "deepseek": _deepseek,
+    "mxfp8": _mxfp8,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "gpt-oss": _gpt_oss,
+}

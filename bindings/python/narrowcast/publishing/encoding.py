@@ -1,0 +1,144 @@
+"""The rowwise bytes of a matrix as the tensors of a published file, and back, to the byte.
+
+In between scales have a row for each row of the matrix, so that shards of any rows fit together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from narrowcast._C import Buffers
+from narrowcast.registry import Format
+from narrowcast.registry.layouts import Scheme
+from narrowcast.tensor import buffers
+from narrowcast.tensor.region import Region
+
+_LARGEST = {"e2m1": 6.0, "e4m3": 448.0}  # values of element types
+_CODES, _SCALES = 0, 1  # rowwise buffers
+_MANTISSA, _EXPONENT_AT = 0x7FFFFF, 23  # of a float32
+_SMALLEST_E8M0 = 0x00400000  # the float32 2^-127, which is byte 0
+_NAN_E8M0 = 255
+
+
+class Encoded(NamedTuple):
+    """codes         uint8 [rows, bytes of a row]
+    scales        [rows, blocks of a row], those of each row; [1] if one scale is the tensor's
+    global_scale  float32 [], above the scales; None without
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    global_scale: torch.Tensor | None
+
+
+def encode(bytes: Buffers, region: Region, scheme: Scheme) -> Encoded:
+    """The rows of a region of a matrix."""
+    format, global_scale = bytes.format, None
+    codes = buffers.piece(bytes, _CODES, region)
+    if scheme.global_scale is not None:
+        global_scale = _global_scale_of(bytes.amax[0], format, scheme)
+    if format.is_spanning(_SCALES):
+        return Encoded(codes, bytes.buffer(_SCALES), global_scale)
+    places = _places(region, scheme.block_of(format)[1], format, codes.device)
+    return Encoded(codes, _scales_of(bytes)[places], global_scale)
+
+
+def decode_into(bytes: Buffers, encoded: Encoded, scheme: Scheme) -> None:
+    """Sets the rowwise bytes of a matrix to those of all its rows. ValueError if its format has one
+    scale for elements that these have several for.
+    """
+    format = bytes.format
+    bytes.buffer(_CODES).copy_(encoded.codes)
+    if scheme.global_scale is not None:
+        bytes.amax.copy_(_amax_of(encoded.global_scale.reshape(()), format, scheme))
+    if format.is_spanning(_SCALES):
+        bytes.buffer(_SCALES).copy_(encoded.scales)
+        return
+    (per_rows, per_columns), width = format.rowwise.scale_per, scheme.block_of(format)[1]
+    scales = encoded.scales
+    firsts = _firsts(scales.shape[0], 1, format.rowwise.block[0])
+    if not torch.equal(
+        scales, scales[firsts][:, _firsts(scales.shape[1], width, format.rowwise.block[1])]
+    ):
+        raise ValueError(f"scales differ within {format.rowwise.block}, which has one")
+    columns = torch.arange(0, bytes.columns, per_columns) // width
+    _scales_of(bytes).copy_(scales[::per_rows][:, columns])
+
+
+def _firsts(count: int, step: int, block: int) -> torch.Tensor:
+    """Of entries `step` elements apart: for each the first one in its block."""
+    return torch.arange(0, count * step, step) // block * block // step
+
+
+def _scales_of(bytes: Buffers) -> torch.Tensor:
+    """The scales by row and column, without padding: a view."""
+    used = bytes.format.used_shape(_SCALES, bytes.rows, bytes.columns)
+    scales = bytes.buffer(_SCALES)[buffers.corner(used)]
+    return scales.t() if bytes.format.rowwise.scale_transposed else scales
+
+
+def _places(region: Region, step: int, format: Format, device) -> tuple:
+    """Where the scales of each row of a region, and of every `step`th column, are: an index."""
+    per_rows, per_columns = format.rowwise.scale_per
+    rows = torch.arange(region.row, region.row_end, device=device) // per_rows
+    columns = torch.arange(region.column, region.column_end, step, device=device) // per_columns
+    return rows[:, None], columns[None]
+
+
+# ---- scales in the dtypes of readers ----
+
+
+def scales_as(scales: torch.Tensor, format: Format, dtype: torch.dtype) -> torch.Tensor:
+    """Stored scales in the dtype that a layout has. ValueError if e8m0 has no code for one."""
+    if format.scale == "f32" and dtype == torch.float8_e8m0fnu:
+        return _powers_of_two(scales).view(dtype)
+    return scales.contiguous().view(dtype)
+
+
+def scales_from(scales: torch.Tensor, format: Format) -> torch.Tensor:
+    """Published scales as the format stores them. ValueError if it has no code for one."""
+    if format.scale == "f32":
+        return scales.to(torch.float32)  # of a narrower float, exactly
+    if format.scale == "e8m0" and scales.is_floating_point() and scales.element_size() > 1:
+        return _powers_of_two(scales.to(torch.float32))
+    return scales.view(torch.uint8)
+
+
+def _powers_of_two(scales: torch.Tensor) -> torch.Tensor:
+    """The e8m0 bytes of float32 scales: 2^(byte - 127), 255 for NaN."""
+    bits = scales.contiguous().view(torch.int32)
+    codes = bits >> _EXPONENT_AT
+    exact = (bits & _MANTISSA == 0) & (bits > 0) & (codes < _NAN_E8M0)
+    codes = codes.where(~scales.isnan(), _NAN_E8M0)
+    if not (exact | (bits == _SMALLEST_E8M0) | scales.isnan()).all():
+        raise ValueError("a scale is no power of two, which is all that e8m0 has")
+    return codes.to(torch.uint8)
+
+
+def _two_levels(format: Format) -> float:
+    """What the amax of a tensor is divided by: the largest code times the largest scale."""
+    return _LARGEST[format.element] * _LARGEST[format.scale]
+
+
+def _global_scale_of(amax: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:
+    """Of a tensor of zeros 1, for its codes are zeros under any scale."""
+    levels = _two_levels(format)
+    scale = levels / amax if scheme.is_reciprocal else amax / levels
+    return scale.where(amax != 0, 1.0)
+
+
+def _amax_of(scale: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:
+    """The amax that has this global scale, which is what a format keeps: of several the one with
+    the fewest digits, for most are amaxes of bfloat16 values. The nearest if none has it, and then
+    the tensor's scale moves by one unit in the last place.
+    """
+    levels, scale = _two_levels(format), scale.to(torch.float32)
+    near = levels / scale if scheme.is_reciprocal else levels * scale
+    around = near.view(torch.int32) + torch.arange(-4, 5, dtype=torch.int32, device=scale.device)
+    around = around[(around > 0) & (around < 0x7F800000)]
+    amaxes = around.view(torch.float32)
+    fits = _global_scale_of(amaxes, format, scheme) == scale
+    digits = around & -around  # the lowest bit that is set
+    return amaxes[digits.where(fits, 0).argmax()] if fits.any() else near

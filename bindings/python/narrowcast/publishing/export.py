@@ -1,0 +1,154 @@
+"""nc.export: a folder of published weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from narrowcast.publishing import configuration, safetensors_files
+from narrowcast.publishing import model as models
+from narrowcast.publishing.model import Entry, Rename
+from narrowcast.publishing.safetensors_files import Planned
+from narrowcast.tensor import dtensors
+
+_GB = 10**9
+
+
+def export(
+    model: nn.Module,
+    folder: str | os.PathLike,
+    layout: str,
+    *,
+    rename: Rename = None,
+    plain_dtype: torch.dtype | None = torch.bfloat16,
+    scale_fmt: str | None = None,
+    config: dict | None = None,
+    file_size: float = 5.0,
+    overwrite: bool = False,
+) -> None:
+    """Writes a model's weights as readers of open models expect them: safetensors files, their
+    index, and config.json with a quantization_config. The codes and scales are those that the
+    forward multiplies; no value is cast.
+
+    layout     "deepseek", "mxfp8", "compressed-tensors", "modelopt" or "gpt-oss", if it is one of
+               nc.format(name).layouts of every quantized weight's format
+    rename, plain_dtype, scale_fmt
+               as nc.export_tensors takes them
+    config     the rest of config.json; by default that of a transformers model, else nothing
+    file_size  of each safetensors file, in GB
+    overwrite  replaces a folder that is there; without it that is an error
+
+    Collective over the ranks that share weights; the first rank of the job writes. At most five
+    whole weights are on the device beyond the model, and four in the host's memory. The folder
+    appears when it is complete: before, it has another name, ".NAME.partial".
+    FileExistsError for a folder that is there, before anything is written; ValueError as in
+    nc.export_tensors.
+    """
+    target = Path(folder)
+    check_free(target, overwrite)
+    entries = models.entries_of(model, layout, scale_fmt)
+    planned = _plan(entries, layout, models.renaming(rename), plain_dtype)
+    options = {"rename": rename, "plain_dtype": plain_dtype, "scale_fmt": scale_fmt}
+    tensors = models.export_tensors(model, layout, **options)
+    if not _is_writer():
+        for _ in tensors:
+            pass
+        dist.barrier()
+        return
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    safetensors_files.write(partial, planned, tensors, int(file_size * _GB))
+    own = dict(config if config is not None else _config_of(model))
+    own["quantization_config"] = _quantization_config(entries, layout, rename)
+    _write_json(partial / "config.json", own)
+    if layout == "modelopt":
+        _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))
+    _replace(target, partial)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def _plan(entries: list[Entry], layout: str, naming, plain_dtype) -> list[Planned]:
+    """What export_tensors will give, before it does. ValueError if two tensors have one name."""
+    planned = []
+    for one in entries:
+        if one.scheme is None:
+            dtype = models.plain_dtype_of(one.tensor, plain_dtype)
+            planned.append(Planned(naming(one.name), tuple(one.tensor.shape), dtype))
+            continue
+        for piece in models.pieces_of(one, layout, naming):
+            for what, name in piece.names.items():
+                shape = tuple(models.shape_of(one, piece, what, layout))
+                planned.append(Planned(name, shape, models.dtype_of(one.scheme, what)))
+    names = set()
+    for one in planned:
+        if one.name in names:
+            raise ValueError(f"two tensors would be named {one.name}: rename gives names")
+        names.add(one.name)
+    return planned
+
+
+def check_free(target: Path, overwrite: bool) -> None:
+    if target.exists() and not overwrite and (target.is_file() or any(target.iterdir())):
+        raise FileExistsError(
+            f"{target} is there already: name another folder, or overwrite=True replaces it"
+        )
+
+
+def _is_writer() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def _write_json(path: Path, value) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _replace(target: Path, partial: Path) -> None:
+    """Puts a complete folder in its place: one that is there goes out of the way as a whole."""
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+# ---- config.json ----
+
+
+def _config_of(model: nn.Module) -> dict:
+    """That of a transformers model."""
+    config = getattr(model, "config", None)
+    return config.to_dict() if hasattr(config, "to_dict") else {}
+
+
+def _quantization_config(entries: list[Entry], layout: str, rename: Rename) -> dict:
+    naming = models.renaming(rename)
+    layers, plain = [], []
+    for entry in entries:
+        name = naming(entry.name).removesuffix(".weight")
+        if entry.scheme is not None:
+            format = dtensors.local_of(entry.tensor).format
+            is_scaled = entry.store.config.matmul == "scaled"
+            block = entry.scheme.block_of(format)
+            layers.append(configuration.Layer(name, entry.scheme, block, is_scaled))
+        elif isinstance(entry.module, nn.Linear) and entry.name.endswith("weight"):
+            plain.append(name)
+    return configuration.quantization_config(layout, layers, plain)
+
+
+def _of_modelopt(config: dict) -> dict:
+    """The file that modelopt writes beside config.json."""
+    names = {"quant_algo", "kv_cache_quant_algo", "group_size", "quantized_layers"}
+    quantization = {name: config[name] for name in sorted(names & set(config))}
+    return {
+        "producer": {"name": "narrowcast"},
+        "quantization": quantization | {"exclude_modules": config["ignore"]},
+    }

@@ -1,0 +1,76 @@
+"""A folder of safetensors files, of which each rank reads what it needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from narrowcast.registry.layouts import LAYOUTS
+
+# The layout of a folder, by the quant_method of its config.json.
+_METHODS = {
+    "fp8": "deepseek",
+    "mxfp8": "mxfp8",
+    "compressed-tensors": "compressed-tensors",
+    "modelopt": "modelopt",
+    "mxfp4": "gpt-oss",
+}
+
+
+class Folder:
+    """names  of the tensors that are there, each with its file
+    read   the names of those that were asked for
+
+    FileNotFoundError without a safetensors file; ValueError if one is cut short or missing.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.read = path, set()
+        self.names: dict[str, safe_open] = {}
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise FileNotFoundError(f"{path} has no safetensors file")
+        for file in files:
+            try:
+                opened = safe_open(file, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise ValueError(f"{file} is cut short or no safetensors file: {error}") from None
+            self.names |= dict.fromkeys(opened.keys(), opened)
+        for name, file in self._index().items():
+            if name not in self.names:
+                raise ValueError(f"{path} has no {name}, which its index says is in {file}")
+
+    def _index(self) -> dict[str, str]:
+        index = self.path / "model.safetensors.index.json"
+        if not index.exists():
+            return {}
+        return json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+
+    def layout(self) -> str:
+        """By config.json. ValueError if that does not say."""
+        path = self.path / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))["quantization_config"]
+            return _METHODS[config["quant_method"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{path} has no quantization_config whose quant_method is one of "
+                f"{', '.join(_METHODS)}: say layout=, one of {', '.join(LAYOUTS)}"
+            ) from None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.names[name].get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """As safetensors names it: F32, U8, F8_E4M3, ..."""
+        return self.names[name].get_slice(name).get_dtype()
+
+    def part(self, name: str, *where: slice) -> torch.Tensor:
+        """Some of a tensor, or all of it."""
+        self.read.add(name)
+        if not where:
+            return self.names[name].get_tensor(name)
+        return self.names[name].get_slice(name)[where]

@@ -1,0 +1,232 @@
+"""nc.load_published: published bytes into a converted model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from narrowcast import _C, registry
+from narrowcast.fsdp import sharding
+from narrowcast.publishing import encoding
+from narrowcast.publishing import model as models
+from narrowcast.publishing.encoding import Encoded
+from narrowcast.publishing.files import Folder
+from narrowcast.publishing.model import Entry, Piece, Rename
+from narrowcast.registry import layouts
+from narrowcast.registry.layouts import Scheme
+from narrowcast.tensor import buffers, casting, dtensors
+
+_ONE = [], [1]  # shapes of one scale
+_SHOWN = 5  # problems in a message
+# What is taken for codes, and for scales by their kind: one value in several dtypes.
+_CODES = {"U8", "I8", "F8_E4M3"}
+_SCALES = {
+    "f32": {"F32", "BF16", "F8_E8M0"},
+    "e8m0": {"U8", "F8_E8M0", "F32"},
+    "e4m3": {"F8_E4M3"},
+}
+
+
+@torch.no_grad()
+def load_published(
+    model: nn.Module,
+    folder: str | os.PathLike,
+    *,
+    layout: str | None = None,
+    rename: Rename = None,
+) -> list[str]:
+    """Loads a folder of published weights into a converted model, byte for byte: each rank reads
+    its own part, on any mesh. The masters of weights become the decoded values. Nothing is cast but
+    columnwise bytes that do not follow from rowwise ones.
+
+    layout  as nc.export takes it; by default what quant_method in config.json says
+    rename  names of the model's state dict to names in the folder, as nc.export takes it
+
+    Returns the names in the folder that nothing has asked for. FileNotFoundError without a
+    safetensors file; ValueError, with the model unchanged, if a tensor is missing, of another shape
+    or dtype, or if a weight's format does not hold the bytes exactly: with what is there, and what
+    was expected.
+    """
+    source = Folder(Path(folder))
+    layout = layout or source.layout()
+    naming = models.renaming(rename)
+    weights = [Published(one, source, layout, naming) for one in models.entries_of(model, layout)]
+    if problems := [line for one in weights for line in one.problems()]:
+        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
+    for one in weights:
+        one.check_values()
+    for one in weights:
+        one.load()
+    _C.note_change()
+    return sorted(set(source.names) - source.read)
+
+
+class Published:
+    """A tensor of the model, beside what a folder has for it."""
+
+    def __init__(self, entry: Entry, source: Folder, layout: str, naming):
+        self.entry, self.source, self.layout, self.naming = entry, source, layout, naming
+        self.tensor, self.scheme = entry.tensor, entry.scheme
+        if self.scheme is None:
+            return
+        self.format = dtensors.local_of(self.tensor).format
+        self.block = self.scheme.block_of(self.format)
+        if layout == "deepseek":  # readers know two names of the scales
+            named = (
+                self.scheme._replace(scales=(one, "")) for one in ("weight_scale_inv", "scale")
+            )
+            self.scheme = next((one for one in named if self._is_there(one)), self.scheme)
+        self.entry = entry._replace(scheme=self.scheme)
+        self.pieces = models.pieces_of(self.entry, layout, naming)
+
+    def _is_there(self, scheme: Scheme) -> bool:
+        found = models.pieces_of(self.entry._replace(scheme=scheme), self.layout, self.naming)
+        return found[0].names["scales"] in self.source.names
+
+    # ---- before anything is written ----
+
+    def problems(self) -> Iterator[str]:
+        """Tensors that are missing, of another shape, or of another dtype."""
+        if self.scheme is None:
+            yield from self._misfits(self.naming(self.entry.name), list(self.tensor.shape), None)
+            return
+        dtypes = {"codes": _CODES, "scales": _SCALES[self.format.scale], "global": {"F32"}}
+        for piece in self.pieces:
+            for what, name in piece.names.items():
+                shape = list(models.shape_of(self.entry, piece, what, self.layout))
+                for line in self._misfits(name, shape, dtypes[what]):
+                    yield line + self._holders(piece.names)
+
+    def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
+        if name not in self.source.names:
+            yield f"{name} is missing"
+            return
+        there, dtype = list(self.source.shape(name)), self.source.dtype(name)
+        if there != shape and not (shape in _ONE and there in _ONE):
+            yield f"{name} is {there}, and {shape} was expected"
+        elif dtypes is not None and dtype not in dtypes:
+            yield f"{name} is {dtype}, and {' or '.join(sorted(dtypes))} was expected"
+
+    def _holders(self, names: dict[str, str]) -> str:
+        """The formats that would hold what is there."""
+        if not set(names.values()) <= set(self.source.names):
+            return ""
+        codes, scales = (self.source.shape(names[one])[-2:] for one in ("codes", "scales"))
+        holders = []
+        for format in map(registry.format, registry.formats()):
+            scheme = layouts.scheme_of(format, self.layout)
+            columns = codes[-1] * 8 // format.rowwise.element_bits
+            if scheme is None or columns != self.tensor.shape[-1]:
+                continue
+            block = scheme.block_of(format)
+            one = block == "tensor" and scales in ((), (1,))
+            if one or (-(-codes[0] // block[0]), -(-columns // block[1])) == scales:
+                holders.append(format.name)
+        return f" (formats that hold what is there: {', '.join(holders) or 'none'})"
+
+    def check_values(self) -> None:
+        """ValueError if scales are there that the format has not; nothing is written."""
+        if self.scheme is None:
+            return
+        dtype = self.source.dtype(self.pieces[0].names["scales"])
+        if self.block == self.format.rowwise.block and (self.format.scale, dtype) != (
+            "e8m0",
+            "F32",
+        ):
+            return  # any scale can be stored
+        bytes, cpu = self.entry.store.bytes, torch.device("cpu")
+        self._set(buffers.allocate(self.format, bytes.rows, bytes.columns, ("rowwise",), cpu))
+
+    # ---- values ----
+
+    def load(self) -> None:
+        """This rank's part."""
+        if self.scheme is None:
+            shape, offset = dtensors.box(self.tensor)
+            part = (slice(at, at + size) for at, size in zip(offset, shape, strict=True))
+            value = self.source.part(self.naming(self.entry.name), *part)
+            dtensors.local_of(self.tensor.detach()).copy_(value)
+            return
+        sharding.keep_in_place(self.tensor)
+        _C.note_write()
+        self._set(self.entry.store.bytes)
+        _follow(self.entry.store)
+
+    def _set(self, bytes: _C.Buffers) -> None:
+        try:
+            encoding.decode_into(bytes, self._encoded(bytes.rows), self.scheme)
+        except ValueError as error:
+            raise ValueError(f"{self.entry.name}: {error} ({self.format.name})") from None
+
+    def _encoded(self, stored: int) -> Encoded:
+        """Of all `stored` rows whose bytes this rank has."""
+        shape, offset = dtensors.box(self.tensor)
+        columns = slice(offset[-1], offset[-1] + shape[-1])
+        if len(shape) < 3:
+            first = (0, *offset)[-2] - models.rows_before(self.entry.store)
+            return self._read(self.pieces[0], None, slice(first, first + stored), columns)
+        experts, (begin, end) = (
+            range(offset[0], offset[0] + shape[0]),
+            (offset[1], offset[1] + shape[1]),
+        )
+        parts = []
+        for piece in self.pieces:
+            for expert in experts if piece.expert is None else {piece.expert}.intersection(experts):
+                rows = slice(max(begin - piece.begin, 0), min(end - piece.begin, piece.rows))
+                if rows.start < rows.stop:
+                    parts.append(self._read(piece, expert, rows, columns))
+        parts = parts or [self._read(self.pieces[0], 0, slice(0, 0), columns)]
+        codes, scales, global_scales = zip(*parts, strict=True)
+        scales = scales[0] if self.block == "tensor" else torch.cat(scales)
+        return Encoded(torch.cat(codes), scales, global_scales[0])
+
+    def _read(self, piece: Piece, expert: int | None, rows: slice, columns: slice) -> Encoded:
+        """Some rows and columns of a piece; `expert`: where a piece has all of them."""
+        is_stacked = piece.expert is None and expert is not None
+        index = (slice(expert, expert + 1),) if is_stacked else ()
+        names, part, bits = piece.names, self.source.part, self.format.rowwise.element_bits
+        global_scale = part(names["global"]) if "global" in names else None
+        if self.layout == "gpt-oss":
+            blocks = _blocks(columns, self.block[1])
+            codes = part(names["codes"], *index, rows, blocks, slice(None)).flatten(-2)
+        else:
+            width = slice(columns.start * bits // 8, columns.stop * bits // 8)
+            codes = part(names["codes"], *index, rows, width)
+        codes = codes.view(torch.uint8).reshape(-1, codes.shape[-1])
+        if self.block == "tensor":
+            return Encoded(codes, part(names["scales"]).reshape(1), global_scale)
+        down, across = self.block
+        scales = part(names["scales"], *index, _blocks(rows, down), _blocks(columns, across))
+        scales = encoding.scales_from(scales.reshape(-1, scales.shape[-1]), self.format)
+        each = torch.arange(rows.start, rows.stop) // down - rows.start // down
+        return Encoded(codes, scales[each], global_scale)
+
+
+def _blocks(run: slice, size: int) -> slice:
+    """The blocks that a run of rows or columns lies in."""
+    return slice(run.start // size, -(-run.stop // size))
+
+
+def _follow(store) -> None:
+    """Makes what follows from rowwise bytes: columnwise ones, the master, a history."""
+    bytes, format = store.bytes, store.format
+    value = casting.decode(bytes, torch.float32, "rowwise")
+    if bytes.has("columnwise") and format.columnwise_derived:
+        _C.derive_columnwise([bytes])
+    elif bytes.has("columnwise"):
+        _C.CastList([buffers.only(bytes, "columnwise")], [value]).cast(bytes.amax)
+    if bytes.history is not None:
+        bytes.history.zero_()
+        bytes.history[:2] = 1 / buffers.scale_of(bytes)
+        bytes.history[2:3] = value.abs().amax() if value.numel() else 0.0
+    if store.master is not None:
+        first = models.rows_before(store)
+        store.master.value.copy_(value[first : first + store.rows])
+        store.master.sync_version()
+        store.master.mark_fresh()
+    store.used = store.rows

@@ -1,0 +1,305 @@
+"""The weights of a model under the names of a layout, whole, one at a time: nc.export_tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from narrowcast import registry
+from narrowcast.flat import empty_shards, stale
+from narrowcast.fsdp import torch_names
+from narrowcast.publishing import encoding
+from narrowcast.registry import layouts
+from narrowcast.registry.layouts import LAYOUTS, Scheme
+from narrowcast.tensor import QuantizedTensor, dtensors, unaligned
+
+Rename = Callable[[str], str] | Mapping[str, str] | None
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # in paths of modules, not in state dicts
+_E8M0 = "float8_e8m0fnu"
+# What transformers makes one parameter of each expert, and files have apart: equal parts of rows.
+FUSED = {"gate_up_proj": ("gate_proj", "up_proj")}
+
+
+class Entry(NamedTuple):
+    """A tensor of a model that is published.
+
+    name    in the model's state dict
+    tensor  the parameter or buffer, perhaps a shard
+    scheme  how the layout stores it; None: as it is
+    module  that holds it
+    """
+
+    name: str
+    tensor: torch.Tensor
+    scheme: Scheme | None
+    module: nn.Module
+
+    @property
+    def store(self):
+        return dtensors.local_of(self.tensor)._store
+
+
+def export_tensors(
+    model: nn.Module,
+    layout: str,
+    *,
+    rename: Rename = None,
+    plain_dtype: torch.dtype | None = torch.bfloat16,
+    scale_fmt: str | None = None,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of all that nc.export writes, in one order on all ranks: to hand a model's
+    weights to an inference engine. Tensors are whole, on the model's device, and nothing is kept of
+    them once the next is asked for.
+
+    layout       one of nc.format(name).layouts, of every quantized weight's format
+    rename       names of a state dict to names in the file: a function, or a dict of regular
+                 expressions and what takes their place. An expert of a three-dimensional parameter
+                 has the name of a layer: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
+    plain_dtype  of floating-point weights that are not quantized; None: as they are
+    scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
+                 where the scales of any of the model's formats are
+
+    Codes and scales are those that the next forward multiplies; stale ones are made first.
+    Collective over the ranks that share weights. Costs a gather a tensor and no cast.
+    ValueError if the layout does not hold a weight's format or shape.
+    """
+    entries = entries_of(model, layout, scale_fmt)
+    _make_bytes(model, entries)
+    naming = renaming(rename)
+    for entry in entries:
+        if entry.scheme is None:
+            yield naming(entry.name), _plain(entry.tensor, plain_dtype)
+        else:
+            yield from _published(entry, layout, naming)
+
+
+def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> list[Entry]:
+    """What of a model is published: its parameters, then its buffers, of which a tensor that
+    several modules share is one. ValueError for a layout or format that does not fit.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"there is no layout {layout!r}: layouts are {', '.join(LAYOUTS)}")
+    if scale_fmt not in (None, "ue8m0"):
+        raise ValueError(f'scale_fmt is "ue8m0" or None, not {scale_fmt!r}')
+    found = _tensors_of(model)
+    formats = {dtensors.local_of(one).format for _, one, _ in found if is_quantized(one)}
+    is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats)
+    entries = []
+    for name, tensor, module in found:
+        scheme = None
+        if is_quantized(tensor):
+            scheme = _scheme_of(name, dtensors.local_of(tensor).format, layout)
+            if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
+                scheme = scheme._replace(scales=("scale", _E8M0))
+            _check_shape(name, tensor, scheme)
+        entries.append(Entry(name, tensor, scheme, module))
+    return entries
+
+
+def is_quantized(tensor: torch.Tensor) -> bool:
+    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
+
+
+def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
+    """In the order of the model's modules, each once, while shards are in their places."""
+    torch_names.reshard_all(model.modules())
+    found: dict[int, tuple[str, torch.Tensor, nn.Module]] = {}
+    for path, module in model.named_modules():
+        for wrapper in _WRAPPERS:
+            path = (path + ".").replace(wrapper, "").rstrip(".")
+        kept = {
+            k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
+        }
+        for name, tensor in [*module._parameters.items(), *kept.items()]:
+            if tensor is not None:
+                full = f"{path}.{name}".lstrip(".")
+                found.setdefault(id(tensor), (full, tensor, module))
+    return list(found.values())
+
+
+def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
+    scheme = layouts.scheme_of(format, layout)
+    if scheme is None:
+        theirs = [one for one in map(registry.format, registry.formats()) if layout in one.layouts]
+        has = f"has {', '.join(format.layouts)}" if format.layouts else "has none"
+        raise ValueError(
+            f"{name}: layout {layout!r} does not hold weights in {format.name}, which {has}. "
+            f"Formats of this layout are {', '.join(one.name for one in theirs)}"
+        )
+    return scheme
+
+
+def _check_shape(name: str, tensor: torch.Tensor, scheme: Scheme) -> None:
+    """ValueError where blocks would hold rows of two layers of the file."""
+    block = scheme.block_of(dtensors.local_of(tensor).format)
+    parts = len(FUSED.get(name.rpartition(".")[-1], "1"))
+    if tensor.dim() > 2 and block != "tensor" and tensor.shape[-2] % (parts * block[0]) != 0:
+        raise ValueError(
+            f"{name} has {tensor.shape[-2]} rows an expert, in {parts} layers, and the layout one "
+            f"scale for {block[0]} rows: a multiple of {parts * block[0]} rows can be published"
+        )
+
+
+def _make_bytes(model: nn.Module, entries: list[Entry]) -> None:
+    """Casts what is stale, on all ranks together."""
+    weights = [(one.tensor, one.store) for one in entries if one.scheme is not None]
+    stale.cast(empty_shards.others(weights))
+    empty_shards.EmptyShards(weights).update()
+
+
+def rows_before(store) -> int:
+    """The rows of other ranks before a shard's own, among those whose bytes it has."""
+    shard = unaligned.shard_of(store)
+    return 0 if shard is None else shard.rows_before
+
+
+# ---- names ----
+
+
+def renaming(rename: Rename) -> Callable[[str], str]:
+    """A function from names of a state dict to names in the file. TypeError for what is neither."""
+    if rename is None:
+        return str
+    if isinstance(rename, Mapping):
+        return lambda name: _substituted(name, rename)
+    if not callable(rename):
+        raise TypeError(f"rename is a function or a dict, not {type(rename).__name__}")
+    return rename
+
+
+def _substituted(name: str, rename: Mapping[str, str]) -> str:
+    for pattern, text in rename.items():
+        name = re.sub(pattern, text, name)
+    return name
+
+
+class Piece(NamedTuple):
+    """What is one layer in a file: a whole weight, or rows of an expert in one of three dimensions.
+
+    names   of its codes, scales and global scale
+    expert  its number; None: the weight is one piece
+    begin, rows
+            those of the expert
+    """
+
+    names: dict[str, str]
+    expert: int | None
+    begin: int
+    rows: int
+
+
+def pieces_of(entry: Entry, layout: str, naming: Callable[[str], str]) -> list[Piece]:
+    """In their order in the file: experts are layers of their own, but in gpt-oss."""
+    scheme, shape, name = entry.scheme, entry.tensor.shape, entry.name
+    if layout == "gpt-oss":
+        base = naming(name)
+        names = {"codes": f"{base}_{scheme.codes[0]}", "scales": f"{base}_{scheme.scales[0]}"}
+        return [Piece(names, None, 0, shape[-2])]
+    if len(shape) < 3:
+        rows = shape[0] if len(shape) == 2 else 1
+        return [Piece(_names(naming(name), scheme), None, 0, rows)]
+    path, _, leaf = name.removesuffix(".weight").rpartition(".")
+    parts = FUSED.get(leaf, (leaf,))
+    rows = shape[-2] // len(parts)
+    return [
+        Piece(_names(naming(f"{path}.{expert}.{part}.weight"), scheme), expert, at * rows, rows)
+        for expert in range(shape[0])
+        for at, part in enumerate(parts)
+    ]
+
+
+def _names(base: str, scheme: Scheme) -> dict[str, str]:
+    stem = base.removesuffix(".weight")
+    every = {"codes": scheme.codes[0], "scales": scheme.scales[0], "global": scheme.global_scale}
+    return {what: f"{stem}.{name}" for what, name in every.items() if name is not None}
+
+
+def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, ...]:
+    """Of the codes, the scales or the global scale of a piece, as the file has it."""
+    scheme, format = entry.scheme, dtensors.local_of(entry.tensor).format
+    outer = entry.tensor.shape[:-2] if piece.expert is None else ()
+    columns, block = entry.tensor.shape[-1], scheme.block_of(format)
+    if what == "codes":
+        width = columns * format.rowwise.element_bits // 8
+        if layout == "gpt-oss":
+            return *outer, piece.rows, columns // block[1], width * block[1] // columns
+        return *outer, piece.rows, width
+    if what == "global" or block == "tensor":
+        return scheme.one
+    return *outer, -(-piece.rows // block[0]), -(-columns // block[1])
+
+
+def dtype_of(scheme: Scheme, what: str) -> torch.dtype:
+    named = {"codes": scheme.codes[1], "scales": scheme.scales[1], "global": "float32"}
+    return getattr(torch, named[what])
+
+
+# ---- tensors ----
+
+
+def plain_dtype_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return tensor.dtype if dtype is None or not tensor.is_floating_point() else dtype
+
+
+def _plain(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    value = tensor.detach()
+    value = value.to(plain_dtype_of(value, dtype))
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a quantized weight: its codes, its scales, its global scale."""
+    tensor, scheme, local = entry.tensor, entry.scheme, dtensors.local_of(entry.tensor)
+    format = local.format
+    region = local._view.region
+    region = region._replace(row=region.row + rows_before(entry.store))
+    encoded = encoding.encode(entry.store.bytes, region, scheme)
+    block, columns = scheme.block_of(format), tensor.shape[-1]
+    codes = _whole(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
+    scales = encoded.scales
+    if block == "tensor":
+        scales = scales.reshape(scheme.one)
+    else:
+        scales = _whole(tensor, local, scales, -(-columns // block[1]))
+        scales = scales[..., :: block[0], :] if scales.dim() > 1 else scales
+    try:
+        scales = encoding.scales_as(scales, format, dtype_of(scheme, "scales"))
+    except ValueError as error:
+        raise ValueError(f"{entry.name}: {error}") from None
+    parts = {"codes": codes.view(dtype_of(scheme, "codes")), "scales": scales}
+    if scheme.global_scale is not None:
+        parts["global"] = encoded.global_scale.reshape(scheme.one)
+    if layout == "gpt-oss":
+        parts["codes"] = codes.unflatten(-1, (-1, block[1] // 2))
+    for piece in pieces_of(entry, layout, naming):
+        for what, name in piece.names.items():
+            yield (
+                name,
+                _of_piece(parts[what], piece, 1 if what == "codes" else block[0]).contiguous(),
+            )
+
+
+def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
+    """`rows_each`: rows of the weight in one of the part."""
+    if piece.expert is None or part.dim() < 3:  # the tensor's one scale is every expert's
+        return part
+    begin = piece.begin // rows_each
+    return part[piece.expert, begin : begin + piece.rows // rows_each]
+
+
+def _whole(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
+    """What all ranks together have of [rows, some of a row] of this rank: in the weight's shape,
+    but for the last dimension, of size `width`.
+    """
+    part = rows.reshape(*local.shape[:-1], rows.shape[-1])
+    if not isinstance(tensor, DTensor):
+        return part
+    mesh, shape = tensor.device_mesh, torch.Size((*tensor.shape[:-1], width))
+    part = part.contiguous().to(mesh.device_type)  # with CPUOffloadPolicy shards lie elsewhere
+    sizes = {"shape": shape, "stride": torch.empty(shape, device="meta").stride()}
+    return DTensor.from_local(part, mesh, tensor.placements, run_check=False, **sizes).full_tensor()

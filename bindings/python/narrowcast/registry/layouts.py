@@ -1,0 +1,119 @@
+"""The layouts in which open models are published, as a table: what a weight's bytes must be to fit
+one, and under which names and dtypes readers look for them. docs/publishing.md says who reads each.
+
+A format has a layout if its rowwise bytes are what a scheme of that layout holds; nothing here
+names a format.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Scheme(NamedTuple):
+    """How a layout stores weights of one kind.
+
+    element, scale  of the format, as nc.format() has them
+    block           elements with one scale in the file: (rows, columns), "tensor", or "square" for
+                    the format's own square block. A block of the format may hold several of these
+    algorithm       what configurations call it
+    codes           the name behind the module's, and the dtype that readers expect
+    scales          the same of the scales, which multiply codes
+    global_scale    the same of the scale above those, float32; None if there is none
+    is_reciprocal   the file has 1 / global_scale
+    one             the shape of a scale of the whole tensor
+    """
+
+    element: str
+    scale: str
+    block: tuple[int, int] | str
+    algorithm: str
+    codes: tuple[str, str]
+    scales: tuple[str, str]
+    global_scale: str | None = None
+    is_reciprocal: bool = False
+    one: tuple[int, ...] = (1,)
+
+    def holds(self, format) -> bool:
+        """Whether the rowwise bytes of a format are of this kind."""
+        layout = format.rowwise
+        kinds = format.element, format.scale, format.tensor_scale is not None
+        if layout.transposed or kinds != (self.element, self.scale, self.global_scale is not None):
+            return False
+        if "tensor" in (self.block, layout.block):
+            return self.block == layout.block
+        rows, columns = layout.block
+        if self.block == "square":
+            return rows == columns
+        return rows % self.block[0] == 0 and columns % self.block[1] == 0
+
+    def block_of(self, format) -> tuple[int, int] | str:
+        """`block`, where it is the format's own the numbers of that."""
+        return format.rowwise.block if self.block == "square" else self.block
+
+
+_FP8, _E8M0, _F32, _U8 = "float8_e4m3fn", "float8_e8m0fnu", "float32", "uint8"
+
+# In each layout the first scheme that holds a format is its scheme.
+LAYOUTS: dict[str, list[Scheme]] = {
+    "deepseek": [
+        Scheme("e4m3", "f32", "square", "fp8", ("weight", _FP8), ("weight_scale_inv", _F32)),
+        Scheme("e4m3", "e8m0", "square", "fp8", ("weight", _FP8), ("scale", _E8M0)),
+        Scheme("e2m1", "e8m0", (1, 32), "fp4", ("weight", "int8"), ("scale", _E8M0)),
+    ],
+    "mxfp8": [
+        Scheme("e4m3", "e8m0", (1, 32), "mxfp8", ("weight", _FP8), ("weight_scale_inv", _U8))
+    ],
+    "compressed-tensors": [
+        Scheme("e4m3", "e8m0", (1, 32), "mxfp8-quantized", ("weight", _FP8), ("weight_scale", _U8)),
+        Scheme(
+            "e2m1",
+            "e8m0",
+            (1, 32),
+            "mxfp4-pack-quantized",
+            ("weight_packed", _U8),
+            ("weight_scale", _U8),
+        ),
+        Scheme(
+            "e2m1",
+            "e4m3",
+            (1, 16),
+            "nvfp4-pack-quantized",
+            ("weight_packed", _U8),
+            ("weight_scale", _FP8),
+            global_scale="weight_global_scale",
+            is_reciprocal=True,
+        ),
+        Scheme(
+            "e4m3", "f32", "square", "float-quantized", ("weight", _FP8), ("weight_scale", _F32)
+        ),
+        Scheme(
+            "e4m3", "f32", "tensor", "float-quantized", ("weight", _FP8), ("weight_scale", _F32)
+        ),
+    ],
+    "modelopt": [
+        Scheme(
+            "e2m1",
+            "e4m3",
+            (1, 16),
+            "NVFP4",
+            ("weight", _U8),
+            ("weight_scale", _FP8),
+            global_scale="weight_scale_2",
+            one=(),
+        ),
+        Scheme("e4m3", "e8m0", (1, 32), "MXFP8", ("weight", _FP8), ("weight_scale", _U8)),
+        Scheme("e4m3", "f32", "tensor", "FP8", ("weight", _FP8), ("weight_scale", _F32), one=()),
+    ],
+    "gpt-oss": [Scheme("e2m1", "e8m0", (1, 32), "mxfp4", ("blocks", _U8), ("scales", _U8))],
+}
+
+
+def layouts_of(format) -> list[str]:
+    """The layouts that a format has, in alphabetical order."""
+    return sorted(name for name in LAYOUTS if scheme_of(format, name) is not None)
+
+
+def scheme_of(format, layout: str) -> Scheme | None:
+    """How a layout stores weights in a format; None if it cannot."""
+    return next((scheme for scheme in LAYOUTS[layout] if scheme.holds(format)), None)

@@ -1,0 +1,138 @@
+"""nc.export of a large model on one device, beside the copy of its bytes to the host.
+
+    python tests/bench/bench_export.py [--format mxfp8_e4m3] [--billions 2] [--folder /dev/shm]
+
+The copy is that of each tensor to pageable memory (tensor.cpu()), one after another, and to pinned
+memory, which is the most that a device can give. Files are written to a folder in memory, so that
+no disk sets the pace. Peak memory is what exporting adds to the model's own.
+"""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import narrowcast as nc
+import report
+
+COLUMNS = [
+    ("format", "nc.export", "s"),
+    ("layout", "layout", "s"),
+    ("gb", "GB", ".2f"),
+    ("export_s", "export s", ".3f"),
+    ("copy_s", "copy s", ".3f"),
+    ("of_copy", "of the copy's speed", ".2f"),
+    ("pinned_s", "pinned s", ".3f"),
+    ("load_s", "load s", ".3f"),
+    ("peak_mb", "peak MB above", ".1f"),
+    ("largest_mb", "largest weight MB", ".1f"),
+]
+WIDTH, HIDDEN = 4096, 14336  # of Llama-3-8B
+
+
+def options():
+    parser = report.parser(__doc__)
+    add = parser.add_argument
+    add("--formats", default="mxfp8_e4m3,fp8_block128,nvfp4", help="default: %(default)s")
+    add("--billions", type=float, default=2.0, help="of parameters; default: %(default)s")
+    add("--folder", default="/dev/shm", help="default: %(default)s")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--rounds", type=int, default=3)
+    report.add_options(parser)
+    return parser.parse_args()
+
+
+def build(args, format):
+    count = round(args.billions * 1e9 / (2 * WIDTH * HIDDEN))
+    with torch.device(args.device):
+        sizes = [(WIDTH, HIDDEN), (HIDDEN, WIDTH)] * count
+        model = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
+    return nc.convert(model, format)
+
+
+def timed(args, function) -> float:
+    """The least of some rounds, in seconds."""
+    best = float("inf")
+    for _ in range(args.rounds):
+        synchronize(args)
+        begin = time.perf_counter()
+        function()
+        synchronize(args)
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def synchronize(args):
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(args, format) -> dict:
+    layout = nc.format(format).layouts[0]
+    torch.manual_seed(0)
+    model = build(args, format)
+    tensors = dict(nc.export_tensors(model, layout))
+    size = sum(one.nbytes for one in tensors.values())
+    folder = Path(tempfile.mkdtemp(dir=args.folder)) / "out"
+    try:
+        copy_s = timed(args, lambda: copy(tensors))
+        pinned_s = None
+        if args.device == "cuda":
+            largest = max(tensors.values(), key=lambda one: one.nbytes)
+            room = torch.empty(largest.nbytes, dtype=torch.uint8, pin_memory=True)
+            bytes_of = [one.reshape(-1).view(torch.uint8) for one in tensors.values()]
+            pinned_s = timed(args, lambda: [room[: one.numel()].copy_(one) for one in bytes_of])
+            del bytes_of, largest
+        tensors.clear()
+        before = memory(args)
+        export_s = timed(args, lambda: nc.export(model, folder, layout, overwrite=True))
+        peak = peak_of(args) - before
+        load_s = timed(args, lambda: nc.load_published(model, folder))
+    finally:
+        shutil.rmtree(folder.parent)
+    return {
+        "format": format,
+        "layout": layout,
+        "gb": size / 1e9,
+        "export_s": export_s,
+        "copy_s": copy_s,
+        "of_copy": copy_s / export_s,
+        "pinned_s": pinned_s,
+        "load_s": load_s,
+        "peak_mb": peak / 1e6,
+        "largest_mb": max(p.numel() for p in model.parameters()) / 1e6,
+    }
+
+
+def copy(tensors):
+    for one in tensors.values():
+        one.to("cpu", copy=True)
+
+
+def memory(args) -> int:
+    if args.device != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def peak_of(args) -> int:
+    return torch.cuda.max_memory_allocated() if args.device == "cuda" else 0
+
+
+def main():
+    args = options()
+    rows = []
+    with report.json_lines(args.json) as write:
+        for format in args.formats.split(","):
+            report.progress(f"{format}: {args.billions:g} billion parameters on {args.device}")
+            rows.append(measure(args, format))
+            write(rows[-1])
+    print(report.table(rows, COLUMNS))
+
+
+if __name__ == "__main__":
+    main()

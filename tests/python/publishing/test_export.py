@@ -1,0 +1,329 @@
+"""nc.export and nc.export_tensors of a whole model: names, dtypes and bytes of every layout, read
+by a reader that knows nothing of narrowcast.
+"""
+
+import filecmp
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+import published
+from models import same
+from narrowcast.registry.layouts import LAYOUTS
+
+PAIRS = [(format, layout) for format in nc.formats() for layout in nc.format(format).layouts]
+NAMES = {
+    "deepseek": {"weight", "weight_scale_inv", "scale"},
+    "mxfp8": {"weight", "weight_scale_inv"},
+    "compressed-tensors": {"weight", "weight_packed", "weight_scale", "weight_global_scale"},
+    "modelopt": {"weight", "weight_scale", "weight_scale_2"},
+    "gpt-oss": {"weight_blocks", "weight_scales"},
+}
+
+
+def build(format, seed=0, **options):
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Linear(256, 384), nn.Linear(384, 128, bias=False), nn.LayerNorm(128), nn.Linear(128, 5)
+    )
+    return nc.convert(model, format, filter=["0", "1"], **options)
+
+
+@pytest.mark.parametrize(("name", "layout"), PAIRS)
+def test_values_are_those_of_the_forward(name, layout, tmp_path):
+    model = build(name)
+    nc.export(model, tmp_path / "out", layout)
+    tensors, config = published.read(tmp_path / "out")
+    for layer in "01":
+        expected = model[int(layer)].weight.dequantize().detach().numpy()
+        got = published.decoded(
+            tensors, f"{layer}.weight" if layout == "gpt-oss" else layer + ".", config
+        )
+        if nc.format(name).tensor_scale:  # three factors: readers round their product elsewhere
+            np.testing.assert_allclose(got, expected, rtol=2**-22, atol=0)
+            assert torch.equal(torch.tensor(got).bfloat16(), torch.tensor(expected).bfloat16())
+        else:
+            np.testing.assert_array_equal(got, expected)
+        own = {one[2:] for one in tensors if one.startswith(layer)} - {"bias"}
+        assert own <= NAMES[layout]
+    assert tensors["3.weight"].dtype == tensors["0.bias"].dtype == torch.bfloat16
+    assert torch.equal(tensors["3.weight"], model[3].weight.bfloat16())
+
+
+@pytest.mark.parametrize(("name", "layout"), PAIRS)
+def test_loaded_and_exported_again(name, layout, tmp_path):
+    model, other = build(name), build(name, seed=1)
+    nc.export(model, tmp_path / "one", layout, plain_dtype=None)
+    assert nc.load_published(other, tmp_path / "one") == []
+    nc.export(other, tmp_path / "two", layout, plain_dtype=None)
+    for file in (tmp_path / "one").iterdir():
+        assert filecmp.cmp(file, tmp_path / "two" / file.name, shallow=False)
+    assert all(
+        torch.equal(one.master, one.dequantize()) for one in (other[0].weight, other[1].weight)
+    )
+    if not nc.format(name).tensor_scale:
+        x = torch.randn(8, 256)
+        assert torch.equal(model(x), other(x))
+
+
+def test_several_files(tmp_path):
+    model = build("mxfp8_e4m3")
+    nc.export(model, tmp_path / "out", "mxfp8", file_size=5e-5)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    tensors, _ = published.read(tmp_path / "out")
+    assert set(index["weight_map"]) == set(tensors)
+    assert len(set(index["weight_map"].values())) > 2
+    assert index["metadata"]["total_size"] == sum(one.nbytes for one in tensors.values())
+    assert nc.load_published(build("mxfp8_e4m3", seed=1), tmp_path / "out") == []
+
+
+def test_tensors_are_those_of_the_folder(tmp_path):
+    model = build("nvfp4")
+    nc.export(model, tmp_path / "out", "modelopt", rename={"^": "model."})
+    tensors, _ = published.read(tmp_path / "out")
+    streamed = dict(nc.export_tensors(model, "modelopt", rename=lambda name: "model." + name))
+    assert set(streamed) == set(tensors)
+    for name, one in tensors.items():
+        assert same(one, streamed[name])
+
+
+def test_stale_bytes_are_made_first(tmp_path):
+    model = build("mxfp8_2d")
+    with torch.no_grad():
+        model[0].weight.copy_(2 * model[0].weight.dequantize())
+    one, two = (dict(nc.export_tensors(model, "deepseek")) for _ in range(2))
+    assert torch.equal(one["0.scale"].view(torch.uint8), two["0.scale"].view(torch.uint8))
+    value = published.decoded(one, "0.", {})
+    np.testing.assert_array_equal(value, model[0].weight.dequantize().detach().numpy())
+
+
+def test_powers_of_two(tmp_path):
+    """fp8_block128 with the scales of DeepSeek-V4."""
+    model = build("fp8_block128")
+    nc.export(model, tmp_path / "out", "deepseek", scale_fmt="ue8m0")
+    tensors, config = published.read(tmp_path / "out")
+    assert tensors["0.scale"].dtype == torch.float8_e8m0fnu
+    assert config["scale_fmt"] == "ue8m0"
+    assert config["weight_block_size"] == [128, 128]
+    np.testing.assert_array_equal(
+        published.decoded(tensors, "0.", config), model[0].weight.dequantize().detach().numpy()
+    )
+    assert nc.load_published(build("fp8_block128", seed=1), tmp_path / "out") == []
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(3, 64, 128))
+
+    def forward(self, x):
+        return x @ self.w1.transpose(-2, -1)
+
+
+def test_experts_are_layers(tmp_path):
+    model = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
+    nc.export(model, tmp_path / "out", "deepseek")
+    tensors, _ = published.read(tmp_path / "out")
+    assert sorted(tensors)[:2] == ["experts.0.w1.scale", "experts.0.w1.weight"]
+    for expert in range(3):
+        value = published.decoded(tensors, f"experts.{expert}.w1.", {})
+        np.testing.assert_array_equal(
+            value, model["experts"].w1.dequantize()[expert].detach().numpy()
+        )
+    other = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
+    assert nc.load_published(other, tmp_path / "out") == []
+    assert torch.equal(other["experts"].w1.dequantize(), model["experts"].w1.dequantize())
+
+
+def test_experts_are_stacked(tmp_path):
+    model = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
+    nc.export(model, tmp_path / "out", "gpt-oss")
+    tensors, config = published.read(tmp_path / "out")
+    assert tensors["experts.w1_blocks"].shape == (3, 64, 4, 16)
+    assert config["quant_method"] == "mxfp4"
+    value = published.decoded(tensors, "experts.w1", config)
+    np.testing.assert_array_equal(value, model["experts"].w1.dequantize().detach().numpy())
+    other = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
+    assert nc.load_published(other, tmp_path / "out") == []
+    assert torch.equal(other["experts"].w1.dequantize(), model["experts"].w1.dequantize())
+
+
+# ---- what cannot be ----
+
+
+def test_a_layout_that_a_format_has_not(tmp_path):
+    with pytest.raises(
+        ValueError,
+        match=r"0\.weight: layout 'modelopt' .* fp8_block128, which has compressed-tensors",
+    ):
+        nc.export(build("fp8_block128"), tmp_path / "out", "modelopt")
+    with pytest.raises(ValueError, match="layouts are deepseek"):
+        nc.export(build("fp8_block128"), tmp_path / "out", "gguf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there(tmp_path):
+    model = build("mxfp8_e4m3")
+    nc.export(model, tmp_path / "out", "mxfp8")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        nc.export(build("mxfp8_e4m3", seed=1), tmp_path / "out", "mxfp8")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    nc.export(build("mxfp8_e4m3", seed=1), tmp_path / "out", "mxfp8", overwrite=True)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() != before
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_export_that_fails_leaves_no_folder(tmp_path):
+    model = build("mxfp8_e4m3")
+    with pytest.raises(ValueError, match="two tensors would be named"):
+        nc.export(model, tmp_path / "out", "mxfp8", rename=lambda name: "x.weight")
+    assert not (tmp_path / "out").exists()
+
+
+KILLED = """
+import os, signal, sys
+import torch
+import narrowcast as nc
+from narrowcast.publishing import safetensors_files
+
+first = safetensors_files._write_one
+def write(*arguments):
+    first(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+safetensors_files._write_one = write
+model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 384)), "mxfp8_e4m3")
+nc.export(model, sys.argv[1], "mxfp8", overwrite=True)
+"""
+
+
+def test_a_process_that_is_killed(tmp_path):
+    """The folder that was there stays as it was."""
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "mxfp8")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    for folder in ("out", "new"):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / folder)], check=False)
+        assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "new").exists()
+    nc.export(build("mxfp8_e4m3"), tmp_path / "new", "mxfp8")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "new", "out"]
+
+
+def states(model):
+    return [one.clone() for one in model.state_dict().values()]
+
+
+def damaged(folder, change):
+    """The folder with one file changed by change(tensors)."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("1.weight"), r"1\.weight is missing"),
+        (
+            lambda t: t.update({"1.weight": t["1.weight"][:64].clone()}),
+            r"1\.weight is \[64, 384\], and \[128, 384\] was expected",
+        ),
+        (
+            lambda t: t.update({"0.weight": t["0.weight"].float()}),
+            r"0\.weight is F32, and F8_E4M3 or I8 or U8 was expected",
+        ),
+        (
+            lambda t: t.update({"0.weight_scale_inv": torch.zeros(3, 2)}),
+            r"0\.weight_scale_inv is \[3, 2\], and \[384, 8\] was expected",
+        ),
+        (lambda t: t.pop("3.bias"), r"3\.bias is missing"),
+    ],
+)
+def test_files_that_do_not_fit(change, message, tmp_path):
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "mxfp8")
+    damaged(tmp_path / "out", change)
+    model = build("mxfp8_e4m3", seed=1)
+    before = states(model)
+    with pytest.raises(ValueError, match=message):
+        nc.load_published(model, tmp_path / "out")
+    assert all(map(torch.equal, before, states(model)))
+
+
+def test_files_that_are_cut_short(tmp_path):
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "mxfp8")
+    file = tmp_path / "out" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="cut short"):
+        nc.load_published(build("mxfp8_e4m3"), tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="no safetensors file"):
+        nc.load_published(build("mxfp8_e4m3"), tmp_path)
+
+
+def test_a_format_that_does_not_hold_the_bytes(tmp_path):
+    """Blocks of 32 x 32 hold no scales of their own for each row; the other way they do."""
+    nc.export(build("mxfp8_e4m3"), tmp_path / "rows", "mxfp8")
+    model = build("mxfp8_2d", seed=1)
+    before = states(model)
+    with pytest.raises(ValueError, match=r"0\.weight: scales differ within \(32, 32\)"):
+        nc.load_published(model, tmp_path / "rows")
+    assert all(map(torch.equal, before, states(model)))
+    nc.export(build("mxfp8_2d"), tmp_path / "squares", "mxfp8")
+    other = build("mxfp8_e4m3", seed=1)
+    assert nc.load_published(other, tmp_path / "squares") == []
+    assert torch.equal(other[0].weight.dequantize(), build("mxfp8_2d")[0].weight.dequantize())
+
+
+def test_the_formats_that_would_hold_them(tmp_path):
+    nc.export(build("fp8_block128"), tmp_path / "out", "deepseek")
+    with pytest.raises(ValueError, match="formats that hold what is there: fp8_block128"):
+        nc.load_published(build("mxfp8_2d"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "options", "expected"),
+    [
+        ("fp8_block128", "deepseek", {}, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        ("mxfp8_2d", "deepseek", {}, {"weight_block_size": [32, 32], "scale_fmt": "ue8m0"}),
+        ("mxfp4", "deepseek", {}, {"expert_dtype": "fp4", "modules_to_not_convert": ["3"]}),
+        ("mxfp8_e4m3", "mxfp8", {}, {"quant_method": "mxfp8", "weight_block_size": [1, 32]}),
+        ("nvfp4", "modelopt", {}, {"quant_algo": "W4A16_NVFP4", "group_size": 16, "ignore": ["3"]}),
+        ("nvfp4", "modelopt", {"matmul": "scaled"}, {"quant_algo": "NVFP4"}),
+        ("mxfp8_e4m3", "modelopt", {}, {"quant_algo": "MXFP8", "group_size": 32}),
+        ("mxfp4", "compressed-tensors", {}, {"format": "mxfp4-pack-quantized", "ignore": ["3"]}),
+    ],
+)
+def test_configurations(name, layout, options, expected, tmp_path):
+    nc.export(build(name, **options), tmp_path / "out", layout, config={"model_type": "mine"})
+    _, config = published.read(tmp_path / "out")
+    assert expected.items() <= config.items()
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "mine"
+
+
+def test_two_formats_in_one_model(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 384), nn.Linear(384, 128, bias=False))
+    nc.convert(nc.convert(model, "nvfp4", filter="0"), "mxfp8_e4m3", filter="1")
+    nc.export(model, tmp_path / "mixed", "modelopt")
+    _, config = published.read(tmp_path / "mixed")
+    assert config["quant_algo"] == "MIXED_PRECISION"
+    assert config["quantized_layers"]["1"] == {"quant_algo": "MXFP8", "group_size": 32}
+    nc.export(model, tmp_path / "groups", "compressed-tensors")
+    _, config = published.read(tmp_path / "groups")
+    assert config["format"] == "mixed-precision"
+    assert [one["targets"] for one in config["config_groups"].values()] == [["0"], ["1"]]
+
+
+def test_layouts_are_shown():
+    assert nc.format("mxfp8_2d").layouts == ["compressed-tensors", "deepseek", "modelopt", "mxfp8"]
+    assert nc.format("mxint8").layouts == []
+    assert {one for format in nc.formats() for one in nc.format(format).layouts} == set(LAYOUTS)

@@ -1,0 +1,145 @@
+"""Published files in the libraries that people read them with, on the CPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import published
+import ranks
+
+transformers = pytest.importorskip("transformers")
+compressed = pytest.importorskip("compressed_tensors")
+
+COMPRESSED = [name for name in nc.formats() if "compressed-tensors" in nc.format(name).layouts]
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_compressed_tensors(name, tmp_path):
+    """Its decompressors give the values of the forward."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+
+    torch.manual_seed(0)
+    model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 384, bias=False)), name)
+    nc.export(model, tmp_path / "out", "compressed-tensors")
+    tensors, config = published.read(tmp_path / "out")
+    (scheme,) = QuantizationConfig.model_validate(config).config_groups.values()
+    reader = BaseCompressor.get_value_from_registry(scheme.format)
+    own = {one.removeprefix("0."): tensor for one, tensor in tensors.items()}
+    assert set(own) == set(reader.compression_param_names(scheme))
+    got = reader.decompress(own, scheme)["weight"]
+    expected = model[0].weight.dequantize(got.dtype)
+    assert torch.equal(got, expected)
+
+
+def llama():
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(config)
+
+
+def mixture():
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=64,
+        hidden_size=256,
+        intermediate_size=512,
+        moe_intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        num_experts=4,
+        num_experts_per_tok=2,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    torch.manual_seed(0)
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
+def convert(model, name):
+    return nc.convert(
+        model,
+        name,
+        filter=lambda path, module: (
+            "layers" in path
+            and "norm" not in path
+            and "rotary" not in path
+            and nc.conversion.selection.default_filter(path, module)
+            and not path.endswith("mlp.gate")
+        ),
+    )
+
+
+def train_and_export(mesh, build, name, layout, path):
+    model = convert(build(), name)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(mesh.get_rank())
+    for _ in range(50):
+        tokens = torch.randint(64, (2, 16), generator=generator)
+        logits = model(tokens).logits
+        F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    nc.export(model, path, layout, plain_dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.arange(16)[None]).logits
+    return logits if mesh.get_rank() == 0 else None
+
+
+def read(layout, path):
+    """The model as transformers reads it, dequantized."""
+    config = {
+        "deepseek": lambda: transformers.FineGrainedFP8Config(dequantize=True),
+        "compressed-tensors": lambda: transformers.CompressedTensorsConfig(run_compressed=False),
+    }[layout]()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        path, quantization_config=config, dtype=torch.float32
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "name", "layout"),
+    [
+        (llama, "fp8_block128", "deepseek"),
+        (llama, "mxfp8_e4m3", "compressed-tensors"),
+        (llama, "mxfp4", "compressed-tensors"),
+        (mixture, "fp8_block128", "deepseek"),
+    ],
+)
+def test_transformers(build, name, layout, tmp_path):
+    """A model that two ranks have trained for 50 steps, loaded and dequantized by transformers, has
+    narrowcast's logits, to the bit.
+    """
+    path = str(tmp_path / "out")
+    expected = ranks.run(2, "cpu", train_and_export, build, name, layout, path)[0]
+    with torch.no_grad():
+        logits = read(layout, path)(torch.arange(16)[None]).logits
+    assert torch.equal(logits, expected)
+
+
+@pytest.mark.slow
+def test_transformers_and_two_levels_of_scales(tmp_path):
+    """compressed-tensors decodes nvfp4 in bfloat16: equal weights, rounded to that."""
+    model = convert(llama(), "nvfp4")
+    nc.export(model, tmp_path / "out", "compressed-tensors", plain_dtype=torch.float32)
+    there = read("compressed-tensors", tmp_path / "out").state_dict()
+    for name, own in model.named_parameters():
+        if isinstance(own, nc.QuantizedTensor):
+            own = own.dequantize(torch.bfloat16).float()
+        assert torch.equal(there[name], own), name

@@ -1,0 +1,116 @@
+"""Models that ranks share export the files of the whole model, and load their parts of them."""
+
+import filecmp
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import narrowcast as nc
+import ranks
+from models import one_of_each, same
+
+TESTED_FORMATS = one_of_each(lambda f: (tuple(f.layouts), f.gather, f.tensor_amax, f.rowwise.block))
+TESTED_FORMATS = [name for name in TESTED_FORMATS if nc.format(name).layouts]
+
+
+class Layer(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
+def build(format, seed=0, hidden=768):
+    torch.manual_seed(seed)
+    layers = Layer(256, hidden), nn.LayerNorm(256), nn.Linear(256, 4)
+    return nc.convert(nn.Sequential(*layers), format, filter="0.*")
+
+
+def by_fsdp(mesh, model):
+    fully_shard(model[0], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def by_columns(mesh, model):
+    return fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(p.dim() - 1))
+
+
+def by_tp(mesh, model):
+    plan = {"0.up": ColwiseParallel(), "0.down": RowwiseParallel()}
+    return parallelize_module(model, mesh, plan)
+
+
+def by_both(mesh, model):
+    both = init_device_mesh(mesh.device_type, (2, 2), mesh_dim_names=("dp", "tp"))
+    return fully_shard(by_tp(both["tp"], model), mesh=both["dp"])
+
+
+def check(mesh, format, cut, hidden, path):
+    """Files of the whole model, and loads of them."""
+    path, first = Path(path), mesh.get_rank() == 0
+    layout = nc.format(format).layouts[-1]
+    whole, model = build(format, hidden=hidden), cut(mesh, build(format, hidden=hidden))
+    if first:
+        tensors = dict(nc.export_tensors(whole, layout))
+        expected = path / "whole"
+        expected.mkdir()
+        torch.save(tensors, expected / "tensors.pt")
+    dist.barrier()
+    expected = torch.load(path / "whole" / "tensors.pt")
+    for name, tensor in nc.export_tensors(model, layout):
+        assert same(tensor, expected.pop(name)), name
+    assert expected == {}
+    nc.export(model, path / "one", layout, plain_dtype=None)
+    other = cut(mesh, build(format, seed=1, hidden=hidden))
+    assert nc.load_published(other, path / "one") == []
+    nc.export(other, path / "two", layout, plain_dtype=None)
+    for file in (path / "one").iterdir():
+        assert filecmp.cmp(file, path / "two" / file.name, shallow=False), file
+    alone = build(format, seed=2, hidden=hidden)
+    nc.load_published(alone, path / "one")
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (alone, other)]
+    x = torch.randn(8, 256, generator=torch.Generator().manual_seed(0))
+    for one, optimizer in zip((alone, other), optimizers, strict=True):
+        one(x).sum().backward()
+        for p in one.parameters():
+            p.grad.fill_(0.5)
+        optimizer.step()
+    stepped = dict(nc.export_tensors(alone, layout))
+    for name, tensor in nc.export_tensors(other, layout):
+        assert same(tensor, stepped[name]), name
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_fsdp(world, format, tmp_path):
+    hidden = 768 if world == 2 else 3 * 256
+    ranks.run(world, "cpu", check, format, by_fsdp, hidden, str(tmp_path))
+
+
+@pytest.mark.parametrize("cut", [by_columns, by_tp])
+def test_columns_and_tensor_parallelism(cut, format, tmp_path):
+    ranks.run(2, "cpu", check, format, cut, 768, str(tmp_path))
+
+
+@pytest.mark.parametrize("spanning", ["mxfp8_2d", "nvfp4"])
+def test_both(spanning, tmp_path):
+    ranks.run(4, "cpu", check, spanning, by_both, 768, str(tmp_path))
+
+
+@pytest.mark.parametrize("square", ["fp8_block128", "mxfp8_2d"])
+def test_shards_that_share_blocks(square, tmp_path):
+    """3 ranks of 240 rows: no multiple of a block."""
+    ranks.run(3, "cpu", check, square, by_fsdp, 720, str(tmp_path))
+
+
+def test_ranks_without_rows(tmp_path):
+    ranks.run(3, "cpu", check, "fp8_e4m3", by_fsdp, 4, str(tmp_path))
