@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from narrowcast import _C, registry
-from narrowcast.fsdp import sharding
+from narrowcast.fsdp import sharding, torch_names
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
 from narrowcast.publishing.encoding import Encoded
@@ -152,7 +152,9 @@ class Published:
             value = self.source.part(self.naming(self.entry.name), *part)
             dtensors.local_of(self.tensor.detach()).copy_(value)
             return
-        sharding.keep_in_place(self.tensor)
+        _, managed = torch_names.managed(self.tensor)
+        if managed is not None:
+            sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         _C.note_write()
         self._set(self.entry.store.bytes)
         _follow(self.entry.store)
@@ -219,10 +221,11 @@ def _follow(store) -> None:
     if bytes.has("columnwise") and format.columnwise_derived:
         _C.derive_columnwise([bytes])
     elif bytes.has("columnwise"):
-        _C.CastList([buffers.only(bytes, "columnwise")], [value]).cast(bytes.amax)
+        columnwise = buffers.part(bytes, buffers.full_region(bytes), ("columnwise",))
+        _C.CastList([columnwise], [value]).cast(bytes.amax)
     if bytes.history is not None:
         bytes.history.zero_()
-        bytes.history[:2] = 1 / buffers.scale_of(bytes)
+        bytes.history[:2] = 1 / bytes.buffer(1)
         bytes.history[2:3] = value.abs().amax() if value.numel() else 0.0
     if store.master is not None:
         first = models.rows_before(store)
