@@ -15,7 +15,6 @@ from narrowcast.publishing import configuration, safetensors_files
 from narrowcast.publishing import model as models
 from narrowcast.publishing.model import Entry, Rename
 from narrowcast.publishing.safetensors_files import Planned
-from narrowcast.tensor import dtensors
 
 _GB = 10**9
 
@@ -51,12 +50,15 @@ def export(
     nc.export_tensors.
     """
     target = Path(folder)
-    check_free(target, overwrite)
+    _check_free(target, overwrite)
     entries = models.entries_of(model, layout, scale_fmt)
     planned = _plan(entries, layout, models.renaming(rename), plain_dtype)
     options = {"rename": rename, "plain_dtype": plain_dtype, "scale_fmt": scale_fmt}
     tensors = models.export_tensors(model, layout, **options)
-    if not _is_writer():
+    has_ranks = dist.is_initialized()
+    if has_ranks:
+        dist.barrier()  # the first rank may be done before others have looked at the folder
+    if has_ranks and dist.get_rank() > 0:
         for _ in tensors:
             pass
         dist.barrier()
@@ -71,7 +73,7 @@ def export(
     if layout == "modelopt":
         _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))
     _replace(target, partial)
-    if dist.is_initialized():
+    if has_ranks:
         dist.barrier()
 
 
@@ -95,15 +97,11 @@ def _plan(entries: list[Entry], layout: str, naming, plain_dtype) -> list[Planne
     return planned
 
 
-def check_free(target: Path, overwrite: bool) -> None:
+def _check_free(target: Path, overwrite: bool) -> None:
     if target.exists() and not overwrite and (target.is_file() or any(target.iterdir())):
         raise FileExistsError(
             f"{target} is there already: name another folder, or overwrite=True replaces it"
         )
-
-
-def _is_writer() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def _write_json(path: Path, value) -> None:
@@ -133,14 +131,14 @@ def _quantization_config(entries: list[Entry], layout: str, rename: Rename) -> d
     naming = models.renaming(rename)
     layers, plain = [], []
     for entry in entries:
-        name = naming(entry.name).removesuffix(".weight")
         if entry.scheme is not None:
-            format = dtensors.local_of(entry.tensor).format
             is_scaled = entry.store.config.matmul == "scaled"
-            block = entry.scheme.block_of(format)
-            layers.append(configuration.Layer(name, entry.scheme, block, is_scaled))
+            block = entry.scheme.block_of(entry.store.format)
+            for piece in models.pieces_of(entry, layout, naming):
+                name = piece.names["codes"].rpartition(".")[0]
+                layers.append(configuration.Layer(name, entry.scheme, block, is_scaled))
         elif isinstance(entry.module, nn.Linear) and entry.name.endswith("weight"):
-            plain.append(name)
+            plain.append(naming(entry.name).removesuffix(".weight"))
     return configuration.quantization_config(layout, layers, plain)
 
 

@@ -260,12 +260,12 @@ def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.T
     region = region._replace(row=region.row + rows_before(entry.store))
     encoded = encoding.encode(entry.store.bytes, region, scheme)
     block, columns = scheme.block_of(format), tensor.shape[-1]
-    codes = _whole(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
+    codes = _gather(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
     scales = encoded.scales
     if block == "tensor":
         scales = scales.reshape(scheme.one)
     else:
-        scales = _whole(tensor, local, scales, -(-columns // block[1]))
+        scales = _gather(tensor, local, scales, -(-columns // block[1]))
         scales = scales[..., :: block[0], :] if scales.dim() > 1 else scales
     try:
         scales = encoding.scales_as(scales, format, dtype_of(scheme, "scales"))
@@ -292,7 +292,7 @@ def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
     return part[piece.expert, begin : begin + piece.rows // rows_each]
 
 
-def _whole(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
+def _gather(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
     """What all ranks together have of [rows, some of a row] of this rank: in the weight's shape,
     but for the last dimension, of size `width`.
     """
