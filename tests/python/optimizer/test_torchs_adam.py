@@ -138,7 +138,7 @@ def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
         lambda: nc.FusedAdam([{"params": [weight], option: True}]),
         lambda: nc.FusedAdam([weight], **{option: True}),
     ):
-        with pytest.raises(NotImplementedError, match=rf"has {option}=True: an Adam .*no such"):
+        with pytest.raises(NotImplementedError, match=rf"has {option}=True: not an option"):
             make()
     optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
     weight.grad = torch.ones(8)

@@ -56,16 +56,6 @@ def _check_linear(weight: DTensor, name: str, modules: list[nn.Module]) -> None:
             )
 
 
-def part_shape(weight: torch.Tensor) -> list[int]:
-    """The shape of the first rank's part of a DTensor; of any other weight, its own."""
-    shape = list(weight.shape)
-    if isinstance(weight, DTensor):
-        for index, placement in enumerate(weight.placements):
-            if placement.is_shard():
-                shape[placement.dim] = -(-shape[placement.dim] // weight.device_mesh.size(index))
-    return shape
-
-
 class Registration:
     """The register_parameter of one converted module, in the place of its class's. torch calls it
     whenever a parameter is set. Deep copies and pickles of the module have one of their own; a
