@@ -145,7 +145,7 @@ def warn_of_left_out(model: nn.Module) -> None:
         and not isinstance(dtensors.local_of(one), QuantizedTensor)
     }
     share = sum(one.numel() for _, one in left.values())
-    share /= sum(one.numel() for one in model.parameters())
+    share /= max(1, sum(one.numel() for one in model.parameters()))
     if share < _NOTABLE:
         return
     name = next(iter(left.values()))[0]
