@@ -1,7 +1,6 @@
 #include "bindings/matmul/activation.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <mutex>
@@ -151,11 +150,8 @@ struct LastInput {
   }
 };
 
-// Not held for a cast or a freeing of memory, which may want Python's; held in a fork, so that
-// no child begins with another thread's lock.
+// Not held for a cast or a freeing of memory, which may want Python's.
 std::mutex last_mutex;
-[[maybe_unused]] const int forks = pthread_atfork(
-    [] { last_mutex.lock(); }, [] { last_mutex.unlock(); }, [] { last_mutex.unlock(); });
 // Not destroyed with the process: by then torch's allocators may be gone.
 std::optional<LastInput>& last = *new std::optional<LastInput>;  // NOLINT(*-owning-memory)
 

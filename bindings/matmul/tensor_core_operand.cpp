@@ -67,9 +67,6 @@ TensorCoreOperand tensor_core_operand(const Operand& operand, int32_t kind) {
 }
 
 at::Tensor swizzled(const at::Tensor& scales) {
-  if (scales.dim() != 2 || scales.itemsize() != 1)
-    value_error("scales to swizzle are [rows, groups] of one byte each, not ", scales.dim(),
-                "-dimensional ", c10::toString(scales.scalar_type()));
   const int64_t rows = scales.size(0), groups = scales.size(1);
   const Extent whole = swizzled_extent({rows, groups});
   at::Tensor bytes = scales.view(at::kByte);

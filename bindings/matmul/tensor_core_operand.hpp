@@ -27,7 +27,6 @@ TensorCoreOperand tensor_core_operand(const Operand& operand, int32_t kind);
 
 // Scales [rows, groups] of a dtype of one byte, with any strides, as sm_100's tensor cores read
 // them (swizzled_index()): 1-D, of the same dtype, padded with zero bytes to whole tiles.
-// ValueError for other scales.
 at::Tensor swizzled(const at::Tensor& scales);
 
 }  // namespace narrowcast

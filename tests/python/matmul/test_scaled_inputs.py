@@ -2,10 +2,7 @@
 that see it. And inputs and gradients whose memory is not their values.
 """
 
-import os
-import signal
 import threading
-import time
 
 import pytest
 import torch
@@ -114,33 +111,6 @@ def test_threads(format):
         thread.join(timeout=120)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_fork_during_a_cast(format):
-    """No lock is held during a cast: a child that another thread's cast was forked in can cast."""
-    layer, large = scaled.layer(format), torch.randn(20000, 96)
-    done = threading.Event()
-
-    def cast():
-        while not done.is_set():
-            layer(large)
-
-    thread = threading.Thread(target=cast, daemon=True)
-    thread.start()
-    children = []
-    for _ in range(5):
-        time.sleep(0.05)
-        if (child := os.fork()) == 0:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)  # ends a child that hangs
-            torch.set_num_threads(1)
-            layer(torch.ones(1, 96))
-            os._exit(0)
-        children.append(child)
-    done.set()
-    thread.join()
-    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
 
 
 # ---- values that are not in a tensor's memory as they are ----

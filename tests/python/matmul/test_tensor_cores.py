@@ -47,12 +47,6 @@ def test_swizzled_scales(device, dtype, rows, groups):
         assert torch.equal(got.view(torch.uint8), expected)
 
 
-def test_other_scales_are_refused():
-    for scales in (torch.zeros(4, 4), torch.zeros(16, dtype=torch.uint8)):
-        with pytest.raises(ValueError, match=r"scales to swizzle are \[rows, groups\] of one byte"):
-            _C.swizzled(scales)
-
-
 def values(operand, kind):
     """The values that a unit reads in an operand, float64 [kept, summed]."""
     if kind == NVFP4:

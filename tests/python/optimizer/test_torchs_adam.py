@@ -119,15 +119,14 @@ def test_sharded_state_of_adamw():
 
 @pytest.mark.parametrize("option", ["amsgrad", "maximize"])
 def test_an_adam_that_fused_adam_is_not(option):
-    """Its state is loaded as any, and the next step refuses to go on with it."""
     weight = nn.Parameter(torch.ones(8))
     theirs = torch.optim.AdamW([weight], **{option: True})
     weight.grad = torch.ones(8)
     theirs.step()
     optimizer = nc.FusedAdam([weight])
-    optimizer.load_state_dict(theirs.state_dict(), of_adamw=True)
     with pytest.raises(NotImplementedError, match=f"group 0 has {option}=True"):
-        optimizer.step()
+        optimizer.load_state_dict(theirs.state_dict(), of_adamw=True)
+    assert len(optimizer.state) == 0
 
 
 @pytest.mark.parametrize("option", ["amsgrad", "maximize", "differentiable"])
@@ -138,7 +137,7 @@ def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
         lambda: nc.FusedAdam([{"params": [weight], option: True}]),
         lambda: nc.FusedAdam([weight], **{option: True}),
     ):
-        with pytest.raises(NotImplementedError, match=rf"has {option}=True: an Adam .*no such"):
+        with pytest.raises(NotImplementedError, match=rf"has {option}=True: not an option"):
             make()
     optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
     weight.grad = torch.ones(8)

@@ -74,9 +74,9 @@ def convert(
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
     fully_shard; then it is collective. Weights that modules share are one parameter; by default one
-    of an nn.Linear and another module (a tied head) is left out, and what the format cannot hold,
-    with a warning. The default also warns if it leaves a tenth of the elements or more in other
-    matrices. nc.summary says what was done.
+    of an nn.Linear and another module (a tied head) is left out, and what the format cannot hold. A
+    warning says if the default leaves a tenth of the elements or more in other matrices, and
+    nc.summary what was done.
 
     An optimizer that was made before keeps the parameters that it was given, and trains
     nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
@@ -97,7 +97,7 @@ def convert(
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     chosen, by_default = selection.choose(model, filter, parameters)
-    weights, others = fits.storable(chosen, by_default, format)
+    weights = fits.storable(chosen, by_default, format)
     _check_all(weights, format)
     fits.foresee(weights, format, mesh)
     _convert(weights, format, options, model)
@@ -105,7 +105,6 @@ def convert(
     state_dicts.attach(model)
     if filter is selection.default_filter and parameters is None:
         selection.warn_of_left_out(model)
-    fits.warn_of_others(others, format)
     return model
 
 

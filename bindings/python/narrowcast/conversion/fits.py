@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from itertools import islice
 
@@ -73,7 +72,7 @@ def fits(
     """
     format = registry.format(format)
     if isinstance(what, nn.Module):
-        weights, _ = storable(*selection.choose(what, filter, parameters), format)
+        weights = storable(*selection.choose(what, filter, parameters), format)
         shapes = {name: tuple(parameter.shape) for name, parameter, _ in weights}
     else:
         shape = tuple(map(int, what))
@@ -85,29 +84,12 @@ def fits(
 
 def storable(
     weights: list[selection.Weight], by_default: set[str], format: registry.Format
-) -> tuple[list[selection.Weight], dict[str, str]]:
-    """Without those that the default chooses and a format cannot hold, such as gates of one row,
-    and of these the reasons, by name. All of them if nothing would be left.
+) -> list[selection.Weight]:
+    """Without those that the default chooses and a format cannot hold, such as gates of one row.
+    All of them if nothing would be left.
     """
-    why = {name: _holds(format, weight.shape) for name, weight, _ in weights if name in by_default}
-    reasons = {name: reason for name, reason in why.items() if reason}
-    if len(reasons) == len(weights):
-        return weights, {}
-    return [one for one in weights if one[0] not in reasons], reasons
-
-
-def warn_of_others(reasons: dict[str, str], format: registry.Format) -> None:
-    """A UserWarning of what storable() leaves out."""
-    if not reasons:
-        return
-    why = next(iter(reasons.values())).partition(". ")[0]
-    warnings.warn(
-        f"nc.convert leaves {len(reasons)} weights as they are, which {format.name} cannot hold: "
-        f"{_some([*reasons])}. Of the first: {why}. Choose what is converted yourself, "
-        "nc.convert(..., filter=...), to leave them out without a warning; a second nc.convert can "
-        "put them into another format",
-        stacklevel=3,
-    )
+    held = [one for one in weights if one[0] not in by_default or not _holds(format, one[1].shape)]
+    return held or weights
 
 
 def foresee(weights: list[selection.Weight], format: registry.Format, mesh) -> None:

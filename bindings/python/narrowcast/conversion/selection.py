@@ -42,7 +42,7 @@ def choose(
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            name, key = _path(path, attribute), id(parameter)
+            name, key = _name(path, attribute), id(parameter)
             named = by_name(name, parameter)
             if not named and attribute not in wanted:
                 left_out.setdefault(key, name)
@@ -68,6 +68,18 @@ def choose(
             'parameters="*.c_*.weight"), as for GPT-2'
         )
     return [*found.values()], {one[0] for key, one in found.items() if key not in explicit}
+
+
+def places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    """Every place that holds a parameter: the name, the module, the attribute and the parameter."""
+    for path, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                yield _name(path, attribute), module, attribute, parameter
+
+
+def _name(path: str, attribute: str) -> str:
+    return f"{path}.{attribute}" if path else attribute
 
 
 # ---- choices: functions of a name and what bears it ----
@@ -123,32 +135,25 @@ def warn_of_left_out(model: nn.Module) -> None:
     """A UserWarning, after a conversion by default, if a tenth of the model's elements or more is
     left in matrices, or stacks of them, that are neither tables nor kernels of convolutions.
     """
-    left = {id(one): (name, one) for name, one in _left_out(model)}
-    share = sum(one.numel() for _, one in left.values()) / sum(
-        p.numel() for p in model.parameters()
+    left = {
+        id(one): (name, one)
+        for name, module, _, one in places(model)
+        if one.dim() in (2, 3)
+        and one.is_floating_point()
+        and not isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        and not experts.is_of_one_matrix(module)
+        and not isinstance(dtensors.local_of(one), QuantizedTensor)
+    }
+    share = sum(one.numel() for _, one in left.values())
+    share /= max(1, sum(one.numel() for one in model.parameters()))
+    if share < _NOTABLE:
+        return
+    name = next(iter(left.values()))[0]
+    pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+    warnings.warn(
+        f"nc.convert leaves {share:.0%} of the model's elements as they are, in {len(left)} "
+        f"parameters such as {name}: the default takes nn.Linear, and stacks of matrices in "
+        "modules that are called experts. parameters= chooses any, by patterns of names: "
+        f'nc.convert(model, format, parameters="{pattern}")',
+        stacklevel=3,  # the caller of nc.convert
     )
-    if share >= _NOTABLE:
-        name = next(iter(left.values()))[0]
-        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
-        warnings.warn(
-            f"nc.convert leaves {share:.0%} of the model's elements as they are, in {len(left)} "
-            f"parameters such as {name}: the default takes nn.Linear, and stacks of matrices in "
-            "modules that are called experts. parameters= chooses any, by patterns of names: "
-            f'nc.convert(model, format, parameters="{pattern}")',
-            stacklevel=3,  # the caller of nc.convert
-        )
-
-
-def _left_out(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for path, module in model.named_modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or experts.is_of_one_matrix(module):
-            continue
-        for attribute, one in module._parameters.items():
-            if one is None or one.dim() not in (2, 3) or not one.is_floating_point():
-                continue
-            if not isinstance(dtensors.local_of(one), QuantizedTensor):
-                yield _path(path, attribute), one
-
-
-def _path(path: str, attribute: str) -> str:
-    return f"{path}.{attribute}" if path else attribute

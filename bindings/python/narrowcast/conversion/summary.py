@@ -107,18 +107,11 @@ def summary(model: nn.Module) -> Summary:
     """
     torch_names.reshard_all(model.modules())
     managed = torch_names.all_managed()
-    found: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
-    for path, module in model.named_modules():
-        for attribute, parameter in module._parameters.items():
-            if parameter is not None:
-                name = f"{path}.{attribute}" if path else attribute
-                found.setdefault(parameter, []).append((name, module, attribute))
-    return Summary(
-        tuple(
-            _parameter(parameter, places, managed.get(parameter))
-            for parameter, places in found.items()
-        )
-    )
+    found: dict[nn.Parameter, list[tuple[str, nn.Module]]] = {}
+    for name, module, _, parameter in selection.places(model):
+        found.setdefault(parameter, []).append((name, module))
+    every = (_parameter(one, places, managed.get(one)) for one, places in found.items())
+    return Summary(tuple(every))
 
 
 def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Parameter:
@@ -133,18 +126,18 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
     return Parameter(*facts, local.format.name, None, parameter.requires_grad, *sizes)
 
 
-def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module, str]]) -> str:
+def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module]]) -> str:
     """Why a parameter is plain, as far as the model shows it."""
     if not parameter.is_floating_point():
         return f"{parameter.dtype}"
     if parameter.dim() < 2:
         return "one dimension"
     if len(places) > 1:
-        every = (f"{name} ({type(module).__name__})" for name, module, _ in places)
+        every = (f"{name} ({type(module).__name__})" for name, module in places)
         return f"shared by {' and '.join(every)}"
-    (name, module, _), *_ = places
-    left_out = selection.default_filter(name, module)
-    return "left out" if left_out else f"of {type(module).__name__}"
+    (_, module), *_ = places
+    is_linear = isinstance(module, nn.Linear)
+    return "left out" if is_linear else f"of {type(module).__name__}"
 
 
 def _gathered(group, parameter) -> int:

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from narrowcast.conversion import selection
 from narrowcast.conversion.convert import replace
-from narrowcast.conversion.selection import Weight
 from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -35,14 +35,12 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     return model
 
 
-def _quantized(model: nn.Module) -> list[Weight]:
+def _quantized(model: nn.Module) -> list[selection.Weight]:
     """In the order of the model's modules, the same on all ranks."""
-    found: dict[int, Weight] = {}
-    for prefix, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            if isinstance(dtensors.local_of(parameter), QuantizedTensor):
-                path = f"{prefix}.{name}".lstrip(".")
-                found.setdefault(id(parameter), (path, parameter, []))[-1].append((module, name))
+    found: dict[int, selection.Weight] = {}
+    for name, module, attribute, parameter in selection.places(model):
+        if isinstance(dtensors.local_of(parameter), QuantizedTensor):
+            found.setdefault(id(parameter), (name, parameter, []))[-1].append((module, attribute))
     return list(found.values())
 
 

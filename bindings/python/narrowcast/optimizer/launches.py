@@ -57,7 +57,12 @@ class Tables:
         if store is None:
             self._enter(Key(device), entry, (0, 0))
             return
-        _check_in_model(entry, store)
+        if store.is_cut:
+            raise RuntimeError(
+                f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam "
+                "was made, so a step would leave the model as it is. Make the optimizer after "
+                "fully_shard"
+            )
         group = dtensors.shard_group(entry.parameter)
         stochastic = entry.seed is not None
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
@@ -127,15 +132,6 @@ def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     parameters = [entry.parameter for entry in entries]
     weights = [dtensors.local_of(parameter) for parameter in parameters]
     return Updates(weights, runs, parameters, stale.ranges_of(stores), group)
-
-
-def _check_in_model(entry: Entry, store: Store) -> None:
-    """RuntimeError if shards have taken the place of a weight: it would get no gradient."""
-    if store.is_cut:
-        raise RuntimeError(
-            f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam was "
-            "made, so a step would leave the model as it is. Make the optimizer after fully_shard"
-        )
 
 
 def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from itertools import chain
 
 import torch
 
-from narrowcast.optimizer import parameters
+from narrowcast.optimizer import options, parameters
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.casting import RngKey
@@ -16,7 +16,7 @@ _NOT_ADAMWS = ("master", "history")  # entries of the state that torch's AdamW h
 
 def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
-    class would cast it to the parameters' dtypes. Groups, entries and shapes are checked before
+    class would cast it to the parameters' dtypes. Options, entries and shapes are checked before
     anything changes. `of_adamw`: masters and weights are left as they are.
     """
     state_dict = state_dict.copy()
@@ -46,8 +46,11 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
             left = _NOT_ADAMWS if of_adamw else ()
             _check({key: one for key, one in state.items() if key not in left}, saved, entry.name)
             loaded[entry.parameter] = state, saved
-    for group, saved_group in zip(groups, saved_groups, strict=True):
-        group.update(_options_of(saved_group))
+    loaded_options = [*map(_options_of, saved_groups)]
+    for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
+        options.check({**group, **given}, index)
+    for group, given in zip(groups, loaded_options, strict=True):
+        group.update(given)
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)  # without any it begins anew
     optimizer.state.update({parameter: state for parameter, (state, _) in loaded.items()})
