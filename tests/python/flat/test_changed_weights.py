@@ -8,12 +8,11 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import flats
 import narrowcast as nc
 import ranks
-from internals import buffers_of, bytes_of, store_of
+from internals import buffers_of, store_of
 from models import same
 from narrowcast import flat
 
@@ -164,34 +163,6 @@ def test_a_backward_refuses_weights_of_a_later_step(device):
         write()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
-
-
-def just_written_to(layer, value):
-    """Another weight, with bytes that are still to be made."""
-    other = nc.convert(nn.Linear(COLUMNS, 2 * COLUMNS, bias=False), layer.weight.format.name)
-    return other.weight.copy_(value)
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda layer, value: layer.load_state_dict({"weight": value}),
-        lambda layer, value: layer.weight.copy_(value),
-        lambda layer, value: layer.weight.add_(value),
-        lambda layer, value: nn.init.ones_(layer.weight),
-        lambda layer, value: layer.weight.copy_(just_written_to(layer, value)),
-    ],
-)
-def test_other_processes_see_what_is_written(format, write):
-    """In shared memory: bytes are not left stale, which only this process would know."""
-    layer = nn.Linear(COLUMNS, 2 * COLUMNS, bias=False)
-    layer = nc.convert(layer, format).share_memory()
-    with torch.no_grad():
-        write(layer, torch.randn(2 * COLUMNS, COLUMNS))
-    store = store_of(layer.weight)
-    expected = bytes_of(nc.quantize(store.master.value, format))
-    for mine, other in zip(store.bytes.buffers, expected.buffers, strict=True):
-        assert mine is None or same(mine, other)
 
 
 def test_nobody_keeps_masters_or_weights(format):

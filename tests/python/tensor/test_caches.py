@@ -103,19 +103,6 @@ def test_thousands_of_writes(format):
     assert left_by(write, 1000) < SMALL
 
 
-def test_thousands_of_shapes(format):
-    """Tensors of different sizes, quantized, decoded and multiplied with."""
-    group = nc.format(format).group
-
-    def use(number):
-        rows, columns = (1 + number % 97) * group, (1 + number // 97) * group
-        weight = nc.quantize(torch.ones(rows, columns), format)
-        F.linear(torch.ones(1, columns), weight)
-        weight.dequantize(usage="columnwise")
-
-    assert left_by(use, 1000) < SMALL
-
-
 WIDTH = 64
 
 
