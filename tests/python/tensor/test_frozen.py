@@ -62,8 +62,6 @@ def test_as_asked():
         (False, True): (False, True),
         (False, False): (False, False),
     }
-    with pytest.raises(ValueError, match="trainable is True, False or None"):
-        nc.convert(nn.Linear(64, 64), STORAGES[0], trainable="no")
 
 
 def test_saved_and_loaded(format):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
 from narrowcast.conversion import selection
@@ -79,14 +79,12 @@ class Summary:
             key = pattern, one.shape, one.format, one.reason, one.trainable
             alike.setdefault(key, []).append(one)
         rows = [_row(*key, same) for key, same in alike.items()]
-        elements = [sum(map(_elements, some)) for some in (self.quantized, self.parameters)]
+        elements = [
+            sum(math.prod(one.shape) for one in some) for some in (self.quantized, self.parameters)
+        ]
         share = f"{elements[0] / max(elements[1], 1):.1%} of the elements quantized"
         sums = [_size(one) for one in (self.stored, self.masters, self.gathered)]
         return _table([header, *rows, ("all", "", "", share, *sums)], right=4)
-
-
-def _elements(one: Parameter) -> int:
-    return torch.Size(one.shape).numel()
 
 
 def _row(pattern, shape, format, reason, trainable, same: list[Parameter]) -> tuple[str, ...]:

@@ -125,11 +125,13 @@ class FusedAdam(torch.optim.Optimizer):
     def _take_step(self) -> None:
         if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
             self.make_state(states.has_gradient)
+            self.is_state_form = True
         elif not step_context.is_skipped(self):
             self._prepare()
             debugging.compare("a step of FusedAdam", lambda: parameters.facts_of_step(self))
             self._tables.step()
             self._low_precision.note_writes()
+            self.is_state_form = False
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
     step.hooked = True  # torch need not wrap it
@@ -175,6 +177,7 @@ class FusedAdam(torch.optim.Optimizer):
         """
         self._seeds = self._snapshot = self._tables = self._low_precision = None
         self._are_alike = False
+        self.is_state_form = False  # the state is there for a checkpoint to be loaded into it
 
     def forget_tables(self) -> None:
         """Has the next step make its tables anew."""
@@ -198,7 +201,7 @@ class FusedAdam(torch.optim.Optimizer):
         or Adam. ValueError, before anything changes, if it does not fit.
         """
         loading.load_state_dict(self, state_dict, of_adamw)
-        self._snapshot = None
+        self._snapshot, self.is_state_form = None, False
 
     def _follow_writes(self) -> None:
         """The state's masters are those of the weights, and of what was written to parameters."""

@@ -83,7 +83,7 @@ def as_saved(optimizer, state_dict: dict) -> dict:
             # One that a checkpoint is to be loaded into begins anew: that of another format would
             # leave it there, and it belongs to none of its values.
             history = state["history"]
-            own = history.clone() if state["step"] > 0 else torch.zeros_like(history)
+            own = torch.zeros_like(history) if optimizer.is_state_form else history.clone()
             state_dict["state"][key] = {**state, "history": own}
     return state_dict
 
