@@ -102,7 +102,7 @@ def test_masters_that_are_offloaded():
 def test_offloading_to_files(tmp_path):
     from accelerate import disk_offload
 
-    for dtype, words in ((torch.float32, "numpy"), (torch.bfloat16, "view as torch.int16 is not")):
+    for dtype, words in ((torch.float32, "numpy"), (torch.bfloat16, r"view .* dequantize\(\)")):
         model = build(GATHERS[0], dtype=dtype, trainable=False)
-        with pytest.raises(NotImplementedError, match=rf"{words}.* dequantize\(\)"):
+        with pytest.raises(RuntimeError, match=words):
             disk_offload(model, tmp_path, execution_device="cpu")
