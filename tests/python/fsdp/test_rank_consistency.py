@@ -95,8 +95,8 @@ def other_products(mesh, format, converted_first):
     """Of parts of tensor parallelism: compared where they are converted, or at the first step."""
     matmul = "scaled" if odd(mesh) else "dequantized"
     options = {"converted_first": converted_first, "matmul": matmul}
-    model = parallel_models.build(mesh, format, **options)
-    model(parallel_models.batch(format, 0)).sum().backward()
+    model = parallel_models.build(mesh, format, **options).to(mesh.device_type)
+    model(parallel_models.batch(format, 0).to(mesh.device_type)).sum().backward()
     nc.FusedAdam(model.parameters()).step()
 
 
