@@ -99,24 +99,39 @@ def test_checkpoints(format, device, tmp_path):
 
 def full_values(mesh, format):
     """set_state_dict loads the optimizer first; the plain values that it then copies into the
-    weights are those of the masters, and change nothing. All ranks have them, or the first alone.
+    weights are those of the masters, and change nothing.
     """
     device = mesh.device_type
+    options = StateDictOptions(full_state_dict=True)
     model, optimizer = trained(mesh, format)
-    for first_alone in (False, True):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=first_alone)
-        weights, state = get_state_dict(model, optimizer, options=options)
-        if first_alone and mesh.get_rank() > 0:
-            weights, state = {}, {}
-        other, other_optimizer = trained(mesh, format, seed=3)
-        states = {"model_state_dict": weights, "optim_state_dict": state}
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=first_alone)
-        set_state_dict(other, other_optimizer, **states, options=options)
-        assert_loaded((model, optimizer), (other, other_optimizer), device)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    weights, state = get_state_dict(model, optimizer, options=options)
+    states = {"model_state_dict": weights, "optim_state_dict": state}
+    set_state_dict(other, other_optimizer, **states, options=options)
+    assert_loaded((model, optimizer), (other, other_optimizer), device)
 
 
 def test_full_values_after_the_optimizer(format, device):
     ranks.run(2, device, full_values, format)
+
+
+def broadcast(mesh, format):
+    """Only the first rank has the full state dict."""
+    device = mesh.device_type
+    model, optimizer = trained(mesh, format)
+    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=full)
+    state = get_optimizer_state_dict(model, optimizer, options=full)
+    other, other_optimizer = trained(mesh, format, seed=3)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    first = mesh.get_rank() == 0
+    set_model_state_dict(other, weights if first else {}, options=options)
+    set_optimizer_state_dict(other, other_optimizer, state if first else {}, options=options)
+    go_on([(model, optimizer), (other, other_optimizer)], device)
+
+
+def test_full_state_dicts_from_the_first_rank(format, device):
+    ranks.run(2, device, broadcast, format)
 
 
 def load_plain(mesh, format):

@@ -9,7 +9,6 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from internals import bytes_of
 from models import GATHERS, same, uneven_rows
 
 TESTED_FORMATS = GATHERS
@@ -64,26 +63,6 @@ def part_first(mesh, format):
 
 def test_a_part_was_gathered_first(format, device):
     ranks.run(3, device, part_first, format)
-
-
-def written_and_saved(mesh, format):
-    """Ranks write and make bytes, and the optimizer's state is saved before its first step."""
-    model = model_for(mesh, format, None)
-    optimizer = nc.FusedAdam(model.parameters())
-    optimizer.make_state()
-    weight = model[0].weight
-    weight.detach().to_local().fill_(3.0 - mesh.get_local_rank())
-    model[0].unshard()
-    model[0].reshard()
-    saved = optimizer.state_dict()["state"][0]
-    assert same(saved["master"].to_local(), weight.to_local().master)
-    assert same(saved["history"], bytes_of(weight).history)
-    assert saved["history"][2] == 3
-
-
-@pytest.mark.parametrize("name", [name for name in nc.formats() if nc.format(name).is_delayed])
-def test_a_write_before_the_first_step_is_saved(name, device):
-    ranks.run(3, device, written_and_saved, name)
 
 
 def load_before_backward(mesh, format):

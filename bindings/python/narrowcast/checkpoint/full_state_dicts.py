@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _state_dict_utils
 
-from narrowcast.checkpoint import state_dicts
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 
@@ -22,8 +21,6 @@ def with_bytes(broadcast):
     def send(full_state_dict, local_state_dict, keys, device, pg=None):
         full_state_dict = dict(full_state_dict)
         for key in keys:
-            if key.endswith(state_dicts.HISTORY):
-                local_state_dict.setdefault(key, torch.empty(0))  # torch gives what is asked for
             value, target = full_state_dict[key], local_state_dict.get(key)
             if isinstance(dtensors.local_of(target), QuantizedTensor):
                 whole = _bytes_of_first(value, device, pg)

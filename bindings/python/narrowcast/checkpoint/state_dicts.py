@@ -11,8 +11,6 @@ from narrowcast import _C
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
 
-HISTORY = "._extra_state"  # behind a weight's name: torch's functions look for no attribute of it
-
 
 def attach(model: nn.Module) -> None:
     """Has the state dicts of a model's modules hold the masters of quantized weights, in float32,
@@ -30,8 +28,8 @@ def attach(model: nn.Module) -> None:
 
 def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
     """After module.state_dict(): the master in the place of a weight that has one, and no copy of
-    it; if it is frozen, the history of delayed scaling too. A weight without master stays as it is,
-    for its bytes are all that there is of it; so do parameters, which keep_vars=True asks for.
+    it. A weight without master stays as it is, for its bytes are all that there is of it; so do
+    parameters, which keep_vars=True asks for.
     """
     for name, parameter in _quantized(module):
         held = state_dict.get(prefix + name)
@@ -43,12 +41,6 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         local = dtensors.local_of(parameter)
         local._store.master.watch()  # a load may fill what is handed out
         state_dict[prefix + name] = dtensors.like(held, local.master.detach())
-        history = local._store.bytes.history
-        if history is not None and not parameter.requires_grad:
-            local._store.mark_if_written()
-            # A cast of the master makes the same bytes, unless there were steps; zeros begin anew.
-            has_steps = (history[0] != history[1]) | history[3:].any()
-            state_dict[prefix + name + HISTORY] = torch.where(has_steps, history, 0.0)
 
 
 def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
@@ -65,22 +57,15 @@ def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
 
 
 def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:
-    """Before a load: one that assigns gets quantized tensors of the plain ones to assign; a value
-    that has a history is written here, and by torch after that.
-    """
-    assigns = local_metadata.get("assign_to_params_buffers", False)
+    """Before a load: one that assigns gets quantized tensors of the plain ones to assign."""
+    if not local_metadata.get("assign_to_params_buffers", False):
+        return
     for name, parameter in _quantized(module):
-        history = state_dict.pop(prefix + name + HISTORY, None)
         value = state_dict.get(prefix + name)
         if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
             continue  # torch has words for other shapes
-        if not _is_quantized(value) and (assigns or history is not None):
-            if assigns:
-                state_dict[prefix + name] = parameter = _like(parameter, value.detach())
-            else:
-                dtensors.local_of(parameter).write(dtensors.local_of(value.detach()))
-        if history is not None:
-            dtensors.local_of(parameter)._store.resume(history, None)
+        if not _is_quantized(value):
+            state_dict[prefix + name] = _like(parameter, value.detach())
 
 
 def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -105,10 +105,9 @@ def _checkpointed(group) -> set[nn.Module]:
     `gradient_checkpointing` is set, as Hugging Face does it.
     """
     found: set[nn.Module] = set()
-    for root in torch_names.root_modules(group):
-        for module in root.modules():
-            if module not in found and _checkpoints(module):
-                found.update(module.modules())
+    for module in torch_names.modules_of_tree(group):
+        if module not in found and _checkpoints(module):
+            found.update(module.modules())
     return found
 
 

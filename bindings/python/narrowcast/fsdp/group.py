@@ -100,12 +100,6 @@ class GroupPlan:
             payloads = [one.to(self._moves_to, non_blocking=True) for one in payloads]
         return payloads, (self, index, self._backward)
 
-    def send_again(self, index: int) -> Sent:
-        """For the post-hook, where a gather over a smaller mesh brings again what the last gather
-        brought: nothing is packed.
-        """
-        return self, index, self._backward
-
     def _prepare(self, group) -> None:
         """Before a forward's gather packs: casts stale weights, and if a cast needs other ranks,
         those of the whole module tree together, with one reduction. A backward reads the weights of

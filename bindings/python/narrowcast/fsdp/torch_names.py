@@ -116,12 +116,10 @@ def _looked_up(parameter: torch.Tensor) -> tuple | None:
     return (group, candidate) if is_its else None
 
 
-def root_modules(group) -> tuple:
-    """The modules from which all others of a group's module tree can be reached; before the first
-    forward, which finds the tree, the group's own.
-    """
-    roots = (one._modules for one in _states(group) if one._is_root)
-    return next(roots, _state(group)._modules)
+def modules_of_tree(group) -> set:
+    """All modules of a group's module tree, as far as it is known."""
+    roots = (root for state in _states(group) for root in state._modules)
+    return {module for root in roots for module in root.modules()}
 
 
 def modules_of(parameter) -> list:

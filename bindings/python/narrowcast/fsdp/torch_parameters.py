@@ -36,7 +36,7 @@ class Quantized(FSDPParam):
         data = self._extensions_data
         if self.sharded_state == ShardedState.SHARDED_POST_FORWARD:
             plan, index = torch_names.store_of(self).sender
-            data.all_gather_metadata = plan().send_again(index)
+            data.all_gather_metadata = plan(), index, False  # such gathers serve both passes
             return self._sharded_post_forward_param_data
         shard = torch_names.local_tensor(self)
         payloads, data.all_gather_metadata = shard.fsdp_pre_all_gather(self.shard_mesh)
