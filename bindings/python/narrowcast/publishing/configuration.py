@@ -41,7 +41,7 @@ def _mxfp8(layers: list[Layer], plain: list[str]) -> dict:
 
 
 def _gpt_oss(layers: list[Layer], plain: list[str]) -> dict:
-    return {"quant_method": "mxfp4", "modules_to_not_convert": plain}
+    return {"quant_method": layers[0].scheme.algorithm, "modules_to_not_convert": plain}
 
 
 def _compressed_tensors(layers: list[Layer], plain: list[str]) -> dict:

@@ -41,8 +41,7 @@ def encode(bytes: Buffers, region: Region, scheme: Scheme) -> Encoded:
         global_scale = _global_scale_of(bytes.amax[0], format, scheme)
     if format.is_spanning(_SCALES):
         return Encoded(codes, bytes.buffer(_SCALES), global_scale)
-    places = _places(region, scheme.block_of(format)[1], format, codes.device)
-    return Encoded(codes, _scales_of(bytes)[places], global_scale)
+    return Encoded(codes, _scales_of_rows(bytes, region, scheme.block_of(format)[1]), global_scale)
 
 
 def decode_into(bytes: Buffers, encoded: Encoded, scheme: Scheme) -> None:
@@ -79,12 +78,21 @@ def _scales_of(bytes: Buffers) -> torch.Tensor:
     return scales.t() if bytes.format.rowwise.scale_transposed else scales
 
 
-def _places(region: Region, step: int, format: Format, device) -> tuple:
-    """Where the scales of each row of a region, and of every `step`th column, are: an index."""
-    per_rows, per_columns = format.rowwise.scale_per
-    rows = torch.arange(region.row, region.row_end, device=device) // per_rows
-    columns = torch.arange(region.column, region.column_end, step, device=device) // per_columns
-    return rows[:, None], columns[None]
+def _scales_of_rows(bytes: Buffers, region: Region, step: int) -> torch.Tensor:
+    """Those of each row of a region, and of every `step`th column: a view where rows have their
+    own.
+    """
+    (per_rows, per_columns), scales = bytes.format.rowwise.scale_per, _scales_of(bytes)
+    rows = slice(region.row, region.row_end)
+    if per_rows > 1:
+        rows = torch.arange(region.row, region.row_end, device=scales.device) // per_rows
+    columns = slice(region.column // per_columns, -(-region.column_end // per_columns))
+    if step > per_columns:
+        columns = slice(columns.start, columns.stop, step // per_columns)
+    elif step < per_columns:
+        columns = torch.arange(region.column, region.column_end, step, device=scales.device)
+        columns = columns // per_columns
+    return scales[rows][:, columns]
 
 
 # ---- scales in the dtypes of readers ----

@@ -8,16 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from narrowcast.registry.layouts import LAYOUTS
-
-# The layout of a folder, by the quant_method of its config.json.
-_METHODS = {
-    "fp8": "deepseek",
-    "mxfp8": "mxfp8",
-    "compressed-tensors": "compressed-tensors",
-    "modelopt": "modelopt",
-    "mxfp4": "gpt-oss",
-}
+from narrowcast.registry.layouts import LAYOUTS, METHODS
 
 
 class Folder:
@@ -54,11 +45,11 @@ class Folder:
         path = self.path / "config.json"
         try:
             config = json.loads(path.read_text(encoding="utf-8"))["quantization_config"]
-            return _METHODS[config["quant_method"]]
+            return METHODS[config["quant_method"]]
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{path} has no quantization_config whose quant_method is one of "
-                f"{', '.join(_METHODS)}: say layout=, one of {', '.join(LAYOUTS)}"
+                f"{', '.join(METHODS)}: say layout=, one of {', '.join(LAYOUTS)}"
             ) from None
 
     def shape(self, name: str) -> tuple[int, ...]:

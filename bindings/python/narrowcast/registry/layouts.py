@@ -108,6 +108,15 @@ LAYOUTS: dict[str, list[Scheme]] = {
     "gpt-oss": [Scheme("e2m1", "e8m0", (1, 32), "mxfp4", ("blocks", _U8), ("scales", _U8))],
 }
 
+# The layout of a folder, by the quant_method of its config.json.
+METHODS = {
+    "fp8": "deepseek",
+    "mxfp8": "mxfp8",
+    "compressed-tensors": "compressed-tensors",
+    "modelopt": "modelopt",
+    "mxfp4": "gpt-oss",
+}
+
 
 def layouts_of(format) -> list[str]:
     """The layouts that a format has, in alphabetical order."""
