@@ -182,7 +182,7 @@ def test_writing_to_a_shard():
 
 
 def gradients_left(mesh, format):
-    """Of which of two layers a gradient is left when they are replaced: the first is frozen."""
+    """Of which of two shards a gradient is left when they are replaced: the first is frozen."""
     model = nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), format)
     fully_shard(model, mesh=mesh)
     model(torch.ones(2, 64)).sum().backward()
