@@ -192,13 +192,13 @@ KILLED = """
 import os, signal, sys
 import torch
 import narrowcast as nc
-from narrowcast.publishing import safetensors_files
+from narrowcast.publishing import export
 
-first = safetensors_files._write_one
-def write(*arguments):
-    first(*arguments)
+first = export.save_file
+def write(tensors, path, metadata):
+    first(tensors, path, metadata)
     os.kill(os.getpid(), signal.SIGKILL)
-safetensors_files._write_one = write
+export.save_file = write
 model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 384)), "mxfp8_e4m3")
 nc.export(model, sys.argv[1], "mxfp8", overwrite=True)
 """

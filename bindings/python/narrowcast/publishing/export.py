@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import nn
 
-from narrowcast.publishing import configuration, safetensors_files
+from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
 from narrowcast.publishing.model import Entry, Rename
-from narrowcast.publishing.safetensors_files import Planned
 
 _GB = 10**9
 
@@ -43,8 +45,8 @@ def export(
     file_size  of each safetensors file, in GB
     overwrite  replaces a folder that is there; without it that is an error
 
-    Collective over the ranks that share weights; the first rank of the job writes. At most five
-    whole weights are on the device beyond the model, and four in the host's memory. The folder
+    Collective over the ranks that share weights; the first rank of the job writes. At most one
+    whole weight is on the device beyond the model, and one file in the host's memory. The folder
     appears when it is complete: before, it has another name, ".NAME.partial".
     FileExistsError for a folder that is there, before anything is written; ValueError as in
     nc.export_tensors.
@@ -52,7 +54,6 @@ def export(
     target = Path(folder)
     _check_free(target, overwrite)
     entries = models.entries_of(model, layout, scale_fmt)
-    planned = _plan(entries, layout, models.renaming(rename), plain_dtype)
     options = {"rename": rename, "plain_dtype": plain_dtype, "scale_fmt": scale_fmt}
     tensors = models.export_tensors(model, layout, **options)
     has_ranks = dist.is_initialized()
@@ -66,7 +67,7 @@ def export(
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    safetensors_files.write(partial, planned, tensors, int(file_size * _GB))
+    _write_tensors(partial, tensors, int(file_size * _GB))
     own = dict(config if config is not None else _config_of(model))
     own["quantization_config"] = _quantization_config(entries, layout, rename)
     _write_json(partial / "config.json", own)
@@ -77,31 +78,44 @@ def export(
         dist.barrier()
 
 
-def _plan(entries: list[Entry], layout: str, naming, plain_dtype) -> list[Planned]:
-    """What export_tensors will give, before it does. ValueError if two tensors have one name."""
-    planned = []
-    for one in entries:
-        if one.scheme is None:
-            dtype = models.plain_dtype_of(one.tensor, plain_dtype)
-            planned.append(Planned(naming(one.name), tuple(one.tensor.shape), dtype))
-            continue
-        for piece in models.pieces_of(one, layout, naming):
-            for what, name in piece.names.items():
-                shape = tuple(models.shape_of(one, piece, what, layout))
-                planned.append(Planned(name, shape, models.dtype_of(one.scheme, what)))
-    names = set()
-    for one in planned:
-        if one.name in names:
-            raise ValueError(f"two tensors would be named {one.name}: rename gives names")
-        names.add(one.name)
-    return planned
-
-
 def _check_free(target: Path, overwrite: bool) -> None:
     if target.exists() and not overwrite and (target.is_file() or any(target.iterdir())):
         raise FileExistsError(
             f"{target} is there already: name another folder, or overwrite=True replaces it"
         )
+
+
+def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
+    """Files of at most so many bytes, or of one tensor, and their index if there are several.
+    ValueError if two tensors have one name.
+    """
+    pending: dict[str, torch.Tensor] = {}
+    files: list[list[str]] = []
+    size = total = 0
+
+    def write() -> None:
+        save_file(pending, folder / f"{len(files)}.safetensors", metadata={"format": "pt"})
+        files.append(list(pending))
+        pending.clear()
+
+    for name, tensor in tensors:
+        if pending and size + tensor.nbytes > most:
+            write()
+            size = 0
+        if name in chain(pending, *files):
+            raise ValueError(f"two tensors would be named {name}: rename gives names")
+        pending[name] = tensor.cpu()
+        size, total = size + tensor.nbytes, total + tensor.nbytes
+    write()
+    if len(files) == 1:
+        (folder / "0.safetensors").rename(folder / "model.safetensors")
+        return
+    index = {"metadata": {"total_size": total}, "weight_map": {}}
+    for number, names in enumerate(files):
+        name = f"model-{number + 1:05}-of-{len(files):05}.safetensors"
+        (folder / f"{number}.safetensors").rename(folder / name)
+        index["weight_map"] |= dict.fromkeys(names, name)
+    _write_json(folder / "model.safetensors.index.json", index)
 
 
 def _write_json(path: Path, value) -> None:

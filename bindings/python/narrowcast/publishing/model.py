@@ -234,21 +234,13 @@ def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, .
     return *outer, -(-piece.rows // block[0]), -(-columns // block[1])
 
 
-def dtype_of(scheme: Scheme, what: str) -> torch.dtype:
-    named = {"codes": scheme.codes[1], "scales": scheme.scales[1], "global": "float32"}
-    return getattr(torch, named[what])
-
-
 # ---- tensors ----
-
-
-def plain_dtype_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    return tensor.dtype if dtype is None or not tensor.is_floating_point() else dtype
 
 
 def _plain(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     value = tensor.detach()
-    value = value.to(plain_dtype_of(value, dtype))
+    if dtype is not None and value.is_floating_point():
+        value = value.to(dtype)
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -268,10 +260,10 @@ def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.T
         scales = _gather(tensor, local, scales, -(-columns // block[1]))
         scales = scales[..., :: block[0], :] if scales.dim() > 1 else scales
     try:
-        scales = encoding.scales_as(scales, format, dtype_of(scheme, "scales"))
+        scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
     except ValueError as error:
         raise ValueError(f"{entry.name}: {error}") from None
-    parts = {"codes": codes.view(dtype_of(scheme, "codes")), "scales": scales}
+    parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
     if scheme.global_scale is not None:
         parts["global"] = encoded.global_scale.reshape(scheme.one)
     if layout == "gpt-oss":
