@@ -29,17 +29,19 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
         raise ValueError(
             f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
         )
-    if not of_adamw and any(_DECOUPLED in group for group in saved_groups):
+    states.share_masters(optimizer)
+    entries = parameters.entries(optimizer)
+    have_masters = any(one.store or one.parameter.dtype != torch.float32 for one in entries)
+    if not of_adamw and have_masters and any(_DECOUPLED in group for group in saved_groups):
         raise ValueError(
             "the state dict is one of torch.optim.AdamW or Adam, which have no masters: "
             "load_state_dict(state_dict, of_adamw=True) takes its moments, steps and options, and "
             "leaves the masters as they are. For torch.distributed.checkpoint see "
             "docs/checkpoints.md"
         )
-    states.share_masters(optimizer)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     loaded = {}
-    for key, entry in zip(keys, parameters.entries(optimizer), strict=True):
+    for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := state_dict["state"].get(key):
             state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
