@@ -1,6 +1,6 @@
 """nc.export of a large model on one device, beside the copy of its bytes to the host.
 
-    python tests/bench/bench_export.py [--format mxfp8_e4m3] [--billions 2] [--folder /dev/shm]
+    python tests/bench/bench_export.py [--formats mxfp8_e4m3,nvfp4] [--billions 2]
 
 The copy is that of the same tensors to the host, one after another, into memory that is there:
 pinned where there is a GPU. nc.export_tensors copies there too, and nc.export writes files, in a
@@ -30,7 +30,6 @@ COLUMNS = [
     ("peak_mb", "peak MB above", ".1f"),
     ("largest_mb", "largest weight MB", ".1f"),
 ]
-WIDTH, HIDDEN = 4096, 14336  # of Llama-3-8B
 
 
 def options():
@@ -38,6 +37,7 @@ def options():
     add = parser.add_argument
     add("--formats", default="mxfp8_e4m3,fp8_block128,nvfp4", help="default: %(default)s")
     add("--billions", type=float, default=2.0, help="of parameters; default: %(default)s")
+    add("--width", type=int, default=4096, help="default: %(default)s, Llama-3-8B's")
     add("--folder", default="/dev/shm", help="default: %(default)s")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--rounds", type=int, default=3)
@@ -46,9 +46,10 @@ def options():
 
 
 def build(args, format):
-    count = round(args.billions * 1e9 / (2 * WIDTH * HIDDEN))
+    hidden = args.width * 7 // 2
+    count = max(1, round(args.billions * 1e9 / (2 * args.width * hidden)))
     with torch.device(args.device):
-        sizes = [(WIDTH, HIDDEN), (HIDDEN, WIDTH)] * count
+        sizes = [(args.width, hidden), (hidden, args.width)] * count
         model = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
     return nc.convert(model, format)
 

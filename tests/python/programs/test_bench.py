@@ -232,6 +232,13 @@ def test_a_mode_that_learning_has_not(mode, sentence):
     assert result.returncode == 2 and sentence in result.stderr
 
 
+def test_export(tmp_path):
+    small = "--formats", "mxfp8_2d", "--width", 256, "--billions", 0, "--rounds", 1
+    _, (row,) = bench("bench_export.py", *small, "--folder", tmp_path, json_file=tmp_path / "rows")
+    assert row["gb"] * 1e9 == 2 * 256 * 896 * (1 + 1 / 32)
+    assert row["export_s"] > 0 and row["load_s"] > 0
+
+
 def test_where_bytes_lie(tmp_path):
     """The page has what is counted."""
     drawn = tmp_path / "memory.svg"
