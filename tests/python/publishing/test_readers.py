@@ -133,6 +133,18 @@ def test_transformers(build, name, layout, tmp_path):
     assert torch.equal(logits, expected)
 
 
+def test_a_model_from_its_configuration(tmp_path):
+    model = convert(llama(), "fp8_block128")
+    nc.export(model, tmp_path / "out", "deepseek", plain_dtype=None)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    other = transformers.AutoModelForCausalLM.from_config(config)
+    nc.convert(other, "fp8_block128", filter="model.layers.*")
+    assert nc.load_published(other, tmp_path / "out") == []
+    tokens = torch.arange(16)[None]
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, other(tokens).logits)
+
+
 @pytest.mark.slow
 def test_transformers_and_two_levels_of_scales(tmp_path):
     """compressed-tensors decodes nvfp4 in bfloat16: equal weights, rounded to that."""
