@@ -269,6 +269,17 @@ def test_files_that_are_cut_short(tmp_path):
         nc.load_published(build("mxfp8_e4m3"), tmp_path)
 
 
+@pytest.mark.parametrize(("name", "suffix"), [("nvfp4", "_2"), ("fp8_e4m3", "")])
+def test_experts_with_scales_of_their_own(name, suffix, tmp_path):
+    model = nc.convert(nn.ModuleDict({"experts": Experts()}), name, parameters="experts.w1")
+    nc.export(model, tmp_path / "out", "modelopt")
+    assert nc.load_published(model, tmp_path / "out") == []
+    one = f"experts.1.w1.weight_scale{suffix}"
+    damaged(tmp_path / "out", lambda tensors: tensors.update({one: 2 * tensors[one]}))
+    with pytest.raises(ValueError, match="the 3 layers that it holds have 2 scales"):
+        nc.load_published(model, tmp_path / "out")
+
+
 def test_a_format_that_does_not_hold_the_bytes(tmp_path):
     """Blocks of 32 x 32 hold no scales of their own for each row; the other way they do."""
     nc.export(build("mxfp8_e4m3"), tmp_path / "rows", "mxfp8")

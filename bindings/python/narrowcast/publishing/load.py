@@ -133,6 +133,7 @@ class Published:
         """ValueError if scales are there that the format has not; nothing is written."""
         if self.scheme is None:
             return
+        self._check_one_scale()
         dtype = self.source.dtype(self.pieces[0].names["scales"])
         if self.block == self.format.rowwise.block and (self.format.scale, dtype) != (
             "e8m0",
@@ -141,6 +142,19 @@ class Published:
             return  # any scale can be stored
         bytes, cpu = self.entry.store.bytes, torch.device("cpu")
         self._set(buffers.allocate(self.format, bytes.rows, bytes.columns, ("rowwise",), cpu))
+
+    def _check_one_scale(self) -> None:
+        """ValueError if experts have scales of their own where the format has one for all."""
+        of_all = (
+            "global" if self.scheme.global_scale else "scales" if self.block == "tensor" else ""
+        )
+        names = [one.names[of_all] for one in self.pieces] if of_all else []
+        scales = {self.source.part(name).item() for name in names}
+        if len(scales) > 1:
+            raise ValueError(
+                f"{self.entry.name}: the {len(names)} layers that it holds have {len(scales)} "
+                f"scales in the file ({names[0]}, ...), and {self.format.name} has one for all"
+            )
 
     # ---- values ----
 

@@ -278,8 +278,10 @@ def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.T
 
 def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
     """`rows_each`: rows of the weight in one of the part."""
-    if piece.expert is None or part.dim() < 3:  # the tensor's one scale is every expert's
+    if piece.expert is None:
         return part
+    if part.dim() < 3:  # the tensor's one scale is every expert's, each in memory of its own
+        return part.clone()
     begin = piece.begin // rows_each
     return part[piece.expert, begin : begin + piece.rows // rows_each]
 
