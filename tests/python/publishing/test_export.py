@@ -334,6 +334,12 @@ def test_two_formats_in_one_model(tmp_path):
     assert [one["targets"] for one in config["config_groups"].values()] == [["0"], ["1"]]
 
 
+def test_what_would_hold_blocks_where_a_format_has_one_scale(tmp_path):
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "compressed-tensors")
+    with pytest.raises(ValueError, match="formats that hold what is there: mxfp8_2d, mxfp8_e4m3"):
+        nc.load_published(build("fp8_e4m3"), tmp_path / "out")
+
+
 def test_layouts_are_shown():
     assert nc.format("mxfp8_2d").layouts == ["compressed-tensors", "deepseek", "modelopt", "mxfp8"]
     assert nc.format("mxint8").layouts == []

@@ -114,3 +114,14 @@ def test_shards_that_share_blocks(square, tmp_path):
 
 def test_ranks_without_rows(tmp_path):
     ranks.run(3, "cpu", check, "fp8_e4m3", by_fsdp, 4, str(tmp_path))
+
+
+def stage(mesh, path):
+    nc.export(build("mxfp8_2d", hidden=256 * (1 + mesh.get_rank())), path, "deepseek")
+
+
+def test_stages_of_a_pipeline(tmp_path):
+    answers = ranks.errors(2, "cpu", stage, str(tmp_path / "out"))
+    assert {kind for kind, _ in answers} == {"DisagreementError"}
+    assert "the weights that nc.export writes" in answers[0][1]
+    assert list(tmp_path.iterdir()) == []

@@ -18,14 +18,18 @@ from narrowcast.registry import Format
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.store import Store
 
-# Whether launches leave a shard as it is. Maxima are of their bits, as int32: any rank may take it.
+# Whether launches leave a shard as it is. Maxima are of the bits as int32, of which those of -1.0
+# are negative: a shard is taken if any rank takes it.
 SKIP, TAKE = -1.0, 0.0
 
 
 class Part(NamedTuple):
-    """The shards of one format. `places`: in the list of all; among the reduced words, float32
-    [places], `skips`: negative where a launch leaves a shard as it is, and `amaxes` of their
-    tensors. None where there are none of these.
+    """The shards of one format.
+
+    places  in the list of all shards
+    skips   float32 [places], among the reduced words: negative where a launch leaves a shard as it
+            is; None if none is skipped
+    amaxes  float32 [places], likewise: of their tensors; None in a format without
     """
 
     format: Format

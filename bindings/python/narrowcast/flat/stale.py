@@ -1,6 +1,6 @@
-"""Casts of shards that were written, where a cast needs what other ranks have: the amax of a
-tensor, or blocks that cuts divide. All that are stale are cast together, with one reduction for
-each process group: before the next gather of a forward, or the next step.
+"""Casts of all weights that were written: before the next gather of a forward, or the next step.
+Those whose cast needs what other ranks have (the amax of a tensor, or blocks that cuts divide) are
+cast together, with one reduction for each process group.
 
 Which shards are stale each rank knows by itself: every rank runs the same program. The exception is
 a rank whose shard has no rows, where a load writes nothing: the others' words say whether to cast.

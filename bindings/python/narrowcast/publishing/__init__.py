@@ -7,6 +7,6 @@ one.
             |
     folder               safetensors, an index, config.json               export.py
 
-load.py goes the other way. Which layouts there are is a table, narrowcast.registry.layouts. No
-value is cast: codes and scales are those that the forward multiplied.
+load.py goes the other way. Which layouts there are is a table, narrowcast.registry.layouts. Codes
+and scales are those that the forward multiplied: they are not made anew.
 """

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
+from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
 from narrowcast.publishing.model import Entry, Rename
@@ -35,7 +36,7 @@ def export(
 ) -> None:
     """Writes a model's weights as readers of open models expect them: safetensors files, their
     index, and config.json with a quantization_config. The codes and scales are those that the
-    forward multiplies; no value is cast.
+    forward multiplies: they are not made anew.
 
     layout     "deepseek", "mxfp8", "compressed-tensors", "modelopt" or "gpt-oss", if it is one of
                nc.format(name).layouts of every quantized weight's format
@@ -45,7 +46,8 @@ def export(
     file_size  of each safetensors file, in GB
     overwrite  replaces a folder that is there; without it that is an error
 
-    Collective over the ranks that share weights; the first rank of the job writes. At most one
+    Every rank of the job calls it, with the same weights or shards of them, and the first writes.
+    DisagreementError where ranks have other weights, as the stages of a pipeline. At most one
     whole weight is on the device beyond the model, and one file in the host's memory. The folder
     appears when it is complete: before, it has another name, ".NAME.partial".
     FileExistsError for a folder that is there, before anything is written; ValueError as in
@@ -57,8 +59,10 @@ def export(
     options = {"rename": rename, "plain_dtype": plain_dtype, "scale_fmt": scale_fmt}
     tensors = models.export_tensors(model, layout, **options)
     has_ranks = dist.is_initialized()
-    if has_ranks:
-        dist.barrier()  # the first rank may be done before others have looked at the folder
+    if has_ranks:  # all have then looked at the folder, too
+        group, device = dist.group.WORLD, models.gather_device(entries[0].tensor)
+        lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries]
+        ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
     if has_ranks and dist.get_rank() > 0:
         for _ in tensors:
             pass

@@ -47,9 +47,11 @@ def load_published(
     rename  names of the model's state dict to names in the folder, as nc.export takes it
 
     Returns the names in the folder that nothing has asked for. FileNotFoundError without a
-    safetensors file; ValueError, with the model unchanged, if a tensor is missing, of another shape
-    or dtype, or if a weight's format does not hold the bytes exactly: with what is there, and what
-    was expected.
+    safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
+    shape, if a quantized one is of another dtype, or if a weight's format does not hold the codes
+    and block scales exactly: with what is there, and what was expected. Of NVFP4, which keeps the
+    amax of a tensor, the global scale of files from elsewhere may move by one unit in the last
+    place.
     """
     source = Folder(Path(folder))
     layout = layout or source.layout()
@@ -124,8 +126,11 @@ class Published:
             if scheme is None or columns != self.tensor.shape[-1]:
                 continue
             block = scheme.block_of(format)
-            one = block == "tensor" and scales in ((), (1,))
-            if one or (-(-codes[0] // block[0]), -(-columns // block[1])) == scales:
+            if block == "tensor":
+                fits = scales in ((), (1,))
+            else:
+                fits = scales == (-(-codes[0] // block[0]), -(-columns // block[1]))
+            if fits:
                 holders.append(format.name)
         return f" (formats that hold what is there: {', '.join(holders) or 'none'})"
 

@@ -64,9 +64,10 @@ def export_tensors(
     scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
                  where the scales of any of the model's formats are
 
-    Codes and scales are those that the next forward multiplies; stale ones are made first.
-    Collective over the ranks that share weights. Costs a gather a tensor and no cast.
-    ValueError if the layout does not hold a weight's format or shape.
+    Codes and scales are those that the next forward multiplies. Collective over the ranks that
+    share weights. Costs two gathers a quantized weight, one for each other, and a cast of weights
+    that were written since the last. Nothing happens before the first tensor is asked for.
+    ValueError then, if the layout does not hold a weight's format or shape.
     """
     entries = entries_of(model, layout, scale_fmt)
     _make_bytes(model, entries)
@@ -286,6 +287,15 @@ def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
     return part[piece.expert, begin : begin + piece.rows // rows_each]
 
 
+def gather_device(tensor: torch.Tensor) -> torch.device:
+    """Where ranks exchange it: with CPUOffloadPolicy shards lie elsewhere."""
+    return (
+        torch.device(tensor.device_mesh.device_type)
+        if isinstance(tensor, DTensor)
+        else tensor.device
+    )
+
+
 def _gather(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
     """What all ranks together have of [rows, some of a row] of this rank: in the weight's shape,
     but for the last dimension, of size `width`.
@@ -294,6 +304,6 @@ def _gather(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width
     if not isinstance(tensor, DTensor):
         return part
     mesh, shape = tensor.device_mesh, torch.Size((*tensor.shape[:-1], width))
-    part = part.contiguous().to(mesh.device_type)  # with CPUOffloadPolicy shards lie elsewhere
+    part = part.contiguous().to(gather_device(tensor))
     sizes = {"shape": shape, "stride": torch.empty(shape, device="meta").stride()}
     return DTensor.from_local(part, mesh, tensor.placements, run_check=False, **sizes).full_tensor()
