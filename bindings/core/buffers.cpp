@@ -78,7 +78,7 @@ Buffers::Buffers(py::object its_format, int64_t its_rows, int64_t its_columns, T
   check(history, at::kFloat, kHistoryFloats, "history");
 }
 
-Buffers::~Buffers() {
+Buffers::~Buffers() {  // NOLINT(*-exception-escape): Python gives its lock
   const py::gil_scoped_acquire python;
   format.release().dec_ref();
 }

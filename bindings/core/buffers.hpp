@@ -29,7 +29,7 @@ struct Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
   // Also without Python's lock, as a backward drops the buffers of a part.
-  ~Buffers();
+  ~Buffers();  // NOLINT(*-exception-escape)
 
   // Room for some usages: undefined bytes, and the zeros that pad scales, which no cast writes.
   static std::shared_ptr<Buffers> allocate(py::object format, int64_t rows, int64_t columns,

@@ -64,7 +64,7 @@ class FlatGather {
  public:
   // `rank`: this one; none where the matrices have nothing yet, and all is brought. Payloads have
   // `least_bytes`, or more if they need them.
-  FlatGather(Matrices matrices, const FlatRanges& ranges, std::optional<size_t> rank,
+  FlatGather(const Matrices& matrices, const FlatRanges& ranges, std::optional<size_t> rank,
              int64_t least_bytes)
       : FlatGather(matrices, whole(matrices), ranges, rank, least_bytes) {
     const FlatTable table = payloads_.unpacking(rank.value_or(ranges.size()));
@@ -120,6 +120,7 @@ class FlatGather {
 
   static std::vector<int64_t> first_rows(const std::vector<RowsOfWhole>& places) {
     std::vector<int64_t> rows;
+    rows.reserve(places.size());
     for (const RowsOfWhole& place : places) rows.push_back(std::get<0>(place));
     return rows;
   }
