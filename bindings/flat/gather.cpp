@@ -9,8 +9,6 @@
 namespace narrowcast {
 namespace {
 
-using Matrices = std::vector<std::shared_ptr<Buffers>>;
-
 // A table where the machine reads it.
 class MachineTable {
  public:

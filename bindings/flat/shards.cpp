@@ -11,8 +11,6 @@
 namespace narrowcast {
 namespace {
 
-using Matrices = std::vector<std::shared_ptr<Buffers>>;
-
 bool writes_columnwise(const Buffers& bytes) {
   return !bytes.facts().columnwise_derived && bytes.has(1);
 }

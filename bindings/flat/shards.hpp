@@ -9,6 +9,8 @@
 
 namespace narrowcast {
 
+using Matrices = std::vector<std::shared_ptr<Buffers>>;
+
 // Where a matrix's first element would lie, had a run of elements that begins at `begin` all of it.
 inline void* first_of(void* run, int64_t begin, size_t itemsize) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(run) -
@@ -22,15 +24,14 @@ using RowsOfWhole = std::tuple<int64_t, int64_t, int64_t>;
 
 // ValueError unless some matrices are in the memory of one device, and each element of the whole
 // ones, of so many rows, is one rank's.
-std::vector<std::shared_ptr<Buffers>> checked(std::vector<std::shared_ptr<Buffers>> matrices,
-                                              const std::vector<RowsOfWhole>& places,
-                                              const FlatRanges& ranges);
+Matrices checked(Matrices matrices, const std::vector<RowsOfWhole>& places,
+                 const FlatRanges& ranges);
 
 class FlatShards {
  public:
   // `own`: the elements of each whole matrix that are this rank's; `ranges`: those of all ranks;
   // `first_slot`: of the exchange that all shards of a process group share.
-  FlatShards(std::vector<std::shared_ptr<Buffers>> matrices, const std::vector<RowsOfWhole>& places,
+  FlatShards(Matrices matrices, const std::vector<RowsOfWhole>& places,
              const std::vector<std::pair<int64_t, int64_t>>& own, const FlatRanges& ranges,
              int64_t first_slot);
 
@@ -51,7 +52,7 @@ class FlatShards {
 
   // Whether these matrices have their memory where the shards' launches write: weights get other
   // memory, and storages move and are freed in place.
-  bool are_of(const std::vector<std::shared_ptr<Buffers>>& now) const;
+  bool are_of(const Matrices& now) const;
 
   // A cast: this rank's part of what the ranks reduce (with a delayed scale also the codes), of
   // masters, none of an empty shard; and what waits for the reduction. `skips`: float32, one a
@@ -69,7 +70,7 @@ class FlatShards {
   nc_launch options(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
                     bool stochastic) const;
 
-  std::vector<std::shared_ptr<Buffers>> matrices_;
+  Matrices matrices_;
   std::vector<int64_t> begins_, ends_;  // elements of the rows that are here
   std::vector<int64_t> ahead_;          // elements of the whole matrix ahead of them
   std::vector<int64_t> origins_;        // of the whole matrix in the weight

@@ -34,38 +34,29 @@ def test_compressed_tensors(name, tmp_path):
     assert torch.equal(got, expected)
 
 
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
+}
+
+
 def llama():
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=False,
-        dtype="float32",
-    )
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(config)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
 
 
 def mixture():
-    config = transformers.Qwen3MoeConfig(
-        vocab_size=64,
-        hidden_size=256,
-        intermediate_size=512,
-        moe_intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        num_experts=4,
-        num_experts_per_tok=2,
-        tie_word_embeddings=False,
-        dtype="float32",
-    )
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
     torch.manual_seed(0)
-    return transformers.Qwen3MoeForCausalLM(config)
+    return transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(**SIZES, **experts, head_dim=64)
+    )
 
 
 def convert(model, name):

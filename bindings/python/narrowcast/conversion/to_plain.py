@@ -5,7 +5,7 @@ from torch import nn
 
 from narrowcast.conversion import selection
 from narrowcast.conversion.convert import replace
-from narrowcast.flat import empty_shards, stale
+from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -27,8 +27,7 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     found = _quantized(model)
     if values == "dequantized":
         weights = [(one, dtensors.local_of(one)._store) for _, one, _ in found]
-        stale.cast(empty_shards.others(weights))
-        empty_shards.EmptyShards(weights).update()
+        empty_shards.cast_all(weights)
     for _, parameter, places in found:
         value = _value_of(dtensors.local_of(parameter), values)
         replace(parameter, places, value, parameter.requires_grad)

@@ -31,6 +31,12 @@ def others(weights: Iterable[tuple[torch.Tensor, Store]]) -> list[tuple[Store, s
     ]
 
 
+def cast_all(weights: Weights) -> None:
+    """Makes the bytes of those weights that were written, on this rank or on any. Collective."""
+    stale.cast(others(weights))
+    EmptyShards(weights).update()
+
+
 class EmptyShards:
     """Of some weights: those that ask."""
 

@@ -57,10 +57,10 @@ def decode_into(bytes: Buffers, encoded: Encoded, scheme: Scheme) -> None:
         return
     (per_rows, per_columns), width = format.rowwise.scale_per, scheme.block_of(format)[1]
     scales = encoded.scales
-    firsts = _firsts(scales.shape[0], 1, format.rowwise.block[0])
-    if not torch.equal(
-        scales, scales[firsts][:, _firsts(scales.shape[1], width, format.rowwise.block[1])]
-    ):
+    down, across = format.rowwise.block
+    of_rows, of_columns = scales.shape
+    firsts = scales[_firsts(of_rows, 1, down)][:, _firsts(of_columns, width, across)]
+    if not torch.equal(scales, firsts):
         raise ValueError(f"scales differ within {format.rowwise.block}, which has one")
     columns = torch.arange(0, bytes.columns, per_columns) // width
     _scales_of(bytes).copy_(scales[::per_rows][:, columns])

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
-from narrowcast.publishing.model import Entry, Rename
+from narrowcast.publishing.model import Entry, Naming, Rename
 
 _GB = 10**9
 
@@ -55,9 +54,8 @@ def export(
     """
     target = Path(folder)
     _check_free(target, overwrite)
-    entries = models.entries_of(model, layout, scale_fmt)
-    options = {"rename": rename, "plain_dtype": plain_dtype, "scale_fmt": scale_fmt}
-    tensors = models.export_tensors(model, layout, **options)
+    entries, naming = models.entries_of(model, layout, scale_fmt), models.renaming(rename)
+    tensors = models.tensors_of(entries, layout, naming, plain_dtype)
     has_ranks = dist.is_initialized()
     if has_ranks:  # all have then looked at the folder, too
         group, device = dist.group.WORLD, models.gather_device(entries[0].tensor)
@@ -73,7 +71,7 @@ def export(
     partial.mkdir(parents=True)
     _write_tensors(partial, tensors, int(file_size * _GB))
     own = dict(config if config is not None else _config_of(model))
-    own["quantization_config"] = _quantization_config(entries, layout, rename)
+    own["quantization_config"] = _quantization_config(entries, layout, naming)
     _write_json(partial / "config.json", own)
     if layout == "modelopt":
         _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))
@@ -95,6 +93,7 @@ def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
     """
     pending: dict[str, torch.Tensor] = {}
     files: list[list[str]] = []
+    names: set[str] = set()
     size = total = 0
 
     def write() -> None:
@@ -106,8 +105,9 @@ def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
         if pending and size + tensor.nbytes > most:
             write()
             size = 0
-        if name in chain(pending, *files):
+        if name in names:
             raise ValueError(f"two tensors would be named {name}: rename gives names")
+        names.add(name)
         pending[name] = tensor.cpu()
         size, total = size + tensor.nbytes, total + tensor.nbytes
     write()
@@ -115,10 +115,10 @@ def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
         (folder / "0.safetensors").rename(folder / "model.safetensors")
         return
     index = {"metadata": {"total_size": total}, "weight_map": {}}
-    for number, names in enumerate(files):
+    for number, its_names in enumerate(files):
         name = f"model-{number + 1:05}-of-{len(files):05}.safetensors"
         (folder / f"{number}.safetensors").rename(folder / name)
-        index["weight_map"] |= dict.fromkeys(names, name)
+        index["weight_map"] |= dict.fromkeys(its_names, name)
     _write_json(folder / "model.safetensors.index.json", index)
 
 
@@ -145,8 +145,7 @@ def _config_of(model: nn.Module) -> dict:
     return config.to_dict() if hasattr(config, "to_dict") else {}
 
 
-def _quantization_config(entries: list[Entry], layout: str, rename: Rename) -> dict:
-    naming = models.renaming(rename)
+def _quantization_config(entries: list[Entry], layout: str, naming: Naming) -> dict:
     layers, plain = [], []
     for entry in entries:
         if entry.scheme is not None:

@@ -140,20 +140,18 @@ class Published:
             return
         self._check_one_scale()
         dtype = self.source.dtype(self.pieces[0].names["scales"])
-        if self.block == self.format.rowwise.block and (self.format.scale, dtype) != (
-            "e8m0",
-            "F32",
-        ):
+        may_be_no_power = (self.format.scale, dtype) == ("e8m0", "F32")
+        if self.block == self.format.rowwise.block and not may_be_no_power:
             return  # any scale can be stored
         bytes, cpu = self.entry.store.bytes, torch.device("cpu")
         self._set(buffers.allocate(self.format, bytes.rows, bytes.columns, ("rowwise",), cpu))
 
     def _check_one_scale(self) -> None:
         """ValueError if experts have scales of their own where the format has one for all."""
-        of_all = (
-            "global" if self.scheme.global_scale else "scales" if self.block == "tensor" else ""
-        )
-        names = [one.names[of_all] for one in self.pieces] if of_all else []
+        if self.scheme.global_scale is None and self.block != "tensor":
+            return
+        of_all = "scales" if self.scheme.global_scale is None else "global"
+        names = [one.names[of_all] for one in self.pieces]
         scales = {self.source.part(name).item() for name in names}
         if len(scales) > 1:
             raise ValueError(
@@ -189,12 +187,10 @@ class Published:
         shape, offset = dtensors.box(self.tensor)
         columns = slice(offset[-1], offset[-1] + shape[-1])
         if len(shape) < 3:
-            first = (0, *offset)[-2] - models.rows_before(self.entry.store)
+            first = (0, *offset)[-2] - self.entry.store.rows_before
             return self._read(self.pieces[0], None, slice(first, first + stored), columns)
-        experts, (begin, end) = (
-            range(offset[0], offset[0] + shape[0]),
-            (offset[1], offset[1] + shape[1]),
-        )
+        experts = range(offset[0], offset[0] + shape[0])
+        begin, end = offset[1], offset[1] + shape[1]
         parts = []
         for piece in self.pieces:
             for expert in experts if piece.expert is None else {piece.expert}.intersection(experts):
@@ -247,7 +243,7 @@ def _follow(store) -> None:
         bytes.history[:2] = 1 / bytes.buffer(1)
         bytes.history[2:3] = value.abs().amax() if value.numel() else 0.0
     if store.master is not None:
-        first = models.rows_before(store)
+        first = store.rows_before
         store.master.value.copy_(value[first : first + store.rows])
         store.master.sync_version()
         store.master.mark_fresh()

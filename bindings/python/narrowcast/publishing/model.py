@@ -11,14 +11,15 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import registry
-from narrowcast.flat import empty_shards, stale
+from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
 from narrowcast.publishing import encoding
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS, Scheme
-from narrowcast.tensor import QuantizedTensor, dtensors, unaligned
+from narrowcast.tensor import QuantizedTensor, dtensors
 
-Rename = Callable[[str], str] | Mapping[str, str] | None
+Naming = Callable[[str], str]
+Rename = Naming | Mapping[str, str] | None
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # in paths of modules, not in state dicts
 _E8M0 = "float8_e8m0fnu"
 # What transformers makes one parameter of each expert, and files have apart: equal parts of rows.
@@ -69,9 +70,14 @@ def export_tensors(
     that were written since the last. Nothing happens before the first tensor is asked for.
     ValueError then, if the layout does not hold a weight's format or shape.
     """
-    entries = entries_of(model, layout, scale_fmt)
-    _make_bytes(model, entries)
-    naming = renaming(rename)
+    yield from tensors_of(
+        entries_of(model, layout, scale_fmt), layout, renaming(rename), plain_dtype
+    )
+
+
+def tensors_of(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
+    """What export_tensors yields of them."""
+    empty_shards.cast_all([(one.tensor, one.store) for one in entries if one.scheme is not None])
     for entry in entries:
         if entry.scheme is None:
             yield naming(entry.name), _plain(entry.tensor, plain_dtype)
@@ -88,22 +94,22 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
     if scale_fmt not in (None, "ue8m0"):
         raise ValueError(f'scale_fmt is "ue8m0" or None, not {scale_fmt!r}')
     found = _tensors_of(model)
-    formats = {dtensors.local_of(one).format for _, one, _ in found if is_quantized(one)}
-    is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats)
+    formats = {
+        name: local.format
+        for name, tensor, _ in found
+        if isinstance(local := dtensors.local_of(tensor), QuantizedTensor)
+    }
+    is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats.values())
     entries = []
     for name, tensor, module in found:
         scheme = None
-        if is_quantized(tensor):
-            scheme = _scheme_of(name, dtensors.local_of(tensor).format, layout)
+        if name in formats:
+            scheme = _scheme_of(name, formats[name], layout)
             if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
                 scheme = scheme._replace(scales=("scale", _E8M0))
             _check_shape(name, tensor, scheme)
         entries.append(Entry(name, tensor, scheme, module))
     return entries
-
-
-def is_quantized(tensor: torch.Tensor) -> bool:
-    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
 
 
 def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
@@ -146,23 +152,10 @@ def _check_shape(name: str, tensor: torch.Tensor, scheme: Scheme) -> None:
         )
 
 
-def _make_bytes(model: nn.Module, entries: list[Entry]) -> None:
-    """Casts what is stale, on all ranks together."""
-    weights = [(one.tensor, one.store) for one in entries if one.scheme is not None]
-    stale.cast(empty_shards.others(weights))
-    empty_shards.EmptyShards(weights).update()
-
-
-def rows_before(store) -> int:
-    """The rows of other ranks before a shard's own, among those whose bytes it has."""
-    shard = unaligned.shard_of(store)
-    return 0 if shard is None else shard.rows_before
-
-
 # ---- names ----
 
 
-def renaming(rename: Rename) -> Callable[[str], str]:
+def renaming(rename: Rename) -> Naming:
     """A function from names of a state dict to names in the file. TypeError for what is neither."""
     if rename is None:
         return str
@@ -194,7 +187,7 @@ class Piece(NamedTuple):
     rows: int
 
 
-def pieces_of(entry: Entry, layout: str, naming: Callable[[str], str]) -> list[Piece]:
+def pieces_of(entry: Entry, layout: str, naming: Naming) -> list[Piece]:
     """In their order in the file: experts are layers of their own, but in gpt-oss."""
     scheme, shape, name = entry.scheme, entry.tensor.shape, entry.name
     if layout == "gpt-oss":
@@ -245,12 +238,12 @@ def _plain(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.Tensor]]:
+def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a quantized weight: its codes, its scales, its global scale."""
     tensor, scheme, local = entry.tensor, entry.scheme, dtensors.local_of(entry.tensor)
     format = local.format
     region = local._view.region
-    region = region._replace(row=region.row + rows_before(entry.store))
+    region = region._replace(row=region.row + entry.store.rows_before)
     encoded = encoding.encode(entry.store.bytes, region, scheme)
     block, columns = scheme.block_of(format), tensor.shape[-1]
     codes = _gather(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
@@ -271,10 +264,8 @@ def _published(entry: Entry, layout: str, naming) -> Iterator[tuple[str, torch.T
         parts["codes"] = codes.unflatten(-1, (-1, block[1] // 2))
     for piece in pieces_of(entry, layout, naming):
         for what, name in piece.names.items():
-            yield (
-                name,
-                _of_piece(parts[what], piece, 1 if what == "codes" else block[0]).contiguous(),
-            )
+            rows_each = 1 if what == "codes" else block[0]
+            yield name, _of_piece(parts[what], piece, rows_each).contiguous()
 
 
 def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
@@ -289,11 +280,9 @@ def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
 
 def gather_device(tensor: torch.Tensor) -> torch.device:
     """Where ranks exchange it: with CPUOffloadPolicy shards lie elsewhere."""
-    return (
-        torch.device(tensor.device_mesh.device_type)
-        if isinstance(tensor, DTensor)
-        else tensor.device
-    )
+    if isinstance(tensor, DTensor):
+        return torch.device(tensor.device_mesh.device_type)
+    return tensor.device
 
 
 def _gather(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):

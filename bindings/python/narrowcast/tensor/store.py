@@ -139,6 +139,8 @@ class Store:
     # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
     # come. Of a GatheredStore alone.
     present: torch.Tensor | None = None
+    # Of other ranks before its own, among the rows whose bytes it has. Of an UnalignedStore alone.
+    rows_before = 0
 
     def __init__(
         self,

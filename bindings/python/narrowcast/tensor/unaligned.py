@@ -101,6 +101,10 @@ class UnalignedStore(Store):
     def needs_others(self) -> bool:
         return True
 
+    @property
+    def rows_before(self) -> int:
+        return self.shard.rows_before
+
     def _over(self, bytes: _C.Buffers, master: Master | None) -> UnalignedStore:
         return UnalignedStore(bytes, master, self.config, self.shard)
 
@@ -112,7 +116,7 @@ class UnalignedStore(Store):
 
     def _decode(self, bytes: _C.Buffers, region: Region, dtype, usage: str) -> torch.Tensor:
         value = casting.decode(bytes, dtype, usage)
-        return region._replace(row=region.row + self.shard.rows_before).slice(value)
+        return region._replace(row=region.row + self.rows_before).slice(value)
 
     def _why_needs_others(self) -> str:
         return "it shares blocks with those of other ranks"
