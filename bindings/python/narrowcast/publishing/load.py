@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,9 +17,12 @@ from narrowcast.publishing import model as models
 from narrowcast.publishing.encoding import Encoded
 from narrowcast.publishing.files import Folder
 from narrowcast.publishing.model import Entry, Piece, Rename
+from narrowcast.ranks import Reduction
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import Scheme
-from narrowcast.tensor import buffers, casting, dtensors
+from narrowcast.tensor import buffers, casting, dtensors, scale_groups
+from narrowcast.tensor.scale_groups import ScaleGroup
+from narrowcast.tensor.store import Store
 
 _ONE = [], [1]  # shapes of one scale
 _SHOWN = 5  # problems in a message
@@ -57,13 +61,15 @@ def load_published(
     layout = layout or source.layout()
     naming = models.renaming(rename)
     weights = [Published(one, source, layout, naming) for one in models.entries_of(model, layout)]
-    if problems := [line for one in weights for line in one.problems()]:
+    problems = [line for one in weights for line in one.problems()]
+    if problems := [*problems, *_scales_apart(weights)]:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
     for one in weights:
         one.check_values()
     for one in weights:
         one.load()
+    _record_amaxes(one for one in weights if one.scheme is not None and one.format.is_delayed)
     _C.note_change()
     return sorted(set(source.names) - source.read)
 
@@ -229,6 +235,40 @@ def _blocks(run: slice, size: int) -> slice:
     return slice(run.start // size, -(-run.stop // size))
 
 
+def _scales_apart(weights: list[Published]) -> Iterator[str]:
+    """Weights that have one scale in the model, and in the folder several."""
+    groups: dict[ScaleGroup, dict[str, float]] = defaultdict(dict)
+    for one in weights:
+        group = None if one.scheme is None else one.entry.store.config.scale_group
+        if group is not None:
+            name = one.pieces[0].names["global" if one.scheme.global_scale else "scales"]
+            if name in one.source.names and one.source.shape(name) in ((), (1,)):
+                groups[group][name] = one.source.part(name).item()
+    for scales in groups.values():
+        if len(set(scales.values())) > 1:
+            each = ", ".join(f"{name} is {scale:.9g}" for name, scale in scales.items())
+            yield f"{each}, and the model has one for all: nc.convert(..., share_scale=False)"
+
+
+def _record_amaxes(weights: Iterable[Published]) -> None:
+    """The newest amax of delayed scaling, of whole tensors and of all that share a scale: one
+    reduction for each process group.
+    """
+    alike: dict[tuple, list[Store]] = defaultdict(list)
+    for one in weights:
+        store, group = one.entry.store, dtensors.shard_group(one.tensor)
+        alike[store.bytes.device, one.format, group].append(store)
+    for (device, _, group), stores in alike.items():
+        reduction = Reduction(torch.zeros(len(stores), dtype=torch.int32, device=device), group)
+        values = [casting.decode(store.bytes, torch.float32, "rowwise") for store in stores]
+        casts = _C.CastList([store.bytes for store in stores], values)
+        casts.find_amaxes(into=reduction.floats)
+        reduction.reduce()
+        scale_groups.share(scale_groups.peers_of(stores), reduction.floats)
+        for store, amax in zip(stores, reduction.floats.split(1), strict=True):
+            store.bytes.history[casting.NEWEST_AMAX] = amax
+
+
 def _follow(store) -> None:
     """Makes what follows from rowwise bytes: columnwise ones, the master, a history."""
     bytes, format = store.bytes, store.format
@@ -241,7 +281,6 @@ def _follow(store) -> None:
     if bytes.history is not None:
         bytes.history.zero_()
         bytes.history[:2] = 1 / bytes.buffer(1)
-        bytes.history[2:3] = value.abs().amax() if value.numel() else 0.0
     if store.master is not None:
         first = store.rows_before
         store.master.value.copy_(value[first : first + store.rows])

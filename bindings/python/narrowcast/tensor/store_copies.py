@@ -64,6 +64,9 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     elif target.master is not None and region == target.region and has_all:
         target.master.mark_fresh()  # whatever it was before
     buffers.copy_spanning(target.bytes, source.bytes)
+    group = target.config.scale_group
+    if group is not None and target.master is not None and len(group.beside(target)) > 1:
+        target.mark_stale(region.row_end)  # the others' scale may be another
 
 
 def part_of(store: Store, region: Region) -> Store:
@@ -112,6 +115,8 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     compiling.check_write(store.describe())
     if store.master is not None:
         _write_master(store, region, value)
+    elif store.config.scale_group is not None:
+        raise _cannot_write(store, region)
     elif region == store.region and not store.needs_others:
         casting.cast_value(store.bytes, value)
         store.used = store.rows
@@ -132,6 +137,12 @@ def _cannot_write(store: Store, region: Region) -> NotImplementedError:
         why = "it shares blocks with the shards of other ranks"
     if store.needs_others:
         way = "Load plain values before nc.convert, which then quantizes the shards together"
+    if (group := store.config.scale_group) is not None:
+        why = f"{' and '.join(group.names)} have one scale"
+        way = (
+            "Load plain values before nc.convert, which then quantizes them together, or convert "
+            "with share_scale=False"
+        )
     return NotImplementedError(
         f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "
         f"because {why} and no master is kept (nc.convert(..., trainable=True) keeps one). {way}"
