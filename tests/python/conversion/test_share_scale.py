@@ -132,17 +132,22 @@ def test_errors(entries, error, words):
 
 
 def test_frozen():
-    """Without masters: bytes are shared, and a write to one is an error."""
+    """Without masters: the scale is one until a weight gets another value."""
     model = Projections()
     model.q_proj.requires_grad_(False)
     with pytest.raises(ValueError, match=r"only k_proj\.weight, v_proj\.weight would be trained"):
         nc.convert(model, "nvfp4", share_scale=ENTRIES)
     nc.convert(model, "nvfp4", share_scale=ENTRIES, trainable=False)
     assert len(set(amaxes(model))) == 3
-    with torch.no_grad(), pytest.raises(NotImplementedError, match=r"have one scale.*share_scale"):
-        model.k_proj.weight.copy_(torch.zeros(48, 64))
     other = nc.convert(Projections(), "nvfp4", share_scale=ENTRIES, trainable=False)
     other.load_state_dict(model.state_dict())  # bytes
+    with torch.no_grad(), pytest.warns(UserWarning, match="from now on each has a scale"):
+        model.k_proj.weight.copy_(torch.ones(48, 64))
+    assert len(set(amaxes(model))) == 4
+    with pytest.warns(UserWarning, match="from now on each has a scale"):
+        model.up_proj.weight.data += torch.ones(96, 64)  # as peft adds adapters
+        assert len(set(amaxes(model))) == 5
+    assert "q_proj" not in str(nc.summary(model)).split("one scale for ", 1)[1]
 
 
 def test_apart(format):

@@ -43,11 +43,12 @@ def groups_of(
     for entry in entries:
         found = [*_places(parameters, entry).items()]
         if by_default:
-            found = [(path, names) for path, names in found if _is_of_library(model, path[0])]
             found = [
-                (path, names)
-                for path, names in found
-                if len({keeps_master(parameters[name]) for name in names}) == 1
+                (place, names)
+                for place, names in found
+                if place[1] in ("", "weight.")
+                and _is_of_library(model, place[0])
+                and len({keeps_master(parameters[name]) for name in names}) == 1
             ]
         elif not found:
             raise ValueError(
@@ -83,8 +84,9 @@ def _places(parameters: Iterable[str], entry: Iterable[str]) -> dict[tuple[str, 
         for name in parameters:
             before, there, after = f".{name}.".rpartition(f".{part}.")
             if there:
+                after = after.replace("base_layer.", "")  # which peft puts into those it adapts
                 found.setdefault((before.lstrip("."), after), []).append(name)
-    return {path: names for path, names in found.items() if len(names) > 1}
+    return {place: names for place, names in found.items() if len(names) > 1}
 
 
 def _is_of_library(model: nn.Module, path: str) -> bool:

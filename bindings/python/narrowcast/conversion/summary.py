@@ -48,7 +48,7 @@ class Parameter:
             return f"plain: {self.reason}"
         names = zip(*(name.split(".") for name in self.one_scale), strict=False)
         differing = ["/".join(parts) for parts in names if len(set(parts)) > 1]
-        return ", ".join([self.format, *(f"one scale for {one}" for one in differing)])
+        return ", ".join([self.format, *(f"one scale for {one}" for one in differing[:1])])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -241,7 +241,7 @@ def _scales_apart(weights: list[Published]) -> Iterator[str]:
     for one in weights:
         group = None if one.scheme is None else one.entry.store.config.scale_group
         if group is not None:
-            name = one.pieces[0].names["global" if one.scheme.global_scale else "scales"]
+            name = one.pieces[0].names["scales" if one.scheme.global_scale is None else "global"]
             if name in one.source.names and one.source.shape(name) in ((), (1,)):
                 groups[group][name] = one.source.part(name).item()
     for scales in groups.values():

@@ -83,14 +83,14 @@ def cast_masters(stores: list[Store]) -> None:
         casts, peers = casts_of(same), scale_groups.peers_of(same)
         amaxes = casts.find_amaxes()
         scale_groups.share(peers, amaxes)
-        skips = [SKIP if one.master.saved is not None else TAKE for one in same]
-        is_any = SKIP in skips
-        skip = torch.tensor(skips, device=same[0].bytes.device) if is_any else None
-        if TAKE in skips:
-            casts.cast(amaxes, skip=skip)
-        for place, store in enumerate(same) if is_any else ():
-            if store.master.saved is not None:
-                cast_again(store, None if amaxes is None else amaxes[place : place + 1])
+        saved = [place for place, store in enumerate(same) if store.master.saved is not None]
+        skips = None
+        if saved:
+            words = [SKIP if place in saved else TAKE for place in range(len(same))]
+            skips = torch.tensor(words, dtype=torch.float32, device=same[0].bytes.device)
+        casts.cast(amaxes, skip=skips)
+        for place in saved:
+            cast_again(same[place], None if amaxes is None else amaxes[place : place + 1])
     for store in stores:
         store.master.mark_fresh()
 

@@ -4,6 +4,7 @@ Wherever one of them is cast, so are the others, in the same launch.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -45,14 +46,12 @@ class ScaleGroup:
         """The stores of the module's weights that share the scale, if this is one of them; of
         others, such as copies, the store alone.
         """
-        if self._changes != _C.changes():
-            self._stores = [*map(weakref.ref, self._find())]
-            self._changes = _C.changes()
         stores = [one() for one in self._stores]
+        if self._changes != _C.changes() or None in stores:
+            stores = [dtensors.local_of(weight)._store for weight in self._weights()]
+            self._stores = [*map(weakref.ref, stores)]
+            self._changes = _C.changes()
         return stores if store in stores else [store]
-
-    def _find(self) -> list[Store]:
-        return [dtensors.local_of(weight)._store for weight in self._weights()]
 
     def _weights(self) -> list[nn.Parameter]:
         """The module's parameters that have this group."""
@@ -64,7 +63,7 @@ class ScaleGroup:
                 found.append(parameter)
         return found
 
-    def __reduce__(self):
+    def __reduce__(self):  # of a deep copy, too
         return _again, (self._module(), self.names, self.shapes, self._weights())
 
 
@@ -80,8 +79,13 @@ def _again(module, names, shapes, weights) -> ScaleGroup:
 
 
 def stale_of(stores: Sequence[Store]) -> list[Store]:
-    """Those of a list whose bytes are to be made: stale ones, and what shares a scale with one."""
+    """Those of a list whose bytes are to be made: stale ones, and what shares a scale with one. If
+    some of those have no master, as beside a weight that an adapter was added to, none share more.
+    """
     groups = {one.config.scale_group for one in stores if one.is_stale} - {None}
+    for one in stores:
+        if one.config.scale_group in groups and one.master is None:
+            leave(one)
     return [one for one in stores if one.is_stale or one.config.scale_group in groups]
 
 
@@ -112,6 +116,24 @@ def peers_of(stores: Sequence[Store]) -> _C.Peers | None:
     width = max(map(len, peers))
     filled = [some + some[:1] * (width - len(some)) for some in peers]
     return _C.Peers(filled, stores[0].bytes.device)
+
+
+def leave(store: Store) -> None:
+    """From now on all that share a scale with a weight do so no more, with a UserWarning: some have
+    got another value, and without masters the others' bytes cannot follow.
+    """
+    if store.config.scale_group is None:
+        return
+    stores = store.config.scale_group.beside(store)
+    for one in stores:
+        one.config = one.config._replace(scale_group=None)
+    if len(stores) > 1:
+        warnings.warn(
+            "weights that share a scale (share_scale of nc.convert) have got another value, and "
+            "not all keep a master: from now on each has a scale of its own. Load values before "
+            "nc.convert, or keep masters with trainable=True, and they share one",
+            stacklevel=2,
+        )
 
 
 def share(peers: _C.Peers | None, amaxes) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting, compiling
+from narrowcast.tensor import buffers, casting, compiling, scale_groups
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.scale_groups import ScaleGroup
@@ -323,7 +323,8 @@ class Store:
         stores, group = [self], self.config.scale_group
         if group is not None and self.master is not None:
             stores = group.beside(self)
-        if not any(one.is_stale for one in stores):
+        stale = scale_groups.stale_of(stores)
+        if not stale:
             return
         # While FSDP2 has gathered them, the module has others than its shards.
         is_apart = group is not None and len(stores) == 1 and self.sender is not None
@@ -336,7 +337,7 @@ class Store:
             )
         if group is not None and len(stores) == 1:  # a copy shares nothing
             self.config = self.config._replace(scale_group=None)
-        casting.cast_masters(stores)
+        casting.cast_masters(stale)
 
     def _why_needs_others(self) -> str:
         return f"a scale of {self.format.name} spans the whole tensor"

@@ -5,7 +5,7 @@ of values, zeros for a shard to fill.
 import torch
 
 from narrowcast import _C
-from narrowcast.tensor import buffers, casting, compiling, unaligned
+from narrowcast.tensor import buffers, casting, compiling, scale_groups, unaligned
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -110,14 +110,16 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     that is set and the bytes become stale; without, they are made at once. The value that a
     saved state has just brought changes nothing: its bytes may be others than a new value's.
     ValueError if FSDP2 has freed the bytes.
+
+    Without a master, a weight that has shared its scale shares it no more, and a warning says so:
+    the others' bytes cannot follow.
     """
     store.check_not_freed()
     compiling.check_write(store.describe())
     if store.master is not None:
         _write_master(store, region, value)
-    elif store.config.scale_group is not None:
-        raise _cannot_write(store, region)
     elif region == store.region and not store.needs_others:
+        scale_groups.leave(store)
         casting.cast_value(store.bytes, value)
         store.used = store.rows
     elif not isinstance(store, UnalignedStore) and not store.format.tensor_amax:
@@ -137,12 +139,6 @@ def _cannot_write(store: Store, region: Region) -> NotImplementedError:
         why = "it shares blocks with the shards of other ranks"
     if store.needs_others:
         way = "Load plain values before nc.convert, which then quantizes the shards together"
-    if (group := store.config.scale_group) is not None:
-        why = f"{' and '.join(group.names)} have one scale"
-        way = (
-            "Load plain values before nc.convert, which then quantizes them together, or convert "
-            "with share_scale=False"
-        )
     return NotImplementedError(
         f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "
         f"because {why} and no master is kept (nc.convert(..., trainable=True) keeps one). {way}"
