@@ -78,6 +78,8 @@ def test_copies(format, copied):
     Truth(other).compare("copy")
     for one in (alone.weight, clone):
         assert one.amax.item() == one.master.abs().max().item() < before[0]
+    alone.weight.grad = torch.ones_like(alone.weight.master)
+    nc.FusedAdam(alone.parameters(), **OPTIONS).step()
     assert amaxes(model) == before
     dead = weakref.ref(other)
     gc.disable()
@@ -147,7 +149,7 @@ def test_frozen():
     with pytest.warns(UserWarning, match="from now on each has a scale"):
         model.up_proj.weight.data += torch.ones(96, 64)  # as peft adds adapters
         assert len(set(amaxes(model))) == 5
-    assert "q_proj" not in str(nc.summary(model)).split("one scale for ", 1)[1]
+    assert "one scale" not in str(nc.summary(model))
 
 
 def test_apart(format):
