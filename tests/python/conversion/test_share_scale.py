@@ -71,6 +71,8 @@ def test_copies(format, copied):
     alone = copy.deepcopy(model.q_proj)
     clone = model.q_proj.weight.detach().clone()
     before = amaxes(model)
+    alone.weight.grad = torch.ones_like(alone.weight.master)
+    nc.FusedAdam(alone.parameters(), **OPTIONS).step()
     with torch.no_grad():
         other.v_proj.weight.master.mul_(7)
         for one in (alone.weight, clone):
@@ -78,8 +80,6 @@ def test_copies(format, copied):
     Truth(other).compare("copy")
     for one in (alone.weight, clone):
         assert one.amax.item() == one.master.abs().max().item() < before[0]
-    alone.weight.grad = torch.ones_like(alone.weight.master)
-    nc.FusedAdam(alone.parameters(), **OPTIONS).step()
     assert amaxes(model) == before
     dead = weakref.ref(other)
     gc.disable()
@@ -110,6 +110,7 @@ def test_choice():
     assert first[0] == first[2] != first[1]
     assert first == second
     assert len(set(amaxes(nc.convert(Projections(), "nvfp4")))) == 6  # no library's
+    assert len(set(amaxes(nc.convert(Projections(), "nvfp4", share_scale=True)))) == 3
     nc.convert(Projections(), "mxfp8_e4m3", share_scale=ENTRIES)  # nothing to share
     part = nc.convert(Projections(), "nvfp4", filter=["q_proj", "k_proj"], share_scale=ENTRIES[:1])
     assert part.q_proj.weight.amax == part.k_proj.weight.amax

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -26,11 +28,14 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 
 class Options(NamedTuple):
-    """Options of nc.convert. `recompute`: None for "auto"."""
+    """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
+    by the weights' names.
+    """
 
     recompute: bool | None
     matmul: str
     trainable: bool | None
+    groups: Mapping[str, ScaleGroup] = MappingProxyType({})
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
@@ -80,7 +85,8 @@ def convert(
                 follows from the largest magnitude of all of them, as inference engines want of what
                 they make one matrix of: [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
                 has those share that are below one module. None: these, and other usual names, in
-                modules of transformers and torchtitan. False or []: none (docs/conversion.md)
+                modules of transformers and torchtitan; True: in any. False or []: none
+                (docs/conversion.md)
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
     fully_shard; then it is collective. Weights that modules share are one parameter; by default one
@@ -111,7 +117,7 @@ def convert(
     _check_all(weights, format)
     fits.foresee(weights, format, mesh)
     groups = groups_of(model, weights, format, share_scale, options.keeps_master)
-    _convert(weights, format, options, model, groups)
+    _convert(weights, format, options._replace(groups=groups), model)
     operators.register_flops()
     state_dicts.attach(model)
     if filter is selection.default_filter and parameters is None:
@@ -127,7 +133,7 @@ def convert_layer(module: nn.Module, name: str, format: str, matmul: str) -> Non
     weights = [(name, module.weight, [(module, "weight")])]
     partners_of(format, matmul)
     _check_all(weights, format)
-    _convert(weights, format, Options(False, matmul, True), module, {})
+    _convert(weights, format, Options(False, matmul, True), module)
     state_dicts.attach(module)
 
 
@@ -139,23 +145,15 @@ def _check_all(weights: list[selection.Weight], format: registry.Format) -> None
 
 
 def _convert(
-    weights: list[selection.Weight],
-    format: registry.Format,
-    options: Options,
-    model: nn.Module,
-    scale_groups: dict[str, ScaleGroup],
+    weights: list[selection.Weight], format: registry.Format, options: Options, model: nn.Module
 ) -> None:
     """Replaces weights of a model, all of which have been checked."""
     torch_hooks.install()
     facts = [
-        dtensors.fact(weight, _line(name, weight, format, options, scale_groups.get(name)))
-        for name, weight, _ in weights
+        dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
     ]
     ranks.same("what nc.convert converts", facts)
-    quantized = [
-        _empty_like(name, weight, format, options, scale_groups.get(name))
-        for name, weight, _ in weights
-    ]
+    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
     groups = [dtensors.shard_group(weight) for _, weight, _ in weights]
     stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
@@ -170,7 +168,7 @@ def _convert(
                     tensor_parallel.adopt(module)
             module, attribute = places[0]
             distributing.watch_writes(model, getattr(module, attribute))
-    for group in dict.fromkeys(scale_groups.values()):
+    for group in dict.fromkeys(options.groups.values()):
         group.attach()
 
 
@@ -196,10 +194,10 @@ def _parameter_like(old: nn.Parameter, local: torch.Tensor, requires_grad: bool)
     return new
 
 
-def _line(name: str, weight: nn.Parameter, format: registry.Format, options, group) -> str:
+def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
     """What all ranks must have alike of a weight."""
     kept = "" if options.keeps_master(weight) else ", without a master"
-    if group is not None:
+    if group := options.groups.get(name):
         kept += f", one scale for {' and '.join(group.names)}"
     again = "auto" if options.recompute is None else options.recompute
     return f"{name} in {format.identity} for {options.matmul} products, recompute={again}{kept}"
@@ -230,11 +228,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
 
 
 def _empty_like(
-    name: str,
-    weight: nn.Parameter,
-    format: registry.Format,
-    options: Options,
-    group: ScaleGroup | None,
+    name: str, weight: nn.Parameter, format: registry.Format, options: Options
 ) -> QuantizedTensor:
     """A tensor with the weight's value as its master and bytes that are still to be made."""
     local = dtensors.local_of(weight).detach()
@@ -250,6 +244,7 @@ def _empty_like(
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     master.watch()  # a state dict of the plain model may have the memory, too
+    group = options.groups.get(name)
     like = () if group is None else group.shapes
     shard = sharding.unaligned_shard_of(weight, format, like)
     stored_rows = rows if shard is None else shard.stored_rows

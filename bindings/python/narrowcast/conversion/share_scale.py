@@ -47,7 +47,7 @@ def groups_of(
                 (place, names)
                 for place, names in found
                 if place[1] in ("", "weight.")
-                and _is_of_library(model, place[0])
+                and (share_scale is True or _is_of_library(model, place[0]))
                 and len({keeps_master(parameters[name]) for name in names}) == 1
             ]
         elif not found:
@@ -65,9 +65,9 @@ def groups_of(
     return groups
 
 
-def _checked(share_scale) -> list[tuple[str, ...]]:
-    entries = [] if isinstance(share_scale, str) else [*share_scale]
-    if isinstance(share_scale, str) or any(isinstance(one, str) for one in entries):
+def _checked(share_scale: Iterable) -> list[tuple[str, ...]]:
+    entries = [*share_scale]
+    if any(isinstance(one, str) for one in entries):
         raise TypeError(
             "share_scale is a list of tuples of names, such as "
             f'[("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")], not {share_scale!r}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -14,15 +14,13 @@ from narrowcast import _C, registry
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
-from narrowcast.publishing.encoding import Encoded
+from narrowcast.publishing.encoding import LARGEST, Encoded
 from narrowcast.publishing.files import Folder
 from narrowcast.publishing.model import Entry, Piece, Rename
-from narrowcast.ranks import Reduction
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import Scheme
-from narrowcast.tensor import buffers, casting, dtensors, scale_groups
+from narrowcast.tensor import buffers, casting, dtensors
 from narrowcast.tensor.scale_groups import ScaleGroup
-from narrowcast.tensor.store import Store
 
 _ONE = [], [1]  # shapes of one scale
 _SHOWN = 5  # problems in a message
@@ -69,7 +67,6 @@ def load_published(
         one.check_values()
     for one in weights:
         one.load()
-    _record_amaxes(one for one in weights if one.scheme is not None and one.format.is_delayed)
     _C.note_change()
     return sorted(set(source.names) - source.read)
 
@@ -250,25 +247,6 @@ def _scales_apart(weights: list[Published]) -> Iterator[str]:
             yield f"{each}, and the model has one for all: nc.convert(..., share_scale=False)"
 
 
-def _record_amaxes(weights: Iterable[Published]) -> None:
-    """The newest amax of delayed scaling, of whole tensors and of all that share a scale: one
-    reduction for each process group.
-    """
-    alike: dict[tuple, list[Store]] = defaultdict(list)
-    for one in weights:
-        store, group = one.entry.store, dtensors.shard_group(one.tensor)
-        alike[store.bytes.device, one.format, group].append(store)
-    for (device, _, group), stores in alike.items():
-        reduction = Reduction(torch.zeros(len(stores), dtype=torch.int32, device=device), group)
-        values = [casting.decode(store.bytes, torch.float32, "rowwise") for store in stores]
-        casts = _C.CastList([store.bytes for store in stores], values)
-        casts.find_amaxes(into=reduction.floats)
-        reduction.reduce()
-        scale_groups.share(scale_groups.peers_of(stores), reduction.floats)
-        for store, amax in zip(stores, reduction.floats.split(1), strict=True):
-            store.bytes.history[casting.NEWEST_AMAX] = amax
-
-
 def _follow(store) -> None:
     """Makes what follows from rowwise bytes: columnwise ones, the master, a history."""
     bytes, format = store.bytes, store.format
@@ -281,6 +259,8 @@ def _follow(store) -> None:
     if bytes.history is not None:
         bytes.history.zero_()
         bytes.history[:2] = 1 / bytes.buffer(1)
+        # What the scale is for: as on the ranks of other shards, and of weights that share it.
+        bytes.history[casting.NEWEST_AMAX] = LARGEST[format.element] * bytes.buffer(1)
     if store.master is not None:
         first = store.rows_before
         store.master.value.copy_(value[first : first + store.rows])

@@ -69,9 +69,7 @@ class ScaleGroup:
 
 def _again(module, names, shapes, weights) -> ScaleGroup:
     """The group of a module that is copied or unpickled, whose weights have been."""
-    group = object.__new__(ScaleGroup)
-    group.names, group.shapes, group._module = names, shapes, weakref.ref(module)
-    group._changes, group._stores = -1, []
+    group = ScaleGroup(module, names, shapes)
     for weight in weights:
         store = dtensors.local_of(weight)._store
         store.config = store.config._replace(scale_group=group)
