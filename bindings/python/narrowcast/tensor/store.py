@@ -320,9 +320,10 @@ class Store:
         if FSDP2 has freed the bytes, or if the cast needs other ranks.
         """
         self.check_not_freed()
-        stores, group = [self], self.config.scale_group
-        if group is not None and self.master is not None:
-            stores = group.beside(self)
+        group = None if self.master is None else self.config.scale_group
+        if group is None and not self.is_stale:
+            return
+        stores = [self] if group is None else group.beside(self)
         stale = scale_groups.stale_of(stores)
         if not stale:
             return
