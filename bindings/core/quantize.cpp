@@ -3,6 +3,7 @@
 #include "bindings/core/changes.hpp"
 #include "bindings/core/launch.hpp"
 #include "bindings/core/module.hpp"
+#include "bindings/core/peers.hpp"
 
 namespace narrowcast {
 namespace {
@@ -113,6 +114,14 @@ void bind_quantize(py::module_& module) {
            "whole tensors; None where none is needed, or where a delayed scale stays as it is. "
            "draws: (seed, step, first) of each for stochastic rounding. skip: float32 "
            "[matrices]; where it is negative, the matrix stays as it is.");
+  py::class_<Peers, std::shared_ptr<Peers>>(
+      module, "Peers",
+      "Matrices of a launch whose scale of the tensor is one. places[i]: those that share that of "
+      "matrix i, itself among them; equally many of each.")
+      .def(py::init<const std::vector<std::vector<int64_t>>&, at::Device>(), py::arg("places"),
+           py::arg("device"))
+      .def("share", &Peers::share, py::arg("amaxes"),
+           "Amaxes, float32 [matrices], become the largest of each one's peers: two launches.");
   module.def("derive_columnwise", &derive_columnwise, py::arg("matrices"),
              "Writes the columnwise buffers of matrices of one format on one device from the "
              "rowwise ones, in one launch.");

@@ -112,6 +112,15 @@ class AdamParameter {
     return THPVariable_Unpack(parameter_.ptr()).requires_grad();
   }
 
+  // Whether it has a gradient; whether it has none, and elements that one would be of.
+  bool has_gradient() const { return gradient_.defined(); }
+  bool lacks_gradient() const { return !gradient_.defined() && elements_ > 0; }
+
+  // The bytes are not those that its master and its peers' ask for.
+  void mark_stale() const {
+    if (store_) store_->mark_stale();
+  }
+
   // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
   // otherwise they are stale.
   void commit(bool cast) {

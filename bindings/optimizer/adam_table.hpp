@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "bindings/core/launch.hpp"
+#include "bindings/core/peers.hpp"
 #include "bindings/optimizer/adam_parameter.hpp"
 #include "runtime/optimizer/step.hpp"
 
@@ -71,6 +72,9 @@ class AdamTable {
     steps_.emplace_back();
   }
 
+  // Parameters whose scale of the tensor is one. update() and finish() are then given amaxes.
+  void share(std::shared_ptr<Peers> peers) { peers_ = std::move(peers); }
+
   // False if the parameters' memory or state are no longer what the table was made from, or one
   // without state has got its first gradient.
   bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
@@ -110,6 +114,7 @@ class AdamTable {
   // What waits for the amaxes of all shards: the cast, or the history's entry; and of flat shards
   // the cast of what owners share.
   void finish(const OptionalTensor& amax) {
+    if (peers_) peers_->share(*amax);
     if (machine().record_amax != nullptr)
       launch(machine().record_amax, "recording the amax", amax, skips_);
     if (machine().update == nullptr) {
@@ -120,9 +125,20 @@ class AdamTable {
   }
 
   // Counts the step of every parameter that had a gradient. `cast`: whether finish() has made their
-  // bytes; otherwise they are stale.
+  // bytes; otherwise they are stale. Stale are also those that share a scale of which some had no
+  // gradient: the next cast of them is of all.
   void commit(bool cast) {
+    std::vector<const AdamParameter*> outdated;
+    for (size_t i = 0; peers_ && i < parameters_.size(); ++i) {
+      const auto any = [&](bool (AdamParameter::*is)() const) {
+        return std::ranges::any_of(peers_->of(i),
+                                   [&](int64_t j) { return (parameters_[j].*is)(); });
+      };
+      if (any(&AdamParameter::has_gradient) && any(&AdamParameter::lacks_gradient))
+        outdated.push_back(&parameters_[i]);
+    }
     for (AdamParameter& parameter : parameters_) parameter.commit(cast);
+    for (const AdamParameter* one : outdated) one->mark_stale();
   }
 
   // Of a step that is prepared: the parameters that could have a gradient and have none.
@@ -197,6 +213,7 @@ class AdamTable {
   std::vector<int64_t> groups_;  // of the options
   std::vector<nc_step> steps_;
   std::shared_ptr<FlatShards> shards_;
+  std::shared_ptr<Peers> peers_;
   OptionalTensor exchange_, skips_;
   MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners
   std::vector<size_t> owner_of_end_;  // its shard

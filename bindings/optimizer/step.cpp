@@ -49,7 +49,7 @@ class Reduction {
 };
 
 // A table's part in a step. `is_reduced`: the cast waits for the reductions; `amax`: those of this
-// table, one float a parameter, which the caller has zeroed.
+// table, one float a parameter, which the caller has zeroed; also where parameters share a scale.
 struct Part {
   Part(AdamTable* its_table, OptionalTensor its_amax, bool is_its_reduced)
       : table(its_table), amax(std::move(its_amax)), is_reduced(is_its_reduced) {}
@@ -65,7 +65,7 @@ struct Part {
 void run_step(const std::vector<Part>& parts, const std::vector<Reduction*>& reductions) {
   for (const Part& part : parts) {
     part.table->update(part.amax);
-    if (!part.is_reduced && part.table->spans()) part.table->finish({});
+    if (!part.is_reduced && part.table->spans()) part.table->finish(part.amax);
   }
   const auto commit = [&](bool reduced) {
     for (const Part& part : parts) part.table->commit(reduced || !part.is_reduced);
@@ -110,6 +110,7 @@ void bind_optimizer(py::module_& module) {
       .def(py::init<std::shared_ptr<FlatShards>, bool, OptionalTensor, OptionalTensor>())
       .def("add", &AdamTable::add)
       .def("prepare", &AdamTable::prepare)
+      .def("share", &AdamTable::share)
       .def("find_absent", &AdamTable::find_absent)
       .def("__len__", &AdamTable::size);
   py::class_<Reduction>(module, "Reduction")

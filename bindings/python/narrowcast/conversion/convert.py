@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import _C, ranks, registry
 from narrowcast.checkpoint import state_dicts
 from narrowcast.conversion import fits, selection, torch_hooks
+from narrowcast.conversion.share_scale import ShareScale, groups_of
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
@@ -19,16 +22,20 @@ from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
 from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.scale_groups import ScaleGroup
 from narrowcast.tensor.store import Master, Store, WeightConfig
 from narrowcast.tensor.unaligned import UnalignedStore
 
 
 class Options(NamedTuple):
-    """Options of nc.convert. `recompute`: None for "auto"."""
+    """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
+    by the weights' names.
+    """
 
     recompute: bool | None
     matmul: str
     trainable: bool | None
+    groups: Mapping[str, ScaleGroup] = MappingProxyType({})
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
@@ -44,6 +51,7 @@ def convert(
     matmul: str = "dequantized",
     trainable: bool | None = None,
     mesh=None,
+    share_scale: ShareScale = None,
 ) -> nn.Module:
     """Replaces parameters of a model by QuantizedTensors: `weight` of every module that the filter
     chooses (of one without `weight` its floating parameters of three dimensions, as experts have
@@ -71,6 +79,14 @@ def convert(
                 require a gradient, else False
     mesh        the DeviceMesh that fully_shard will get, or its number of shards, if that is known:
                 what cannot be cut is then an error here
+
+    share_scale
+                in formats where a scale spans the tensor, the weights that have one scale, which
+                follows from the largest magnitude of all of them, as inference engines want of what
+                they make one matrix of: [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
+                has those share that are below one module. None: these, and other usual names, in
+                modules of transformers and torchtitan; True: in any. False or []: none
+                (docs/conversion.md)
 
     Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
     fully_shard; then it is collective. Weights that modules share are one parameter; by default one
@@ -100,7 +116,8 @@ def convert(
     weights = fits.storable(chosen, by_default, format)
     _check_all(weights, format)
     fits.foresee(weights, format, mesh)
-    _convert(weights, format, options, model)
+    groups = groups_of(model, weights, format, share_scale, options.keeps_master)
+    _convert(weights, format, options._replace(groups=groups), model)
     operators.register_flops()
     state_dicts.attach(model)
     if filter is selection.default_filter and parameters is None:
@@ -151,6 +168,8 @@ def _convert(
                     tensor_parallel.adopt(module)
             module, attribute = places[0]
             distributing.watch_writes(model, getattr(module, attribute))
+    for group in dict.fromkeys(options.groups.values()):
+        group.attach()
 
 
 def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad: bool) -> bool:
@@ -178,6 +197,8 @@ def _parameter_like(old: nn.Parameter, local: torch.Tensor, requires_grad: bool)
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
     """What all ranks must have alike of a weight."""
     kept = "" if options.keeps_master(weight) else ", without a master"
+    if group := options.groups.get(name):
+        kept += f", one scale for {' and '.join(group.names)}"
     again = "auto" if options.recompute is None else options.recompute
     return f"{name} in {format.identity} for {options.matmul} products, recompute={again}{kept}"
 
@@ -223,11 +244,13 @@ def _empty_like(
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     master.watch()  # a state dict of the plain model may have the memory, too
-    shard = sharding.unaligned_shard_of(weight, format)
+    group = options.groups.get(name)
+    like = () if group is None else group.shapes
+    shard = sharding.unaligned_shard_of(weight, format, like)
     stored_rows = rows if shard is None else shard.stored_rows
     room = buffers.allocate(format, stored_rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    config = WeightConfig(name, options.recompute, options.matmul)
+    config = WeightConfig(name, options.recompute, options.matmul, group)
     if shard is None:
         store = Store(room, master, config)
     else:

@@ -27,6 +27,8 @@ class Parameter:
     masters      bytes of this rank's master beside them
     gathered     bytes of the whole weight that FSDP2's all-gathers carry in a step (a forward and a
                  backward); 0 if it is not sharded
+    one_scale    the names of all weights with which it has one scale of the tensor, its own too;
+                 empty if it has one of its own
     """
 
     name: str
@@ -37,6 +39,16 @@ class Parameter:
     stored: int
     masters: int
     gathered: int
+    one_scale: tuple[str, ...] = ()
+
+    @property
+    def kept_as(self) -> str:
+        """The format, and what else shares the scale: by what differs in the names."""
+        if self.format is None:
+            return f"plain: {self.reason}"
+        names = zip(*(name.split(".") for name in self.one_scale), strict=False)
+        differing = ["/".join(parts) for parts in names if len(set(parts)) > 1]
+        return ", ".join([self.format, *(f"one scale for {one}" for one in differing[:1])])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Summary:
         alike: dict[tuple, list[Parameter]] = {}
         for one in self.parameters:
             pattern = re.sub(r"\b\d+\b", "*", one.name)
-            key = pattern, one.shape, one.format, one.reason, one.trainable
+            key = pattern, one.shape, one.kept_as, one.trainable
             alike.setdefault(key, []).append(one)
         rows = [_row(*key, same) for key, same in alike.items()]
         elements = [
@@ -87,10 +99,9 @@ class Summary:
         return _table([header, *rows, ("all", "", "", share, *sums)], right=4)
 
 
-def _row(pattern, shape, format, reason, trainable, same: list[Parameter]) -> tuple[str, ...]:
+def _row(pattern, shape, kept, trainable, same: list[Parameter]) -> tuple[str, ...]:
     """A line of the table, for parameters that are alike."""
     name = same[0].name if len(same) == 1 else pattern
-    kept = format or f"plain: {reason}"
     sums = [sum(getattr(one, field) for one in same) for field in ("stored", "masters", "gathered")]
     frozen = "" if trainable else ", frozen"
     count = f"{len(same)} of" if len(same) > 1 else ""
@@ -120,8 +131,9 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
         reason = _reason(parameter, places)
         return Parameter(*facts, None, reason, parameter.requires_grad, local.nbytes, 0, gathered)
     masters = 0 if local.master is None else local.master.nbytes
-    sizes = local.nbytes, masters, gathered
-    return Parameter(*facts, local.format.name, None, parameter.requires_grad, *sizes)
+    group = local._store.config.scale_group
+    rest = local.nbytes, masters, gathered, () if group is None else group.names
+    return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest)
 
 
 def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module]]) -> str:

@@ -22,13 +22,19 @@ def asks(parameter: torch.Tensor, store: Store) -> bool:
     return store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
 
 
+def asking(weights: Iterable[tuple[torch.Tensor, Store]]) -> set[Store]:
+    """Of some weights those that ask, and what shares a scale with one."""
+    weights = [*weights]
+    own = {store for parameter, store in weights if asks(parameter, store)}
+    groups = {store.config.scale_group for store in own} - {None}
+    return own | {store for _, store in weights if store.config.scale_group in groups}
+
+
 def others(weights: Iterable[tuple[torch.Tensor, Store]]) -> list[tuple[Store, stale.Group]]:
     """Those of which each rank knows by itself what was written, as stale.cast() takes them."""
-    return [
-        (store, dtensors.shard_group(parameter))
-        for parameter, store in weights
-        if not asks(parameter, store)
-    ]
+    weights = [*weights]
+    left = asking(weights)
+    return [(store, dtensors.shard_group(one)) for one, store in weights if store not in left]
 
 
 def cast_all(weights: Weights) -> None:
@@ -41,10 +47,11 @@ class EmptyShards:
     """Of some weights: those that ask."""
 
     def __init__(self, weights: Weights):
-        asking = [(store, dtensors.shard_group(one)) for one, store in weights if asks(one, store)]
-        self._casts = stale.casts_by_group(one for one in asking if one[0].master is not None)
+        own = asking(weights)
+        shards = [(store, dtensors.shard_group(one)) for one, store in weights if store in own]
+        self._casts = stale.casts_by_group(one for one in shards if one[0].master is not None)
         frozen: dict = {}
-        for store, group in asking:
+        for store, group in shards:
             if store.master is None and store.format.tensor_amax:
                 frozen.setdefault(group, []).append(store)
         self._scales = [_Scales(stores, group) for group, stores in frozen.items()]

@@ -15,12 +15,9 @@ from narrowcast import _C
 from narrowcast.flat.shards import Ranges, Shard
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
+from narrowcast.tensor import scale_groups
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.store import Store
-
-# Whether launches leave a shard as it is. Maxima are of the bits as int32, of which those of -1.0
-# are negative: a shard is taken if any rank takes it.
-SKIP, TAKE = -1.0, 0.0
 
 
 class Part(NamedTuple):
@@ -30,6 +27,7 @@ class Part(NamedTuple):
     skips   float32 [places], among the reduced words: negative where a launch leaves a shard as it
             is; None if none is skipped
     amaxes  float32 [places], likewise: of their tensors; None in a format without
+    peers   which of them share a scale; None if none do
     """
 
     format: Format
@@ -37,6 +35,7 @@ class Part(NamedTuple):
     shards: _C.FlatShards
     skips: torch.Tensor | None
     amaxes: torch.Tensor | None
+    peers: _C.Peers | None
 
 
 class Exchange(Reduction):
@@ -74,7 +73,8 @@ class Exchange(Reduction):
         for (format, some), flat in zip(places.items(), flats, strict=True):
             own_skips = skipped[: len(some)] if skips else None
             own_amaxes = amaxes[: len(some)] if format.tensor_amax else None
-            self.parts.append(Part(format, some, flat, own_skips, own_amaxes))
+            peers = scale_groups.peers_of([shards[place].store for place in some])
+            self.parts.append(Part(format, some, flat, own_skips, own_amaxes, peers))
             skipped, amaxes = skipped[len(some) :], amaxes[len(some) * format.tensor_amax :]
 
     def is_current(self, stores: list[Store]) -> bool:
@@ -99,6 +99,7 @@ class Exchange(Reduction):
     def finish(self, source_bf16: bool = False, stochastic: bool = False) -> None:
         """Makes the bytes of what was collected, from the reduced words."""
         for part in self.parts:
+            scale_groups.share(part.peers, part.amaxes)
             part.shards.finish(part.amaxes, self.floats, source_bf16, stochastic, part.skips)
 
 

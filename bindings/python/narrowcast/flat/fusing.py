@@ -12,9 +12,10 @@ import torch.distributed as dist
 
 from narrowcast import _C
 from narrowcast.flat import shards
-from narrowcast.flat.exchange import SKIP, TAKE, Exchange, Part
+from narrowcast.flat.exchange import Exchange, Part
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
 from narrowcast.flat.shards import Ranges, Shard
+from narrowcast.tensor.casting import SKIP, TAKE
 from narrowcast.tensor.store import Store
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def fuse(
     those. As of any optimizer, where the model gets another tensor in the place of a weight
     (load_state_dict with assign=True), nothing changes for this one: call narrowcast.flat.unfuse
     and fuse what the model has now, on all ranks.
+
+    Of weights that share a scale, that of a step follows from those that have a gradient.
 
     Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
     copy of the optimizer is fused anew.
@@ -139,7 +142,8 @@ class Updates:
         for part in self.exchange.parts:
             own = [known.get(id(self.parameters[place])) for place in part.places]
             table = self._table(part, own)
-            made.append(_C.AdamPart(table, part.amaxes if is_reduced else None, is_reduced))
+            has_amaxes = is_reduced or part.peers is not None
+            made.append(_C.AdamPart(table, part.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 
@@ -160,6 +164,7 @@ class Updates:
             else:
                 parameter, state, name, group, seed = entry
                 table.add(parameter, name, group, state, seed or 0, 0)
+        table.share(part.peers)
         return table
 
     def begin(self) -> None:

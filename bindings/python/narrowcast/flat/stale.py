@@ -15,20 +15,24 @@ from itertools import groupby
 import torch
 import torch.distributed as dist
 
-from narrowcast.flat.exchange import SKIP, TAKE, Exchange
+from narrowcast.flat.exchange import Exchange
 from narrowcast.flat.shards import Ranges, Shard
 from narrowcast.ranks import Reduction
-from narrowcast.tensor import casting, unaligned
+from narrowcast.tensor import casting, scale_groups, unaligned
+from narrowcast.tensor.casting import SKIP, TAKE
 from narrowcast.tensor.store import Store
 
 Group = dist.ProcessGroup | None
 
 
 def cast(shards: Iterable[tuple[Store, Group]]) -> None:
-    """Makes the bytes of stale matrices from their masters. Each has the process group whose
-    ranks have the other shards of its tensor. Collective if a cast needs those; no host waits.
+    """Makes the bytes of stale matrices from their masters, and of those that share a scale with
+    one. Each has the process group whose ranks have the other shards of its tensor. Collective if a
+    cast needs those; no host waits. ValueError if a stale one shares a scale with what is absent.
     """
-    stale = [(store, group) for store, group in shards if store.is_stale]
+    shards = [*shards]
+    taken = set(scale_groups.stale_of([store for store, _ in shards]))
+    stale = [(store, group) for store, group in shards if store in taken]
     casting.cast_masters([store for store, _ in stale if not _waits(store)])
     for casts in casts_by_group((store, group) for store, group in stale if _waits(store)):
         casts.run()
@@ -74,7 +78,9 @@ class ShardCasts:
         for _, some in groupby(self._stores, key=lambda store: store.format):
             same = [*some]
             of_format = slice(at, at + len(same))
-            self._casts.append((casting.casts_of(same), amaxes[of_format], skips[of_format]))
+            peers = scale_groups.peers_of(same)
+            casts = casting.casts_of(same)
+            self._casts.append((casts, peers, amaxes[of_format], skips[of_format]))
             at += len(same)
         return reduction
 
@@ -82,7 +88,7 @@ class ShardCasts:
         """Makes the bytes of the shards that are stale, on this rank or, of one without rows, on
         others. Those of a saved state are made as they were.
         """
-        stale = [store for store in self._stores if store.is_stale]
+        stale = scale_groups.stale_of(self._stores)
         self._reduction.begin()
         if stale:
             self._take(store for store in stale if not self._is_redone(store))
@@ -110,11 +116,12 @@ class ShardCasts:
         )
 
     def _collect(self) -> None:
-        for casts, amaxes, _ in self._casts:
+        for casts, _, amaxes, _ in self._casts:
             casts.find_amaxes(into=amaxes)
 
     def _cast(self) -> None:
-        for casts, amaxes, skips in self._casts:
+        for casts, peers, amaxes, skips in self._casts:
+            scale_groups.share(peers, amaxes)
             casts.cast(amaxes, skip=skips)
 
     def _cast_again(self) -> None:

@@ -15,7 +15,7 @@ from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameter
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors
+from narrowcast.tensor import QuantizedTensor, buffers, dtensors, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
@@ -48,6 +48,7 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self._every)
             torch_parameters.adapt(parameter)
             self._every.append(gather_of(group, parameter, store))
+        scale_groups.peers_of([one for one in self._stores if one.master])  # all of each are here
         shards = [(torch_names.sharded(parameter), store) for parameter, store in pairs]
         self._empty_shards = empty_shards.EmptyShards(shards)
         self._sharing = [gather for gather in self._every if gather.shared_bytes]
@@ -231,11 +232,16 @@ def _facts(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
     written to, and the tensor-wide scales of those that are gathered.
     """
-    return [
-        dtensors.fact(torch_names.sharded(parameter), _line(store, one is group))
+    every = [
+        (torch_names.sharded(parameter), store, one is group)
         for one in torch_names.groups_of_tree(group)
         for parameter, store in torch_names.quantized(one)
-        if not empty_shards.asks(torch_names.sharded(parameter), store)
+    ]
+    asking = empty_shards.asking((parameter, store) for parameter, store, _ in every)
+    return [
+        dtensors.fact(parameter, _line(store, is_gathered))
+        for parameter, store, is_gathered in every
+        if store not in asking
     ]
 
 

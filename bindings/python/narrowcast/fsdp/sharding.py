@@ -37,10 +37,13 @@ def chunk(tensor, chunks: int, dim: int = 0):
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         _begin(store, chunks)
         # Parts of tensor parallelism may be of different sizes: what one of them shares is reduced
-        # by the ranks of all.
-        parts = dtensors.parts_of(torch_names.being_sharded())
+        # by the ranks of all. So is what weights share that have one scale.
+        parameter, group = torch_names.being_sharded(), store.config.scale_group
+        parts = dtensors.parts_of(parameter)
         shapes = parts.shapes if tensor.dim() == 2 else ()
-        if any(divides(store.format, shape[0], shape, chunks) for shape in shapes):
+        for whole in () if group is None else group.shapes:
+            shapes += dtensors.parts_of(parameter, whole).shapes
+        if tensor.dim() == 2 and _any_divides(store.format, shapes, chunks):
             return _unaligned(tensor, chunks, parts)
         tensor = _without_derived(tensor)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
@@ -102,6 +105,10 @@ def divides(format: Format, rows: int, shape, shards: int) -> bool:
     return len(shape) < 2 or _shard_rows(rows, shape, shards) % format.shard_row_step != 0
 
 
+def _any_divides(format: Format, shapes, shards: int) -> bool:
+    return any(divides(format, matrix_shape(shape)[0], shape, shards) for shape in shapes)
+
+
 def why_not(format: Format, rows: int, shape, shards: int) -> str | None:
     """Why check_shards() does not let it pass, with what would; None if it does."""
     if not divides(format, rows, shape, shards):
@@ -130,16 +137,16 @@ def _shard_rows(rows: int, shape, shards: int) -> int:
     return -(-shape[0] // shards) * (rows // shape[0])
 
 
-def unaligned_shard_of(weight, format: Format) -> UnalignedShard | None:
+def unaligned_shard_of(weight, format: Format, like=()) -> UnalignedShard | None:
     """Where the rows lie of the shard of a plain weight that fully_shard has cut into rows,
-    if cuts divide blocks of a format; else None.
+    if cuts divide blocks of a format, of it or of whole weights of the shapes `like`; else None.
     """
     _, managed = torch_names.managed(weight)
     if managed is None or torch_names.cut_dimension(managed) != 0:
         return None
     shape, shards = torch_names.full_shape(managed), torch_names.world(managed)
     rows, _ = matrix_shape(shape)
-    if not divides(format, rows, shape, shards):
+    if not _any_divides(format, [shape, *like], shards):
         return None
     rank = weight.device_mesh.get_coordinate()[-1]  # of replicas all have the same
     return _unaligned_shard(format, rows, shards, rank)

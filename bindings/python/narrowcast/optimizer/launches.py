@@ -15,7 +15,7 @@ from narrowcast.fsdp import torch_names
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
-from narrowcast.tensor import dtensors
+from narrowcast.tensor import dtensors, scale_groups
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -36,6 +36,7 @@ class Tables:
 
     def __init__(self, entries: list[Entry], fused: list[Updates]):
         self._tables: dict[Key, _C.AdamTable] = {}
+        self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
         self._redistributed = _redistributed(every)
@@ -80,16 +81,21 @@ class Tables:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
             self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
+            self._stores[key] = []
         parameter, state, name, group, _ = entry
+        if entry.store is not None:
+            self._stores[key].append(entry.store)
         self._tables[key].add(parameter, name, group, state, *draw)
 
     def _lay_out(self) -> list[_C.AdamPart]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
-        order on all ranks: that of the parameters.
+        order on all ranks: that of the parameters. So do those among which some share a scale.
         """
         together: dict[tuple, list[Key]] = {}
-        for key in self._tables:
-            if key.group is not None:
+        for key, table in self._tables.items():
+            peers = scale_groups.peers_of(self._stores[key])
+            table.share(peers)
+            if key.group is not None or peers is not None:
                 together.setdefault((key.device, key.group), []).append(key)
         amaxes: dict[Key, torch.Tensor] = {}
         for (device, group), keys in together.items():
@@ -98,7 +104,7 @@ class Tables:
             self._reductions.append(reduction := Reduction(words, group))
             amaxes.update(zip(keys, reduction.floats.split(counts), strict=True))
         return [
-            _C.AdamPart(table, amaxes.get(key), key in amaxes)
+            _C.AdamPart(table, amaxes.get(key), key.group is not None)
             for key, table in self._tables.items()
         ]
 

@@ -71,6 +71,7 @@ class Registration:
 
     def __call__(self, name: str, param: torch.Tensor | None) -> None:
         module = self._module()
+        _C.note_change()  # another tensor than before has the weight's name
         _take_part(module, name, param, self._model() or module)
         type(module).register_parameter(module, name, param)
 

@@ -15,7 +15,7 @@ from narrowcast.registry.layouts import Scheme
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region
 
-_LARGEST = {"e2m1": 6.0, "e4m3": 448.0}  # values of element types
+LARGEST = {"e2m1": 6.0, "e4m3": 448.0}  # values of element types
 _CODES, _SCALES = 0, 1  # rowwise buffers
 _MANTISSA, _EXPONENT_AT = 0x7FFFFF, 23  # of a float32
 _SMALLEST_E8M0 = 0x00400000  # the float32 2^-127, which is byte 0
@@ -127,7 +127,7 @@ def _powers_of_two(scales: torch.Tensor) -> torch.Tensor:
 
 def _two_levels(format: Format) -> float:
     """What the amax of a tensor is divided by: the largest code times the largest scale."""
-    return _LARGEST[format.element] * _LARGEST[format.scale]
+    return LARGEST[format.element] * LARGEST[format.scale]
 
 
 def _global_scale_of(amax: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from narrowcast import _C, registry
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
-from narrowcast.publishing.encoding import Encoded
+from narrowcast.publishing.encoding import LARGEST, Encoded
 from narrowcast.publishing.files import Folder
 from narrowcast.publishing.model import Entry, Piece, Rename
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import Scheme
 from narrowcast.tensor import buffers, casting, dtensors
+from narrowcast.tensor.scale_groups import ScaleGroup
 
 _ONE = [], [1]  # shapes of one scale
 _SHOWN = 5  # problems in a message
@@ -57,7 +59,8 @@ def load_published(
     layout = layout or source.layout()
     naming = models.renaming(rename)
     weights = [Published(one, source, layout, naming) for one in models.entries_of(model, layout)]
-    if problems := [line for one in weights for line in one.problems()]:
+    problems = [line for one in weights for line in one.problems()]
+    if problems := [*problems, *_scales_apart(weights)]:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
     for one in weights:
@@ -229,6 +232,21 @@ def _blocks(run: slice, size: int) -> slice:
     return slice(run.start // size, -(-run.stop // size))
 
 
+def _scales_apart(weights: list[Published]) -> Iterator[str]:
+    """Weights that have one scale in the model, and in the folder several."""
+    groups: dict[ScaleGroup, dict[str, float]] = defaultdict(dict)
+    for one in weights:
+        group = None if one.scheme is None else one.entry.store.config.scale_group
+        if group is not None:
+            name = one.pieces[0].names["scales" if one.scheme.global_scale is None else "global"]
+            if name in one.source.names and one.source.shape(name) in ((), (1,)):
+                groups[group][name] = one.source.part(name).item()
+    for scales in groups.values():
+        if len(set(scales.values())) > 1:
+            each = ", ".join(f"{name} is {scale:.9g}" for name, scale in scales.items())
+            yield f"{each}, and the model has one for all: nc.convert(..., share_scale=False)"
+
+
 def _follow(store) -> None:
     """Makes what follows from rowwise bytes: columnwise ones, the master, a history."""
     bytes, format = store.bytes, store.format
@@ -241,7 +259,8 @@ def _follow(store) -> None:
     if bytes.history is not None:
         bytes.history.zero_()
         bytes.history[:2] = 1 / bytes.buffer(1)
-        bytes.history[2:3] = value.abs().amax() if value.numel() else 0.0
+        # What the scale is for: as on the ranks of other shards, and of weights that share it.
+        bytes.history[casting.NEWEST_AMAX] = LARGEST[format.element] * bytes.buffer(1)
     if store.master is not None:
         first = store.rows_before
         store.master.value.copy_(value[first : first + store.rows])

@@ -9,11 +9,15 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
+from narrowcast.tensor import scale_groups
 
 if TYPE_CHECKING:
     from narrowcast.tensor.store import Store
 
 NEWEST_AMAX = slice(2, 3)  # of a history
+# Whether launches leave a matrix as it is. Maxima are of the bits as int32, of which those of -1.0
+# are negative: a matrix is taken if any rank takes it.
+SKIP, TAKE = -1.0, 0.0
 
 
 class RngKey(NamedTuple):
@@ -67,18 +71,26 @@ def casts_of(stores: list[Store]) -> _C.CastList:
 
 def cast_masters(stores: list[Store]) -> None:
     """Makes the bytes of matrices from their masters. They are whole tensors, or have no scale that
-    spans more. One launch for each device and format, two if a scale spans the tensor; one for each
-    matrix of a saved state.
+    spans more. One launch for each device and format, two if a scale spans the tensor, four if some
+    share one; and one for each matrix of a saved state. ValueError if a matrix shares a scale with
+    one that is not there.
     """
-    new = defaultdict(list)
+    alike = defaultdict(list)
     for store in stores:
-        if store.bytes.is_plain and store.master.saved is None:
-            new[store.bytes.device, store.format].append(store)
-        elif store.bytes.is_plain:
-            cast_again(store, casts_of([store]).find_amaxes())
-    for same in new.values():
-        casts = casts_of(same)
-        casts.cast(casts.find_amaxes())
+        if store.bytes.is_plain:
+            alike[store.bytes.device, store.format].append(store)
+    for same in alike.values():
+        casts, peers = casts_of(same), scale_groups.peers_of(same)
+        amaxes = casts.find_amaxes()
+        scale_groups.share(peers, amaxes)
+        saved = [place for place, store in enumerate(same) if store.master.saved is not None]
+        skips = None
+        if saved:
+            words = [SKIP if place in saved else TAKE for place in range(len(same))]
+            skips = torch.tensor(words, dtype=torch.float32, device=same[0].bytes.device)
+        casts.cast(amaxes, skip=skips)
+        for place in saved:
+            cast_again(same[place], None if amaxes is None else amaxes[place : place + 1])
     for store in stores:
         store.master.mark_fresh()
 

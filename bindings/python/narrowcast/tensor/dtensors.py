@@ -98,9 +98,11 @@ class Parts(NamedTuple):
     origin: int
 
 
-def parts_of(parameter: torch.Tensor) -> Parts:
-    """The parts of a parameter: without tensor parallelism one, which is the weight itself."""
-    index, shapes = 0, [tuple(parameter.shape)]
+def parts_of(parameter: torch.Tensor, shape: tuple[int, ...] | None = None) -> Parts:
+    """The parts of a parameter, or of one of another shape that is cut as it is: without tensor
+    parallelism one, which is the weight itself.
+    """
+    index, shapes = 0, [shape or tuple(parameter.shape)]
     for cut in _cuts(parameter):
         dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
         shapes = [part for shape in shapes for part in _cut(shape, dim, count)]

@@ -122,7 +122,8 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     place = view.place and view.place[1:]  # the shape is torch's
     partial = store.partial or not (view.is_whole or place)
     facts = store.format.name, tensor.dtype, partial, matrix, place, store.config.matmul
-    flat = names, (*facts, Uncompared(store.config))
+    # A graph works on tensors of its own, which share nothing.
+    flat = names, (*facts, Uncompared(store.config._replace(scale_group=None)))
     if view.is_whole and not tensor.is_flat:
         if not is_known:
             store.traced = Traced(object(), known, inner)

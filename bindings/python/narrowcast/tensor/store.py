@@ -14,19 +14,21 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting, compiling
+from narrowcast.tensor import buffers, casting, compiling, scale_groups
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.region import Region
+from narrowcast.tensor.scale_groups import ScaleGroup
 
 
 class WeightConfig(NamedTuple):
     """What a weight keeps through copies, pickling, sharding and gathers: its name, for messages,
-    and nc.convert's options.
+    nc.convert's options, and with which weights it shares the scale of the tensor.
     """
 
     name: str | None = None
     recompute: bool | None = False  # None: as the first gather finds it
     matmul: str = "dequantized"
+    scale_group: ScaleGroup | None = None
 
 
 UNNAMED = WeightConfig()
@@ -314,20 +316,29 @@ class Store:
             _C.note_change()
 
     def refresh(self) -> None:
-        """Makes stale bytes anew: one cast. ValueError if FSDP2 has freed the bytes, or if the cast
-        needs other ranks.
+        """Makes stale bytes anew: one cast, with those of weights that share the scale. ValueError
+        if FSDP2 has freed the bytes, or if the cast needs other ranks.
         """
         self.check_not_freed()
-        if not self.is_stale:
+        group = None if self.master is None else self.config.scale_group
+        if group is None and not self.is_stale:
             return
-        if self.needs_others:
+        stores = [self] if group is None else group.beside(self)
+        stale = scale_groups.stale_of(stores)
+        if not stale:
+            return
+        # While FSDP2 has gathered them, the module has others than its shards.
+        is_apart = group is not None and len(stores) == 1 and self.sender is not None
+        if is_apart or any(one.needs_others for one in stores):
             raise ValueError(
                 f"{self.describe()}: this shard has been written to, and "
                 f"{self._why_needs_others()}; so its bytes wait "
                 "for the next gather (a forward, unshard()) or optimizer step, which reduces "
                 "amaxes over all shards. Read it after one"
             )
-        casting.cast_masters([self])
+        if group is not None and len(stores) == 1:  # a copy shares nothing
+            self.config = self.config._replace(scale_group=None)
+        casting.cast_masters(stale)
 
     def _why_needs_others(self) -> str:
         return f"a scale of {self.format.name} spans the whole tensor"

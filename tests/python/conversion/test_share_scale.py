@@ -1,0 +1,178 @@
+"""nc.convert(..., share_scale=): weights with one scale of the tensor, in one process."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import narrowcast as nc
+from models import pickled
+from shared_scales import ENTRIES, OPTIONS, SPANNING, STOCHASTIC, Projections, Truth, build, loss_of
+
+TESTED_FORMATS = SPANNING
+
+
+def amaxes(model):
+    return [one.weight.amax.item() for one in model.children()]
+
+
+@pytest.mark.parametrize("options", [OPTIONS, STOCHASTIC], ids=["nearest", "stochastic"])
+def test_steps_and_loads(format, options, device):
+    model = build(format, device)
+    truth = Truth(model)
+    truth.compare("converted")
+    optimizer = nc.FusedAdam(model.parameters(), **options)
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        loss_of(model, step, device).backward()
+        optimizer.step()
+        truth.compare(f"step {step}", optimizer, step)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with torch.no_grad():
+        for weight in (model.k_proj.weight, model.up_proj.weight):
+            weight.master.mul_(3)
+    truth.begin()
+    truth.compare("one is written to: read first is another")
+    model.load_state_dict(saved[0])
+    truth.begin()
+    truth.compare("masters are loaded")
+    # One of three without a gradient: all are cast again, to nearest.
+    loss_of(model, 4, device).backward()
+    model.v_proj.weight.grad = model.gate_proj.weight.grad = None
+    optimizer.step()
+    truth.begin()
+    truth.compare("a gradient is missing")
+
+
+@pytest.mark.parametrize("options", [OPTIONS, STOCHASTIC], ids=["nearest", "stochastic"])
+def test_optimizer_state(format, options):
+    """The bytes of a loaded state are those that were saved."""
+    model = build(format)
+    optimizer = nc.FusedAdam(model.parameters(), **options)
+    truth = Truth(model)
+    truth.compare("converted")
+    loss_of(model, 1).backward()
+    optimizer.step()
+    other = build(format)
+    again = nc.FusedAdam(other.parameters(), **options)
+    again.load_state_dict(optimizer.state_dict())
+    truth.model = other
+    truth.compare("loaded", again, step=1)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_copies(format, copied):
+    """A copy of the model shares among its own weights; the copy of one weight shares nothing."""
+    model = build(format)
+    other = copied(model)
+    alone = copy.deepcopy(model.q_proj)
+    clone = model.q_proj.weight.detach().clone()
+    before = amaxes(model)
+    alone.weight.grad = torch.ones_like(alone.weight.master)
+    nc.FusedAdam(alone.parameters(), **OPTIONS).step()
+    with torch.no_grad():
+        other.v_proj.weight.master.mul_(7)
+        for one in (alone.weight, clone):
+            one.master.mul_(0.5)
+    Truth(other).compare("copy")
+    for one in (alone.weight, clone):
+        assert one.amax.item() == one.master.abs().max().item() < before[0]
+    assert amaxes(model) == before
+    dead = weakref.ref(other)
+    gc.disable()
+    del other
+    gc.enable()
+    assert dead() is None
+
+
+def test_compiled(format):
+    model = build(format)
+    optimizer = nc.FusedAdam(model.parameters(), **OPTIONS)
+    expected = [loss_of(model, step).item() for step in range(2)]
+    compiled = torch.compile(model, backend="eager")
+    loss_of(compiled, 0).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for weight in (model.k_proj.weight, model.up_proj.weight):
+            weight.master.mul_(2)
+    assert loss_of(compiled, 1).item() != expected[1]
+    Truth(model).compare("compiled")
+
+
+def test_choice():
+    """Which weights an entry chooses."""
+    nested = nn.Sequential(Projections(), nn.Sequential(Projections()))
+    nc.convert(nested, "nvfp4", share_scale=[("q_proj", "v_proj")])
+    first, second = amaxes(nested[0]), amaxes(nested[1][0])
+    assert first[0] == first[2] != first[1]
+    assert first == second
+    assert len(set(amaxes(nc.convert(Projections(), "nvfp4")))) == 6  # no library's
+    assert len(set(amaxes(nc.convert(Projections(), "nvfp4", share_scale=True)))) == 3
+    nc.convert(Projections(), "mxfp8_e4m3", share_scale=ENTRIES)  # nothing to share
+    part = nc.convert(Projections(), "nvfp4", filter=["q_proj", "k_proj"], share_scale=ENTRIES[:1])
+    assert part.q_proj.weight.amax == part.k_proj.weight.amax
+    lines = str(nc.summary(part)).splitlines()
+    shared = [line.split()[0] for line in lines if "one scale for q_proj/k_proj" in line]
+    assert shared == ["q_proj.weight", "k_proj.weight"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "error", "words"),
+    [
+        ([("q_proj", "kproj")], ValueError, "no two of 'q_proj', 'kproj' are beside each other"),
+        ([("q_proj", "k_proj"), ("k_proj", "v_proj")], ValueError, "two entries choose k_proj"),
+        (("q_proj", "k_proj"), TypeError, "list of tuples of names"),
+    ],
+)
+def test_errors(entries, error, words):
+    model = Projections()
+    with pytest.raises(error, match=words):
+        nc.convert(model, "nvfp4", share_scale=entries)
+    assert not any(isinstance(one, nc.QuantizedTensor) for one in model.parameters())
+
+
+def test_frozen():
+    """Without masters: the scale is one until a weight gets another value."""
+    model = Projections()
+    model.q_proj.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"only k_proj\.weight, v_proj\.weight would be trained"):
+        nc.convert(model, "nvfp4", share_scale=ENTRIES)
+    nc.convert(model, "nvfp4", share_scale=ENTRIES, trainable=False)
+    assert len(set(amaxes(model))) == 3
+    other = nc.convert(Projections(), "nvfp4", share_scale=ENTRIES, trainable=False)
+    other.load_state_dict(model.state_dict())  # bytes
+    with torch.no_grad(), pytest.warns(UserWarning, match="from now on each has a scale"):
+        model.k_proj.weight.copy_(torch.ones(48, 64))
+    assert len(set(amaxes(model))) == 4
+    with pytest.warns(UserWarning, match="from now on each has a scale"):
+        model.up_proj.weight.data += torch.ones(96, 64)  # as peft adds adapters
+        assert len(set(amaxes(model))) == 5
+    assert "one scale" not in str(nc.summary(model))
+
+
+def test_apart(format):
+    """Weights that share a scale are stepped by one optimizer, with one rounding."""
+    model = build(format)
+    apart = {"params": [model.k_proj.weight], "rounding": "stochastic"}
+    rest = [one for name, one in model.named_parameters() if name != "k_proj.weight"]
+    loss_of(model, 0).backward()
+    for groups in ([apart, {"params": rest}], rest):
+        with pytest.raises(ValueError, match="have one scale"):
+            nc.FusedAdam(groups, lr=0.1).step()
+
+
+def test_transformers(format):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+    other = nc.convert(copy.deepcopy(model), format, share_scale=False)
+    layer, plain = (nc.convert(model, format).model.layers[0], other.model.layers[0])
+    for one, whole in ((layer, False), (plain, True)):
+        attention, mlp = one.self_attn, one.mlp
+        group = [attention.q_proj, attention.k_proj, attention.v_proj]
+        assert (len({part.weight.amax.item() for part in group}) == 3) == whole
+        assert (mlp.gate_proj.weight.amax != mlp.up_proj.weight.amax) == whole
