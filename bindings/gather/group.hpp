@@ -50,15 +50,15 @@ class GatherGroup : public WriteObserver {
  public:
   // `keeps_packed`: what a gather has packed stays in the send buffer, and later ones send it
   // again, until bytes are made, or torch counts a write to what was packed. `keeps_parts`: of
-  // weights that FSDP2 frees it keeps parts, which it gathers again. `asks`: before a forward's
-  // gather, ranks without rows ask the others.
+  // weights that FSDP2 frees it keeps parts, which it gathers again. `has_empty_shards`: ranks
+  // without rows learn before each gather of a forward, in Python, what the others have written.
   GatherGroup(const GatherWeights& weights, Fsdp2Group fsdp2, bool keeps_packed, bool keeps_parts,
-              bool asks)
+              bool has_empty_shards)
       : weights_(weights),
         fsdp2_(std::move(fsdp2)),
         keeps_packed_(keeps_packed),
         keeps_parts_(keeps_parts),
-        asks_(asks) {
+        has_empty_shards_(has_empty_shards) {
     for (const auto& weight : weights) {
       const Buffers& shard = weight->shard();
       if (!shard.is_plain) continue;  // what stands for a tensor has no memory
@@ -90,7 +90,7 @@ class GatherGroup : public WriteObserver {
   std::optional<bool> begin() {
     if (!keeps_packed_ || !are_quiet()) return {};
     const bool backward = fsdp2_.is_backward();
-    if (!backward && (asks_ || !is_packed())) return {};
+    if (!backward && (has_empty_shards_ || !is_packed())) return {};
     pack(backward);
     return backward;
   }
@@ -202,7 +202,7 @@ class GatherGroup : public WriteObserver {
   Batches packed_, unpacked_;
   Fsdp2Group fsdp2_;
   std::shared_ptr<Watch> watch_;
-  bool keeps_packed_, keeps_parts_, asks_, is_observing_ = false;
+  bool keeps_packed_, keeps_parts_, has_empty_shards_, is_observing_ = false;
   std::optional<Packed> is_packed_;
 };
 

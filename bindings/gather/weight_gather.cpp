@@ -24,14 +24,15 @@ void bind_gather(py::module_& module) {
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
       .def(py::init([](const GatherWeights& weights, py::object group, py::str state,
-                       py::object pre_backward, bool keeps_packed, bool keeps_parts, bool asks) {
+                       py::object pre_backward, bool keeps_packed, bool keeps_parts,
+                       bool has_empty_shards) {
              Fsdp2Group fsdp2{std::move(group), std::move(state), std::move(pre_backward)};
              return std::make_shared<GatherGroup>(weights, std::move(fsdp2), keeps_packed,
-                                                  keeps_parts, asks);
+                                                  keeps_parts, has_empty_shards);
            }),
            py::arg("weights"), py::arg("group") = py::none(), py::arg("state") = "",
            py::arg("pre_backward") = py::none(), py::arg("keeps_packed") = false,
-           py::arg("keeps_parts") = false, py::arg("asks") = false)
+           py::arg("keeps_parts") = false, py::arg("has_empty_shards") = false)
       .def("watch", &GatherGroup::watch)
       .def_property_readonly("are_quiet", &GatherGroup::are_quiet)
       .def("begin", &GatherGroup::begin)

@@ -1,5 +1,5 @@
 """Weights with fewer rows than ranks: a rank without rows does not know what a load has written to
-the others' shards, so these weights ask before every gather of a forward.
+the others' shards, so for these weights the ranks compare that before every gather of a forward.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ from narrowcast.tensor.store import Store
 Weights = list[tuple[torch.Tensor, Store]]  # sharded parameters, each with its store
 
 
-def asks(parameter: torch.Tensor, store: Store) -> bool:
+def has_empty_shard(parameter: torch.Tensor, store: Store) -> bool:
     """Whether a weight's scale spans the tensor, or it shares blocks, and a rank has no rows."""
     return store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
 
 
-def asking(weights: Iterable[tuple[torch.Tensor, Store]]) -> set[Store]:
-    """Of some weights those that ask, and what shares a scale with one."""
+def with_any(weights: Iterable[tuple[torch.Tensor, Store]]) -> set[Store]:
+    """Of some weights those that leave a rank without rows, and what shares a scale with one."""
     weights = [*weights]
-    own = {store for parameter, store in weights if asks(parameter, store)}
+    own = {store for parameter, store in weights if has_empty_shard(parameter, store)}
     groups = {store.config.scale_group for store in own} - {None}
     return own | {store for _, store in weights if store.config.scale_group in groups}
 
 
-def others(weights: Iterable[tuple[torch.Tensor, Store]]) -> list[tuple[Store, stale.Group]]:
+def without_any(
+    weights: Iterable[tuple[torch.Tensor, Store]],
+) -> list[tuple[Store, stale.Group]]:
     """Those of which each rank knows by itself what was written, as stale.cast() takes them."""
     weights = [*weights]
-    left = asking(weights)
+    left = with_any(weights)
     return [(store, dtensors.shard_group(one)) for one, store in weights if store not in left]
 
 
 def cast_all(weights: Weights) -> None:
     """Makes the bytes of those weights that were written, on this rank or on any. Collective."""
-    stale.cast(others(weights))
+    stale.cast(without_any(weights))
     EmptyShards(weights).update()
 
 
 class EmptyShards:
-    """Of some weights: those that ask."""
+    """Of some weights: those that leave a rank without rows."""
 
     def __init__(self, weights: Weights):
-        own = asking(weights)
+        own = with_any(weights)
         shards = [(store, dtensors.shard_group(one)) for one, store in weights if store in own]
         self._casts = stale.casts_by_group(one for one in shards if one[0].master is not None)
         frozen: dict = {}
@@ -55,7 +57,7 @@ class EmptyShards:
             if store.master is None and store.format.tensor_amax:
                 frozen.setdefault(group, []).append(store)
         self._scales = [_Scales(stores, group) for group, stores in frozen.items()]
-        self.ask = bool(self._casts or self._scales)
+        self.is_needed = bool(self._casts or self._scales)
 
     def update(self) -> None:
         """Collective: what the ranks with rows have written, those without take over."""

@@ -20,18 +20,18 @@ from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.store import Store
 
 
-class Part(NamedTuple):
+class FormatShards(NamedTuple):
     """The shards of one format.
 
-    places  in the list of all shards
-    skips   float32 [places], among the reduced words: negative where a launch leaves a shard as it
+    indices in the list of all shards
+    skips   float32 [indices], among the reduced words: negative where a launch leaves a shard as it
             is; None if none is skipped
-    amaxes  float32 [places], likewise: of their tensors; None in a format without
+    amaxes  float32 [indices], likewise: of their tensors; None in a format without
     peers   which of them share a scale; None if none do
     """
 
     format: Format
-    places: list[int]
+    indices: list[int]
     shards: _C.FlatShards
     skips: torch.Tensor | None
     amaxes: torch.Tensor | None
@@ -54,34 +54,34 @@ class Exchange(Reduction):
         group: dist.ProcessGroup | None,
         skips: Sequence[float] = (),
     ):
-        places: dict[Format, list[int]] = defaultdict(list)
-        for place, shard in enumerate(shards):
-            places[shard.store.format].append(place)
-        ordered = [skips[place] for some in places.values() for place in some if skips]
-        spans = sum(len(some) for format, some in places.items() if format.tensor_amax)
+        indices: dict[Format, list[int]] = defaultdict(list)
+        for index, shard in enumerate(shards):
+            indices[shard.store.format].append(index)
+        ordered = [skips[index] for some in indices.values() for index in some if skips]
+        spans = sum(len(some) for format, some in indices.items() if format.tensor_amax)
         header = torch.tensor([*ordered, *[0.0] * spans], dtype=torch.float32, device="cpu")
         identity = [header.view(torch.int32)]
         flats = []
-        for some in places.values():
-            own = [[of_rank[place] for place in some] for of_rank in ranges]
-            flats.append(_flat_shards([shards[place] for place in some], own, identity))
+        for some in indices.values():
+            own = [[of_rank[index] for index in some] for of_rank in ranges]
+            flats.append(_flat_shards([shards[index] for index in some], own, identity))
         whole = torch.cat(identity)
         self.device = shards[0].store.bytes.device
         super().__init__(whole.to(self.device), group if len(whole) > len(ordered) else None)
         skipped, amaxes = self.floats[: len(ordered)], self.floats[len(ordered) :]
-        self.parts: list[Part] = []
-        for (format, some), flat in zip(places.items(), flats, strict=True):
+        self.formats: list[FormatShards] = []
+        for (format, some), flat in zip(indices.items(), flats, strict=True):
             own_skips = skipped[: len(some)] if skips else None
             own_amaxes = amaxes[: len(some)] if format.tensor_amax else None
-            peers = scale_groups.peers_of([shards[place].store for place in some])
-            self.parts.append(Part(format, some, flat, own_skips, own_amaxes, peers))
+            peers = scale_groups.peers_of([shards[index].store for index in some])
+            self.formats.append(FormatShards(format, some, flat, own_skips, own_amaxes, peers))
             skipped, amaxes = skipped[len(some) :], amaxes[len(some) * format.tensor_amax :]
 
     def is_current(self, stores: list[Store]) -> bool:
         """Whether these, of the weights, have their bytes where launches write."""
         return all(
-            part.shards.are_of([stores[place].bytes for place in part.places])
-            for part in self.parts
+            one.shards.are_of([stores[index].bytes for index in one.indices])
+            for one in self.formats
         )
 
     def collect(
@@ -91,16 +91,16 @@ class Exchange(Reduction):
         draws: list[RngKey] | None = None,
     ) -> None:
         """Writes this rank's words of a cast of all shards: a launch for each format."""
-        for part in self.parts:
-            own = [masters[place] for place in part.places]
-            drawn = None if draws is None else [draws[place] for place in part.places]
-            part.shards.collect(own, part.amaxes, self.floats, source_bf16, drawn)
+        for one in self.formats:
+            own = [masters[index] for index in one.indices]
+            drawn = None if draws is None else [draws[index] for index in one.indices]
+            one.shards.collect(own, one.amaxes, self.floats, source_bf16, drawn)
 
     def finish(self, source_bf16: bool = False, stochastic: bool = False) -> None:
         """Makes the bytes of what was collected, from the reduced words."""
-        for part in self.parts:
-            scale_groups.share(part.peers, part.amaxes)
-            part.shards.finish(part.amaxes, self.floats, source_bf16, stochastic, part.skips)
+        for one in self.formats:
+            scale_groups.share(one.peers, one.amaxes)
+            one.shards.finish(one.amaxes, self.floats, source_bf16, stochastic, one.skips)
 
 
 def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor]) -> _C.FlatShards:
@@ -112,7 +112,7 @@ def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor])
             first_slot = sum(map(len, identity))
         shapes, cuts = [], []
         for shard, of_ranks in zip(own, zip(*ranges, strict=True), strict=True):
-            shape = shard.place[1], shard.store.columns
+            shape = shard.rows_of_whole[1], shard.store.columns
             if number != part:
                 whole = shard.store.shard
                 shape, of_ranks = whole.shapes[number], whole.ranges_of_part(number)
@@ -120,4 +120,4 @@ def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor])
             cuts.append([begin for begin, _ in of_ranks])
         identity.append(_C.FlatShards.identity(matrices, shapes, cuts))
     runs = [(one.begin, one.end) for one in own]
-    return _C.FlatShards(matrices, [one.place for one in own], runs, ranges, first_slot)
+    return _C.FlatShards(matrices, [one.rows_of_whole for one in own], runs, ranges, first_slot)

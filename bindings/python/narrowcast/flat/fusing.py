@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from narrowcast import _C
 from narrowcast.flat import shards
-from narrowcast.flat.exchange import Exchange, Part
+from narrowcast.flat.exchange import Exchange, FormatShards
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
 from narrowcast.flat.shards import Ranges, Shard
 from narrowcast.tensor.casting import SKIP, TAKE
@@ -110,7 +110,7 @@ class Updates:
     ):
         self.weights, self.parameters, self.group = weights, parameters, group
         self._runs, self._ranges, self._manual = runs, ranges, manual
-        self.places = {id(one): i for i, one in enumerate(parameters) if one is not None}
+        self.indices = {id(one): i for i, one in enumerate(parameters) if one is not None}
         self.tables: list[_C.AdamTable] = []
         self._make_exchange()
 
@@ -139,24 +139,25 @@ class Updates:
         known = {id(entry.parameter): entry for entry in entries}
         self.tables, made = [], []
         is_reduced = self.exchange.is_collective
-        for part in self.exchange.parts:
-            own = [known.get(id(self.parameters[place])) for place in part.places]
-            table = self._table(part, own)
-            has_amaxes = is_reduced or part.peers is not None
-            made.append(_C.AdamPart(table, part.amaxes if has_amaxes else None, is_reduced))
+        for of_format in self.exchange.formats:
+            own = [known.get(id(self.parameters[index])) for index in of_format.indices]
+            table = self._table(of_format, own)
+            has_amaxes = is_reduced or of_format.peers is not None
+            made.append(_C.AdamPart(table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 
-    def _table(self, part: Part, own: list[Entry | None]) -> _C.AdamTable:
+    def _table(self, of_format: FormatShards, own: list[Entry | None]) -> _C.AdamTable:
         stochastic = {entry.seed is not None for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
-                f"flat shards of weights in {part.format.name} are rounded to nearest in one "
+                f"flat shards of weights in {of_format.format.name} are rounded to nearest in one "
                 "option group and stochastically in another: one launch updates all of a format, "
                 "so give them one rounding"
             )
-        shared = (self.exchange.floats, part.skips) if self.exchange.is_collective else (None, None)
-        table = _C.AdamTable(part.shards, stochastic == {True}, *shared)
+        is_reduced = self.exchange.is_collective
+        shared = (self.exchange.floats, of_format.skips) if is_reduced else (None, None)
+        table = _C.AdamTable(of_format.shards, stochastic == {True}, *shared)
         for entry in own:
             if entry is None:  # an empty shard, or one that the optimizer's groups no longer have
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)
@@ -164,7 +165,7 @@ class Updates:
             else:
                 parameter, state, name, group, seed = entry
                 table.add(parameter, name, group, state, seed or 0, 0)
-        table.share(part.peers)
+        table.share(of_format.peers)
         return table
 
     def begin(self) -> None:
@@ -177,11 +178,11 @@ class Updates:
         note_writes(self.weights)
         self.exchange.begin()
         if self.exchange.is_collective:
-            for table, part in zip(self.tables, self.exchange.parts, strict=True):
+            for table, of_format in zip(self.tables, self.exchange.formats, strict=True):
                 if absent := table.find_absent():
-                    part.skips[absent] = SKIP
+                    of_format.skips[absent] = SKIP
 
 
-def place_in(every: list[Updates], parameter: torch.Tensor) -> int | None:
+def index_in(every: list[Updates], parameter: torch.Tensor) -> int | None:
     """Of a parameter in the lists that it is fused in; None if it is no flat shard."""
-    return next((one.places[id(parameter)] for one in every if id(parameter) in one.places), None)
+    return next((one.indices[id(parameter)] for one in every if id(parameter) in one.indices), None)

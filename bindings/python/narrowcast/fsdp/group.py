@@ -60,7 +60,7 @@ class GroupPlan:
             **torch_names.training_state(group),
             keeps_packed=self._send_buffer.is_kept,
             keeps_parts=torch_names.reshards_to_smaller_mesh(group),
-            asks=self._empty_shards.ask,
+            has_empty_shards=self._empty_shards.is_needed,
         )
         # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
         self._moves_to = torch_names.offloading_device(parameters[0])
@@ -107,8 +107,8 @@ class GroupPlan:
         its forward.
         """
         debugging.compare("the weights of a forward", lambda: _facts(group))
-        asks, is_quiet = self._empty_shards.ask, self._gathers.are_quiet
-        if asks or not is_quiet:
+        has_empty, is_quiet = self._empty_shards.is_needed, self._gathers.are_quiet
+        if has_empty or not is_quiet:
             _come_after_writes(self._stores[0])
         if not is_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
@@ -117,7 +117,7 @@ class GroupPlan:
                 shards = [shard for one in groups for shard in _shards(one)]
             stale.cast(shards)
             self._gathers.watch(watch)
-        if asks:
+        if has_empty:
             self._empty_shards.update()
         if self._send_buffer.is_kept:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
@@ -225,7 +225,7 @@ def _shards(group) -> list[tuple]:
     shards; without weights that leave a rank without rows, which empty_shards sees to.
     """
     every = torch_names.quantized(group)
-    return empty_shards.others((torch_names.sharded(one), store) for one, store in every)
+    return empty_shards.without_any((torch_names.sharded(one), store) for one, store in every)
 
 
 def _facts(group) -> list:
@@ -237,11 +237,11 @@ def _facts(group) -> list:
         for one in torch_names.groups_of_tree(group)
         for parameter, store in torch_names.quantized(one)
     ]
-    asking = empty_shards.asking((parameter, store) for parameter, store, _ in every)
+    left = empty_shards.with_any((parameter, store) for parameter, store, _ in every)
     return [
         dtensors.fact(parameter, _line(store, is_gathered))
         for parameter, store, is_gathered in every
-        if store not in asking
+        if store not in left
     ]
 
 

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
-from narrowcast.flat.fusing import Updates, place_in
+from narrowcast.flat.fusing import Updates, index_in
 from narrowcast.fsdp import torch_names
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
@@ -42,10 +42,10 @@ class Tables:
         self._redistributed = _redistributed(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
-            if place_in(fused, entry.parameter) is None:
+            if index_in(fused, entry.parameter) is None:
                 self._add(entry, sharing)
         self._empty_shards = empty_shards.EmptyShards(self._delayed)
-        self._own = empty_shards.others(self._delayed)  # those that need no other rank's rows
+        self._own = empty_shards.without_any(self._delayed)  # those that need no other rank's rows
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]

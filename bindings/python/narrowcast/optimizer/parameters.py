@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from narrowcast import ranks
-from narrowcast.flat.fusing import place_in
+from narrowcast.flat.fusing import index_in
 from narrowcast.optimizer import options
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
@@ -66,7 +66,7 @@ def entries(optimizer: FusedAdam) -> list[Entry]:
     for group, parameter, name in named(groups):
         seed = seeds[group]
         if seed is not None:
-            place = place_in(optimizer.fused, parameter)
+            place = index_in(optimizer.fused, parameter)
             seed = (seed + (len(found) if place is None else place)) % 2**64
         found.append(Entry(parameter, optimizer.state.get(parameter, {}), name, group, seed))
     return found
@@ -85,7 +85,7 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
         written = ", written to" if entry.store is not None and entry.store.is_stale else ""
         line = f"{gradient}{written}, step {int(entry.state.get('step', 0))}, {constants}"
         of_shards[id(entry.parameter)] = line
-        if place_in(optimizer.fused, entry.parameter) is None:
+        if index_in(optimizer.fused, entry.parameter) is None:
             found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
     for one in optimizer.fused:
         own = [of_shards.get(id(parameter)) for parameter in one.parameters]
