@@ -4,6 +4,7 @@ by a reader that knows nothing of narrowcast.
 
 import filecmp
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ NAMES = {
     "modelopt": {"weight", "weight_scale", "weight_scale_2"},
     "gpt-oss": {"weight_blocks", "weight_scales"},
 }
+
+GLOBAL = {"modelopt": "weight_scale_2", "compressed-tensors": "weight_global_scale"}
 
 
 def build(format, seed=0, **options):
@@ -169,6 +172,13 @@ def test_a_layout_that_a_format_has_not(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_without_a_quantized_weight(layout, tmp_path):
+    with pytest.raises(ValueError, match="the model has no quantized weight"):
+        nc.export(nn.Linear(32, 32), tmp_path / "out", layout)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_there(tmp_path):
     model = build("mxfp8_e4m3")
     nc.export(model, tmp_path / "out", "mxfp8")
@@ -278,6 +288,34 @@ def test_experts_with_scales_of_their_own(name, suffix, tmp_path):
     damaged(tmp_path / "out", lambda tensors: tensors.update({one: 2 * tensors[one]}))
     with pytest.raises(ValueError, match="the 3 layers that it holds have 2 scales"):
         nc.load_published(model, tmp_path / "out")
+
+
+@pytest.mark.parametrize("layout", GLOBAL)
+def test_global_scales_of_other_files(layout, tmp_path):
+    """Of eight neighbours some are the scale of an amax, and are held exactly; others are not."""
+    other, one = build("nvfp4", seed=1), "0." + GLOBAL[layout]
+    nc.export(build("nvfp4"), tmp_path / "out", layout)
+    errors, scale = 0, torch.tensor(1.9)
+    for _ in range(8):
+        scale = scale.nextafter(torch.tensor(2.0))
+        change = {one: scale.reshape(() if layout == "modelopt" else 1)}
+        damaged(tmp_path / "out", lambda tensors, change=change: tensors.update(change))
+        before = states(other)
+        try:
+            nc.load_published(other, tmp_path / "out")
+        except ValueError as error:
+            assert re.search(rf"{one} is 1\.9\d*, .* the nearest has 1\.[89]\d+", str(error))
+            errors += 1
+            assert all(map(torch.equal, before, states(other)))
+            nc.load_published(other, tmp_path / "out", nearest_scale=True)
+            held = dict(nc.export_tensors(other, layout))[one].reshape(())
+            assert held != scale == held.nextafter(scale)
+        else:
+            assert dict(nc.export_tensors(other, layout))[one].reshape(()) == scale
+    assert 0 < errors < 8
+    damaged(tmp_path / "out", lambda tensors: tensors.update({one: 0 * tensors[one] - 1}))
+    with pytest.raises(ValueError, match=f"{one} is -1"):
+        nc.load_published(other, tmp_path / "out", nearest_scale=True)
 
 
 def test_a_format_that_does_not_hold_the_bytes(tmp_path):

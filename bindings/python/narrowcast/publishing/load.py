@@ -38,6 +38,7 @@ def load_published(
     *,
     layout: str | None = None,
     rename: Rename = None,
+    nearest_scale: bool = False,
 ) -> list[str]:
     """Loads a folder of published weights into a converted model, byte for byte: each rank reads
     its own part, on any mesh. The masters of weights become the decoded values. Nothing is cast but
@@ -45,13 +46,14 @@ def load_published(
 
     layout  as nc.export takes it; by default what quant_method in config.json says
     rename  names of the model's state dict to names in the folder, as nc.export takes it
+    nearest_scale
+            of NVFP4, which keeps the amax of a tensor: where no amax has the global scale of a
+            file from elsewhere, takes the amax of the nearest one, a unit in the last place away
 
     Returns the names in the folder that nothing has asked for. FileNotFoundError without a
     safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
-    shape, if a quantized one is of another dtype, or if a weight's format does not hold the codes
-    and block scales exactly: with what is there, and what was expected. Of NVFP4, which keeps the
-    amax of a tensor, the global scale of files from elsewhere may move by one unit in the last
-    place.
+    shape, if a quantized one is of another dtype, or if a weight's format does not hold the bytes
+    exactly: with what is there, and what was expected.
     """
     source = Folder(Path(folder))
     layout = layout or source.layout()
@@ -61,7 +63,7 @@ def load_published(
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
     for one in weights:
-        one.check_values()
+        one.check_values(nearest_scale)
     for one in weights:
         one.load()
     _C.note_change()
@@ -134,11 +136,11 @@ class Published:
                 holders.append(format.name)
         return f" (formats that hold what is there: {', '.join(holders) or 'none'})"
 
-    def check_values(self) -> None:
+    def check_values(self, nearest_scale: bool) -> None:
         """ValueError if scales are there that the format has not; nothing is written."""
         if self.scheme is None:
             return
-        self._check_one_scale()
+        self._check_one_scale(nearest_scale)
         dtype = self.source.dtype(self.pieces[0].names["scales"])
         may_be_no_power = (self.format.scale, dtype) == ("e8m0", "F32")
         if self.block == self.format.rowwise.block and not may_be_no_power:
@@ -146,8 +148,10 @@ class Published:
         bytes, cpu = self.entry.store.bytes, torch.device("cpu")
         self._set(buffers.allocate(self.format, bytes.rows, bytes.columns, ("rowwise",), cpu))
 
-    def _check_one_scale(self) -> None:
-        """ValueError if experts have scales of their own where the format has one for all."""
+    def _check_one_scale(self, nearest_scale: bool) -> None:
+        """ValueError if experts have scales of their own where the format has one for all, or if no
+        amax has the global scale.
+        """
         if self.scheme.global_scale is None and self.block != "tensor":
             return
         of_all = "scales" if self.scheme.global_scale is None else "global"
@@ -157,6 +161,17 @@ class Published:
             raise ValueError(
                 f"{self.entry.name}: the {len(names)} layers that it holds have {len(scales)} "
                 f"scales in the file ({names[0]}, ...), and {self.format.name} has one for all"
+            )
+        if self.scheme.global_scale is None:
+            return
+        scale = self.source.part(names[0]).reshape(())
+        amax = encoding.amax_of(scale, self.format, self.scheme)
+        held = encoding.global_scale_of(amax, self.format, self.scheme)
+        if held != scale and not (nearest_scale and held.nextafter(scale) == scale):
+            raise ValueError(
+                f"{names[0]} is {scale:.9g}, and {self.format.name} keeps an amax, of which none "
+                f"has that scale: the nearest has {held:.9g}. nearest_scale=True takes one that is "
+                "a unit in the last place away"
             )
 
     # ---- values ----

@@ -87,7 +87,8 @@ def tensors_of(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
 
 def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> list[Entry]:
     """What of a model is published: its parameters, then its buffers, of which a tensor that
-    several modules share is one. ValueError for a layout or format that does not fit.
+    several modules share is one. ValueError for a layout or format that does not fit, or if no weight is
+    quantized.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"there is no layout {layout!r}: layouts are {', '.join(LAYOUTS)}")
@@ -99,6 +100,10 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
         for name, tensor, _ in found
         if isinstance(local := dtensors.local_of(tensor), QuantizedTensor)
     }
+    if not formats:
+        raise ValueError(
+            "the model has no quantized weight, and a layout is of those: nc.convert() makes them"
+        )
     is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats.values())
     entries = []
     for name, tensor, module in found:
