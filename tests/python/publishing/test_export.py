@@ -346,7 +346,7 @@ def test_the_formats_that_would_hold_them(tmp_path):
         ("mxfp4", "deepseek", {}, {"expert_dtype": "fp4", "modules_to_not_convert": ["3"]}),
         ("mxfp8_e4m3", "mxfp8", {}, {"quant_method": "mxfp8", "weight_block_size": [1, 32]}),
         ("nvfp4", "modelopt", {}, {"quant_algo": "W4A16_NVFP4", "group_size": 16, "ignore": ["3"]}),
-        ("nvfp4", "modelopt", {"matmul": "scaled"}, {"quant_algo": "NVFP4"}),
+        ("nvfp4", "modelopt", {"matmul": "scaled"}, {"quant_algo": "W4A16_NVFP4"}),
         ("mxfp8_e4m3", "modelopt", {}, {"quant_algo": "MXFP8", "group_size": 32}),
         ("mxfp4", "compressed-tensors", {}, {"format": "mxfp4-pack-quantized", "ignore": ["3"]}),
     ],
@@ -356,6 +356,17 @@ def test_configurations(name, layout, options, expected, tmp_path):
     _, config = published.read(tmp_path / "out")
     assert expected.items() <= config.items()
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("fp8_e4m3", {"strategy": "tensor", "dynamic": True}), ("nvfp4", None)]
+)
+def test_inputs_whose_scales_are_not_in_the_file(name, inputs, tmp_path):
+    """Engines make one scale of a batch themselves, but not the upper of two."""
+    nc.export(build(name, matmul="scaled"), tmp_path / "out", "compressed-tensors")
+    _, config = published.read(tmp_path / "out")
+    there = config["config_groups"]["group_0"]["input_activations"]
+    assert there is inputs or inputs.items() <= there.items()
 
 
 def test_two_formats_in_one_model(tmp_path):

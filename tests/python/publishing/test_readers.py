@@ -51,11 +51,11 @@ def llama():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
 
 
-def mixture():
+def mixture(**options):
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
     torch.manual_seed(0)
     return transformers.Qwen3MoeForCausalLM(
-        transformers.Qwen3MoeConfig(**SIZES, **experts, head_dim=64)
+        transformers.Qwen3MoeConfig(**SIZES | options, **experts, head_dim=64)
     )
 
 
@@ -134,6 +134,17 @@ def test_a_model_from_its_configuration(tmp_path):
     tokens = torch.arange(16)[None]
     with torch.no_grad():
         assert torch.equal(model(tokens).logits, other(tokens).logits)
+
+
+def test_what_the_configuration_says(tmp_path):
+    """A head that shares the embedding's weight, and routers, are no quantized layers."""
+    model = convert(mixture(tie_word_embeddings=True), "fp8_block128")
+    nc.export(model, tmp_path / "out", "deepseek")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert config.architectures == ["Qwen3MoeForCausalLM"]
+    assert config.dtype == torch.bfloat16
+    plain = config.quantization_config["modules_to_not_convert"]
+    assert plain == ["model.layers.0.mlp.gate", "model.layers.1.mlp.gate", "lm_head"]
 
 
 @pytest.mark.slow

@@ -32,13 +32,11 @@ class Entry(NamedTuple):
     name    in the model's state dict
     tensor  the parameter or buffer, perhaps a shard
     scheme  how the layout stores it; None: as it is
-    module  that holds it
     """
 
     name: str
     tensor: torch.Tensor
     scheme: Scheme | None
-    module: nn.Module
 
     @property
     def store(self):
@@ -87,8 +85,8 @@ def tensors_of(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
 
 def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> list[Entry]:
     """What of a model is published: its parameters, then its buffers, of which a tensor that
-    several modules share is one. ValueError for a layout or format that does not fit, or if no weight is
-    quantized.
+    several modules share is one. ValueError for a layout or format that does not fit, and if no
+    weight is quantized.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"there is no layout {layout!r}: layouts are {', '.join(LAYOUTS)}")
@@ -97,7 +95,7 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
     found = _tensors_of(model)
     formats = {
         name: local.format
-        for name, tensor, _ in found
+        for name, tensor in found
         if isinstance(local := dtensors.local_of(tensor), QuantizedTensor)
     }
     if not formats:
@@ -106,32 +104,51 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
         )
     is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats.values())
     entries = []
-    for name, tensor, module in found:
+    for name, tensor in found:
         scheme = None
         if name in formats:
             scheme = _scheme_of(name, formats[name], layout)
             if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
                 scheme = scheme._replace(scales=("scale", _E8M0))
             _check_shape(name, tensor, scheme)
-        entries.append(Entry(name, tensor, scheme, module))
+        entries.append(Entry(name, tensor, scheme))
     return entries
 
 
-def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
+def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """In the order of the model's modules, each once, while shards are in their places."""
     torch_names.reshard_all(model.modules())
-    found: dict[int, tuple[str, torch.Tensor, nn.Module]] = {}
-    for path, module in model.named_modules():
-        for wrapper in _WRAPPERS:
-            path = (path + ".").replace(wrapper, "").rstrip(".")
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, module in _modules_of(model):
         kept = {
             k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
         }
         for name, tensor in [*module._parameters.items(), *kept.items()]:
             if tensor is not None:
-                full = f"{path}.{name}".lstrip(".")
-                found.setdefault(id(tensor), (full, tensor, module))
+                found.setdefault(id(tensor), (f"{path}.{name}".lstrip("."), tensor))
     return list(found.values())
+
+
+def _modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """With their paths in state dicts."""
+    for path, module in model.named_modules():
+        for wrapper in _WRAPPERS:
+            path = (path + ".").replace(wrapper, "").rstrip(".")
+        yield path, module
+
+
+def plain_layers(model: nn.Module, naming: Naming) -> list[str]:
+    """Names in the file of the layers that multiply by a matrix which is not quantized, such as
+    routers and a head that shares the embedding's weight.
+    """
+    return [
+        naming(f"{path}.weight").removesuffix(".weight")
+        for path, module in _modules_of(model)
+        if (weight := module._parameters.get("weight")) is not None
+        and weight.dim() == 2
+        and not isinstance(module, nn.Embedding)
+        and not isinstance(dtensors.local_of(weight), QuantizedTensor)
+    ]
 
 
 def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
