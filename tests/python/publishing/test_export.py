@@ -135,6 +135,7 @@ def test_experts_are_layers(tmp_path):
     nc.export(model, tmp_path / "out", "deepseek")
     tensors, _ = published.read(tmp_path / "out")
     assert sorted(tensors)[:2] == ["experts.0.w1.scale", "experts.0.w1.weight"]
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["expert_dtype"] == "fp4"
     for expert in range(3):
         value = published.decoded(tensors, f"experts.{expert}.w1.", {})
         np.testing.assert_array_equal(

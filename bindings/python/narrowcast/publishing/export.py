@@ -73,8 +73,9 @@ def export(
     own = dict(config if config is not None else _config_of(model, plain_dtype))
     plain = models.plain_layers(model, naming)
     own["quantization_config"] = _quantization_config(entries, plain, layout, naming)
-    if "expert_dtype" in own["quantization_config"]:  # readers look in either place
-        own["expert_dtype"] = own["quantization_config"]["expert_dtype"]
+    experts = own["quantization_config"].get("expert_dtype", "fp8")
+    if "expert_dtype" in own or experts != "fp8":  # readers look in either place
+        own["expert_dtype"] = experts
     _write_json(partial / "config.json", own)
     if layout == "modelopt":
         _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))

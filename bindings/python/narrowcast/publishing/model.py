@@ -95,7 +95,7 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
     found = _tensors_of(model)
     formats = {
         name: local.format
-        for name, tensor in found
+        for name, tensor, _ in found
         if isinstance(local := dtensors.local_of(tensor), QuantizedTensor)
     }
     if not formats:
@@ -104,28 +104,33 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
         )
     is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats.values())
     entries = []
-    for name, tensor in found:
+    for name, tensor, module in found:
         scheme = None
         if name in formats:
             scheme = _scheme_of(name, formats[name], layout)
             if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
                 scheme = scheme._replace(scales=("scale", _E8M0))
             _check_shape(name, tensor, scheme)
+            if getattr(module, "is_transposed", False):  # transformers' word
+                raise ValueError(
+                    f"{name} is [experts, in, out], and files have scales of elements along `in`: "
+                    "a module that keeps [experts, out, in] can be published"
+                )
         entries.append(Entry(name, tensor, scheme))
     return entries
 
 
-def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
     """In the order of the model's modules, each once, while shards are in their places."""
     torch_names.reshard_all(model.modules())
-    found: dict[int, tuple[str, torch.Tensor]] = {}
+    found: dict[int, tuple[str, torch.Tensor, nn.Module]] = {}
     for path, module in _modules_of(model):
         kept = {
             k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
         }
         for name, tensor in [*module._parameters.items(), *kept.items()]:
             if tensor is not None:
-                found.setdefault(id(tensor), (f"{path}.{name}".lstrip("."), tensor))
+                found.setdefault(id(tensor), (f"{path}.{name}".lstrip("."), tensor, module))
     return list(found.values())
 
 
