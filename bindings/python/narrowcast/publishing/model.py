@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import registry
 from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
+from narrowcast.parallel import experts
 from narrowcast.publishing import encoding
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS, Scheme
@@ -94,9 +95,7 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
         raise ValueError(f'scale_fmt is "ue8m0" or None, not {scale_fmt!r}')
     found = _tensors_of(model)
     formats = {
-        name: local.format
-        for name, tensor, _ in found
-        if isinstance(local := dtensors.local_of(tensor), QuantizedTensor)
+        name: dtensors.local_of(tensor).format for name, tensor, _ in found if _is_quantized(tensor)
     }
     if not formats:
         raise ValueError(
@@ -143,17 +142,20 @@ def _modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def plain_layers(model: nn.Module, naming: Naming) -> list[str]:
-    """Names in the file of the layers that multiply by a matrix which is not quantized, such as
-    routers and a head that shares the embedding's weight.
+    """Names in the file of the modules that multiply by a matrix which is not quantized: also
+    routers, experts, and a head that shares the embedding's weight.
     """
-    return [
-        naming(f"{path}.weight").removesuffix(".weight")
-        for path, module in _modules_of(model)
-        if (weight := module._parameters.get("weight")) is not None
-        and weight.dim() == 2
-        and not isinstance(module, nn.Embedding)
-        and not isinstance(dtensors.local_of(weight), QuantizedTensor)
-    ]
+    names = []
+    for path, module in _modules_of(model):
+        weights = [module._parameters[one] for one in experts.weights_of(module)]
+        is_plain = any(one.dim() > 1 and not _is_quantized(one) for one in weights)
+        if is_plain and not isinstance(module, nn.Embedding):
+            names.append(naming(f"{path}.weight").removesuffix(".weight"))
+    return names
+
+
+def _is_quantized(tensor: torch.Tensor) -> bool:
+    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
 
 
 def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
