@@ -17,6 +17,8 @@ from torch import nn
 import narrowcast as nc
 import published
 from models import same
+from narrowcast.publishing import encoding
+from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS
 
 PAIRS = [(format, layout) for format in nc.formats() for layout in nc.format(format).layouts]
@@ -31,12 +33,12 @@ NAMES = {
 GLOBAL = {"modelopt": "weight_scale_2", "compressed-tensors": "weight_global_scale"}
 
 
-def build(format, seed=0, **options):
+def build(format, seed=0, device="cpu", **options):
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Linear(256, 384), nn.Linear(384, 128, bias=False), nn.LayerNorm(128), nn.Linear(128, 5)
     )
-    return nc.convert(model, format, filter=["0", "1"], **options)
+    return nc.convert(model.to(device), format, filter=["0", "1"], **options)
 
 
 @pytest.mark.parametrize(("name", "layout"), PAIRS)
@@ -61,19 +63,35 @@ def test_values_are_those_of_the_forward(name, layout, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "layout"), PAIRS)
-def test_loaded_and_exported_again(name, layout, tmp_path):
-    model, other = build(name), build(name, seed=1)
+def test_loaded_and_exported_again(name, layout, device, tmp_path):
+    """The files are those of the CPU."""
+    model, other = build(name, device=device), build(name, seed=1, device=device)
+    nc.export(build(name), tmp_path / "cpu", layout, plain_dtype=None)
     nc.export(model, tmp_path / "one", layout, plain_dtype=None)
     assert nc.load_published(other, tmp_path / "one") == []
     nc.export(other, tmp_path / "two", layout, plain_dtype=None)
-    for file in (tmp_path / "one").iterdir():
-        assert filecmp.cmp(file, tmp_path / "two" / file.name, shallow=False)
+    for file in (tmp_path / "cpu").iterdir():
+        for folder in ("one", "two"):
+            assert filecmp.cmp(file, tmp_path / folder / file.name, shallow=False)
     assert all(
         torch.equal(one.master, one.dequantize()) for one in (other[0].weight, other[1].weight)
     )
     if not nc.format(name).tensor_scale:
-        x = torch.randn(8, 256)
+        x = torch.randn(8, 256, device=device)
         assert torch.equal(model(x), other(x))
+
+
+@pytest.mark.parametrize("layout", GLOBAL)
+def test_global_scales(layout, device):
+    """Each operation is rounded once, on every device."""
+    format = nc.format("nvfp4")
+    torch.manual_seed(0)
+    amaxes = (1 + torch.rand(1 << 16)) * torch.logspace(-30, 30, 1 << 16)
+    one, range = np.float32(1), np.float32(2688)
+    expected = range / amaxes.numpy() if layout != "modelopt" else amaxes.numpy() * (one / range)
+    scheme = layouts.scheme_of(format, layout)
+    got = encoding.global_scale_of(amaxes.to(device), format, scheme).cpu().numpy()
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_several_files(tmp_path):
@@ -87,13 +105,14 @@ def test_several_files(tmp_path):
     assert nc.load_published(build("mxfp8_e4m3", seed=1), tmp_path / "out") == []
 
 
-def test_tensors_are_those_of_the_folder(tmp_path):
-    model = build("nvfp4")
+def test_tensors_are_those_of_the_folder(device, tmp_path):
+    model = build("nvfp4", device=device)
     nc.export(model, tmp_path / "out", "modelopt", rename={"^": "model."})
     tensors, _ = published.read(tmp_path / "out")
     streamed = dict(nc.export_tensors(model, "modelopt", rename=lambda name: "model." + name))
     assert set(streamed) == set(tensors)
     for name, one in tensors.items():
+        assert streamed[name].device.type == device
         assert same(one, streamed[name])
 
 
