@@ -106,13 +106,54 @@ def test_both(spanning, tmp_path):
 
 
 @pytest.mark.parametrize("square", ["fp8_block128", "mxfp8_2d"])
-def test_shards_that_share_blocks(square, device, tmp_path):
-    """3 ranks of 240 rows: no multiple of a block."""
-    ranks.run(3, device, check, square, by_fsdp, 720, str(tmp_path))
+@pytest.mark.parametrize("hidden", [720, 704])
+def test_shards_that_share_blocks(square, hidden, device, tmp_path):
+    """3 ranks of 240 rows, or two of 235 and one of 234: no multiple of a block."""
+    ranks.run(3, device, check, square, by_fsdp, hidden, str(tmp_path))
+
+
+def test_ranks_with_fewer_rows(device, tmp_path):
+    """32 and 16."""
+    ranks.run(2, device, check, "mxfp8_2d", by_fsdp, 48, str(tmp_path))
 
 
 def test_ranks_without_rows(device, tmp_path):
     ranks.run(3, device, check, "fp8_e4m3", by_fsdp, 4, str(tmp_path))
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.randn(3, 128, 128))
+
+    def forward(self, x):
+        return x @ self.gate_up_proj.transpose(-2, -1)
+
+
+def check_experts(mesh, name, layout, dimension, path):
+    def build(seed=0):
+        torch.manual_seed(seed)
+        return nc.convert(nn.Sequential(Experts().to(mesh.device_type)), name)
+
+    def cut(model):
+        return fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(dimension))
+
+    expected = dict(nc.export_tensors(build(), layout))
+    nc.export(cut(build()), path, layout)
+    other = cut(build(seed=1))
+    assert nc.load_published(other, path) == []
+    for name, tensor in nc.export_tensors(other, layout):
+        assert same(tensor, expected.pop(name)), name
+    assert expected == {}
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "layout"), [("mxfp8_2d", "deepseek"), ("mxfp4", "gpt-oss"), ("nvfp4", "modelopt")]
+)
+def test_experts(name, layout, dimension, device, tmp_path):
+    """3 of them on 2 ranks, whole or in parts."""
+    ranks.run(2, device, check_experts, name, layout, dimension, str(tmp_path / "out"))
 
 
 def stage(mesh, path):
