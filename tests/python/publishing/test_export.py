@@ -4,6 +4,7 @@ by a reader that knows nothing of narrowcast.
 
 import filecmp
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from torch import nn
 import narrowcast as nc
 import published
 from models import same
+from narrowcast.publishing import encoding
+from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS
 
 PAIRS = [(format, layout) for format in nc.formats() for layout in nc.format(format).layouts]
@@ -27,13 +30,15 @@ NAMES = {
     "gpt-oss": {"weight_blocks", "weight_scales"},
 }
 
+GLOBAL = {"modelopt": "weight_scale_2", "compressed-tensors": "weight_global_scale"}
 
-def build(format, seed=0, **options):
+
+def build(format, seed=0, device="cpu", **options):
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Linear(256, 384), nn.Linear(384, 128, bias=False), nn.LayerNorm(128), nn.Linear(128, 5)
     )
-    return nc.convert(model, format, filter=["0", "1"], **options)
+    return nc.convert(model.to(device), format, filter=["0", "1"], **options)
 
 
 @pytest.mark.parametrize(("name", "layout"), PAIRS)
@@ -58,19 +63,35 @@ def test_values_are_those_of_the_forward(name, layout, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "layout"), PAIRS)
-def test_loaded_and_exported_again(name, layout, tmp_path):
-    model, other = build(name), build(name, seed=1)
+def test_loaded_and_exported_again(name, layout, device, tmp_path):
+    """The files are those of the CPU."""
+    model, other = build(name, device=device), build(name, seed=1, device=device)
+    nc.export(build(name), tmp_path / "cpu", layout, plain_dtype=None)
     nc.export(model, tmp_path / "one", layout, plain_dtype=None)
     assert nc.load_published(other, tmp_path / "one") == []
     nc.export(other, tmp_path / "two", layout, plain_dtype=None)
-    for file in (tmp_path / "one").iterdir():
-        assert filecmp.cmp(file, tmp_path / "two" / file.name, shallow=False)
+    for file in (tmp_path / "cpu").iterdir():
+        for folder in ("one", "two"):
+            assert filecmp.cmp(file, tmp_path / folder / file.name, shallow=False)
     assert all(
         torch.equal(one.master, one.dequantize()) for one in (other[0].weight, other[1].weight)
     )
     if not nc.format(name).tensor_scale:
-        x = torch.randn(8, 256)
+        x = torch.randn(8, 256, device=device)
         assert torch.equal(model(x), other(x))
+
+
+@pytest.mark.parametrize("layout", GLOBAL)
+def test_global_scales(layout, device):
+    """Each operation is rounded once, on every device."""
+    format = nc.format("nvfp4")
+    torch.manual_seed(0)
+    amaxes = (1 + torch.rand(1 << 16)) * torch.logspace(-30, 30, 1 << 16)
+    one, range = np.float32(1), np.float32(2688)
+    expected = range / amaxes.numpy() if layout != "modelopt" else amaxes.numpy() * (one / range)
+    scheme = layouts.scheme_of(format, layout)
+    got = encoding.global_scale_of(amaxes.to(device), format, scheme).cpu().numpy()
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_several_files(tmp_path):
@@ -84,13 +105,14 @@ def test_several_files(tmp_path):
     assert nc.load_published(build("mxfp8_e4m3", seed=1), tmp_path / "out") == []
 
 
-def test_tensors_are_those_of_the_folder(tmp_path):
-    model = build("nvfp4")
+def test_tensors_are_those_of_the_folder(device, tmp_path):
+    model = build("nvfp4", device=device)
     nc.export(model, tmp_path / "out", "modelopt", rename={"^": "model."})
     tensors, _ = published.read(tmp_path / "out")
     streamed = dict(nc.export_tensors(model, "modelopt", rename=lambda name: "model." + name))
     assert set(streamed) == set(tensors)
     for name, one in tensors.items():
+        assert streamed[name].device.type == device
         assert same(one, streamed[name])
 
 
@@ -132,6 +154,7 @@ def test_experts_are_layers(tmp_path):
     nc.export(model, tmp_path / "out", "deepseek")
     tensors, _ = published.read(tmp_path / "out")
     assert sorted(tensors)[:2] == ["experts.0.w1.scale", "experts.0.w1.weight"]
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["expert_dtype"] == "fp4"
     for expert in range(3):
         value = published.decoded(tensors, f"experts.{expert}.w1.", {})
         np.testing.assert_array_equal(
@@ -166,6 +189,13 @@ def test_a_layout_that_a_format_has_not(tmp_path):
         nc.export(build("fp8_block128"), tmp_path / "out", "modelopt")
     with pytest.raises(ValueError, match="layouts are deepseek"):
         nc.export(build("fp8_block128"), tmp_path / "out", "gguf")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_without_a_quantized_weight(layout, tmp_path):
+    with pytest.raises(ValueError, match="the model has no quantized weight"):
+        nc.export(nn.Linear(32, 32), tmp_path / "out", layout)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,6 +310,34 @@ def test_experts_with_scales_of_their_own(name, suffix, tmp_path):
         nc.load_published(model, tmp_path / "out")
 
 
+@pytest.mark.parametrize("layout", GLOBAL)
+def test_global_scales_of_other_files(layout, tmp_path):
+    """Of eight neighbours some are the scale of an amax, and are held exactly; others are not."""
+    other, one = build("nvfp4", seed=1), "0." + GLOBAL[layout]
+    nc.export(build("nvfp4"), tmp_path / "out", layout)
+    errors, scale = 0, torch.tensor(1.9)
+    for _ in range(8):
+        scale = scale.nextafter(torch.tensor(2.0))
+        change = {one: scale.reshape(() if layout == "modelopt" else 1)}
+        damaged(tmp_path / "out", lambda tensors, change=change: tensors.update(change))
+        before = states(other)
+        try:
+            nc.load_published(other, tmp_path / "out")
+        except ValueError as error:
+            assert re.search(rf"{one} is 1\.9\d*, .* the nearest has 1\.[89]\d+", str(error))
+            errors += 1
+            assert all(map(torch.equal, before, states(other)))
+            nc.load_published(other, tmp_path / "out", nearest_scale=True)
+            held = dict(nc.export_tensors(other, layout))[one].reshape(())
+            assert held != scale == held.nextafter(scale)
+        else:
+            assert dict(nc.export_tensors(other, layout))[one].reshape(()) == scale
+    assert 0 < errors < 8
+    damaged(tmp_path / "out", lambda tensors: tensors.update({one: 0 * tensors[one] - 1}))
+    with pytest.raises(ValueError, match=f"{one} is -1"):
+        nc.load_published(other, tmp_path / "out", nearest_scale=True)
+
+
 def test_a_format_that_does_not_hold_the_bytes(tmp_path):
     """Blocks of 32 x 32 hold no scales of their own for each row; the other way they do."""
     nc.export(build("mxfp8_e4m3"), tmp_path / "rows", "mxfp8")
@@ -308,7 +366,7 @@ def test_the_formats_that_would_hold_them(tmp_path):
         ("mxfp4", "deepseek", {}, {"expert_dtype": "fp4", "modules_to_not_convert": ["3"]}),
         ("mxfp8_e4m3", "mxfp8", {}, {"quant_method": "mxfp8", "weight_block_size": [1, 32]}),
         ("nvfp4", "modelopt", {}, {"quant_algo": "W4A16_NVFP4", "group_size": 16, "ignore": ["3"]}),
-        ("nvfp4", "modelopt", {"matmul": "scaled"}, {"quant_algo": "NVFP4"}),
+        ("nvfp4", "modelopt", {"matmul": "scaled"}, {"quant_algo": "W4A16_NVFP4"}),
         ("mxfp8_e4m3", "modelopt", {}, {"quant_algo": "MXFP8", "group_size": 32}),
         ("mxfp4", "compressed-tensors", {}, {"format": "mxfp4-pack-quantized", "ignore": ["3"]}),
     ],
@@ -318,6 +376,17 @@ def test_configurations(name, layout, options, expected, tmp_path):
     _, config = published.read(tmp_path / "out")
     assert expected.items() <= config.items()
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("fp8_e4m3", {"strategy": "tensor", "dynamic": True}), ("nvfp4", None)]
+)
+def test_inputs_whose_scales_are_not_in_the_file(name, inputs, tmp_path):
+    """Engines make one scale of a batch themselves, but not the upper of two."""
+    nc.export(build(name, matmul="scaled"), tmp_path / "out", "compressed-tensors")
+    _, config = published.read(tmp_path / "out")
+    there = config["config_groups"]["group_0"]["input_activations"]
+    assert there is inputs or inputs.items() <= there.items()
 
 
 def test_two_formats_in_one_model(tmp_path):

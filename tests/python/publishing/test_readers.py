@@ -51,11 +51,11 @@ def llama():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
 
 
-def mixture():
+def mixture(**options):
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
     torch.manual_seed(0)
     return transformers.Qwen3MoeForCausalLM(
-        transformers.Qwen3MoeConfig(**SIZES, **experts, head_dim=64)
+        transformers.Qwen3MoeConfig(**SIZES | options, **experts, head_dim=64)
     )
 
 
@@ -134,6 +134,50 @@ def test_a_model_from_its_configuration(tmp_path):
     tokens = torch.arange(16)[None]
     with torch.no_grad():
         assert torch.equal(model(tokens).logits, other(tokens).logits)
+
+
+def gpt_oss():
+    """With experts of normal numbers, and their [experts, in, out] as transformers has them."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 64}
+    torch.manual_seed(0)
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**SIZES | experts))
+    for layer in model.model.layers:
+        for name in ("gate_up_proj", "down_proj"):
+            getattr(layer.mlp.experts, name).data.normal_()
+    return model
+
+
+def test_gpt_oss(tmp_path):
+    names = ["*.experts.gate_up_proj", "*.experts.down_proj"]
+    model = nc.convert(gpt_oss(), "mxfp4", filter=[], parameters=names)
+    with pytest.raises(ValueError, match=r"gate_up_proj is \[experts, in, out\]"):
+        nc.export(model, tmp_path / "out", "gpt-oss")
+    model = gpt_oss()
+    for layer in model.model.layers:
+        layer.mlp.experts.is_transposed = False
+        for name in ("gate_up_proj", "down_proj"):
+            value = getattr(layer.mlp.experts, name).data.transpose(1, 2).contiguous()
+            setattr(layer.mlp.experts, name, torch.nn.Parameter(value))
+    nc.convert(model, "mxfp4", filter=[], parameters=names)
+    nc.export(model, tmp_path / "out", "gpt-oss", plain_dtype=torch.float32)
+    there = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", quantization_config=transformers.Mxfp4Config(dequantize=True)
+    )
+    for mine, its in zip(model.model.layers, there.model.layers, strict=True):
+        for name in ("gate_up_proj", "down_proj"):
+            value = getattr(mine.mlp.experts, name).dequantize().transpose(1, 2)
+            assert torch.equal(getattr(its.mlp.experts, name).float(), value)
+
+
+def test_what_the_configuration_says(tmp_path):
+    """A head that shares the embedding's weight, and routers, are no quantized layers."""
+    model = convert(mixture(tie_word_embeddings=True), "fp8_block128")
+    nc.export(model, tmp_path / "out", "deepseek")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert config.architectures == ["Qwen3MoeForCausalLM"]
+    assert config.dtype == torch.bfloat16
+    plain = config.quantization_config["modules_to_not_convert"]
+    assert plain == ["model.layers.0.mlp.gate", "model.layers.1.mlp.gate", "lm_head"]
 
 
 @pytest.mark.slow

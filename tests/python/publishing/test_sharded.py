@@ -30,10 +30,10 @@ class Layer(nn.Module):
         return self.down(self.up(x).relu())
 
 
-def build(format, seed=0, hidden=768):
+def build(format, seed=0, hidden=768, device="cpu"):
     torch.manual_seed(seed)
     layers = Layer(256, hidden), nn.LayerNorm(256), nn.Linear(256, 4)
-    return nc.convert(nn.Sequential(*layers), format, filter="0.*")
+    return nc.convert(nn.Sequential(*layers).to(device), format, filter="0.*")
 
 
 def by_fsdp(mesh, model):
@@ -56,10 +56,10 @@ def by_both(mesh, model):
 
 
 def check(mesh, format, cut, hidden, path):
-    """Files of the whole model, and loads of them."""
-    path, first = Path(path), mesh.get_rank() == 0
+    """Files of the whole model on the CPU, and loads of them."""
+    path, first, device = Path(path), mesh.get_rank() == 0, mesh.device_type
     layout = nc.format(format).layouts[-1]
-    whole, model = build(format, hidden=hidden), cut(mesh, build(format, hidden=hidden))
+    whole, model = build(format, hidden=hidden), cut(mesh, build(format, 0, hidden, device))
     if first:
         tensors = dict(nc.export_tensors(whole, layout))
         expected = path / "whole"
@@ -71,7 +71,7 @@ def check(mesh, format, cut, hidden, path):
         assert same(tensor, expected.pop(name)), name
     assert expected == {}
     nc.export(model, path / "one", layout, plain_dtype=None)
-    other = cut(mesh, build(format, seed=1, hidden=hidden))
+    other = cut(mesh, build(format, 1, hidden, device))
     assert nc.load_published(other, path / "one") == []
     nc.export(other, path / "two", layout, plain_dtype=None)
     for file in (path / "one").iterdir():
@@ -81,7 +81,7 @@ def check(mesh, format, cut, hidden, path):
     optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (alone, other)]
     x = torch.randn(8, 256, generator=torch.Generator().manual_seed(0))
     for one, optimizer in zip((alone, other), optimizers, strict=True):
-        one(x).sum().backward()
+        one(x.to(next(one.parameters()).device)).sum().backward()
         for p in one.parameters():
             p.grad.fill_(0.5)
         optimizer.step()
@@ -91,14 +91,13 @@ def check(mesh, format, cut, hidden, path):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_fsdp(world, format, tmp_path):
-    hidden = 768 if world == 2 else 3 * 256
-    ranks.run(world, "cpu", check, format, by_fsdp, hidden, str(tmp_path))
+def test_fsdp(world, format, device, tmp_path):
+    ranks.run(world, device, check, format, by_fsdp, 768, str(tmp_path))
 
 
 @pytest.mark.parametrize("cut", [by_columns, by_tp])
-def test_columns_and_tensor_parallelism(cut, format, tmp_path):
-    ranks.run(2, "cpu", check, format, cut, 768, str(tmp_path))
+def test_columns_and_tensor_parallelism(cut, format, device, tmp_path):
+    ranks.run(2, device, check, format, cut, 768, str(tmp_path))
 
 
 @pytest.mark.parametrize("spanning", ["mxfp8_2d", "nvfp4"])
@@ -107,13 +106,54 @@ def test_both(spanning, tmp_path):
 
 
 @pytest.mark.parametrize("square", ["fp8_block128", "mxfp8_2d"])
-def test_shards_that_share_blocks(square, tmp_path):
-    """3 ranks of 240 rows: no multiple of a block."""
-    ranks.run(3, "cpu", check, square, by_fsdp, 720, str(tmp_path))
+@pytest.mark.parametrize("hidden", [720, 704])
+def test_shards_that_share_blocks(square, hidden, device, tmp_path):
+    """3 ranks of 240 rows, or two of 235 and one of 234: no multiple of a block."""
+    ranks.run(3, device, check, square, by_fsdp, hidden, str(tmp_path))
 
 
-def test_ranks_without_rows(tmp_path):
-    ranks.run(3, "cpu", check, "fp8_e4m3", by_fsdp, 4, str(tmp_path))
+def test_ranks_with_fewer_rows(device, tmp_path):
+    """32 and 16."""
+    ranks.run(2, device, check, "mxfp8_2d", by_fsdp, 48, str(tmp_path))
+
+
+def test_ranks_without_rows(device, tmp_path):
+    ranks.run(3, device, check, "fp8_e4m3", by_fsdp, 4, str(tmp_path))
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.randn(3, 128, 128))
+
+    def forward(self, x):
+        return x @ self.gate_up_proj.transpose(-2, -1)
+
+
+def check_experts(mesh, name, layout, dimension, path):
+    def build(seed=0):
+        torch.manual_seed(seed)
+        return nc.convert(nn.Sequential(Experts().to(mesh.device_type)), name)
+
+    def cut(model):
+        return fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(dimension))
+
+    expected = dict(nc.export_tensors(build(), layout))
+    nc.export(cut(build()), path, layout)
+    other = cut(build(seed=1))
+    assert nc.load_published(other, path) == []
+    for name, tensor in nc.export_tensors(other, layout):
+        assert same(tensor, expected.pop(name)), name
+    assert expected == {}
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "layout"), [("mxfp8_2d", "deepseek"), ("mxfp4", "gpt-oss"), ("nvfp4", "modelopt")]
+)
+def test_experts(name, layout, dimension, device, tmp_path):
+    """3 of them on 2 ranks, whole or in parts."""
+    ranks.run(2, device, check_experts, name, layout, dimension, str(tmp_path / "out"))
 
 
 def stage(mesh, path):

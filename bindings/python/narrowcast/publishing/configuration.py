@@ -19,7 +19,7 @@ class Layer(NamedTuple):
 
 
 def quantization_config(layout: str, layers: list[Layer], plain: list[str]) -> dict:
-    """`plain`: the names of linear layers that are not quantized."""
+    """`plain`: the names of layers that multiply by a matrix, and are not quantized."""
     return _CONFIGS[layout](layers, plain)
 
 
@@ -52,9 +52,9 @@ def _compressed_tensors(layers: list[Layer], plain: list[str]) -> dict:
     config_groups = {}
     for number, ((scheme, block, is_scaled), names) in enumerate(groups.items()):
         weights = _arguments(scheme, block)
-        inputs = _arguments(scheme, _INPUT_BLOCKS.get(block, block)) if is_scaled else None
-        if inputs is not None:
-            inputs["dynamic"] = "local" if scheme.global_scale else True
+        inputs = None  # of two levels engines read the upper from the file: a calibration's
+        if is_scaled and scheme.global_scale is None:
+            inputs = _arguments(scheme, _INPUT_BLOCKS.get(block, block)) | {"dynamic": True}
         targets = ["Linear"] if len(groups) == 1 else names
         config_groups[f"group_{number}"] = {
             "targets": targets,
@@ -93,18 +93,12 @@ def _arguments(scheme: Scheme, block) -> dict:
 
 
 def _modelopt(layers: list[Layer], plain: list[str]) -> dict:
-    each = {one.name: {"quant_algo": _algorithm(one)} | _group(one) for one in layers}
+    each = {one.name: {"quant_algo": one.scheme.algorithm} | _group(one) for one in layers}
     kinds = {tuple(one.items()) for one in each.values()}
     config = dict(kinds.pop()) if len(kinds) == 1 else {"quant_algo": "MIXED_PRECISION"}
     if config["quant_algo"] == "MIXED_PRECISION":
         config["quantized_layers"] = each
     return {"quant_method": "modelopt", **config, "kv_cache_quant_algo": None, "ignore": plain}
-
-
-def _algorithm(layer: Layer) -> str:
-    """NVFP4 whose inputs stay bfloat16 has a name of its own, and needs no scale of inputs."""
-    name = layer.scheme.algorithm
-    return f"W4A16_{name}" if name == "NVFP4" and not layer.is_scaled else name
 
 
 def _group(layer: Layer) -> dict:

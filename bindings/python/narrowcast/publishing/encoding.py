@@ -17,7 +17,7 @@ from narrowcast.tensor.region import Region
 
 LARGEST = {"e2m1": 6.0, "e4m3": 448.0}  # values of element types
 _CODES, _SCALES = 0, 1  # rowwise buffers
-_MANTISSA, _EXPONENT_AT = 0x7FFFFF, 23  # of a float32
+_MANTISSA, _EXPONENT_AT, _INFINITY = 0x7FFFFF, 23, 0x7F800000  # of a float32
 _SMALLEST_E8M0 = 0x00400000  # the float32 2^-127, which is byte 0
 _NAN_E8M0 = 255
 
@@ -38,7 +38,7 @@ def encode(bytes: Buffers, region: Region, scheme: Scheme) -> Encoded:
     format, global_scale = bytes.format, None
     codes = buffers.piece(bytes, _CODES, region)
     if scheme.global_scale is not None:
-        global_scale = _global_scale_of(bytes.amax[0], format, scheme)
+        global_scale = global_scale_of(bytes.amax[0], format, scheme)
     if format.is_spanning(_SCALES):
         return Encoded(codes, bytes.buffer(_SCALES), global_scale)
     return Encoded(codes, _scales_of_rows(bytes, region, scheme.block_of(format)[1]), global_scale)
@@ -51,7 +51,7 @@ def decode_into(bytes: Buffers, encoded: Encoded, scheme: Scheme) -> None:
     format = bytes.format
     bytes.buffer(_CODES).copy_(encoded.codes)
     if scheme.global_scale is not None:
-        bytes.amax.copy_(_amax_of(encoded.global_scale.reshape(()), format, scheme))
+        bytes.amax.copy_(amax_of(encoded.global_scale.reshape(()), format, scheme))
     if format.is_spanning(_SCALES):
         bytes.buffer(_SCALES).copy_(encoded.scales)
         return
@@ -130,23 +130,30 @@ def _two_levels(format: Format) -> float:
     return LARGEST[format.element] * LARGEST[format.scale]
 
 
-def _global_scale_of(amax: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:
-    """Of a tensor of zeros 1, for its codes are zeros under any scale."""
-    levels = _two_levels(format)
-    scale = levels / amax if scheme.is_reciprocal else amax / levels
+def global_scale_of(amax: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:
+    """The factor by which the cast multiplies a tensor, or the one by which decoding does. Of a
+    tensor of zeros 1, for its codes are zeros under any scale.
+    """
+    # Not by a number of Python's: on a GPU torch divides by those with another rounding.
+    levels = torch.full_like(amax, _two_levels(format))
+    if scheme.is_reciprocal:
+        scale = (levels / amax).clamp(max=torch.finfo(torch.float32).max)
+    else:
+        scale = amax * (1 / levels)
     return scale.where(amax != 0, 1.0)
 
 
-def _amax_of(scale: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:
-    """The amax that has this global scale, which is what a format keeps: of several the one with
-    the fewest digits, for most are amaxes of bfloat16 values. The nearest if none has it, and then
-    the tensor's scale moves by one unit in the last place.
+def amax_of(scale: torch.Tensor, format: Format, scheme: Scheme) -> torch.Tensor:
+    """The amax of a tensor with this global scale [], which is what a format keeps; if none has it,
+    that of the nearest scale. Of several the one with the fewest digits, for most are amaxes of
+    bfloat16 values.
     """
-    levels, scale = _two_levels(format), scale.to(torch.float32)
+    levels = _two_levels(format)
     near = levels / scale if scheme.is_reciprocal else levels * scale
     around = near.view(torch.int32) + torch.arange(-4, 5, dtype=torch.int32, device=scale.device)
-    around = around[(around > 0) & (around < 0x7F800000)]
+    around = around.clamp(1, _INFINITY - 1)
     amaxes = around.view(torch.float32)
-    fits = _global_scale_of(amaxes, format, scheme) == scale
+    bits = global_scale_of(amaxes, format, scheme).view(torch.int32).long()
+    away = (bits - scale.view(torch.int32)).abs()
     digits = around & -around  # the lowest bit that is set
-    return amaxes[digits.where(fits, 0).argmax()] if fits.any() else near
+    return amaxes[digits.where(away == away.min(), 0).argmax()]

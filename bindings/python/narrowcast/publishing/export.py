@@ -70,8 +70,12 @@ def export(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     _write_tensors(partial, tensors, int(file_size * _GB))
-    own = dict(config if config is not None else _config_of(model))
-    own["quantization_config"] = _quantization_config(entries, layout, naming)
+    own = dict(config if config is not None else _config_of(model, plain_dtype))
+    plain = models.plain_layers(model, naming)
+    own["quantization_config"] = _quantization_config(entries, plain, layout, naming)
+    experts = own["quantization_config"].get("expert_dtype", "fp8")
+    if "expert_dtype" in own or experts != "fp8":  # readers look in either place
+        own["expert_dtype"] = experts
     _write_json(partial / "config.json", own)
     if layout == "modelopt":
         _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))
@@ -139,14 +143,21 @@ def _replace(target: Path, partial: Path) -> None:
 # ---- config.json ----
 
 
-def _config_of(model: nn.Module) -> dict:
-    """That of a transformers model."""
+def _config_of(model: nn.Module, plain_dtype: torch.dtype | None) -> dict:
+    """That of a transformers model, as its save_pretrained writes it."""
     config = getattr(model, "config", None)
-    return config.to_dict() if hasattr(config, "to_dict") else {}
+    if not hasattr(config, "to_dict"):
+        return {}
+    own = {"architectures": [type(model).__name__.removeprefix("FSDP")]}
+    if plain_dtype is not None:
+        own["dtype"] = str(plain_dtype).removeprefix("torch.")
+    return config.to_dict() | own
 
 
-def _quantization_config(entries: list[Entry], layout: str, naming: Naming) -> dict:
-    layers, plain = [], []
+def _quantization_config(
+    entries: list[Entry], plain: list[str], layout: str, naming: Naming
+) -> dict:
+    layers = []
     for entry in entries:
         if entry.scheme is not None:
             is_scaled = entry.store.config.matmul == "scaled"
@@ -154,8 +165,6 @@ def _quantization_config(entries: list[Entry], layout: str, naming: Naming) -> d
             for piece in models.pieces_of(entry, layout, naming):
                 name = piece.names["codes"].rpartition(".")[0]
                 layers.append(configuration.Layer(name, entry.scheme, block, is_scaled))
-        elif isinstance(entry.module, nn.Linear) and entry.name.endswith("weight"):
-            plain.append(naming(entry.name).removesuffix(".weight"))
     return configuration.quantization_config(layout, layers, plain)
 
 

@@ -13,13 +13,12 @@ from narrowcast.registry.layouts import LAYOUTS, METHODS
 
 class Folder:
     """names  of the tensors that are there, each with its file
-    read   the names of those that were asked for
 
     FileNotFoundError without a safetensors file; ValueError if one is cut short or missing.
     """
 
     def __init__(self, path: Path):
-        self.path, self.read = path, set()
+        self.path = path
         self.names: dict[str, safe_open] = {}
         files = sorted(path.glob("*.safetensors"))
         if not files:
@@ -59,9 +58,6 @@ class Folder:
         """As safetensors names it: F32, U8, F8_E4M3, ..."""
         return self.names[name].get_slice(name).get_dtype()
 
-    def part(self, name: str, *where: slice) -> torch.Tensor:
-        """Some of a tensor, or all of it."""
-        self.read.add(name)
-        if not where:
-            return self.names[name].get_tensor(name)
-        return self.names[name].get_slice(name)[where]
+    def tensor(self, name: str) -> torch.Tensor:
+        """A view of the file: what is read of it is read then."""
+        return self.names[name].get_tensor(name)

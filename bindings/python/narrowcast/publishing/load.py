@@ -40,6 +40,7 @@ def load_published(
     *,
     layout: str | None = None,
     rename: Rename = None,
+    nearest_scale: bool = False,
 ) -> list[str]:
     """Loads a folder of published weights into a converted model, byte for byte: each rank reads
     its own part, on any mesh. The masters of weights become the decoded values. Nothing is cast but
@@ -47,13 +48,14 @@ def load_published(
 
     layout  as nc.export takes it; by default what quant_method in config.json says
     rename  names of the model's state dict to names in the folder, as nc.export takes it
+    nearest_scale
+            of NVFP4, which keeps the amax of a tensor: where no amax has the global scale of a
+            file from elsewhere, takes the amax of the nearest one, a unit in the last place away
 
-    Returns the names in the folder that nothing has asked for. FileNotFoundError without a
+    Returns the names in the folder that the model has not. FileNotFoundError without a
     safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
-    shape, if a quantized one is of another dtype, or if a weight's format does not hold the codes
-    and block scales exactly: with what is there, and what was expected. Of NVFP4, which keeps the
-    amax of a tensor, the global scale of files from elsewhere may move by one unit in the last
-    place.
+    shape, if a quantized one is of another dtype, or if a weight's format does not hold the bytes
+    exactly: with what is there, and what was expected.
     """
     source = Folder(Path(folder))
     layout = layout or source.layout()
@@ -64,11 +66,11 @@ def load_published(
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
     for one in weights:
-        one.check_values()
+        one.check_values(nearest_scale)
     for one in weights:
         one.load()
     _C.note_change()
-    return sorted(set(source.names) - source.read)
+    return sorted(set(source.names).difference(*(one.names() for one in weights)))
 
 
 class Published:
@@ -92,6 +94,12 @@ class Published:
     def _is_there(self, scheme: Scheme) -> bool:
         found = models.pieces_of(self.entry._replace(scheme=scheme), self.layout, self.naming)
         return found[0].names["scales"] in self.source.names
+
+    def names(self) -> list[str]:
+        """Of its tensors in the folder."""
+        if self.scheme is None:
+            return [self.naming(self.entry.name)]
+        return [name for piece in self.pieces for name in piece.names.values()]
 
     # ---- before anything is written ----
 
@@ -137,29 +145,43 @@ class Published:
                 holders.append(format.name)
         return f" (formats that hold what is there: {', '.join(holders) or 'none'})"
 
-    def check_values(self) -> None:
+    def check_values(self, nearest_scale: bool) -> None:
         """ValueError if scales are there that the format has not; nothing is written."""
         if self.scheme is None:
             return
-        self._check_one_scale()
+        self._check_one_scale(nearest_scale)
         dtype = self.source.dtype(self.pieces[0].names["scales"])
         may_be_no_power = (self.format.scale, dtype) == ("e8m0", "F32")
         if self.block == self.format.rowwise.block and not may_be_no_power:
             return  # any scale can be stored
-        bytes, cpu = self.entry.store.bytes, torch.device("cpu")
-        self._set(buffers.allocate(self.format, bytes.rows, bytes.columns, ("rowwise",), cpu))
+        encoded = self._encoded()
+        cpu, (rows, columns) = torch.device("cpu"), (len(encoded.codes), self.entry.store.columns)
+        self._set(buffers.allocate(self.format, rows, columns, ("rowwise",), cpu), encoded)
 
-    def _check_one_scale(self) -> None:
-        """ValueError if experts have scales of their own where the format has one for all."""
+    def _check_one_scale(self, nearest_scale: bool) -> None:
+        """ValueError if experts have scales of their own where the format has one for all, or if no
+        amax has the global scale.
+        """
         if self.scheme.global_scale is None and self.block != "tensor":
             return
         of_all = "scales" if self.scheme.global_scale is None else "global"
         names = [one.names[of_all] for one in self.pieces]
-        scales = {self.source.part(name).item() for name in names}
+        scales = {self.source.tensor(name).item() for name in names}
         if len(scales) > 1:
             raise ValueError(
                 f"{self.entry.name}: the {len(names)} layers that it holds have {len(scales)} "
                 f"scales in the file ({names[0]}, ...), and {self.format.name} has one for all"
+            )
+        if self.scheme.global_scale is None:
+            return
+        scale = self.source.tensor(names[0]).reshape(())
+        amax = encoding.amax_of(scale, self.format, self.scheme)
+        held = encoding.global_scale_of(amax, self.format, self.scheme)
+        if held != scale and not (nearest_scale and held.nextafter(scale) == scale):
+            raise ValueError(
+                f"{names[0]} is {scale:.9g}, and {self.format.name} keeps an amax, of which none "
+                f"has that scale: the nearest has {held:.9g}. nearest_scale=True takes one that is "
+                "a unit in the last place away"
             )
 
     # ---- values ----
@@ -168,63 +190,60 @@ class Published:
         """This rank's part."""
         if self.scheme is None:
             shape, offset = dtensors.box(self.tensor)
-            part = (slice(at, at + size) for at, size in zip(offset, shape, strict=True))
-            value = self.source.part(self.naming(self.entry.name), *part)
+            part = tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
+            value = self.source.tensor(self.naming(self.entry.name))[part]
             dtensors.local_of(self.tensor.detach()).copy_(value)
             return
         _, managed = torch_names.managed(self.tensor)
         if managed is not None:
             sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         _C.note_write()
-        self._set(self.entry.store.bytes)
+        self._set(self.entry.store.bytes, self._encoded())
         _follow(self.entry.store)
 
-    def _set(self, bytes: _C.Buffers) -> None:
+    def _set(self, bytes: _C.Buffers, encoded: Encoded) -> None:
         try:
-            encoding.decode_into(bytes, self._encoded(bytes.rows), self.scheme)
+            encoding.decode_into(bytes, encoded, self.scheme)
         except ValueError as error:
             raise ValueError(f"{self.entry.name}: {error} ({self.format.name})") from None
 
-    def _encoded(self, stored: int) -> Encoded:
-        """Of all `stored` rows whose bytes this rank has."""
+    def _encoded(self) -> Encoded:
+        """Of all rows whose bytes this rank has: a run of rows of each of its experts."""
         shape, offset = dtensors.box(self.tensor)
-        columns = slice(offset[-1], offset[-1] + shape[-1])
-        if len(shape) < 3:
-            first = (0, *offset)[-2] - self.entry.store.rows_before
-            return self._read(self.pieces[0], None, slice(first, first + stored), columns)
-        experts = range(offset[0], offset[0] + shape[0])
-        begin, end = offset[1], offset[1] + shape[1]
-        parts = []
-        for piece in self.pieces:
-            for expert in experts if piece.expert is None else {piece.expert}.intersection(experts):
+        (count, width), (first, column) = shape[-2:], offset[-2:]
+        columns, experts, parts = slice(column, column + width), range(1), []
+        if len(shape) > 2:
+            experts = range(offset[0], offset[0] + shape[0])
+        else:  # with those of other ranks in its blocks; FSDP2's padding ends with the file
+            first -= self.entry.store.rows_before
+            count = self.entry.store.bytes.rows
+        for expert in experts:
+            begin = expert * self.tensor.shape[-2] + first
+            end = begin + count
+            for piece in self.pieces:
                 rows = slice(max(begin - piece.begin, 0), min(end - piece.begin, piece.rows))
                 if rows.start < rows.stop:
-                    parts.append(self._read(piece, expert, rows, columns))
-        parts = parts or [self._read(self.pieces[0], 0, slice(0, 0), columns)]
+                    parts.append(self._read(piece, rows, columns))
+        parts = parts or [self._read(self.pieces[0], slice(0, 0), columns)]
+        if len(parts) == 1:
+            return parts[0]
         codes, scales, global_scales = zip(*parts, strict=True)
         scales = scales[0] if self.block == "tensor" else torch.cat(scales)
         return Encoded(torch.cat(codes), scales, global_scales[0])
 
-    def _read(self, piece: Piece, expert: int | None, rows: slice, columns: slice) -> Encoded:
-        """Some rows and columns of a piece; `expert`: where a piece has all of them."""
-        is_stacked = piece.expert is None and expert is not None
-        index = (slice(expert, expert + 1),) if is_stacked else ()
-        names, part, bits = piece.names, self.source.part, self.format.rowwise.element_bits
-        global_scale = part(names["global"]) if "global" in names else None
-        if self.layout == "gpt-oss":
-            blocks = _blocks(columns, self.block[1])
-            codes = part(names["codes"], *index, rows, blocks, slice(None)).flatten(-2)
-        else:
-            width = slice(columns.start * bits // 8, columns.stop * bits // 8)
-            codes = part(names["codes"], *index, rows, width)
-        codes = codes.view(torch.uint8).reshape(-1, codes.shape[-1])
+    def _read(self, piece: Piece, rows: slice, columns: slice) -> Encoded:
+        """Some rows and columns of a piece."""
+        there = {what: self.source.tensor(name) for what, name in piece.names.items()}
+        bits = self.format.rowwise.element_bits
+        codes = there["codes"].view(torch.uint8).reshape(piece.rows, -1)
+        codes = codes[rows, columns.start * bits // 8 : columns.stop * bits // 8]
         if self.block == "tensor":
-            return Encoded(codes, part(names["scales"]).reshape(1), global_scale)
+            return Encoded(codes, there["scales"].reshape(1), there.get("global"))
         down, across = self.block
-        scales = part(names["scales"], *index, _blocks(rows, down), _blocks(columns, across))
-        scales = encoding.scales_from(scales.reshape(-1, scales.shape[-1]), self.format)
+        scales = there["scales"].reshape(-(-piece.rows // down), -1)
+        scales = scales[_blocks(rows, down), _blocks(columns, across)]
         each = torch.arange(rows.start, rows.stop) // down - rows.start // down
-        return Encoded(codes, scales[each], global_scale)
+        return Encoded(codes, encoding.scales_from(scales, self.format)[each], there.get("global"))
 
 
 def _blocks(run: slice, size: int) -> slice:

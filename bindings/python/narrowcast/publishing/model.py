@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import registry
 from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
+from narrowcast.parallel import experts
 from narrowcast.publishing import encoding
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS, Scheme
@@ -32,13 +33,11 @@ class Entry(NamedTuple):
     name    in the model's state dict
     tensor  the parameter or buffer, perhaps a shard
     scheme  how the layout stores it; None: as it is
-    module  that holds it
     """
 
     name: str
     tensor: torch.Tensor
     scheme: Scheme | None
-    module: nn.Module
 
     @property
     def store(self):
@@ -87,7 +86,8 @@ def tensors_of(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
 
 def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> list[Entry]:
     """What of a model is published: its parameters, then its buffers, of which a tensor that
-    several modules share is one. ValueError for a layout or format that does not fit.
+    several modules share is one. ValueError for a layout or format that does not fit, and if no
+    weight is quantized.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"there is no layout {layout!r}: layouts are {', '.join(LAYOUTS)}")
@@ -95,10 +95,12 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
         raise ValueError(f'scale_fmt is "ue8m0" or None, not {scale_fmt!r}')
     found = _tensors_of(model)
     formats = {
-        name: local.format
-        for name, tensor, _ in found
-        if isinstance(local := dtensors.local_of(tensor), QuantizedTensor)
+        name: dtensors.local_of(tensor).format for name, tensor, _ in found if _is_quantized(tensor)
     }
+    if not formats:
+        raise ValueError(
+            "the model has no quantized weight, and a layout is of those: nc.convert() makes them"
+        )
     is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats.values())
     entries = []
     for name, tensor, module in found:
@@ -108,7 +110,12 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
             if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
                 scheme = scheme._replace(scales=("scale", _E8M0))
             _check_shape(name, tensor, scheme)
-        entries.append(Entry(name, tensor, scheme, module))
+            if getattr(module, "is_transposed", False):  # transformers' word
+                raise ValueError(
+                    f"{name} is [experts, in, out], and files have scales of elements along `in`: "
+                    "a module that keeps [experts, out, in] can be published"
+                )
+        entries.append(Entry(name, tensor, scheme))
     return entries
 
 
@@ -116,17 +123,39 @@ def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
     """In the order of the model's modules, each once, while shards are in their places."""
     torch_names.reshard_all(model.modules())
     found: dict[int, tuple[str, torch.Tensor, nn.Module]] = {}
-    for path, module in model.named_modules():
-        for wrapper in _WRAPPERS:
-            path = (path + ".").replace(wrapper, "").rstrip(".")
+    for path, module in _modules_of(model):
         kept = {
             k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
         }
         for name, tensor in [*module._parameters.items(), *kept.items()]:
             if tensor is not None:
-                full = f"{path}.{name}".lstrip(".")
-                found.setdefault(id(tensor), (full, tensor, module))
+                found.setdefault(id(tensor), (f"{path}.{name}".lstrip("."), tensor, module))
     return list(found.values())
+
+
+def _modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """With their paths in state dicts."""
+    for path, module in model.named_modules():
+        for wrapper in _WRAPPERS:
+            path = (path + ".").replace(wrapper, "").rstrip(".")
+        yield path, module
+
+
+def plain_layers(model: nn.Module, naming: Naming) -> list[str]:
+    """Names in the file of the modules that multiply by a matrix which is not quantized: also
+    routers, experts, and a head that shares the embedding's weight.
+    """
+    names = []
+    for path, module in _modules_of(model):
+        weights = [module._parameters[one] for one in experts.weights_of(module)]
+        is_plain = any(one.dim() > 1 and not _is_quantized(one) for one in weights)
+        if is_plain and not isinstance(module, nn.Embedding):
+            names.append(naming(f"{path}.weight").removesuffix(".weight"))
+    return names
+
+
+def _is_quantized(tensor: torch.Tensor) -> bool:
+    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
 
 
 def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
@@ -175,14 +204,12 @@ def _substituted(name: str, rename: Mapping[str, str]) -> str:
 class Piece(NamedTuple):
     """What is one layer in a file: a whole weight, or rows of an expert in one of three dimensions.
 
-    names   of its codes, scales and global scale
-    expert  its number; None: the weight is one piece
-    begin, rows
-            those of the expert
+    names  of its codes, scales and global scale
+    begin  its first row, counted over all experts
+    rows   how many it has
     """
 
     names: dict[str, str]
-    expert: int | None
     begin: int
     rows: int
 
@@ -193,17 +220,16 @@ def pieces_of(entry: Entry, layout: str, naming: Naming) -> list[Piece]:
     if layout == "gpt-oss":
         base = naming(name)
         names = {"codes": f"{base}_{scheme.codes[0]}", "scales": f"{base}_{scheme.scales[0]}"}
-        return [Piece(names, None, 0, shape[-2])]
+        return [Piece(names, 0, shape[:-1].numel())]
     if len(shape) < 3:
-        rows = shape[0] if len(shape) == 2 else 1
-        return [Piece(_names(naming(name), scheme), None, 0, rows)]
-    path, _, leaf = name.removesuffix(".weight").rpartition(".")
+        return [Piece(_names(naming(name), scheme), 0, shape[0])]
+    path, _, leaf = f".{name.removesuffix('.weight')}".rpartition(".")
     parts = FUSED.get(leaf, (leaf,))
-    rows = shape[-2] // len(parts)
+    layers = [f"{path}.{expert}.{part}.weight" for expert in range(shape[0]) for part in parts]
+    rows = shape[:-1].numel() // len(layers)
     return [
-        Piece(_names(naming(f"{path}.{expert}.{part}.weight"), scheme), expert, at * rows, rows)
-        for expert in range(shape[0])
-        for at, part in enumerate(parts)
+        Piece(_names(naming(layer.lstrip(".")), scheme), at * rows, rows)
+        for at, layer in enumerate(layers)
     ]
 
 
@@ -216,16 +242,19 @@ def _names(base: str, scheme: Scheme) -> dict[str, str]:
 def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, ...]:
     """Of the codes, the scales or the global scale of a piece, as the file has it."""
     scheme, format = entry.scheme, dtensors.local_of(entry.tensor).format
-    outer = entry.tensor.shape[:-2] if piece.expert is None else ()
-    columns, block = entry.tensor.shape[-1], scheme.block_of(format)
+    columns, block, bits = entry.tensor.shape[-1], scheme.block_of(format), _bits(format)
+    if layout == "gpt-oss":
+        blocks = (*entry.tensor.shape[:-1], columns // block[1])
+        return (*blocks, block[1] * bits // 8) if what == "codes" else blocks
     if what == "codes":
-        width = columns * format.rowwise.element_bits // 8
-        if layout == "gpt-oss":
-            return *outer, piece.rows, columns // block[1], width * block[1] // columns
-        return *outer, piece.rows, width
+        return piece.rows, columns * bits // 8
     if what == "global" or block == "tensor":
         return scheme.one
-    return *outer, -(-piece.rows // block[0]), -(-columns // block[1])
+    return -(-piece.rows // block[0]), -(-columns // block[1])
+
+
+def _bits(format: registry.Format) -> int:
+    return format.rowwise.element_bits
 
 
 # ---- tensors ----
@@ -246,36 +275,24 @@ def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str,
     region = region._replace(row=region.row + entry.store.rows_before)
     encoded = encoding.encode(entry.store.bytes, region, scheme)
     block, columns = scheme.block_of(format), tensor.shape[-1]
-    codes = _gather(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
+    codes = _gather(tensor, local, encoded.codes, columns * _bits(format) // 8)
     scales = encoded.scales
-    if block == "tensor":
-        scales = scales.reshape(scheme.one)
-    else:
-        scales = _gather(tensor, local, scales, -(-columns // block[1]))
-        scales = scales[..., :: block[0], :] if scales.dim() > 1 else scales
+    if block != "tensor":
+        scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
     try:
         scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
     except ValueError as error:
         raise ValueError(f"{entry.name}: {error}") from None
     parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
-    if scheme.global_scale is not None:
-        parts["global"] = encoded.global_scale.reshape(scheme.one)
-    if layout == "gpt-oss":
-        parts["codes"] = codes.unflatten(-1, (-1, block[1] // 2))
+    parts["global"] = encoded.global_scale
     for piece in pieces_of(entry, layout, naming):
         for what, name in piece.names.items():
-            rows_each = 1 if what == "codes" else block[0]
-            yield name, _of_piece(parts[what], piece, rows_each).contiguous()
-
-
-def _of_piece(part: torch.Tensor, piece: Piece, rows_each: int) -> torch.Tensor:
-    """`rows_each`: rows of the weight in one of the part."""
-    if piece.expert is None:
-        return part
-    if part.dim() < 3:  # the tensor's one scale is every expert's, each in memory of its own
-        return part.clone()
-    begin = piece.begin // rows_each
-    return part[piece.expert, begin : begin + piece.rows // rows_each]
+            part, each = parts[what], 1 if what == "codes" else block[0]
+            if part.dim() < 2:  # the tensor's one scale is every expert's
+                part = part.clone()
+            else:
+                part = part[piece.begin // each : -(-(piece.begin + piece.rows) // each)]
+            yield name, part.reshape(shape_of(entry, piece, what, layout))
 
 
 def gather_device(tensor: torch.Tensor) -> torch.device:
@@ -286,13 +303,12 @@ def gather_device(tensor: torch.Tensor) -> torch.device:
 
 
 def _gather(tensor: torch.Tensor, local: torch.Tensor, rows: torch.Tensor, width: int):
-    """What all ranks together have of [rows, some of a row] of this rank: in the weight's shape,
-    but for the last dimension, of size `width`.
-    """
-    part = rows.reshape(*local.shape[:-1], rows.shape[-1])
+    """What all ranks together have of [rows, some of a row] of this rank: [all rows, width]."""
     if not isinstance(tensor, DTensor):
-        return part
+        return rows
+    part = rows.reshape(*local.shape[:-1], rows.shape[-1])
     mesh, shape = tensor.device_mesh, torch.Size((*tensor.shape[:-1], width))
     part = part.contiguous().to(gather_device(tensor))
     sizes = {"shape": shape, "stride": torch.empty(shape, device="meta").stride()}
-    return DTensor.from_local(part, mesh, tensor.placements, run_check=False, **sizes).full_tensor()
+    whole = DTensor.from_local(part, mesh, tensor.placements, run_check=False, **sizes)
+    return whole.full_tensor().flatten(0, -2)

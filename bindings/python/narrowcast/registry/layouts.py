@@ -96,7 +96,7 @@ LAYOUTS: dict[str, list[Scheme]] = {
             "e2m1",
             "e4m3",
             (1, 16),
-            "NVFP4",
+            "W4A16_NVFP4",
             ("weight", _U8),
             ("weight_scale", _FP8),
             global_scale="weight_scale_2",
