@@ -259,7 +259,7 @@ def _scales_apart(weights: list[Published]) -> Iterator[str]:
         if group is not None:
             name = one.pieces[0].names["scales" if one.scheme.global_scale is None else "global"]
             if name in one.source.names and one.source.shape(name) in ((), (1,)):
-                groups[group][name] = one.source.part(name).item()
+                groups[group][name] = one.source.tensor(name).item()
     for scales in groups.values():
         if len(set(scales.values())) > 1:
             each = ", ".join(f"{name} is {scale:.9g}" for name, scale in scales.items())
