@@ -112,7 +112,7 @@ def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor])
             first_slot = sum(map(len, identity))
         shapes, cuts = [], []
         for shard, of_ranks in zip(own, zip(*ranges, strict=True), strict=True):
-            shape = shard.rows_of_whole[1], shard.store.columns
+            shape = shard.extent[1], shard.store.columns
             if number != part:
                 whole = shard.store.shard
                 shape, of_ranks = whole.shapes[number], whole.ranges_of_part(number)
@@ -120,4 +120,4 @@ def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor])
             cuts.append([begin for begin, _ in of_ranks])
         identity.append(_C.FlatShards.identity(matrices, shapes, cuts))
     runs = [(one.begin, one.end) for one in own]
-    return _C.FlatShards(matrices, [one.rows_of_whole for one in own], runs, ranges, first_slot)
+    return _C.FlatShards(matrices, [one.extent for one in own], runs, ranges, first_slot)

@@ -30,7 +30,7 @@ class Shard(NamedTuple):
     master: torch.Tensor | None
 
     @property
-    def rows_of_whole(self) -> tuple[int, int, int]:
+    def extent(self) -> tuple[int, int, int]:
         """Of the rows whose bytes are here the first; how many rows the whole has; the index of its
         first element in the weight, where tensor parallelism has cut that into several wholes.
         """
