@@ -110,6 +110,7 @@ def read(layout, path):
         (llama, "fp8_block128", "deepseek"),
         (llama, "mxfp8_e4m3", "compressed-tensors"),
         (llama, "mxfp4", "compressed-tensors"),
+        (llama, "mxfp6_e2m3", "compressed-tensors"),
         (mixture, "fp8_block128", "deepseek"),
     ],
 )

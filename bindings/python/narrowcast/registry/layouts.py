@@ -36,9 +36,10 @@ class Scheme(NamedTuple):
 
     def holds(self, format) -> bool:
         """Whether the rowwise bytes of a format are of this kind."""
-        layout = format.rowwise
-        kinds = format.element, format.scale, format.tensor_scale is not None
-        if layout.transposed or kinds != (self.element, self.scale, self.global_scale is not None):
+        layout, has_two_levels = format.rowwise, format.tensor_scale is not None
+        kinds = format.element, layout.element_bits, format.scale, has_two_levels
+        expected = self.element, self.bits, self.scale, self.global_scale is not None
+        if layout.transposed or kinds != expected:
             return False
         if "tensor" in (self.block, layout.block):
             return self.block == layout.block
@@ -46,6 +47,11 @@ class Scheme(NamedTuple):
         if self.block == "square":
             return rows == columns
         return rows % self.block[0] == 0 and columns % self.block[1] == 0
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return {"e2m1": 4, "e2m3": 6}.get(self.element, 8)
 
     def block_of(self, format) -> tuple[int, int] | str:
         """`block`, where it is the format's own the numbers of that."""
@@ -71,6 +77,14 @@ LAYOUTS: dict[str, list[Scheme]] = {
             "e8m0",
             (1, 32),
             "mxfp4-pack-quantized",
+            ("weight_packed", _U8),
+            ("weight_scale", _U8),
+        ),
+        Scheme(
+            "e2m3",
+            "e8m0",
+            (1, 32),
+            "mxfp6-pack-quantized",
             ("weight_packed", _U8),
             ("weight_scale", _U8),
         ),
