@@ -140,6 +140,28 @@ def test_powers_of_two(tmp_path):
     assert nc.load_published(build("fp8_block128", seed=1), tmp_path / "out") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "layout"), [(n, one) for n, one in PAIRS if nc.format(n).scale == "e8m0"]
+)
+def test_blocks_of_zeros(name, layout, device):
+    """They have the byte 1, but blocks of tiny values have the byte 0."""
+    model = build(name, device=device)
+    value = model[0].weight.dequantize().detach()
+    value[:32] = 0
+    value[5, 3] = -0.0
+    value[32:64] = 2.0**-127
+    with torch.no_grad():
+        model[0].weight.copy_(value)
+    tensors = {k: v.cpu() for k, v in nc.export_tensors(model, layout) if k.startswith("0.")}
+    scales = next(v.view(torch.uint8) for k, v in tensors.items() if "scale" in k)
+    half = len(scales) * 32 // 384
+    assert (scales[:half] == 1).all()
+    assert (scales[half : 2 * half] == 0).all()
+    config = {"format": "mxfp6"} if nc.format(name).rowwise.element_bits == 6 else {}
+    got = published.decoded(tensors, "0.weight" if layout == "gpt-oss" else "0.", config)
+    np.testing.assert_array_equal(got, model[0].weight.dequantize().detach().cpu().numpy())
+
+
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()
