@@ -109,18 +109,21 @@ def scales_as(scales: torch.Tensor, format: Format, dtype: torch.dtype) -> torch
 
 
 def above_byte_zero(
-    scales: torch.Tensor, codes: torch.Tensor, block: tuple[int, int], bits: int
+    scales: torch.Tensor, codes: torch.Tensor, format: Format, block: tuple[int, int]
 ) -> torch.Tensor:
-    """e8m0 scales with the byte 1 in the place of 0 where a block's codes, of so many bits, are
-    zeros. Those are zeros under any scale, and TensorRT-LLM's kernels do not take the byte 0.
+    """Published e8m0 scales, each of such a block, with the byte 1 in the place of 0 where all
+    codes of the format's own block are zeros. Those are zeros under any scale, and TensorRT-LLM's
+    kernels do not take the byte 0.
     """
     is_zero = scales == 0
     if not is_zero.any():
         return scales
+    (down, across), bits = format.rowwise.block, format.rowwise.element_bits
     masks = torch.tensor(_MAGNITUDES[bits], dtype=torch.uint8, device=codes.device)
-    magnitudes = (codes.unflatten(-1, (-1, len(masks))) & masks).flatten(-2)
-    kernel = block[0], block[1] * bits // 8
-    largest = F.max_pool2d(magnitudes.bfloat16()[None], kernel, ceil_mode=True)[0]
+    magnitudes = (codes.unflatten(-1, (-1, len(masks))) & masks).flatten(-2).bfloat16()
+    largest = F.max_pool2d(magnitudes[None], (down, across * bits // 8), ceil_mode=True)[0]
+    rows, columns = (torch.arange(size, device=codes.device) for size in scales.shape)
+    largest = largest[rows * block[0] // down][:, columns * block[1] // across]
     return scales.where(~is_zero | (largest != 0), 1)
 
 

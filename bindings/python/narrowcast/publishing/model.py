@@ -281,7 +281,7 @@ def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str,
     if block != "tensor":
         scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
     if format.scale == "e8m0":
-        scales = encoding.above_byte_zero(scales, codes, block, _bits(format))
+        scales = encoding.above_byte_zero(scales, codes, format, block)
     try:
         scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
     except ValueError as error:
