@@ -140,6 +140,29 @@ def test_powers_of_two(tmp_path):
     assert nc.load_published(build("fp8_block128", seed=1), tmp_path / "out") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "layout"), [(n, one) for n, one in PAIRS if nc.format(n).scale == "e8m0"]
+)
+def test_blocks_of_zeros(name, layout, device, tmp_path):
+    """They have the byte 1, but blocks of tiny values have the byte 0."""
+    model = build(name, device=device)
+    value = model[0].weight.dequantize().detach()
+    value[:64] = 0
+    value[5, 3] = -0.0
+    value[33:64:2] = 2.0**-127
+    with torch.no_grad():
+        model[0].weight.copy_(value)
+    nc.export(model, tmp_path / "out", layout)
+    tensors, config = published.read(tmp_path / "out")
+    scales = next(v for k, v in tensors.items() if k.startswith("0.") and "scale" in k)
+    zeros, tiny = scales.view(torch.uint8)[: len(scales) // 6].chunk(2)
+    assert (zeros == 1).all()
+    assert (tiny == 0).any()
+    got = published.decoded(tensors, "0.weight" if layout == "gpt-oss" else "0.", config)
+    np.testing.assert_array_equal(got, model[0].weight.dequantize().detach().cpu().numpy())
+    assert nc.load_published(model, tmp_path / "out") == []
+
+
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()

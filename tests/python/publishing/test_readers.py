@@ -1,6 +1,7 @@
 """Published files in the libraries that people read them with, on the CPU."""
 
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
@@ -32,6 +33,42 @@ def test_compressed_tensors(name, tmp_path):
     got = reader.decompress(own, scheme)["weight"]
     expected = model[0].weight.dequantize(got.dtype)
     assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "written", "name"),
+    [
+        ("NVFP4A16", "nvfp4-pack-quantized", "nvfp4_1d"),
+        ("MXFP4A16", "mxfp4-pack-quantized", "mxfp4"),
+        ("MXFP8A16", "mxfp8-quantized", "mxfp8_e4m3"),
+        ("FP8_BLOCK", "float-quantized", "fp8_block128"),
+    ],
+)
+def test_files_of_compressed_tensors(preset, written, name, tmp_path):
+    """Loaded, they have the values that it decodes."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import preset_name_to_scheme
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
+    scheme = preset_name_to_scheme(preset, ["Linear"])
+    writer = BaseCompressor.get_value_from_registry(written)
+    torch.manual_seed(0)
+    value = torch.randn(256, 256).bfloat16()
+    rows, columns = (128, 128) if preset == "FP8_BLOCK" else (1, scheme.weights.group_size)
+    blocks = value.unflatten(0, (-1, rows)).unflatten(2, (-1, columns))
+    least, most, above = blocks.amin((1, 3)), blocks.amax((1, 3)), {}
+    if preset == "NVFP4A16":
+        above = {"global_scale": generate_gparam(value.min(), value.max())}
+    scale, _ = calculate_qparams(least, most, scheme.weights, **above)
+    state = {"weight": value, "weight_scale": scale}
+    state |= {f"weight_{one}": tensor for one, tensor in above.items()}
+    tensors = writer.compress(state, scheme)
+    file = {f"0.{one}": tensor.contiguous() for one, tensor in tensors.items()}
+    safetensors.torch.save_file(file, tmp_path / "model.safetensors")
+    model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 256, bias=False)), name)
+    assert nc.load_published(model, tmp_path, layout="compressed-tensors") == []
+    expected = writer.decompress(tensors, scheme)["weight"]
+    assert torch.equal(model[0].weight.dequantize(expected.dtype), expected)
 
 
 SIZES = {
@@ -110,6 +147,7 @@ def read(layout, path):
         (llama, "fp8_block128", "deepseek"),
         (llama, "mxfp8_e4m3", "compressed-tensors"),
         (llama, "mxfp4", "compressed-tensors"),
+        (llama, "mxfp6_e2m3", "compressed-tensors"),
         (mixture, "fp8_block128", "deepseek"),
     ],
 )

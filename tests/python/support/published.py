@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
+EIGHTHS = np.arange(8, dtype=np.float32) / 8
+E2M3 = np.concatenate([EIGHTHS, 1 + EIGHTHS, 2 + 2 * EIGHTHS, 4 + 4 * EIGHTHS])
 
 
 def read(folder):
@@ -18,11 +20,19 @@ def read(folder):
     return tensors, config["quantization_config"]
 
 
-def codes(tensor):
-    """The values of codes: e4m3 by torch, e2m1 by a table, the even column in the low nibble."""
+def codes(tensor, bits=4):
+    """The values of codes: e4m3 by torch, others by tables. e2m1 has the even column in the low
+    nibble, e2m3 four columns in three bytes, the first one lowest.
+    """
     if tensor.dtype == torch.float8_e4m3fn:
         return tensor.float().numpy()
     packed = tensor.view(torch.uint8).numpy().reshape(*tensor.shape[:-1], -1)
+    if bits == 6:
+        places = np.unpackbits(packed, axis=-1, bitorder="little").reshape(
+            *packed.shape[:-1], -1, 6
+        )
+        magnitudes = E2M3[places[..., :5] @ (1 << np.arange(5))]
+        return np.where(places[..., 5], -magnitudes, magnitudes)
     both = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
     return np.where(both & 8, -E2M1[both & 7], E2M1[both & 7])
 
@@ -43,7 +53,8 @@ def decoded(tensors, stem, config):
     if "blocks" in there:
         blocks = codes(there["blocks"].flatten(-2))
         return spread(blocks, scales(there["scales"]))
-    value = codes(there.get("weight_packed", there.get("weight")))
+    bits = 6 if "mxfp6" in str(config) else 4
+    value = codes(there.get("weight_packed", there.get("weight")), bits)
     scale = next(
         there[one] for one in ("weight_scale_inv", "weight_scale", "scale") if one in there
     )

@@ -79,8 +79,7 @@ _INPUT_BLOCKS = {(128, 128): (1, 128)}
 
 def _arguments(scheme: Scheme, block) -> dict:
     """QuantizationArgs of compressed-tensors."""
-    bits = 4 if scheme.element == "e2m1" else 8
-    arguments = {"num_bits": bits, "type": "float", "symmetric": True, "dynamic": False}
+    arguments = {"num_bits": scheme.bits, "type": "float", "symmetric": True, "dynamic": False}
     if block == "tensor":
         return arguments | {"strategy": "tensor"}
     if block[0] > 1:

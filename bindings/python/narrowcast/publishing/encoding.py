@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from narrowcast._C import Buffers
 from narrowcast.registry import Format
@@ -20,6 +21,8 @@ _CODES, _SCALES = 0, 1  # rowwise buffers
 _MANTISSA, _EXPONENT_AT, _INFINITY = 0x7FFFFF, 23, 0x7F800000  # of a float32
 _SMALLEST_E8M0 = 0x00400000  # the float32 2^-127, which is byte 0
 _NAN_E8M0 = 255
+# Masks of bytes that leave codes without their signs, by bits of a code.
+_MAGNITUDES = {4: [0x77], 6: [0xDF, 0xF7, 0x7D], 8: [0x7F]}
 
 
 class Encoded(NamedTuple):
@@ -103,6 +106,25 @@ def scales_as(scales: torch.Tensor, format: Format, dtype: torch.dtype) -> torch
     if format.scale == "f32" and dtype == torch.float8_e8m0fnu:
         return _powers_of_two(scales).view(dtype)
     return scales.contiguous().view(dtype)
+
+
+def above_byte_zero(
+    scales: torch.Tensor, codes: torch.Tensor, format: Format, block: tuple[int, int]
+) -> torch.Tensor:
+    """Published e8m0 scales, each of such a block, with the byte 1 in the place of 0 where all
+    codes of the format's own block are zeros. Those are zeros under any scale, and TensorRT-LLM's
+    kernels do not take the byte 0.
+    """
+    is_zero = scales == 0
+    if not is_zero.any():
+        return scales
+    (down, across), bits = format.rowwise.block, format.rowwise.element_bits
+    masks = torch.tensor(_MAGNITUDES[bits], dtype=torch.uint8, device=codes.device)
+    magnitudes = (codes.unflatten(-1, (-1, len(masks))) & masks).flatten(-2).bfloat16()
+    largest = F.max_pool2d(magnitudes[None], (down, across * bits // 8), ceil_mode=True)[0]
+    rows, columns = (torch.arange(size, device=codes.device) for size in scales.shape)
+    largest = largest[rows * block[0] // down][:, columns * block[1] // across]
+    return scales.where(~is_zero | (largest != 0), 1)
 
 
 def scales_from(scales: torch.Tensor, format: Format) -> torch.Tensor:

@@ -148,7 +148,8 @@ def _config_of(model: nn.Module, plain_dtype: torch.dtype | None) -> dict:
     config = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         return {}
-    own = {"architectures": [type(model).__name__.removeprefix("FSDP")]}
+    kind = type(getattr(model, "_orig_mod", model))  # of what torch.compile has wrapped
+    own = {"architectures": [kind.__name__.removeprefix("FSDP")]}
     if plain_dtype is not None:
         own["dtype"] = str(plain_dtype).removeprefix("torch.")
     return config.to_dict() | own

@@ -212,6 +212,7 @@ class Published:
         shape, offset = dtensors.box(self.tensor)
         (count, width), (first, column) = shape[-2:], offset[-2:]
         columns, experts, parts = slice(column, column + width), range(1), []
+        size = self.pieces[0].rows  # of each
         if len(shape) > 2:
             experts = range(offset[0], offset[0] + shape[0])
         else:  # with those of other ranks in its blocks; FSDP2's padding ends with the file
@@ -220,10 +221,9 @@ class Published:
         for expert in experts:
             begin = expert * self.tensor.shape[-2] + first
             end = begin + count
-            for piece in self.pieces:
-                rows = slice(max(begin - piece.begin, 0), min(end - piece.begin, piece.rows))
-                if rows.start < rows.stop:
-                    parts.append(self._read(piece, rows, columns))
+            for piece in self.pieces[begin // size : -(-end // size)]:
+                rows = slice(max(begin - piece.begin, 0), min(end - piece.begin, size))
+                parts.append(self._read(piece, rows, columns))
         parts = parts or [self._read(self.pieces[0], slice(0, 0), columns)]
         if len(parts) == 1:
             return parts[0]

@@ -66,8 +66,9 @@ def export_tensors(
 
     Codes and scales are those that the next forward multiplies. Collective over the ranks that
     share weights. Costs two gathers a quantized weight, one for each other, and a cast of weights
-    that were written since the last. Nothing happens before the first tensor is asked for.
-    ValueError then, if the layout does not hold a weight's format or shape.
+    that were written since the last; with scales of e8m0 a wait for the device. Nothing happens
+    before the first tensor is asked for. ValueError then, if the layout does not hold a weight's
+    format or shape.
     """
     yield from tensors_of(
         entries_of(model, layout, scale_fmt), layout, renaming(rename), plain_dtype
@@ -279,6 +280,8 @@ def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str,
     scales = encoded.scales
     if block != "tensor":
         scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
+    if format.scale == "e8m0":
+        scales = encoding.above_byte_zero(scales, codes, format, block)
     try:
         scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
     except ValueError as error:

@@ -36,9 +36,10 @@ class Scheme(NamedTuple):
 
     def holds(self, format) -> bool:
         """Whether the rowwise bytes of a format are of this kind."""
-        layout = format.rowwise
-        kinds = format.element, format.scale, format.tensor_scale is not None
-        if layout.transposed or kinds != (self.element, self.scale, self.global_scale is not None):
+        layout, has_two_levels = format.rowwise, format.tensor_scale is not None
+        kinds = format.element, layout.element_bits, format.scale, has_two_levels
+        expected = self.element, self.bits, self.scale, self.global_scale is not None
+        if layout.transposed or kinds != expected:
             return False
         if "tensor" in (self.block, layout.block):
             return self.block == layout.block
@@ -47,65 +48,51 @@ class Scheme(NamedTuple):
             return rows == columns
         return rows % self.block[0] == 0 and columns % self.block[1] == 0
 
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return {"e2m1": 4, "e2m3": 6}.get(self.element, 8)
+
     def block_of(self, format) -> tuple[int, int] | str:
         """`block`, where it is the format's own the numbers of that."""
         return format.rowwise.block if self.block == "square" else self.block
 
 
-_FP8, _E8M0, _F32, _U8 = "float8_e4m3fn", "float8_e8m0fnu", "float32", "uint8"
+# Names and dtypes in files.
+_FP8 = "weight", "float8_e4m3fn"
+_U8 = "weight", "uint8"
+_I8 = "weight", "int8"
+_PACKED = "weight_packed", "uint8"
+_FP8_SCALE = "weight_scale", "float8_e4m3fn"
+_U8_SCALE = "weight_scale", "uint8"
+_F32_SCALE = "weight_scale", "float32"
+_F32_INV = "weight_scale_inv", "float32"
+_U8_INV = "weight_scale_inv", "uint8"
+_E8M0 = "scale", "float8_e8m0fnu"
+_GLOBAL, _SCALE_2 = "weight_global_scale", "weight_scale_2"
 
 # In each layout the first scheme that holds a format is its scheme.
 LAYOUTS: dict[str, list[Scheme]] = {
     "deepseek": [
-        Scheme("e4m3", "f32", "square", "fp8", ("weight", _FP8), ("weight_scale_inv", _F32)),
-        Scheme("e4m3", "e8m0", "square", "fp8", ("weight", _FP8), ("scale", _E8M0)),
-        Scheme("e2m1", "e8m0", (1, 32), "fp4", ("weight", "int8"), ("scale", _E8M0)),
+        Scheme("e4m3", "f32", "square", "fp8", _FP8, _F32_INV),
+        Scheme("e4m3", "e8m0", "square", "fp8", _FP8, _E8M0),
+        Scheme("e2m1", "e8m0", (1, 32), "fp4", _I8, _E8M0),
     ],
-    "mxfp8": [
-        Scheme("e4m3", "e8m0", (1, 32), "mxfp8", ("weight", _FP8), ("weight_scale_inv", _U8))
-    ],
+    "mxfp8": [Scheme("e4m3", "e8m0", (1, 32), "mxfp8", _FP8, _U8_INV)],
     "compressed-tensors": [
-        Scheme("e4m3", "e8m0", (1, 32), "mxfp8-quantized", ("weight", _FP8), ("weight_scale", _U8)),
-        Scheme(
-            "e2m1",
-            "e8m0",
-            (1, 32),
-            "mxfp4-pack-quantized",
-            ("weight_packed", _U8),
-            ("weight_scale", _U8),
-        ),
-        Scheme(
-            "e2m1",
-            "e4m3",
-            (1, 16),
-            "nvfp4-pack-quantized",
-            ("weight_packed", _U8),
-            ("weight_scale", _FP8),
-            global_scale="weight_global_scale",
-            is_reciprocal=True,
-        ),
-        Scheme(
-            "e4m3", "f32", "square", "float-quantized", ("weight", _FP8), ("weight_scale", _F32)
-        ),
-        Scheme(
-            "e4m3", "f32", "tensor", "float-quantized", ("weight", _FP8), ("weight_scale", _F32)
-        ),
+        Scheme("e4m3", "e8m0", (1, 32), "mxfp8-quantized", _FP8, _U8_SCALE),
+        Scheme("e2m3", "e8m0", (1, 32), "mxfp6-pack-quantized", _PACKED, _U8_SCALE),
+        Scheme("e2m1", "e8m0", (1, 32), "mxfp4-pack-quantized", _PACKED, _U8_SCALE),
+        Scheme("e2m1", "e4m3", (1, 16), "nvfp4-pack-quantized", _PACKED, _FP8_SCALE, _GLOBAL, True),
+        Scheme("e4m3", "f32", "square", "float-quantized", _FP8, _F32_SCALE),
+        Scheme("e4m3", "f32", "tensor", "float-quantized", _FP8, _F32_SCALE),
     ],
     "modelopt": [
-        Scheme(
-            "e2m1",
-            "e4m3",
-            (1, 16),
-            "W4A16_NVFP4",
-            ("weight", _U8),
-            ("weight_scale", _FP8),
-            global_scale="weight_scale_2",
-            one=(),
-        ),
-        Scheme("e4m3", "e8m0", (1, 32), "MXFP8", ("weight", _FP8), ("weight_scale", _U8)),
-        Scheme("e4m3", "f32", "tensor", "FP8", ("weight", _FP8), ("weight_scale", _F32), one=()),
+        Scheme("e2m1", "e4m3", (1, 16), "W4A16_NVFP4", _U8, _FP8_SCALE, _SCALE_2, one=()),
+        Scheme("e4m3", "e8m0", (1, 32), "MXFP8", _FP8, _U8_SCALE),
+        Scheme("e4m3", "f32", "tensor", "FP8", _FP8, _F32_SCALE, one=()),
     ],
-    "gpt-oss": [Scheme("e2m1", "e8m0", (1, 32), "mxfp4", ("blocks", _U8), ("scales", _U8))],
+    "gpt-oss": [Scheme("e2m1", "e8m0", (1, 32), "mxfp4", ("blocks", "uint8"), ("scales", "uint8"))],
 }
 
 # The layout of a folder, by the quant_method of its config.json.
