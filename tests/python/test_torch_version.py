@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+import runpy
 import subprocess
 import sys
 import warnings
@@ -123,6 +124,23 @@ def test_files_name_the_same_versions():
     assert f"\ntorch=={oldest}." in (ROOT / "tools" / "requirements.txt").read_text()
     assert re.search(rf"^NEWEST +:?= {newest}\.", (ROOT / "Makefile").read_text(), re.M)
     assert f"torch {oldest} to {newest}" in (ROOT / "README.md").read_text()
+    minors = range(torch_version.OLDEST[1], torch_version.NEWEST[1] + 1)
+    every = " ".join(f"{torch_version.NEWEST[0]}.{minor}" for minor in minors)
+    assert f"\nWHEEL_TORCHES ?= {every}\n" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("versions", "requirement"),
+    [
+        (["2.11.0+cu130"], "torch>=2.11,<2.12"),
+        (["2.12.1", "2.11.0", "2.13.0"], "torch>=2.11,<2.14"),
+        (["2.15.0", "2.11.0", "2.13.0"], "torch>=2.11,!=2.12.*,!=2.14.*,<2.16"),
+        ([], "torch"),
+    ],
+)
+def test_a_wheel_asks_for_the_torches_that_it_is_for(versions, requirement):
+    tool = runpy.run_path(str(ROOT / "tools" / "torch_dependency.py"))
+    assert tool["torch_of"](versions) == requirement
 
 
 def test_tests_of_the_newest_are_there():
