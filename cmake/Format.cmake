@@ -6,7 +6,9 @@ include(${PROJECT_SOURCE_DIR}/cmake/Variants.cmake)
 # Has a trailer written behind the linked plugin, with a checksum of the file (runtime/plugin/trailer.hpp). From there on the file may not be
 # changed, so where it will be installed, the paths that it searches are those of the installation from the start.
 function(narrowcast_add_trailer plugin)
-  set_target_properties(${plugin} PROPERTIES BUILD_WITH_INSTALL_RPATH ${NARROWCAST_BINDINGS})
+  if(NARROWCAST_BINDINGS OR NARROWCAST_MANYLINUX)
+    set_target_properties(${plugin} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  endif()
   set_property(TARGET ${plugin} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:narrowcast_trailer>)
   add_custom_command(TARGET ${plugin} POST_BUILD COMMAND narrowcast_trailer $<TARGET_FILE:${plugin}> VERBATIM)
 endfunction()

@@ -3,9 +3,11 @@
 import copy
 import os
 import re
+import runpy
 import subprocess
 import sys
 import warnings
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from torch.distributed.tensor import Shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, local_rows, same
-from narrowcast import torch_version
+from narrowcast import _C, torch_version
 from narrowcast.fsdp import torch_names
 
 TESTED_FORMATS = GATHERS
@@ -60,14 +62,23 @@ def test_unknown_versions_are_refused_or_tried(version, monkeypatch):
         torch_version.check_known(version)
 
 
-def package_of(folder: Path, built_with: str) -> Path:
-    """The package, as it would be if it had been built with another torch."""
+def folder_of(version: str) -> str:
+    """The folder of the narrowcast._C that is compiled for this torch."""
+    return "torch_{}_{}".format(*torch_version.series(version))
+
+
+def package_of(folder: Path, built_for: str) -> Path:
+    """The package, as it would be if it had been built for this torch alone. Its narrowcast._C is
+    no library.
+    """
     package = folder / "narrowcast"
     package.mkdir()
     for path in PACKAGE.iterdir():
-        if path.name != "built_with_torch.txt":
+        if not path.name.startswith(("torch_2", "_C.")):
             (package / path.name).symlink_to(path)
-    (package / "built_with_torch.txt").write_text(built_with)
+    compiled = package / folder_of(built_for) / f"_C{EXTENSION_SUFFIXES[0]}"
+    compiled.parent.mkdir()
+    compiled.write_text("no library")
     return package
 
 
@@ -87,16 +98,14 @@ def test_a_build_for_another_torch(tmp_path):
     assert answer.returncode == 1
     assert answer.stdout == ""
     sentence = answer.stderr.splitlines()[-1]
-    assert sentence.startswith(f"ImportError: narrowcast was built with torch {OTHER}, and this is")
+    series = "{}.{}".format(*torch_version.series(OTHER))
+    assert sentence.startswith(f"ImportError: narrowcast was built for torch {series}, and this is")
     assert torch.__version__ in sentence
     assert "make build" in sentence
 
 
 def test_an_extension_module_that_does_not_load(tmp_path):
-    package = package_of(tmp_path, torch.__version__)
-    (compiled,) = package.glob("_C.*.so")
-    compiled.unlink()
-    compiled.write_text("no library")
+    package_of(tmp_path, torch.__version__)
     answer = imports(tmp_path, "-c", "import narrowcast")
     last = answer.stderr.splitlines()[-1]
     assert last.startswith("ImportError: narrowcast._C cannot be loaded with torch ")
@@ -104,9 +113,8 @@ def test_an_extension_module_that_does_not_load(tmp_path):
     assert "During handling" not in answer.stderr
 
 
-def test_the_build_says_which_torch_it_is_for():
-    text = (PACKAGE / "built_with_torch.txt").read_text()
-    assert torch_version.series(text) == torch_version.series(torch.__version__)
+def test_a_build_has_a_folder_for_its_torch():
+    assert Path(_C.__file__).parent == PACKAGE / folder_of(torch.__version__)
 
 
 def test_files_name_the_same_versions():
@@ -116,6 +124,23 @@ def test_files_name_the_same_versions():
     assert f"\ntorch=={oldest}." in (ROOT / "tools" / "requirements.txt").read_text()
     assert re.search(rf"^NEWEST +:?= {newest}\.", (ROOT / "Makefile").read_text(), re.M)
     assert f"torch {oldest} to {newest}" in (ROOT / "README.md").read_text()
+    minors = range(torch_version.OLDEST[1], torch_version.NEWEST[1] + 1)
+    every = " ".join(f"{torch_version.NEWEST[0]}.{minor}" for minor in minors)
+    assert f"\nWHEEL_TORCHES ?= {every}\n" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("versions", "requirement"),
+    [
+        (["2.11.0+cu130"], "torch>=2.11,<2.12"),
+        (["2.12.1", "2.11.0", "2.13.0"], "torch>=2.11,<2.14"),
+        (["2.15.0", "2.11.0", "2.13.0"], "torch>=2.11,!=2.12.*,!=2.14.*,<2.16"),
+        ([], "torch"),
+    ],
+)
+def test_a_wheel_asks_for_the_torches_that_it_is_for(versions, requirement):
+    tool = runpy.run_path(str(ROOT / "tools" / "torch_dependency.py"))
+    assert tool["torch_of"](versions) == requirement
 
 
 def test_tests_of_the_newest_are_there():

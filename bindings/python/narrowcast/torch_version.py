@@ -1,6 +1,7 @@
 """Which versions of torch narrowcast works with, and whether this is one. It uses private names of
 FSDP2, and narrowcast._C is compiled with the headers of one version; so a version counts once the
-tests have run with it.
+tests have run with it. A build has a narrowcast._C for each version that it was made for, in
+folders named torch_2_11 and the like.
 """
 
 import importlib
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import torch  # brings the libraries that narrowcast._C is linked to
 
+import narrowcast
+
 OLDEST, NEWEST = (2, 11), (2, 15)
 SWITCH = "NARROWCAST_ANY_TORCH"
 
-_BUILT_WITH = Path(__file__).with_name("built_with_torch.txt")  # the build writes it beside _C
 _AGAIN = (
     "build narrowcast again with this one (in the source tree: make build; installed: pip install "
     "--no-build-isolation --force-reinstall --no-deps and the source tree)"
@@ -41,16 +43,20 @@ def check_known(version: str) -> None:
 
 
 def load() -> None:
-    """Loads narrowcast._C. ImportError if it cannot be, or if it was compiled with another series
-    of torch.
+    """Loads the narrowcast._C of this series of torch. ImportError if it cannot be, or if there is
+    none.
     """
     version = torch.__version__
     check_known(version)
-    built_with = _BUILT_WITH.read_text().strip() if _BUILT_WITH.exists() else version
-    if series(version) != series(built_with):
+    package = Path(__file__).parent
+    folder = package / "torch_{}_{}".format(*series(version))
+    if not folder.is_dir():
+        built = sorted(path.name[6:].replace("_", ".") for path in package.glob("torch_*_*"))
         raise ImportError(
-            f"narrowcast was built with torch {built_with}, and this is torch {version}: {_AGAIN}"
+            f"narrowcast was built for torch {', '.join(built) or '(none)'}, and this is torch "
+            f"{version}: {_AGAIN}"
         )
+    narrowcast.__path__.insert(0, str(folder))
     try:
         importlib.import_module("narrowcast._C")
     except ImportError as error:

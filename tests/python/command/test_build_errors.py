@@ -32,15 +32,29 @@ def test_a_folder_that_cannot_be_made(spec, tmp_path, capsys):
     assert str(file) in capsys.readouterr().err
 
 
+def test_an_installation_without_the_generator(spec, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
+    error = error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+    assert "libtomlplusplus-dev" in error
+
+
 @pytest.mark.parametrize(
-    ("missing", "advice"), [("generator", "libtomlplusplus-dev"), ("cmake", "pip install cmake")]
+    ("missing", "sentence"),
+    [
+        (["cmake"], "there is no cmake, which"),
+        (["c++", "g++", "clang++"], "there is no C++ compiler, which"),
+        (["cmake", "ninja", "make"], "there is no cmake, no ninja or make, which"),
+    ],
 )
-def test_what_is_missing_is_named(spec, tmp_path, capsys, monkeypatch, missing, advice):
+def test_programs_that_are_missing_are_named(
+    spec, tmp_path, capsys, monkeypatch, missing, sentence
+):
     find = toolchain.find
-    monkeypatch.setattr(toolchain, "find", lambda name: None if name == missing else find(name))
-    if missing == "generator":
-        monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
-    assert advice in error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+    monkeypatch.setattr(toolchain, "find", lambda name: None if name in missing else find(name))
+    monkeypatch.delenv("CXX", raising=False)
+    error = error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
+    assert sentence in error
+    assert "pip install cmake ninja" in error
 
 
 def test_a_compiler_that_fails(spec, tmp_path, capsys, monkeypatch):

@@ -46,10 +46,16 @@ def find(program: str) -> str | None:
 
 
 def cmake() -> str:
-    """BuildError if there is none."""
-    if (found := find("cmake")) is None:
-        raise BuildError("there is no cmake: install CMake 3.25 or newer (pip install cmake)")
-    return found
+    """BuildError that names all that is missing, of this and what it needs."""
+    compilers = (os.environ.get("CXX") or "c++", "g++", "clang++")
+    needs = {"cmake": ("cmake",), "ninja or make": ("ninja", "make"), "C++ compiler": compilers}
+    missing = [name for name, programs in needs.items() if not any(map(find, programs))]
+    if missing:
+        raise BuildError(
+            f"there is no {', no '.join(missing)}, which building a format takes: install CMake "
+            "3.25 or newer and Ninja (pip install cmake ninja), and GCC 12 or newer or Clang"
+        )
+    return find("cmake")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess:
