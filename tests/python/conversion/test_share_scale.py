@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import narrowcast as nc
-from models import pickled
+from internals import store_of
+from models import pickled, same
 from shared_scales import ENTRIES, OPTIONS, SPANNING, STOCHASTIC, Projections, Truth, build, loss_of
 
 TESTED_FORMATS = SPANNING
@@ -69,10 +70,11 @@ def test_copies(format, copied):
     model = build(format)
     other = copied(model)
     alone = copy.deepcopy(model.q_proj)
-    clone = model.q_proj.weight.detach().clone()
+    clone = nn.Parameter(model.q_proj.weight.detach().clone())
     before = amaxes(model)
-    alone.weight.grad = torch.ones_like(alone.weight.master)
-    nc.FusedAdam(alone.parameters(), **OPTIONS).step()
+    for one in (alone.weight, clone):
+        one.grad = torch.ones_like(one.master)
+        nc.FusedAdam([one], **OPTIONS).step()
     with torch.no_grad():
         other.v_proj.weight.master.mul_(7)
         for one in (alone.weight, clone):
@@ -135,22 +137,49 @@ def test_errors(entries, error, words):
 
 
 def test_frozen():
-    """Without masters: the scale is one until a weight gets another value."""
+    """Without masters: the scale is one, of the conversion, and that of a later value its own."""
     model = Projections()
     model.q_proj.requires_grad_(False)
     with pytest.raises(ValueError, match=r"only k_proj\.weight, v_proj\.weight would be trained"):
         nc.convert(model, "nvfp4", share_scale=ENTRIES)
     nc.convert(model, "nvfp4", share_scale=ENTRIES, trainable=False)
     assert len(set(amaxes(model))) == 3
-    other = nc.convert(Projections(), "nvfp4", share_scale=ENTRIES, trainable=False)
-    other.load_state_dict(model.state_dict())  # bytes
-    with torch.no_grad(), pytest.warns(UserWarning, match="from now on each has a scale"):
+    with torch.no_grad():
         model.k_proj.weight.copy_(torch.ones(48, 64))
     assert len(set(amaxes(model))) == 4
-    with pytest.warns(UserWarning, match="from now on each has a scale"):
-        model.up_proj.weight.data += torch.ones(96, 64)  # as peft adds adapters
-        assert len(set(amaxes(model))) == 5
-    assert "one scale" not in str(nc.summary(model))
+    model.up_proj.weight.data += torch.ones(96, 64)  # as peft adds adapters
+    assert len(set(amaxes(model))) == 5
+
+
+def test_parts(format):
+    """What is left of a group when one has become plain, or another module, shares on."""
+    model = build(format)
+    nc.to_plain(model.q_proj)
+    model.gate_proj = nn.Linear(64, 96, bias=False)
+    optimizer = nc.FusedAdam(model.parameters(), **OPTIONS)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    both = [one.weight.master.abs().max().item() for one in (model.k_proj, model.v_proj)]
+    assert model.k_proj.weight.amax.item() == model.v_proj.weight.amax.item() == max(both)
+    assert model.up_proj.weight.amax.item() == model.up_proj.weight.master.abs().max().item()
+
+
+def test_swapped_bytes(format):
+    """As averages of weights are put in and taken out: copies take bytes, and give them back."""
+    model = build(format)
+    optimizer = nc.FusedAdam(model.parameters(), **STOCHASTIC)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    stores = [store_of(weight) for weight in model.parameters()]
+    kept = [weight.detach().clone() for weight in model.parameters()]
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.master * 2)
+        loss_of(model, 1)
+        for weight, one in zip(model.parameters(), kept, strict=True):
+            weight.copy_(one)
+    for store, one in zip(stores, map(store_of, kept), strict=True):
+        assert all(map(same, store.tensors, one.tensors))
 
 
 def test_apart(format):

@@ -161,6 +161,7 @@ def _convert(
             distributing.watch_registrations(module, model)
         if not options.keeps_master(weight):
             tensor._store.drop_master()
+            tensor._store.leave_group()  # its bytes are not made again
         requires_grad = weight.requires_grad and options.trainable is not False
         if replace(weight, places, tensor, requires_grad) and isinstance(weight, DTensor):
             for module, _ in places:

@@ -132,7 +132,7 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
         return Parameter(*facts, None, reason, parameter.requires_grad, local.nbytes, 0, gathered)
     masters = 0 if local.master is None else local.master.nbytes
     group = local._store.config.scale_group
-    rest = local.nbytes, masters, gathered, () if group is None else group.names
+    rest = local.nbytes, masters, gathered, () if group is None else group.present_names()
     return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest)
 
 

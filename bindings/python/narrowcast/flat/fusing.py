@@ -52,7 +52,7 @@ def fuse(
     (load_state_dict with assign=True), nothing changes for this one: call narrowcast.flat.unfuse
     and fuse what the model has now, on all ranks.
 
-    Of weights that share a scale, that of a step follows from those that have a gradient.
+    Of weights that share a scale, those without a gradient keep their bytes and their old scale.
 
     Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
     copy of the optimizer is fused anew.

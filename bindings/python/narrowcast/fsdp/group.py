@@ -48,7 +48,7 @@ class GroupPlan:
             store.sender = weakref.ref(self), len(self._every)
             torch_parameters.adapt(parameter)
             self._every.append(gather_of(group, parameter, store))
-        scale_groups.peers_of([one for one in self._stores if one.master])  # all of each are here
+        scale_groups.check(self._stores)
         shards = [(torch_names.sharded(parameter), store) for parameter, store in pairs]
         self._empty_shards = empty_shards.EmptyShards(shards)
         self._sharing = [gather for gather in self._every if gather.shared_bytes]

@@ -72,7 +72,9 @@ def _plain_like(func, args, kwargs):
 
 @implements(aten.clone.default)
 def _clone(func, args, kwargs):
-    return args[0].with_store(args[0]._view.own_store())
+    store = args[0]._view.own_store()
+    store.leave_group()
+    return args[0].with_store(store)
 
 
 @implements(aten._to_copy.default)

@@ -56,6 +56,9 @@ def export(
     _check_free(target, overwrite)
     entries, naming = models.entries_of(model, layout, scale_fmt), models.renaming(rename)
     tensors = models.tensors_of(entries, layout, naming, plain_dtype)
+    own = dict(config if config is not None else _config_of(model, plain_dtype))
+    plain = models.plain_layers(model, naming)
+    texts = _configurations(own, _quantization_config(entries, plain, layout, naming), layout)
     has_ranks = dist.is_initialized()
     if has_ranks:  # all have then looked at the folder, too
         group, device = dist.group.WORLD, models.gather_device(entries[0].tensor)
@@ -69,16 +72,9 @@ def export(
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    for name, text in texts.items():
+        (partial / name).write_text(text, encoding="utf-8")
     _write_tensors(partial, tensors, int(file_size * _GB))
-    own = dict(config if config is not None else _config_of(model, plain_dtype))
-    plain = models.plain_layers(model, naming)
-    own["quantization_config"] = _quantization_config(entries, plain, layout, naming)
-    experts = own["quantization_config"].get("expert_dtype", "fp8")
-    if "expert_dtype" in own or experts != "fp8":  # readers look in either place
-        own["expert_dtype"] = experts
-    _write_json(partial / "config.json", own)
-    if layout == "modelopt":
-        _write_json(partial / "hf_quant_config.json", _of_modelopt(own["quantization_config"]))
     _replace(target, partial)
     if has_ranks:
         dist.barrier()
@@ -92,12 +88,9 @@ def _check_free(target: Path, overwrite: bool) -> None:
 
 
 def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
-    """Files of at most so many bytes, or of one tensor, and their index if there are several.
-    ValueError if two tensors have one name.
-    """
+    """Files of at most so many bytes, or of one tensor, and their index if there are several."""
     pending: dict[str, torch.Tensor] = {}
     files: list[list[str]] = []
-    names: set[str] = set()
     size = total = 0
 
     def write() -> None:
@@ -109,9 +102,6 @@ def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
         if pending and size + tensor.nbytes > most:
             write()
             size = 0
-        if name in names:
-            raise ValueError(f"two tensors would be named {name}: rename gives names")
-        names.add(name)
         pending[name] = tensor.cpu()
         size, total = size + tensor.nbytes, total + tensor.nbytes
     write()
@@ -123,11 +113,11 @@ def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
         name = f"model-{number + 1:05}-of-{len(files):05}.safetensors"
         (folder / f"{number}.safetensors").rename(folder / name)
         index["weight_map"] |= dict.fromkeys(its_names, name)
-    _write_json(folder / "model.safetensors.index.json", index)
+    (folder / "model.safetensors.index.json").write_text(_json(index), encoding="utf-8")
 
 
-def _write_json(path: Path, value) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def _json(value) -> str:
+    return json.dumps(value, indent=2) + "\n"
 
 
 def _replace(target: Path, partial: Path) -> None:
@@ -141,6 +131,17 @@ def _replace(target: Path, partial: Path) -> None:
 
 
 # ---- config.json ----
+
+
+def _configurations(own: dict, quantization: dict, layout: str) -> dict[str, str]:
+    """The texts of the files that say how the tensors are to be read, by their names."""
+    experts = quantization.get("expert_dtype", "fp8")
+    if "expert_dtype" in own or experts != "fp8":  # readers look in either place
+        own["expert_dtype"] = experts
+    texts = {"config.json": _json(own | {"quantization_config": quantization})}
+    if layout == "modelopt":
+        texts["hf_quant_config.json"] = _json(_of_modelopt(quantization))
+    return texts
 
 
 def _config_of(model: nn.Module, plain_dtype: torch.dtype | None) -> dict:

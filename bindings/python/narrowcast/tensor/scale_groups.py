@@ -1,10 +1,9 @@
-"""Weights that share the scale of the tensor: it follows from the largest magnitude of all of them.
-Wherever one of them is cast, so are the others, in the same launch.
+"""Weights with masters that share the scale of the tensor: it follows from the largest magnitude of
+all of them, so if the bytes of one are made anew, those of the others are too.
 """
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -53,6 +52,12 @@ class ScaleGroup:
             self._changes = _C.changes()
         return stores if store in stores else [store]
 
+    def present_names(self) -> list[str]:
+        """Names of the weights that the module still has; of all, if there is no such module."""
+        if self._module() is None:
+            return [*self.names]
+        return [dtensors.local_of(one)._store.config.name for one in self._weights()]
+
     def _weights(self) -> list[nn.Parameter]:
         """The module's parameters that have this group."""
         module = self._module()
@@ -77,61 +82,50 @@ def _again(module, names, shapes, weights) -> ScaleGroup:
 
 
 def stale_of(stores: Sequence[Store]) -> list[Store]:
-    """Those of a list whose bytes are to be made: stale ones, and what shares a scale with one. If
-    some of those have no master, as beside a weight that an adapter was added to, none share more.
-    """
+    """Those of a list whose bytes are to be made: stale ones, and what shares a scale with one."""
     groups = {one.config.scale_group for one in stores if one.is_stale} - {None}
-    for one in stores:
-        if one.config.scale_group in groups and one.master is None:
-            leave(one)
-    return [one for one in stores if one.is_stale or one.config.scale_group in groups]
+    return [
+        one
+        for one in stores
+        if one.is_stale or (one.master is not None and one.config.scale_group in groups)
+    ]
 
 
-def peers_of(stores: Sequence[Store]) -> _C.Peers | None:
-    """Of matrices of one format on one device, which are cast together: which of them share a
-    scale; None if none do. ValueError, naming them, if some of a group are not there.
+def check(stores: Sequence[Store]) -> dict[ScaleGroup, list[int]]:
+    """Where in a list of stores, which are cast together, those of each group are. ValueError,
+    naming them, if some of a group are not there.
     """
-    places: dict[ScaleGroup, list[int]] = defaultdict(list)
-    for place, store in enumerate(stores):
+    indices: dict[ScaleGroup, list[int]] = defaultdict(list)
+    for index, store in enumerate(stores):
         if store.config.scale_group is not None and store.format.tensor_amax:
-            places[store.config.scale_group].append(place)
-    for group, some in places.items():
-        there = {stores[place].config.name for place in some}
-        if missing := [name for name in group.names if name not in there]:
+            indices[store.config.scale_group].append(index)
+    for group, some in indices.items():
+        there = {stores[index].config.name for index in some}
+        if missing := [name for name in group.present_names() if name not in there]:
             raise ValueError(
                 f"{' and '.join(missing)} and {' and '.join(sorted(there))} have one scale "
                 "(share_scale of nc.convert), so their bytes are made together: by one optimizer "
                 "with one rounding, as shards of one call of fully_shard over the same ranks, in "
-                "one list of flat shards, on one device, all with a master or none. Here are only "
-                "the latter. Keep them together, or nc.convert(..., share_scale=False)"
+                "one list of flat shards, on one device. Here are only the latter. Keep them "
+                "together, or nc.convert(..., share_scale=False)"
             )
-    if not places:
+    return indices
+
+
+def peers_of(stores: Sequence[Store]) -> _C.Peers | None:
+    """Of matrices of one format on one device, which are cast together: which of them share a
+    scale; None if none do. ValueError as of check().
+    """
+    indices = check(stores)
+    if not indices:
         return None
-    peers = [[place] for place in range(len(stores))]
-    for some in places.values():
-        for place in some:
-            peers[place] = some
+    peers = [[index] for index in range(len(stores))]
+    for some in indices.values():
+        for index in some:
+            peers[index] = some
     width = max(map(len, peers))
     filled = [some + some[:1] * (width - len(some)) for some in peers]
     return _C.Peers(filled, stores[0].bytes.device)
-
-
-def leave(store: Store) -> None:
-    """From now on all that share a scale with a weight do so no more, with a UserWarning: some have
-    got another value, and without masters the others' bytes cannot follow.
-    """
-    if store.config.scale_group is None:
-        return
-    stores = store.config.scale_group.beside(store)
-    for one in stores:
-        one.config = one.config._replace(scale_group=None)
-    if len(stores) > 1:
-        warnings.warn(
-            "weights that share a scale (share_scale of nc.convert) have got another value, and "
-            "not all keep a master: from now on each has a scale of its own. Load values before "
-            "nc.convert, or keep masters with trainable=True, and they share one",
-            stacklevel=2,
-        )
 
 
 def share(peers: _C.Peers | None, amaxes) -> None:

@@ -336,12 +336,16 @@ class Store:
                 "for the next gather (a forward, unshard()) or optimizer step, which reduces "
                 "amaxes over all shards. Read it after one"
             )
-        if group is not None and len(stores) == 1:  # a copy shares nothing
-            self.config = self.config._replace(scale_group=None)
+        if group is not None and len(stores) == 1:  # a copy in another place
+            self.leave_group()
         casting.cast_masters(stale)
 
     def _why_needs_others(self) -> str:
         return f"a scale of {self.format.name} spans the whole tensor"
+
+    def leave_group(self) -> None:
+        """From now on it shares no scale."""
+        self.config = self.config._replace(scale_group=None)
 
     def drop_master(self) -> None:
         """From now on there is none: the bytes alone are the value."""

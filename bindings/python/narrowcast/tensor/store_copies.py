@@ -5,7 +5,7 @@ of values, zeros for a shard to fill.
 import torch
 
 from narrowcast import _C
-from narrowcast.tensor import buffers, casting, compiling, scale_groups, unaligned
+from narrowcast.tensor import buffers, casting, compiling, unaligned
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -64,9 +64,6 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     elif target.master is not None and region == target.region and has_all:
         target.master.mark_fresh()  # whatever it was before
     buffers.copy_spanning(target.bytes, source.bytes)
-    group = target.config.scale_group
-    if group is not None and target.master is not None and len(group.beside(target)) > 1:
-        target.mark_stale(region.row_end)  # the others' scale may be another
 
 
 def part_of(store: Store, region: Region) -> Store:
@@ -110,16 +107,12 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     that is set and the bytes become stale; without, they are made at once. The value that a
     saved state has just brought changes nothing: its bytes may be others than a new value's.
     ValueError if FSDP2 has freed the bytes.
-
-    Without a master, a weight that has shared its scale shares it no more, and a warning says so:
-    the others' bytes cannot follow.
     """
     store.check_not_freed()
     compiling.check_write(store.describe())
     if store.master is not None:
         _write_master(store, region, value)
     elif region == store.region and not store.needs_others:
-        scale_groups.leave(store)
         casting.cast_value(store.bytes, value)
         store.used = store.rows
     elif not isinstance(store, UnalignedStore) and not store.format.tensor_amax:

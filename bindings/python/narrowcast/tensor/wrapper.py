@@ -237,7 +237,6 @@ class QuantizedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo):
         copy = self.detach().clone()
-        copy._store.config = self._store.config._replace(scale_group=None)  # but see ScaleGroup
         if isinstance(self, torch.nn.Parameter):
             copy = torch.nn.Parameter(copy, requires_grad=self.requires_grad)
         memo[id(self)] = copy
