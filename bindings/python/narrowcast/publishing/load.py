@@ -70,7 +70,8 @@ def load_published(
     for one in weights:
         one.load()
     _C.note_change()
-    return sorted(set(source.names).difference(*(one.names() for one in weights)))
+    known = (models.names_of(one.entry, layout, naming) for one in weights)
+    return sorted(set(source.names).difference(*known))
 
 
 class Published:
@@ -95,11 +96,10 @@ class Published:
         found = models.pieces_of(self.entry._replace(scheme=scheme), self.layout, self.naming)
         return found[0].names["scales"] in self.source.names
 
-    def names(self) -> list[str]:
-        """Of its tensors in the folder."""
-        if self.scheme is None:
-            return [self.naming(self.entry.name)]
-        return [name for piece in self.pieces for name in piece.names.values()]
+    def scale_names(self) -> list[str]:
+        """Of the scale of the tensor, where it has one: in the folder each piece has it."""
+        which = "scales" if self.scheme.global_scale is None else "global"
+        return [one.names[which] for one in self.pieces]
 
     # ---- before anything is written ----
 
@@ -164,8 +164,7 @@ class Published:
         """
         if self.scheme.global_scale is None and self.block != "tensor":
             return
-        of_all = "scales" if self.scheme.global_scale is None else "global"
-        names = [one.names[of_all] for one in self.pieces]
+        names = self.scale_names()
         scales = {self.source.tensor(name).item() for name in names}
         if len(scales) > 1:
             raise ValueError(
@@ -257,7 +256,7 @@ def _scales_apart(weights: list[Published]) -> Iterator[str]:
     for one in weights:
         group = None if one.scheme is None else one.entry.store.config.scale_group
         if group is not None:
-            name = one.pieces[0].names["scales" if one.scheme.global_scale is None else "global"]
+            name = one.scale_names()[0]
             if name in one.source.names and one.source.shape(name) in ((), (1,)):
                 groups[group][name] = one.source.tensor(name).item()
     for scales in groups.values():

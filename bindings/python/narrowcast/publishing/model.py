@@ -78,13 +78,14 @@ def export_tensors(
 
 def tensors_of(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
     """What export_tensors yields of them. ValueError, before that, if two have one name."""
-    names = [name for entry in entries for name in _names_of(entry, layout, naming)]
+    names = [name for entry in entries for name in names_of(entry, layout, naming)]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(f"two tensors would be named {twice[0]}: rename gives names")
     return _gathered(entries, layout, naming, plain_dtype)
 
 
-def _names_of(entry: Entry, layout: str, naming: Naming) -> list[str]:
+def names_of(entry: Entry, layout: str, naming: Naming) -> list[str]:
+    """Of its tensors in the file."""
     if entry.scheme is None:
         return [naming(entry.name)]
     return [name for one in pieces_of(entry, layout, naming) for name in one.names.values()]

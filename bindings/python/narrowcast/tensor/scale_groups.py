@@ -22,8 +22,8 @@ _ATTRIBUTE = "_scale_groups"  # of the module below which the weights are
 
 class ScaleGroup:
     """Weights below one module that share their scale of the tensor. Every store of one of them,
-    shards and copies too, has it in its config. The module has it too: a copy or a pickle of that
-    makes a group of the copied weights, and one of a weight alone shares nothing.
+    shards too, has it in its config. The module has it too: a copy or a pickle of that makes a
+    group of the copied weights, and one of a weight alone shares nothing.
 
     names   of the weights, for messages
     shapes  of the whole weights
