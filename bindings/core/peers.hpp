@@ -18,7 +18,8 @@ class Peers {
     std::vector<int64_t> flat;
     for (const auto& some : places) flat.insert(flat.end(), some.begin(), some.end());
     const auto count = std::ssize(places);
-    on_device_ = at::tensor(flat, at::kLong).view({count, std::ssize(flat) / count}).to(device);
+    const at::Tensor table = at::tensor(flat, at::kLong).view({count, std::ssize(flat) / count});
+    on_device_ = table.to(device, /*non_blocking=*/true);
   }
 
   // In the place of each matrix's amax the largest of its peers: two launches.

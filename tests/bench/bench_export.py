@@ -3,8 +3,9 @@
     python tests/bench/bench_export.py [--formats mxfp8_e4m3,nvfp4] [--billions 2]
 
 The copy is that of the same tensors to the host, one after another, into memory that is there:
-pinned where there is a GPU. nc.export_tensors copies there too, and nc.export writes files, in a
-folder in memory, so that no disk sets the pace. Peak memory is what either adds to the model's own.
+pinned where there is a GPU, so that the host queues the copies and waits for the last one. What
+nc.export_tensors yields is copied there likewise. nc.export writes files, in a folder in memory, so
+that no disk sets the pace. Peak memory is what either adds to the model's own.
 """
 
 import shutil
@@ -86,7 +87,7 @@ def measure(args, format) -> dict:
 
     def copy(named):
         for _, one in named:
-            room[: one.nbytes].copy_(one.reshape(-1).view(torch.uint8))
+            room[: one.nbytes].copy_(one.reshape(-1).view(torch.uint8), non_blocking=True)
 
     try:
         copy_s = timed(args, lambda: copy(tensors.items()))
