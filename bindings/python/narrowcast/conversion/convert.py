@@ -182,17 +182,11 @@ def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad:
         parameter.requires_grad_(requires_grad)
         plans.replace_shard(group, managed, local)
         return False
-    new = _parameter_like(parameter, local, requires_grad)
+    new = nn.Parameter(dtensors.like(parameter, local), requires_grad=requires_grad)
+    new.__dict__.update(parameter.__dict__)
     for module, attribute in places:
         setattr(module, attribute, new)
     return True
-
-
-def _parameter_like(old: nn.Parameter, local: torch.Tensor, requires_grad: bool) -> nn.Parameter:
-    """A parameter with another value on this rank, and the old one's attributes."""
-    new = nn.Parameter(dtensors.like(old, local), requires_grad=requires_grad)
-    new.__dict__.update(old.__dict__)
-    return new
 
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:

@@ -258,7 +258,8 @@ def _names(base: str, scheme: Scheme) -> dict[str, str]:
 def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, ...]:
     """Of the codes, the scales or the global scale of a piece, as the file has it."""
     scheme, format = entry.scheme, dtensors.local_of(entry.tensor).format
-    columns, block, bits = entry.tensor.shape[-1], scheme.block_of(format), _bits(format)
+    columns, bits = entry.tensor.shape[-1], format.rowwise.element_bits
+    block = scheme.block_of(format)
     if layout == "gpt-oss":
         blocks = (*entry.tensor.shape[:-1], columns // block[1])
         return (*blocks, block[1] * bits // 8) if what == "codes" else blocks
@@ -267,10 +268,6 @@ def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, .
     if what == "global" or block == "tensor":
         return scheme.one
     return -(-piece.rows // block[0]), -(-columns // block[1])
-
-
-def _bits(format: registry.Format) -> int:
-    return format.rowwise.element_bits
 
 
 # ---- tensors ----
@@ -291,7 +288,7 @@ def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str,
     region = region._replace(row=region.row + entry.store.rows_before)
     encoded = encoding.encode(entry.store.bytes, region, scheme)
     block, columns = scheme.block_of(format), tensor.shape[-1]
-    codes = _gather(tensor, local, encoded.codes, columns * _bits(format) // 8)
+    codes = _gather(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
     scales = encoded.scales
     if block != "tensor":
         scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
