@@ -127,7 +127,6 @@ void bind_quantize(py::module_& module) {
              "rowwise ones, in one launch.");
   module.def("copy_floats", &copy_floats, py::arg("to"), py::arg("source"),
              "Elements of a float32 tensor into one of as many on the same device.");
-  module.def("resolved", &resolved, "A value whose memory holds its elements as they are.");
   module.def("with_columnwise", &with_columnwise,
              "The matrix with the columnwise bytes that follow from the rowwise ones.");
 }

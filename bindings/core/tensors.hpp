@@ -4,7 +4,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <optional>
 
@@ -71,11 +70,6 @@ void check_there(const at::Tensor& tensor, const What&... what) {
 // memory at all for the zeros that forward-mode derivatives begin with.
 inline bool is_resolved(const at::Tensor& tensor) {
   return !tensor.is_neg() && !tensor._is_zerotensor();
-}
-inline at::Tensor resolved(const at::Tensor& tensor) {
-  if (is_resolved(tensor)) return tensor;
-  return tensor._is_zerotensor() ? at::zeros(tensor.sizes(), tensor.options())
-                                 : tensor.resolve_neg();
 }
 
 // The address of a plain tensor's elements as they lie now: storages move.

@@ -3,7 +3,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_native.h>
@@ -34,16 +33,13 @@ at::Tensor decoded_weight(const at::Tensor& weight, std::shared_ptr<Buffers> buf
 // which a trace may not know.
 at::Tensor product_of_input(const at::Tensor& input, const at::Tensor& value,
                             const OptionalTensor& bias) {
-  const bool has_rows = input.dim() > 2;
-  if (has_rows && (!input.is_contiguous() || (is_watched() && !bias))) {
+  if (input.dim() > 2 && (!bias || !input.is_contiguous())) {
     const at::Tensor output = shaped_like(at::mm(as_rows(input), value.t()), input);
     return bias ? at::add(output, *bias) : output;
   }
-  if (!is_watched()) return at::linear(input, value, bias);
   return bias ? at::native::linear(input, value, bias) : at::native::matmul(input, value.t());
 }
 at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& value) {
-  if (!is_watched()) return at::matmul(gradient, value);
   if (gradient.dim() > 2) return shaped_like(at::mm(as_rows(gradient), value), gradient);
   return at::native::matmul(gradient, value);
 }
@@ -70,10 +66,10 @@ at::Tensor multiply(const Operand& a, const Operand& b, const OptionalTensor& pr
   if (!traced) return scaled_mm(a, b, kind, fast, dtype);
   using Multiply = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
                               const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
-                              bool, at::ScalarType, const OptionalTensor&);
+                              bool, at::ScalarType);
   static const auto kOperator = typed_operator<Multiply>("narrowcast::scaled_mm");
   return kOperator.call(stored_tensors(a), a.facts().name, a.usage, a.over_rows, stored_tensors(b),
-                        b.facts().name, b.usage, b.over_rows, present, kind, fast, dtype, {});
+                        b.facts().name, b.usage, b.over_rows, present, kind, fast, dtype);
 }
 
 // A weight as the product of a pass reads it. Both usages of a derived format have one value; the

@@ -33,20 +33,18 @@ struct Linear : torch::autograd::Function<Linear<kScaled>> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    // Nothing below records how a gradient was made.
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a product with a QuantizedTensor has no second ",
+                "derivative (create_graph=True): use weight.dequantize() and a plain product");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor weight = saved_weight(ctx), &incoming = gradients[0];
+    const at::Tensor weight = saved_weight(ctx), &gradient = gradients[0];
+    const Usages products{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
+    const LayerBackward layer(weight, gradient, kScaled, products);
     variable_list result(5);
-    {
-      const at::NoGradGuard once;
-      const bool is_dense = !kScaled || incoming.layout() == at::kStrided;
-      const at::Tensor gradient = is_dense ? incoming : incoming.to_dense();
-      const Usages products{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
-      const LayerBackward layer(weight, gradient, kScaled, products);
-      if (products.rowwise) result[0] = layer.input_gradient();
-      if (products.columnwise) result[1] = layer.weight_gradient(saved);
-      result[2] = bias_gradient(ctx, gradient);
-    }
-    return without_second_derivative(std::move(result), incoming);
+    if (products.rowwise) result[0] = layer.input_gradient();
+    if (products.columnwise) result[1] = layer.weight_gradient(saved);
+    result[2] = bias_gradient(ctx, gradient);
+    return result;
   }
 };
 

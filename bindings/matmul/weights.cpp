@@ -4,16 +4,8 @@
 #include <ATen/TracerMode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
-
-#include <memory>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "bindings/core/python_tensors.hpp"
 
@@ -21,19 +13,6 @@ namespace narrowcast {
 namespace {
 
 constexpr const char *kWeight = "weight", *kVersion = "version", *kMaster = "master";
-
-// How nodes of graphs are held: newer versions of torch than 2.11 count references in them.
-using NodePointer = decltype(torch::autograd::get_current_node());
-
-template <class... Arguments>
-NodePointer make_error(Arguments&&... arguments) {
-  using torch::autograd::Error;
-  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
-    return std::make_shared<Error>(std::forward<Arguments>(arguments)...);
-  } else {
-    return c10::make_intrusive<Error>(std::forward<Arguments>(arguments)...);
-  }
-}
 
 // Which tensor a weight's master is, that others may hold, and torch's count of the writes to it;
 // empty if it has none, or one whose writes torch does not count.
@@ -90,15 +69,14 @@ int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backw
 
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
   if (is_plain(activation)) {
-    if (!activation._is_zerotensor()) check_there(activation, "an input or gradient");
-    return resolved(activation);
+    check_there(activation, "an input or gradient");
+    return activation.is_neg() ? activation.resolve_neg() : activation;
   }
   const py::gil_scoped_acquire python;
   const py::object object = py::cast(activation);
   const py::module_ collectives = py::module_::import("torch.distributed._functional_collectives");
   if (py::isinstance(object, collectives.attr("AsyncCollectiveTensor")))
-    return resolved(py::cast<at::Tensor>(object.attr("wait")()));
-  if (activation.layout() != at::kStrided) return resolved(activation.to_dense());
+    return py::cast<at::Tensor>(object.attr("wait")()).resolve_neg();
   type_error(py::cast<std::string>(py::cast(weight).attr("describe")()),
              ": scaled products cast the memory of an input or gradient, and one of type ",
              py::cast<std::string>(py::type::of(object).attr("__name__")), " on ",
@@ -144,26 +122,6 @@ at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor
 bool is_watched() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          at::tracer::impl::is_dispatch_enabled();
-}
-
-std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
-                                                  const at::Tensor& incoming) {
-  if (!at::GradMode::is_enabled()) return gradients;
-  // Of all that the gradients are functions of: who asks for one of these derivatives alone, as
-  // torch.autograd.grad() does, comes by the nodes that lead there, and by no others.
-  torch::autograd::edge_list edges = torch::autograd::collect_next_edges(incoming);
-  if (const auto node = torch::autograd::get_current_node())
-    edges.insert(edges.end(), node->next_edges().begin(), node->next_edges().end());
-  const NodePointer error = make_error(
-      "a product with a QuantizedTensor has no second derivative: use weight.dequantize() and a "
-      "plain product",
-      std::move(edges));
-  for (at::Tensor& gradient : gradients) {
-    if (!gradient.defined()) continue;
-    gradient = gradient.detach();
-    torch::autograd::create_gradient_edge(gradient, error);
-  }
-  return gradients;
 }
 
 void bind_weights(py::module_& module) {

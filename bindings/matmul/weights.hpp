@@ -21,8 +21,8 @@ OptionalTensor present_of_weight(const at::Tensor& weight);
 int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backward);
 
 // The input or gradient of a product with a weight as kernels read it, whatever torch has put off:
-// a collective to wait for, a change of sign, zeros, a dense form. TypeError, naming the weight, if
-// it has no memory of its own.
+// a collective to wait for, a change of sign. TypeError, naming the weight, if it has no memory of
+// its own.
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight);
 
 // The value of a weight for a product with an operand, by narrowcast::dequantize, which modes and
@@ -61,9 +61,5 @@ inline at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& like) 
 // needs none. Most have one dimension, which broadcasts over rows.
 void save_bias(torch::autograd::AutogradContext* ctx, const OptionalTensor& bias);
 at::Tensor bias_gradient(torch::autograd::AutogradContext* ctx, const at::Tensor& gradient);
-
-// What a backward makes of the gradient that it is given, refusing to be differentiated again.
-std::vector<at::Tensor> without_second_derivative(std::vector<at::Tensor> gradients,
-                                                  const at::Tensor& incoming);
 
 }  // namespace narrowcast

@@ -97,7 +97,7 @@ class AdamParameter {
                   sharded_ ? " on this rank" : "");
     step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
     const bool is_run = is_resolved(gradient) && gradient.is_contiguous();
-    gradient_ = is_run ? gradient : resolved(gradient).contiguous();
+    gradient_ = is_run ? gradient : gradient.resolve_neg().contiguous();
     check_run(gradient_, local.numel(), device_, name_, kWhat);
     step.grad = first_of(address_of(gradient_, name_, kWhat), shard_elements_ ? entry_.before : 0,
                          gradient_.itemsize());

@@ -66,28 +66,13 @@ def test_the_input_is_saved_and_no_decoded_copy(format):
     assert [type(one) for one in saved] == [torch.Tensor] and same(saved[0], x)
 
 
-def test_no_second_derivative(format):
-    """A gradient penalty would go unnoticed."""
-    layer, x = make(format), torch.randn(4, 96, requires_grad=True)
-    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        gradient.sum().backward()
-
-
 @pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
-@pytest.mark.parametrize("of", ["input", "weight", "incoming", "earlier weight"])
-def test_no_second_derivative_of_one_thing_alone(of, matmul):
-    """Who asks for a derivative with respect to one tensor gets an error, and no zero."""
+def test_no_second_derivative(matmul):
+    """A gradient penalty would go unnoticed."""
     layer = nc.convert(nn.Sequential(nn.Linear(64, 64)), "mxfp8_e4m3", matmul=matmul)[0]
-    first = nn.Linear(64, 64)
     x = torch.randn(4, 64, requires_grad=True)
-    incoming = torch.randn(4, 64, requires_grad=True)
-    y = layer(first(x))
-    gradients = torch.autograd.grad(y, (x, layer.weight), incoming, create_graph=True)
-    total = sum(one.square().sum() for one in gradients)
-    wanted = {"input": x, "weight": layer.weight, "incoming": incoming}.get(of, first.weight)
     with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(total, wanted)
+        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.functional.jvp(layer, torch.randn(4, 64), torch.randn(4, 64))
 

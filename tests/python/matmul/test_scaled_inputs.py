@@ -118,7 +118,6 @@ def test_threads(format):
 PUT_OFF = {
     "a collective": AsyncCollectiveTensor,
     "a sign": lambda x: torch._neg_view(-x),
-    "zeros": torch.Tensor.to_sparse,
 }
 
 
@@ -186,6 +185,11 @@ def test_freed_memory(format):
     out = WithGradient.apply(layer(x), freed)
     with pytest.raises(RuntimeError, match="input or gradient has been freed"):
         out.backward(torch.ones_like(out))
+
+
+def test_a_sparse_input(format):
+    with pytest.raises(TypeError, match="of type Tensor on cpu has none"):
+        scaled.layer(format)(torch.ones(8, 96).to_sparse())
 
 
 def test_an_input_without_memory(format):

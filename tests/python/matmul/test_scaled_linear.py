@@ -198,13 +198,6 @@ def test_the_option_stays_with_the_weight(format):
         assert config_of(kept(layer).weight).matmul == "scaled"
 
 
-def test_no_second_derivative(format):
-    layer, x = scaled.layer(format), torch.randn(4, 96, requires_grad=True)
-    (gradient,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        gradient.sum().backward()
-
-
 def test_refused():
     layer = nn.Linear(96, 64)
     with pytest.raises(ValueError, match='matmul is "dequantized" or "scaled", not \'exact\''):

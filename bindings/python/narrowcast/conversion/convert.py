@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import _C, ranks, registry
+from narrowcast import ranks, registry
 from narrowcast.checkpoint import state_dicts
 from narrowcast.conversion import fits, selection, torch_hooks
 from narrowcast.conversion.share_scale import ShareScale, groups_of
@@ -234,7 +234,7 @@ def _empty_like(
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = _C.resolved(local)
+    value = local.resolve_neg()
     if options.keeps_master(weight):
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())

@@ -15,7 +15,7 @@ file of this package or of bindings/matmul/ and a function there.
       | apply_linear             saves w itself, and x or x's columnwise bytes
       v
     layer.cpp: layer_forward
-      |-- matmul="dequantized"   decode, then at::linear                     [decoding, product]
+      |-- matmul="dequantized"   decode, then ATen's product                [decoding, product]
       '-- matmul="scaled"        cast_input, then scaled_mm        [amax where a scale spans, cast,
                                                                                product, bias]
     backward: Linear::backward   checks that w is the forward's

@@ -60,7 +60,7 @@ def cast_value(
     With a key, codes are rounded stochastically.
     """
     if bytes.is_plain:
-        one = _C.CastList([bytes], [_C.resolved(value).contiguous()])
+        one = _C.CastList([bytes], [value.resolve_neg().contiguous()])
         one.cast(one.find_amaxes(source_bf16), source_bf16, rng_key and [rng_key])
 
 

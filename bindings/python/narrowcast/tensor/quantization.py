@@ -5,7 +5,7 @@ import numbers
 
 import torch
 
-from narrowcast import _C, registry
+from narrowcast import registry
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, casting, compiling
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.region import matrix_shape
@@ -58,7 +58,7 @@ def quantize(
     rng_key = RngKey(int(seed), int(step), int(offset)) if rounding == "stochastic" else None
     rows, columns = matrix_shape(x.shape)
     bytes = buffers.allocate(format, rows, columns, usages, x.device)
-    value = _C.resolved(x.detach()).reshape(rows, columns)
+    value = x.detach().reshape(rows, columns)
     casting.cast_value(bytes, value, source == "bf16", rng_key)
     return QuantizedTensor(Store(bytes), x.shape, x.dtype)
 
