@@ -56,7 +56,8 @@ void check_covered(const FlatRanges& ranges, size_t place, int64_t elements) {
   }
 }
 
-// Slots that the shards of other whole matrices would have, of the shapes of a rank's part.
+// int32 [slots] on the CPU: those of a rank that has nothing to say, of whole matrices of other
+// shapes. cuts[i]: where the shards of all ranks begin.
 at::Tensor identity(const Matrices& like, const std::vector<std::pair<int64_t, int64_t>>& shapes,
                     const std::vector<std::vector<int64_t>>& cuts) {
   std::vector<at::Tensor> parts;
@@ -195,31 +196,17 @@ nc_launch FlatShards::options(const OptionalTensor& amaxes, const at::Tensor& ex
 void bind_flat_shards(py::module_& module) {
   py::class_<FlatShards, std::shared_ptr<FlatShards>>(
       module, "FlatShards",
-      "The flat shards that a rank owns of matrices of one format on one device. places[i]: of the "
-      "rows that are here of matrix i the first, a multiple of the row step; how many rows the "
-      "whole has; the index of its first element in the weight. own[i]: this rank's elements of "
-      "the whole, row by row, the first and the one behind the last; ranges[r][i]: rank r's. "
-      "first_slot: of the exchange, which lists slots of matrix after matrix.")
+      "The flat shards that a rank owns of matrices of one format on one device.")
       .def(py::init<Matrices, const std::vector<RowsOfWhole>&,
                     const std::vector<std::pair<int64_t, int64_t>>&, const FlatRanges&, int64_t>(),
            py::arg("matrices"), py::arg("places"), py::arg("own"), py::arg("ranges"),
            py::arg("first_slot"))
-      .def_static("identity", &identity, py::arg("matrices"), py::arg("shapes"), py::arg("cuts"),
-                  "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of "
-                  "blocks and values of elements that a cut divides. shapes[i]: rows and columns "
-                  "of a whole one; cuts[i]: where the shards of all ranks begin.")
-      .def("are_of", &FlatShards::are_of, py::arg("matrices"),
-           "Whether these matrices have their memory where the shards' launches write.")
+      .def_static("identity", &identity, py::arg("matrices"), py::arg("shapes"), py::arg("cuts"))
+      .def("are_of", &FlatShards::are_of, py::arg("matrices"))
       .def("collect", &FlatShards::collect, py::arg("values"), py::arg("amaxes"),
-           py::arg("exchange"), py::arg("source_bf16"), py::arg("draws"),
-           "Writes this rank's part of what the ranks reduce by maxima of int32: amaxes, float32 "
-           "[matrices], where a scale spans the tensor, else None, and exchange, float32. values: "
-           "of each shard, None of an empty one. draws: as in CastList.cast, but for `first`.")
+           py::arg("exchange"), py::arg("source_bf16"), py::arg("draws"))
       .def("finish", &FlatShards::finish, py::arg("amaxes"), py::arg("exchange"),
-           py::arg("source_bf16"), py::arg("stochastic"), py::arg("skips") = py::none(),
-           "Makes the bytes of the shards from the reduced amaxes and slots, of the values that "
-           "were collected last. skips: float32 [matrices] or None; where negative, the bytes "
-           "of the shard stay as they are.");
+           py::arg("source_bf16"), py::arg("stochastic"), py::arg("skips"));
 }
 
 }  // namespace narrowcast

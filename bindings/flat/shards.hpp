@@ -54,9 +54,10 @@ class FlatShards {
   // memory, and storages move and are freed in place.
   bool are_of(const Matrices& now) const;
 
-  // A cast: this rank's part of what the ranks reduce (with a delayed scale also the codes), of
-  // masters, none of an empty shard; and what waits for the reduction. `skips`: float32, one a
-  // shard, or none; where it is negative, the shard is left as it is.
+  // A cast: this rank's part of what the ranks reduce by maxima of int32 (with a delayed scale also
+  // the codes), of masters, none of an empty shard; and what waits for the reduction. `amaxes`:
+  // float32, one a shard, where a scale spans the tensor. `draws`: but for `first`, which is known.
+  // `skips`: float32, one a shard, or none; where it is negative, the shard is left as it is.
   void collect(const std::vector<OptionalTensor>& values, const OptionalTensor& amaxes,
                const at::Tensor& exchange, bool source_bf16,
                const std::optional<std::vector<RandomKey>>& draws);

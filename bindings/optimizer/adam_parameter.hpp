@@ -174,8 +174,6 @@ class AdamParameter {
 
   at::Tensor local_gradient(const at::Tensor& gradient) const {
     const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
-    if (!is_dtensor(wrapper))
-      type_error(name_, ": the parameter is a DTensor and its gradient is not");
     return THPVariable_Unpack(local_of(wrapper).ptr());
   }
 

@@ -51,9 +51,6 @@ class Reduction {
 // A table's part in a step. `is_reduced`: the cast waits for the reductions; `amax`: those of this
 // table, one float a parameter, which the caller has zeroed; also where parameters share a scale.
 struct Part {
-  Part(AdamTable* its_table, OptionalTensor its_amax, bool is_its_reduced)
-      : table(its_table), amax(std::move(its_amax)), is_reduced(is_its_reduced) {}
-
   AdamTable* table;
   OptionalTensor amax;
   bool is_reduced;

@@ -13,7 +13,6 @@ from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
 from narrowcast.flat.shards import Ranges, Shard
-from narrowcast.ranks import Fact, debugging
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 
@@ -75,7 +74,6 @@ def quantize_master_weights(
     own = shards.read(model_weights, master_weights, start_offsets)
     if not own:
         return
-    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
     draws = None
     if rounding == "stochastic":
         draws = [RngKey((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
@@ -127,14 +125,6 @@ def _exchange_of(own: list[Shard], group) -> Exchange:
         ranges = shards.exchange_ranges(own, group) if known is None else known.ranges
         known = _known[own[0].store] = _Known(Exchange(own, ranges, group), runs, ranges)
     return known.exchange
-
-
-def _facts(own: list[Shard], group, *options) -> list[Fact]:
-    """What the debug mode compares at a call."""
-    return [
-        (group, one.store.bytes.device, f"weight {place}, {shards.line(one.store)}, {options}")
-        for place, one in enumerate(own)
-    ]
 
 
 def _own_codes(shard: Shard) -> torch.Tensor:

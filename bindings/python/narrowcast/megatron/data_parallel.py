@@ -8,7 +8,6 @@ import copy
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from megatron.core import distributed
 from megatron.core.distributed.param_and_grad_buffer import (
     _ParamAndGradBucketGroup,
@@ -37,18 +36,6 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         with borrowed.for_data_parallelism(Buffer, BucketGroup):
             super().__init__(config, ddp_config, module, *args, **kwargs)
 
-    @torch.no_grad()
-    def broadcast_params(self):
-        """Has all data-parallel ranks take the first one's parameters: of a quantized weight its
-        bytes, and its master while it has one.
-        """
-        for parameter in self.module.parameters():
-            is_expert = not getattr(parameter, "allreduce", True)
-            group = self.expt_dp_group if is_expert else self.dp_cp_group
-            source = dist.get_global_rank(group, 0)
-            for tensor in _memory_of(parameter):
-                dist.broadcast(tensor, source, group)
-
     def finish_gathers(self) -> None:
         """Waits for the gathers that are under way, so that nothing old arrives later."""
         for group in self.bucket_groups + self.expert_parallel_bucket_groups:
@@ -61,17 +48,6 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         """
         groups = self.bucket_groups + self.expert_parallel_bucket_groups
         return sum(group.packed_bytes for group in groups)
-
-
-def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """What makes up its value, the same on all ranks."""
-    if not isinstance(parameter, QuantizedTensor):
-        return [parameter.data]
-    store = parameter._store
-    store.refresh()
-    if store.pending is not None:
-        store.fresh("columnwise")
-    return store.tensors
 
 
 class Buffer(_ParamAndGradBuffer):

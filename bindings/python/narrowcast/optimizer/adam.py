@@ -107,7 +107,9 @@ class FusedAdam(torch.optim.Optimizer):
         """Makes the state of parameters that have none, which the first step with a gradient does
         too: of all, or of those that are wanted.
         """
-        self.state.update(states.missing(self, is_wanted))
+        for _, parameter, _ in parameters.named(self.param_groups):
+            if not self.state.get(parameter) and is_wanted(parameter):
+                self.state[parameter] = states.make_state(parameter, self.state_dtype)
 
     def step(self, closure=None):
         """Updates what has a gradient, after closure(), if given; returns what that returns."""
@@ -124,7 +126,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _take_step(self) -> None:
         if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
-            self.make_state(states.has_gradient)
+            self.make_state(lambda parameter: parameter.grad is not None)
             self.is_state_form = True
         elif not step_context.is_skipped(self):
             self._prepare()
@@ -160,7 +162,7 @@ class FusedAdam(torch.optim.Optimizer):
         """
         self._snapshot = None
         _detach(self.param_groups)
-        self.make_state(states.has_gradient)
+        self.make_state(lambda parameter: parameter.grad is not None)
         states.share_masters(self)
         entries = parameters.entries(self)
         if not self._are_alike:
@@ -189,7 +191,7 @@ class FusedAdam(torch.optim.Optimizer):
         the same entries, and checkpoints of all times.
         """
         if any(self.state.values()):
-            self.make_state(states.is_trained)
+            self.make_state(lambda parameter: parameter.requires_grad)
         self._follow_writes()
         return super().state_dict()
 
