@@ -15,15 +15,12 @@ bool writes_columnwise(const Buffers& bytes) {
   return !bytes.facts().columnwise_derived && bytes.has(1);
 }
 
-// The tensors that launches write, null where there is none.
-std::array<const at::Tensor*, NC_BUFFER_COUNT + 2> written(const Buffers& bytes) {
-  const auto pointer = [](const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; };
-  std::array<const at::Tensor*, NC_BUFFER_COUNT + 2> tensors{};
-  const int buffers = writes_columnwise(bytes) ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA;
-  for (int i = 0; i < buffers; ++i) tensors[i] = pointer(bytes.buffers[i]);
-  tensors[NC_BUFFER_COUNT] = pointer(bytes.amax);
-  tensors[NC_BUFFER_COUNT + 1] = pointer(bytes.history);
-  return tensors;
+// Where launches write, as it lies now.
+nc_tensor written(const Buffers& bytes) {
+  nc_tensor entry = bytes.entry();
+  if (!writes_columnwise(bytes))
+    entry.buffer[NC_COLUMNWISE_DATA] = entry.buffer[NC_COLUMNWISE_SCALE] = nullptr;
+  return entry;
 }
 
 // What a whole matrix's owners share, by the rows and elements of those that begin at `first_row`.
@@ -104,10 +101,7 @@ FlatShards::FlatShards(Matrices matrices, const std::vector<RowsOfWhole>& places
                        first_slot);
     first_slot += cuts_.back().amaxes() + cuts_.back().values();
     seams_.push_back(seen_from(first_row, bytes.columns, cuts_.back().seams(begin, end)));
-    std::ranges::transform(written(bytes), memory_.emplace_back().begin(),
-                           [](const at::Tensor* tensor) {
-                             return tensor ? std::optional(Place(*tensor)) : std::nullopt;
-                           });
+    written_.push_back(written(bytes));
     ahead_.push_back(first_row * bytes.columns);
     origins_.push_back(origin);
     begins_.push_back(begin - ahead_[i]);
@@ -123,9 +117,7 @@ FlatShards::FlatShards(Matrices matrices, const std::vector<RowsOfWhole>& places
 }
 
 nc_tensor FlatShards::entry(size_t i) const {
-  nc_tensor entry = matrices_[i]->entry();
-  if (!writes_columnwise(*matrices_[i]))
-    entry.buffer[NC_COLUMNWISE_DATA] = entry.buffer[NC_COLUMNWISE_SCALE] = nullptr;
+  nc_tensor entry = written(*matrices_[i]);
   set_shard(entry, machine(), begins_[i], ends_[i], seams_in_memory_ + i);
   entry.first = static_cast<uint64_t>(origins_[i] + ahead_[i]);
   return entry;
@@ -139,12 +131,11 @@ std::vector<nc_tensor> FlatShards::ends(size_t i, const nc_tensor& entry, bool b
 }
 
 bool FlatShards::are_of(const Matrices& now) const {
-  const auto is_of = [](const std::optional<Place>& place, const at::Tensor* tensor) {
-    if (!place || !tensor) return !place && !tensor;
-    return is_plain(*tensor) && place->is_of(*tensor);
-  };
-  return std::ranges::equal(memory_, now, [&](const Memory& memory, const auto& bytes) {
-    return std::ranges::equal(memory, written(*bytes), is_of);
+  return std::ranges::equal(written_, now, [](const nc_tensor& then, const auto& bytes) {
+    if (!bytes->is_plain || bytes->is_freed()) return false;
+    const nc_tensor here = written(*bytes);
+    return std::ranges::equal(then.buffer, here.buffer) && then.amax == here.amax &&
+           then.history == here.history;
   });
 }
 

@@ -65,9 +65,6 @@ class FlatShards {
               bool stochastic, const OptionalTensor& skips);
 
  private:
-  // Of one matrix: of the buffers that launches write, amax and history.
-  using Memory = std::array<std::optional<Place>, NC_BUFFER_COUNT + 2>;
-
   nc_launch options(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
                     bool stochastic) const;
 
@@ -76,7 +73,7 @@ class FlatShards {
   std::vector<int64_t> ahead_;          // elements of the whole matrix ahead of them
   std::vector<int64_t> origins_;        // of the whole matrix in the weight
   std::vector<Cuts> cuts_;
-  std::vector<Memory> memory_;  // as it was at first
+  std::vector<nc_tensor> written_;  // where launches write, as it was at first
   std::vector<nc_seams> seams_;
   at::Tensor seams_copy_;
   const nc_seams* seams_in_memory_ = nullptr;

@@ -95,9 +95,7 @@ AdamTable::AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, Option
       exchange_(std::move(exchange)),
       skips_(std::move(skips)),
       table_(shards_->machine(), shards_->device()),
-      ends_(shards_->machine(), shards_->device()) {
-  if (exchange_) checked_floats(*exchange_, exchange_->numel(), table_.device(), "the exchange");
-}
+      ends_(shards_->machine(), shards_->device()) {}
 
 void bind_optimizer(py::module_& module) {
   py::class_<AdamOptions>(module, "AdamOptions")

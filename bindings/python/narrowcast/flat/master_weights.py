@@ -51,16 +51,10 @@ def quantize_master_weights(
     rounding, seed, step
                     as in nc.quantize; weight i draws from seed + i
 
-    Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a
-    cast of the whole master; so is every byte that holds an own element. All else stays as it was:
-    a gather brings it. Where a scale spans the tensor, it and amax are right on all ranks. A
-    delayed scale moves on, as in an optimizer's step.
-
-    The first call with some weights is collective, and the host waits: ranks exchange what they
-    own. (Bytes that Module.to has made are new; it is called on all ranks alike.) Later ones reduce
-    once, and not at all if no cut divides a block and no scale spans a tensor. All ranks call it
-    for the same weights in the same order. To cut weights in another way, call nc.flat.forget on
-    all ranks first.
+    What it leaves behind: docs/flat-shards.md. The first call with some weights is collective, and
+    the host waits: ranks exchange what they own. Later ones reduce once, and not at all if no cut
+    divides a block and no scale spans a tensor. All ranks call it for the same weights in the same
+    order. To cut weights in another way, call nc.flat.forget on all ranks first.
 
     TypeError or ValueError, and nothing changes, for what is no weight or no master shard;
     ValueError, on all ranks, for shards that do not cover the weights once; RuntimeError on all

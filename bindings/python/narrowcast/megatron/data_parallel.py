@@ -36,12 +36,6 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         with borrowed.for_data_parallelism(Buffer, BucketGroup):
             super().__init__(config, ddp_config, module, *args, **kwargs)
 
-    def finish_gathers(self) -> None:
-        """Waits for the gathers that are under way, so that nothing old arrives later."""
-        for group in self.bucket_groups + self.expert_parallel_bucket_groups:
-            if group.param_gather_handle is not None:
-                group.start_param_sync(force_sync=True)  # which finishes what there is
-
     def packed_bytes(self) -> int:
         """Bytes of quantized weights that one synchronization of the parameters brings to a rank,
         its own among them.
@@ -148,12 +142,9 @@ def _are_quantized(params: list[torch.Tensor]) -> bool:
 def owned_ranges(
     places: Sequence[tuple[int, int]], elements: int, ranks: int
 ) -> list[list[tuple[int, int]]]:
-    """Which elements of which weight each rank owns, by Megatron's layout of buckets:
-    ranges[rank][weight] = (begin, end), in elements of the flattened weight; (0, 0) where the rank
-    owns nothing of it. Rank r owns the elements [r * S, (r + 1) * S) of the bucket.
-
-    places    of each weight, [begin, end) in the bucket
-    elements  of the bucket, a multiple of `ranks`: S = elements / ranks
+    """Which elements of which weight each rank owns, by Megatron's layout of buckets, in equal
+    parts: ranges[rank][weight] = (begin, end), in elements of the flattened weight; (0, 0) where
+    the rank owns nothing of it. `places`: of each weight, [begin, end) in the bucket.
     """
     size = elements // ranks
     return [
