@@ -61,14 +61,14 @@ std::vector<FlatMatrix> flat_matrices(const Matrices& matrices) {
 class FlatGather {
  public:
   // `rank`: this one; none where the matrices have nothing yet, and all is brought. Payloads have
-  // `least_bytes`, or more if they need them.
+  // `least_bytes`, a multiple of 256, or more if they need them.
   FlatGather(const Matrices& matrices, const FlatRanges& ranges, std::optional<size_t> rank,
              int64_t least_bytes)
       : FlatGather(matrices, whole(matrices), ranges, rank, least_bytes) {
     const FlatTable table = payloads_.unpacking(rank.value_or(ranges.size()));
     unpacking_.emplace(table, device());
   }
-  // Of matrices that have some rows of the whole ones alone: to be packed.
+  // Of matrices that have some rows of the whole ones alone: they can only be packed.
   FlatGather(Matrices parts, const std::vector<RowsOfWhole>& places, const FlatRanges& ranges,
              std::optional<size_t> rank, int64_t least_bytes)
       : matrices_(checked(std::move(parts), places, ranges)),
@@ -79,8 +79,10 @@ class FlatGather {
                       : FlatTable(),
                  device()) {}
 
+  // Of each rank.
   int64_t payload_bytes() const { return payloads_.bytes(); }
 
+  // One launch each. This rank's own part, which is there already, and padding stay as they are.
   void pack(const at::Tensor& payload) const {
     packing_.run("packing flat shards", checked_payload(payload, payload_bytes()), false, moved());
   }
@@ -160,26 +162,17 @@ class FlatGather {
 void bind_flat_gather(py::module_& module) {
   py::class_<FlatGather>(
       module, "FlatGather",
-      "What ranks own of matrices, of any formats and on one device, as one payload of each. "
-      "places, ranges: as in FlatShards; without places the matrices are whole, and else they can "
-      "only be packed. rank: this one; None: unpacking brings what all ranks own. least_bytes: of "
-      "a payload, a multiple of 256.")
+      "What ranks own of matrices, of any formats and on one device, as one payload of each.")
       .def(py::init<Matrices, const FlatRanges&, std::optional<size_t>, int64_t>(),
            py::arg("matrices"), py::arg("ranges"), py::arg("rank"), py::arg("least_bytes") = 0)
       .def(py::init<Matrices, const std::vector<RowsOfWhole>&, const FlatRanges&,
                     std::optional<size_t>, int64_t>(),
            py::arg("parts"), py::arg("places"), py::arg("ranges"), py::arg("rank"),
            py::arg("least_bytes") = 0)
-      .def_property_readonly("payload_bytes", &FlatGather::payload_bytes,
-                             "Of each rank: a multiple of 256.")
-      .def("is_of", &FlatGather::is_of, py::arg("matrices"),
-           "Whether these are its matrices, with buffers where they lay when it was made. "
-           "Columnwise ones that follow from rowwise ones may come and go.")
-      .def("pack", &FlatGather::pack, py::arg("payload"),
-           "One launch: this rank's bytes to uint8 [payload_bytes].")
-      .def("unpack", &FlatGather::unpack, py::arg("payloads"),
-           "One launch: uint8 [ranks * payload_bytes] to the buffers. This rank's own part, which "
-           "is there already, and padding stay as they are.");
+      .def_property_readonly("payload_bytes", &FlatGather::payload_bytes)
+      .def("is_of", &FlatGather::is_of, py::arg("matrices"))
+      .def("pack", &FlatGather::pack, py::arg("payload"))
+      .def("unpack", &FlatGather::unpack, py::arg("payloads"));
 }
 
 }  // namespace narrowcast

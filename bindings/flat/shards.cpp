@@ -15,15 +15,12 @@ bool writes_columnwise(const Buffers& bytes) {
   return !bytes.facts().columnwise_derived && bytes.has(1);
 }
 
-// The tensors that launches write, null where there is none.
-std::array<const at::Tensor*, NC_BUFFER_COUNT + 2> written(const Buffers& bytes) {
-  const auto pointer = [](const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; };
-  std::array<const at::Tensor*, NC_BUFFER_COUNT + 2> tensors{};
-  const int buffers = writes_columnwise(bytes) ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA;
-  for (int i = 0; i < buffers; ++i) tensors[i] = pointer(bytes.buffers[i]);
-  tensors[NC_BUFFER_COUNT] = pointer(bytes.amax);
-  tensors[NC_BUFFER_COUNT + 1] = pointer(bytes.history);
-  return tensors;
+// Where launches write, as it lies now.
+nc_tensor written(const Buffers& bytes) {
+  nc_tensor entry = bytes.entry();
+  if (!writes_columnwise(bytes))
+    entry.buffer[NC_COLUMNWISE_DATA] = entry.buffer[NC_COLUMNWISE_SCALE] = nullptr;
+  return entry;
 }
 
 // What a whole matrix's owners share, by the rows and elements of those that begin at `first_row`.
@@ -56,7 +53,8 @@ void check_covered(const FlatRanges& ranges, size_t place, int64_t elements) {
   }
 }
 
-// Slots that the shards of other whole matrices would have, of the shapes of a rank's part.
+// int32 [slots] on the CPU: those of a rank that has nothing to say, of whole matrices of other
+// shapes. cuts[i]: where the shards of all ranks begin.
 at::Tensor identity(const Matrices& like, const std::vector<std::pair<int64_t, int64_t>>& shapes,
                     const std::vector<std::vector<int64_t>>& cuts) {
   std::vector<at::Tensor> parts;
@@ -103,10 +101,7 @@ FlatShards::FlatShards(Matrices matrices, const std::vector<RowsOfWhole>& places
                        first_slot);
     first_slot += cuts_.back().amaxes() + cuts_.back().values();
     seams_.push_back(seen_from(first_row, bytes.columns, cuts_.back().seams(begin, end)));
-    std::ranges::transform(written(bytes), memory_.emplace_back().begin(),
-                           [](const at::Tensor* tensor) {
-                             return tensor ? std::optional(Place(*tensor)) : std::nullopt;
-                           });
+    written_.push_back(written(bytes));
     ahead_.push_back(first_row * bytes.columns);
     origins_.push_back(origin);
     begins_.push_back(begin - ahead_[i]);
@@ -122,9 +117,7 @@ FlatShards::FlatShards(Matrices matrices, const std::vector<RowsOfWhole>& places
 }
 
 nc_tensor FlatShards::entry(size_t i) const {
-  nc_tensor entry = matrices_[i]->entry();
-  if (!writes_columnwise(*matrices_[i]))
-    entry.buffer[NC_COLUMNWISE_DATA] = entry.buffer[NC_COLUMNWISE_SCALE] = nullptr;
+  nc_tensor entry = written(*matrices_[i]);
   set_shard(entry, machine(), begins_[i], ends_[i], seams_in_memory_ + i);
   entry.first = static_cast<uint64_t>(origins_[i] + ahead_[i]);
   return entry;
@@ -138,12 +131,11 @@ std::vector<nc_tensor> FlatShards::ends(size_t i, const nc_tensor& entry, bool b
 }
 
 bool FlatShards::are_of(const Matrices& now) const {
-  const auto is_of = [](const std::optional<Place>& place, const at::Tensor* tensor) {
-    if (!place || !tensor) return !place && !tensor;
-    return is_plain(*tensor) && place->is_of(*tensor);
-  };
-  return std::ranges::equal(memory_, now, [&](const Memory& memory, const auto& bytes) {
-    return std::ranges::equal(memory, written(*bytes), is_of);
+  return std::ranges::equal(written_, now, [](const nc_tensor& then, const auto& bytes) {
+    if (!bytes->is_plain || bytes->is_freed()) return false;
+    const nc_tensor here = written(*bytes);
+    return std::ranges::equal(then.buffer, here.buffer) && then.amax == here.amax &&
+           then.history == here.history;
   });
 }
 
@@ -195,31 +187,17 @@ nc_launch FlatShards::options(const OptionalTensor& amaxes, const at::Tensor& ex
 void bind_flat_shards(py::module_& module) {
   py::class_<FlatShards, std::shared_ptr<FlatShards>>(
       module, "FlatShards",
-      "The flat shards that a rank owns of matrices of one format on one device. places[i]: of the "
-      "rows that are here of matrix i the first, a multiple of the row step; how many rows the "
-      "whole has; the index of its first element in the weight. own[i]: this rank's elements of "
-      "the whole, row by row, the first and the one behind the last; ranges[r][i]: rank r's. "
-      "first_slot: of the exchange, which lists slots of matrix after matrix.")
+      "The flat shards that a rank owns of matrices of one format on one device.")
       .def(py::init<Matrices, const std::vector<RowsOfWhole>&,
                     const std::vector<std::pair<int64_t, int64_t>>&, const FlatRanges&, int64_t>(),
            py::arg("matrices"), py::arg("places"), py::arg("own"), py::arg("ranges"),
            py::arg("first_slot"))
-      .def_static("identity", &identity, py::arg("matrices"), py::arg("shapes"), py::arg("cuts"),
-                  "int32 [slots] on the CPU: those of a rank that has nothing to say, amaxes of "
-                  "blocks and values of elements that a cut divides. shapes[i]: rows and columns "
-                  "of a whole one; cuts[i]: where the shards of all ranks begin.")
-      .def("are_of", &FlatShards::are_of, py::arg("matrices"),
-           "Whether these matrices have their memory where the shards' launches write.")
+      .def_static("identity", &identity, py::arg("matrices"), py::arg("shapes"), py::arg("cuts"))
+      .def("are_of", &FlatShards::are_of, py::arg("matrices"))
       .def("collect", &FlatShards::collect, py::arg("values"), py::arg("amaxes"),
-           py::arg("exchange"), py::arg("source_bf16"), py::arg("draws"),
-           "Writes this rank's part of what the ranks reduce by maxima of int32: amaxes, float32 "
-           "[matrices], where a scale spans the tensor, else None, and exchange, float32. values: "
-           "of each shard, None of an empty one. draws: as in CastList.cast, but for `first`.")
+           py::arg("exchange"), py::arg("source_bf16"), py::arg("draws"))
       .def("finish", &FlatShards::finish, py::arg("amaxes"), py::arg("exchange"),
-           py::arg("source_bf16"), py::arg("stochastic"), py::arg("skips") = py::none(),
-           "Makes the bytes of the shards from the reduced amaxes and slots, of the values that "
-           "were collected last. skips: float32 [matrices] or None; where negative, the bytes "
-           "of the shard stay as they are.");
+           py::arg("source_bf16"), py::arg("stochastic"), py::arg("skips"));
 }
 
 }  // namespace narrowcast

@@ -54,9 +54,10 @@ class FlatShards {
   // memory, and storages move and are freed in place.
   bool are_of(const Matrices& now) const;
 
-  // A cast: this rank's part of what the ranks reduce (with a delayed scale also the codes), of
-  // masters, none of an empty shard; and what waits for the reduction. `skips`: float32, one a
-  // shard, or none; where it is negative, the shard is left as it is.
+  // A cast: this rank's part of what the ranks reduce by maxima of int32 (with a delayed scale also
+  // the codes), of masters, none of an empty shard; and what waits for the reduction. `amaxes`:
+  // float32, one a shard, where a scale spans the tensor. `draws`: but for `first`, which is known.
+  // `skips`: float32, one a shard, or none; where it is negative, the shard is left as it is.
   void collect(const std::vector<OptionalTensor>& values, const OptionalTensor& amaxes,
                const at::Tensor& exchange, bool source_bf16,
                const std::optional<std::vector<RandomKey>>& draws);
@@ -64,9 +65,6 @@ class FlatShards {
               bool stochastic, const OptionalTensor& skips);
 
  private:
-  // Of one matrix: of the buffers that launches write, amax and history.
-  using Memory = std::array<std::optional<Place>, NC_BUFFER_COUNT + 2>;
-
   nc_launch options(const OptionalTensor& amaxes, const at::Tensor& exchange, bool source_bf16,
                     bool stochastic) const;
 
@@ -75,7 +73,7 @@ class FlatShards {
   std::vector<int64_t> ahead_;          // elements of the whole matrix ahead of them
   std::vector<int64_t> origins_;        // of the whole matrix in the weight
   std::vector<Cuts> cuts_;
-  std::vector<Memory> memory_;  // as it was at first
+  std::vector<nc_tensor> written_;  // where launches write, as it was at first
   std::vector<nc_seams> seams_;
   at::Tensor seams_copy_;
   const nc_seams* seams_in_memory_ = nullptr;

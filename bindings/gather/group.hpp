@@ -112,10 +112,10 @@ class GatherGroup : public WriteObserver {
       if (!group->keeps_packed_ || !group->are_quiet() || group->is_packed()) continue;
       group->is_packed_.reset();
       for (auto& [format, batch] : group->packed_) {
+        const std::string place = format + " on " + batch.weights[0]->shard().device.str();
         const auto more = found(batch, &WeightGather::add_outgoing, false).rows();
         auto& [first, rows] =
-            together.try_emplace(place_of(format, batch), &batch, std::vector<nc_shipment>())
-                .first->second;
+            together.try_emplace(place, &batch, std::vector<nc_shipment>()).first->second;
         rows.insert(rows.end(), more.begin(), more.end());
       }
       packed.emplace_back(group, group->now_packed());
@@ -150,10 +150,6 @@ class GatherGroup : public WriteObserver {
     if (spanned_.empty() || is_observing_) return;
     write_observers.push_back(this);
     is_observing_ = true;
-  }
-  // What one launch can pack together.
-  static std::string place_of(const std::string& format, const Batch& batch) {
-    return format + " on " + batch.weights[0]->shard().device.str();
   }
   // With the addresses of now.
   static const CopyTable& found(Batch& batch, void (WeightGather::*add)(bool, CopyTable&) const,

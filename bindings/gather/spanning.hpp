@@ -1,7 +1,7 @@
 // What spans a tensor (its scale, amax, history) as a gathered weight has it.
 #pragma once
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty_like.h>
 
 #include "bindings/core/tensors.hpp"
 
@@ -14,12 +14,8 @@ namespace narrowcast {
 class Spanning {
  public:
   // `shard`: contiguous, in memory.
-  explicit Spanning(at::Tensor shard) : shard_(std::move(shard)) {
-    gathered_ = at::for_blob(address(), shard_.sizes())
-                    .context(nullptr, nothing)
-                    .options(shard_.options())
-                    .target_device(shard_.device())
-                    .make_tensor();
+  explicit Spanning(at::Tensor shard)
+      : shard_(std::move(shard)), gathered_(at::empty_like(shard_)) {
     look_at(shard_);
   }
 
@@ -33,10 +29,8 @@ class Spanning {
   }
 
  private:
-  static void nothing(void* /*unused*/) {}
   static void forget(void* tensor) { delete static_cast<at::Tensor*>(tensor); }
 
-  void* address() const { return const_cast<void*>(shard_.const_data_ptr()); }
   bool is_following() const { return gathered_.storage().data() == shard_.const_data_ptr(); }
   void look_at(const at::Tensor& memory) {
     gathered_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(

@@ -104,17 +104,11 @@ class AdamParameter {
     if (local.numel() == 0) step.grad = shard_elements_.value_or(0) == 0 ? this : nullptr;
   }
 
-  // Whether it could have a gradient and has none. A frozen parameter could not, nor can an empty
-  // shard; of others that share a weight the ranks' owners are to have one alike.
-  bool is_absent() const {
-    if (gradient_.defined()) return false;
-    if (shard_elements_) return *shard_elements_ > 0;
-    return THPVariable_Unpack(parameter_.ptr()).requires_grad();
-  }
-
   // Whether it has a gradient; whether it has none, and elements that one would be of.
   bool has_gradient() const { return gradient_.defined(); }
-  bool lacks_gradient() const { return !gradient_.defined() && elements_ > 0; }
+  bool lacks_gradient() const {
+    return !gradient_.defined() && shard_elements_.value_or(elements_) > 0;
+  }
 
   // The bytes are not those that its master and its peers' ask for.
   void mark_stale() const {
@@ -174,8 +168,6 @@ class AdamParameter {
 
   at::Tensor local_gradient(const at::Tensor& gradient) const {
     const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
-    if (!is_dtensor(wrapper))
-      type_error(name_, ": the parameter is a DTensor and its gradient is not");
     return THPVariable_Unpack(local_of(wrapper).ptr());
   }
 

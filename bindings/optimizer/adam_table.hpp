@@ -141,11 +141,11 @@ class AdamTable {
     for (const AdamParameter* one : outdated) one->mark_stale();
   }
 
-  // Of a step that is prepared: the parameters that could have a gradient and have none.
+  // Of a step that is prepared: the parameters that have no gradient, and are not empty.
   std::vector<int64_t> find_absent() const {
     std::vector<int64_t> absent;
     for (int64_t i = 0; i < size(); ++i) {
-      if (parameters_[i].is_absent()) absent.push_back(i);
+      if (parameters_[i].lacks_gradient()) absent.push_back(i);
     }
     return absent;
   }

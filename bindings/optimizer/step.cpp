@@ -51,9 +51,6 @@ class Reduction {
 // A table's part in a step. `is_reduced`: the cast waits for the reductions; `amax`: those of this
 // table, one float a parameter, which the caller has zeroed; also where parameters share a scale.
 struct Part {
-  Part(AdamTable* its_table, OptionalTensor its_amax, bool is_its_reduced)
-      : table(its_table), amax(std::move(its_amax)), is_reduced(is_its_reduced) {}
-
   AdamTable* table;
   OptionalTensor amax;
   bool is_reduced;
@@ -98,9 +95,7 @@ AdamTable::AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, Option
       exchange_(std::move(exchange)),
       skips_(std::move(skips)),
       table_(shards_->machine(), shards_->device()),
-      ends_(shards_->machine(), shards_->device()) {
-  if (exchange_) checked_floats(*exchange_, exchange_->numel(), table_.device(), "the exchange");
-}
+      ends_(shards_->machine(), shards_->device()) {}
 
 void bind_optimizer(py::module_& module) {
   py::class_<AdamOptions>(module, "AdamOptions")

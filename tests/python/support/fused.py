@@ -37,7 +37,7 @@ class Flat:
     mesh: of one process, on the CPU.
     """
 
-    def __init__(self, mesh, values, name, cuts, options, **fuse_options):
+    def __init__(self, mesh, values, name, cuts, options):
         device, self.rank, group = "cpu", 0, None
         if mesh is not None:
             device, self.rank, group = mesh.device_type, mesh.get_local_rank(), mesh.get_group()
@@ -51,7 +51,7 @@ class Flat:
         own = [one for one in self.masters if one is not None]
         self.optimizer = nc.FusedAdam([{"params": own}], **options)
         starts = [start for _, start in pairs]
-        flat.fuse(self.optimizer, self.weights, self.masters, starts, group, **fuse_options)
+        flat.fuse(self.optimizer, self.weights, self.masters, starts, group)
 
     def step(self, gradients):
         for master, gradient, cuts in zip(self.masters, gradients, self.cuts, strict=True):

@@ -4,8 +4,6 @@ the others' shards, so for these weights the ranks compare that before every gat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from narrowcast import _C
@@ -17,25 +15,22 @@ from narrowcast.tensor.store import Store
 Weights = list[tuple[torch.Tensor, Store]]  # sharded parameters, each with its store
 
 
-def has_empty_shard(parameter: torch.Tensor, store: Store) -> bool:
-    """Whether a weight's scale spans the tensor, or it shares blocks, and a rank has no rows."""
-    return store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
-
-
-def with_any(weights: Iterable[tuple[torch.Tensor, Store]]) -> set[Store]:
-    """Of some weights those that leave a rank without rows, and what shares a scale with one."""
-    weights = [*weights]
-    own = {store for parameter, store in weights if has_empty_shard(parameter, store)}
+def _with_any(weights: Weights) -> set[Store]:
+    """Of some weights those that leave a rank without rows, whose scale spans the tensor or that
+    share blocks; and what shares a scale with one.
+    """
+    own = {
+        store
+        for parameter, store in weights
+        if store.needs_others and store.bytes.is_plain and dtensors.leaves_any_empty(parameter)
+    }
     groups = {store.config.scale_group for store in own} - {None}
     return own | {store for _, store in weights if store.config.scale_group in groups}
 
 
-def without_any(
-    weights: Iterable[tuple[torch.Tensor, Store]],
-) -> list[tuple[Store, stale.Group]]:
+def without_any(weights: Weights) -> list[tuple[Store, stale.Group]]:
     """Those of which each rank knows by itself what was written, as stale.cast() takes them."""
-    weights = [*weights]
-    left = with_any(weights)
+    left = _with_any(weights)
     return [(store, dtensors.shard_group(one)) for one, store in weights if store not in left]
 
 
@@ -49,7 +44,7 @@ class EmptyShards:
     """Of some weights: those that leave a rank without rows."""
 
     def __init__(self, weights: Weights):
-        own = with_any(weights)
+        own = _with_any(weights)
         shards = [(store, dtensors.shard_group(one)) for one, store in weights if store in own]
         self._casts = stale.casts_by_group(one for one in shards if one[0].master is not None)
         frozen: dict = {}

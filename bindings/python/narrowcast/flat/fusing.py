@@ -29,7 +29,6 @@ def fuse(
     master_weights: Sequence[torch.Tensor | None],
     start_offsets: Sequence[int | None],
     group: dist.ProcessGroup | None = None,
-    manual_post_all_gather_processing: bool = False,
 ) -> None:
     """From now on optimizer.step() leaves behind what nc.quantize_master_weights would after it: it
     updates this rank's shards of master weights and writes the weights' bytes in one pass over
@@ -39,7 +38,7 @@ def fuse(
                     Where a rank owns nothing: one over a group without parameters
     master_weights  float32 [elements], contiguous, on the weights' device: parameters of the
                     optimizer, which are their own masters; None where this rank owns nothing
-    model_weights, start_offsets, group, manual_post_all_gather_processing
+    model_weights, start_offsets, group
                     as in nc.quantize_master_weights
 
     Collective, and the host waits: ranks exchange what they own. Then step() is collective too
@@ -47,14 +46,7 @@ def fuse(
     owns nothing. Ranks have gradients of the same weights, and their groups the same seeds; weight
     i of the list draws from seed + i.
 
-    Weights may get other bytes or another memory (Module.to, share_memory): the next step writes
-    those. As of any optimizer, where the model gets another tensor in the place of a weight
-    (load_state_dict with assign=True), nothing changes for this one: call narrowcast.flat.unfuse
-    and fuse what the model has now, on all ranks.
-
-    Of weights that share a scale, those without a gradient keep their bytes and their old scale.
-
-    Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
+    Weights that get other bytes, and masters that are set by other means: docs/flat-shards.md. A
     copy of the optimizer is fused anew.
 
     TypeError or ValueError for what is no weight or no master shard; ValueError, on all ranks, for
@@ -77,8 +69,7 @@ def fuse(
             for shard, master in zip(own, master_weights, strict=True)
         ]
         runs = [(shard.begin, shard.end) for shard in own]
-        manual = manual_post_all_gather_processing
-        optimizer.fused.append(Updates([*model_weights], runs, masters, ranges, group, manual))
+        optimizer.fused.append(Updates([*model_weights], runs, masters, ranges, group))
         optimizer.forget_tables()
 
 
@@ -106,10 +97,9 @@ class Updates:
         parameters: list[torch.Tensor | None],
         ranges: Ranges,
         group: dist.ProcessGroup | None,
-        manual: bool = False,
     ):
         self.weights, self.parameters, self.group = weights, parameters, group
-        self._runs, self._ranges, self._manual = runs, ranges, manual
+        self._runs, self._ranges = runs, ranges
         self.indices = {id(one): i for i, one in enumerate(parameters) if one is not None}
         self.tables: list[_C.AdamTable] = []
         self._make_exchange()
@@ -151,9 +141,8 @@ class Updates:
         stochastic = {entry.seed is not None for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
-                f"flat shards of weights in {of_format.format.name} are rounded to nearest in one "
-                "option group and stochastically in another: one launch updates all of a format, "
-                "so give them one rounding"
+                f"flat shards of weights in {of_format.format.name} are in option groups of two "
+                "roundings, and one launch updates them all: give them one rounding"
             )
         is_reduced = self.exchange.is_collective
         shared = (self.exchange.floats, of_format.skips) if is_reduced else (None, None)
@@ -174,7 +163,7 @@ class Updates:
         """
         for store in self._stores:
             if store.pending is None:  # some may have been made since the last step
-                invalidate_columnwise(store, self._manual)
+                invalidate_columnwise(store, manual=False)
         note_writes(self.weights)
         self.exchange.begin()
         if self.exchange.is_collective:

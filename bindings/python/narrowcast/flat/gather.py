@@ -17,10 +17,8 @@ from narrowcast.tensor.store import PendingColumnwise, Store
 
 class Gather:
     """Weights whose bytes are gathered together, of any formats and on one device: one launch
-    packs what this rank owns, one all-gather brings what all own, one launch unpacks it. Data and
-    scales are moved, without padding; scales that span a tensor, amax and history are on all ranks
-    already. Columnwise bytes that follow from rowwise ones are absent afterwards, as a cast leaves
-    them: nc.post_all_gather_processing makes them, or the first who reads them.
+    packs what this rank owns, one all-gather brings what all own, one launch unpacks it. Columnwise
+    bytes that follow from rowwise ones are absent afterwards, as a cast leaves them.
 
         gather = Gather(weights, ranges, group)
         gather.start(async_op=True)

@@ -71,9 +71,8 @@ def _shard(what: str, weight, master, start) -> Shard:
     store = store_of(what, weight)
     if store.master is not None:
         raise ValueError(
-            f"{what}, a {store.describe()}, keeps a master of its own, which FusedAdam updates. "
-            "Where ranks own shards of masters, take it with weight.get_high_precision_init_val() "
-            "and drop it with weight.clear_high_precision_init_val()"
+            f"{what}, a {store.describe()}, keeps a master of its own: drop it with "
+            "weight.clear_high_precision_init_val()"
         )
     if master is None or master.numel() == 0:
         return Shard(store, 0, 0, None)

@@ -15,7 +15,7 @@ from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameter
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, buffers, dtensors, scale_groups
+from narrowcast.tensor import QuantizedTensor, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
@@ -113,8 +113,7 @@ class GroupPlan:
         if not is_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
             if any(store.needs_others and store.is_stale for store, _ in shards):
-                groups = torch_names.groups_of_tree(group)
-                shards = [shard for one in groups for shard in _shards(one)]
+                shards = _shards_of_tree(group)
             stale.cast(shards)
             self._gathers.watch(watch)
         if has_empty:
@@ -192,22 +191,13 @@ QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather
 
 
 def _plan_for(tensor) -> GroupPlan:
-    """A new plan of the group that a shard without a plan is the first one of.
-    NotImplementedError if no group has it; RuntimeError if it took the place of another one that is
-    not the first, of which FSDP2 was not told.
+    """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
+    is another one: it took a shard's place, and FSDP2 was not told.
     """
     group, parameter = torch_names.gathered_now()
-    if group is None:
-        raise NotImplementedError(
-            f"{tensor.describe()}: this shard belongs to no module that fully_shard manages. Only "
-            "FSDP2 gathers shards"
-        )
     if parameter is not torch_names.quantized(group)[0][0]:
         _forget(group)
-        raise RuntimeError(
-            f"{tensor.describe()}: another tensor has taken the place of this shard, and FSDP2 was "
-            "not told, as load_state_dict does. The next gather brings this one"
-        )
+        raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")
     return make_plan(group)
 
 
@@ -225,33 +215,23 @@ def _shards(group) -> list[tuple]:
     shards; without weights that leave a rank without rows, which empty_shards sees to.
     """
     every = torch_names.quantized(group)
-    return empty_shards.without_any((torch_names.sharded(one), store) for one, store in every)
+    return empty_shards.without_any([(torch_names.sharded(one), store) for one, store in every])
+
+
+def _shards_of_tree(group) -> list[tuple]:
+    return [shard for one in torch_names.groups_of_tree(group) for shard in _shards(one)]
 
 
 def _facts(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
-    written to, and the tensor-wide scales of those that are gathered.
+    written to.
     """
-    every = [
-        (torch_names.sharded(parameter), store, one is group)
-        for one in torch_names.groups_of_tree(group)
-        for parameter, store in torch_names.quantized(one)
-    ]
-    left = empty_shards.with_any((parameter, store) for parameter, store, _ in every)
-    return [
-        dtensors.fact(parameter, _line(store, is_gathered))
-        for parameter, store, is_gathered in every
-        if store not in left
-    ]
-
-
-def _line(store: Store, is_gathered: bool) -> str:
-    line = store.config.name or store.describe()
-    if store.is_stale:
-        return f"{line}, written to"
-    if not is_gathered:
-        return line
-    return f"{line}, with the scale {debugging.digest_of(buffers.spanning_of(store.bytes))}"
+    facts = []
+    for store, ranks in _shards_of_tree(group):
+        written = ", written to" if store.is_stale else ""
+        name = store.config.name or store.describe()
+        facts.append((ranks, store.bytes.device, f"{name}{written}"))
+    return facts
 
 
 def make_plan(group) -> GroupPlan:

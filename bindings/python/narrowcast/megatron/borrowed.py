@@ -13,7 +13,7 @@ param_and_grad_buffer
     param_gather_dispatched and intra_distributed_optimizer_instance_group; of a bucket its params,
     data, offset and sizes
 DistributedDataParallel
-    bucket_groups, expert_parallel_bucket_groups, dp_cp_group, expt_dp_group
+    bucket_groups, expert_parallel_bucket_groups
 DistributedOptimizer
     _build_model_and_main_param_groups, _copy_main_params_to_model_params,
     _copy_model_params_to_main_params, _get_main_param_and_optimizer_states,

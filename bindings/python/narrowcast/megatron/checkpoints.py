@@ -67,10 +67,9 @@ class Checkpoints:
             if theirs != own:
                 raise ValueError(
                     f"parameter {place} of the optimizer's buffers was {theirs or 'none'} when "
-                    f"this state was saved, and is {own or 'none'}: it was saved by the places of "
-                    "parameters in their buffers, and which buffer one lies in depends on whether "
-                    "it is quantized. Load it into a model that quantizes the same layers, or save "
-                    'with distrib_optim_sharding_type="fully_reshardable"'
+                    f"this state was saved, and is {own or 'none'}. Load it into a model that "
+                    "quantizes the same layers, or save with "
+                    'distrib_optim_sharding_type="fully_reshardable"'
                 )
 
     def _layout(self) -> list[str]:

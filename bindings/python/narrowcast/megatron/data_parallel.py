@@ -8,7 +8,6 @@ import copy
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from megatron.core import distributed
 from megatron.core.distributed.param_and_grad_buffer import (
     _ParamAndGradBucketGroup,
@@ -37,41 +36,12 @@ class DistributedDataParallel(distributed.DistributedDataParallel):
         with borrowed.for_data_parallelism(Buffer, BucketGroup):
             super().__init__(config, ddp_config, module, *args, **kwargs)
 
-    @torch.no_grad()
-    def broadcast_params(self):
-        """Has all data-parallel ranks take the first one's parameters: of a quantized weight its
-        bytes, and its master while it has one.
-        """
-        for parameter in self.module.parameters():
-            is_expert = not getattr(parameter, "allreduce", True)
-            group = self.expt_dp_group if is_expert else self.dp_cp_group
-            source = dist.get_global_rank(group, 0)
-            for tensor in _memory_of(parameter):
-                dist.broadcast(tensor, source, group)
-
-    def finish_gathers(self) -> None:
-        """Waits for the gathers that are under way, so that nothing old arrives later."""
-        for group in self.bucket_groups + self.expert_parallel_bucket_groups:
-            if group.param_gather_handle is not None:
-                group.start_param_sync(force_sync=True)  # which finishes what there is
-
     def packed_bytes(self) -> int:
         """Bytes of quantized weights that one synchronization of the parameters brings to a rank,
         its own among them.
         """
         groups = self.bucket_groups + self.expert_parallel_bucket_groups
         return sum(group.packed_bytes for group in groups)
-
-
-def _memory_of(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """What makes up its value, the same on all ranks."""
-    if not isinstance(parameter, QuantizedTensor):
-        return [parameter.data]
-    store = parameter._store
-    store.refresh()
-    if store.pending is not None:
-        store.fresh("columnwise")
-    return store.tensors
 
 
 class Buffer(_ParamAndGradBuffer):
@@ -172,12 +142,9 @@ def _are_quantized(params: list[torch.Tensor]) -> bool:
 def owned_ranges(
     places: Sequence[tuple[int, int]], elements: int, ranks: int
 ) -> list[list[tuple[int, int]]]:
-    """Which elements of which weight each rank owns, by Megatron's layout of buckets:
-    ranges[rank][weight] = (begin, end), in elements of the flattened weight; (0, 0) where the rank
-    owns nothing of it. Rank r owns the elements [r * S, (r + 1) * S) of the bucket.
-
-    places    of each weight, [begin, end) in the bucket
-    elements  of the bucket, a multiple of `ranks`: S = elements / ranks
+    """Which elements of which weight each rank owns, by Megatron's layout of buckets, in equal
+    parts: ranges[rank][weight] = (begin, end), in elements of the flattened weight; (0, 0) where
+    the rank owns nothing of it. `places`: of each weight, [begin, end) in the bucket.
     """
     size = elements // ranks
     return [

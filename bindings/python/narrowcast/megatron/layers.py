@@ -82,9 +82,8 @@ class _QuantizedWeight:
         """
         if not self.is_finished:
             raise RuntimeError(
-                f"the weight of a {type(self).__name__} is still plain. GPTModel and MambaModel "
-                "call finish_init for each of their modules; for a layer of a model of your own, "
-                "call layer.finish_init(None) once it is made"
+                f"the weight of a {type(self).__name__} is still plain. For a layer of a model of "
+                "your own, call layer.finish_init(None) once it is made"
             )
         if not isinstance(weight, QuantizedTensor):
             return super()._forward_impl(input, weight, *args, **kwargs)
@@ -115,13 +114,9 @@ class _QuantizedWeight:
         return self
 
     def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None):
-        """Megatron's, with plain values in the weight's place, which any other number of ranks can
-        cut elsewhere: the master, float32, itself and no copy; or, where an optimizer has taken the
-        masters, the decoded value in the weight's dtype. Whoever loads into it calls
+        """Megatron's, with plain values in the weight's place: the master itself, or the decoded
+        value in the weight's dtype (docs/megatron.md, "Checkpoints"). Whoever loads into it calls
         load_state_dict afterwards, as Megatron's checkpoints do.
-
-        Megatron has layers alike under one key, which takes one dtype. So it is the weight's where
-        other layers may have plain weights (a recipe), or some are frozen and keep their masters.
         """
         sharded = super().sharded_state_dict(prefix, sharded_offsets, metadata)
         has_recipe = getattr(self.config, "quant_recipe", None) is not None

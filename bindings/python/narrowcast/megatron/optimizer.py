@@ -56,10 +56,8 @@ def _adam(params, lr, weight_decay, betas, eps, adam_w_mode) -> FusedAdam:
 class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.DistributedOptimizer):
     """Megatron's, which takes the same arguments, with a nc.FusedAdam within.
 
-    A rank has float32 masters of the elements that it owns, and their moments; they are the truth.
-    Of quantized weights nothing else is kept but their bytes, which a step casts from the masters
-    on the owners, and the gather of DistributedDataParallel brings to the others. Weights lose the
-    masters that nc.convert gave them.
+    A rank has float32 masters of the elements that it owns, and their moments. Weights lose the
+    masters that nc.convert gave them (docs/megatron.md).
 
     NotImplementedError for options that cannot work, ValueError for models in another DDP.
     """
@@ -146,7 +144,7 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
     def _remake_model(self) -> None:
         """Collective: all parameters, on all ranks, from masters that no step has made."""
         for chunk in self.model_chunks:
-            chunk.finish_gathers()
+            chunk.start_param_sync(force_sync=True)  # or what is under way would arrive later
         flat.quantize_master_weights(*self._shards, self.data_parallel_group)
         self._copy_main_params_to_model_params()
         for chunk in self.model_chunks:

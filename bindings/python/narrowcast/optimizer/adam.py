@@ -20,8 +20,7 @@ class FusedAdam(torch.optim.Optimizer):
                   bfloat16 or float16
     lr, betas, eps, weight_decay
                   Adam's constants: numbers, or tensors of one element. They may differ by group and
-                  change between steps. Not torch.optim.AdamW's defaults, which are betas
-                  (0.9, 0.999) and weight_decay 0.01: to train as with those, give them
+                  change between steps. Not torch.optim.AdamW's defaults (docs/optimizer.md)
     adamw         weight decay as in AdamW; False: an L2 term in the gradient
     state_dtype   of the moments: torch.float32 or torch.bfloat16
     rounding, seed
@@ -99,15 +98,14 @@ class FusedAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         options.check(self.param_groups[index], index)
-        # The shard of a rank with fewer rows than the others is a view of a padded one: it becomes
-        # a matrix of its own before a state dict of the model holds what it is now.
-        _detach(self.param_groups[index:])
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, which the first step with a gradient does
         too: of all, or of those that are wanted.
         """
-        self.state.update(states.missing(self, is_wanted))
+        for _, parameter, _ in parameters.named(self.param_groups):
+            if not self.state.get(parameter) and is_wanted(parameter):
+                self.state[parameter] = states.make_state(parameter, self.state_dtype)
 
     def step(self, closure=None):
         """Updates what has a gradient, after closure(), if given; returns what that returns."""
@@ -124,7 +122,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _take_step(self) -> None:
         if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
-            self.make_state(states.has_gradient)
+            self.make_state(lambda parameter: parameter.grad is not None)
             self.is_state_form = True
         elif not step_context.is_skipped(self):
             self._prepare()
@@ -159,8 +157,10 @@ class FusedAdam(torch.optim.Optimizer):
         and when groups or state were changed by hand.
         """
         self._snapshot = None
-        _detach(self.param_groups)
-        self.make_state(states.has_gradient)
+        for _, parameter, _ in parameters.named(self.param_groups):
+            if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
+                local.detach_from_base()  # kernels write whole buffers
+        self.make_state(lambda parameter: parameter.grad is not None)
         states.share_masters(self)
         entries = parameters.entries(self)
         if not self._are_alike:
@@ -189,7 +189,7 @@ class FusedAdam(torch.optim.Optimizer):
         the same entries, and checkpoints of all times.
         """
         if any(self.state.values()):
-            self.make_state(states.is_trained)
+            self.make_state(lambda parameter: parameter.requires_grad)
         self._follow_writes()
         return super().state_dict()
 
@@ -217,15 +217,6 @@ class FusedAdam(torch.optim.Optimizer):
         self.fused = []
         self._forget()
         self.register_state_dict_post_hook(states.as_saved)
-
-
-def _detach(groups: list[dict]) -> None:
-    """Makes quantized weights that are views of larger matrices matrices of their own: kernels
-    write whole buffers.
-    """
-    for _, parameter, _ in parameters.named(groups):
-        if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
-            local.detach_from_base()
 
 
 # torch.compile calls a step and does not look into it.

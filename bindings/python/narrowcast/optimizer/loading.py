@@ -34,10 +34,8 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     have_masters = any(one.store or one.parameter.dtype != torch.float32 for one in entries)
     if not of_adamw and have_masters and any(_DECOUPLED in group for group in saved_groups):
         raise ValueError(
-            "the state dict is one of torch.optim.AdamW or Adam, which have no masters: "
-            "load_state_dict(state_dict, of_adamw=True) takes its moments, steps and options, and "
-            "leaves the masters as they are. For torch.distributed.checkpoint see "
-            "docs/checkpoints.md"
+            "the state dict is one of torch.optim.AdamW or Adam, which has no masters or old ones: "
+            "load_state_dict(state_dict, of_adamw=True) leaves the masters as they are"
         )
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     loaded = {}

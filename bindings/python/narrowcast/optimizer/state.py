@@ -3,7 +3,7 @@ The masters and histories in it are the weights' own; the masters of bfloat16 an
 are there alone, and take over what is written to these between steps.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -31,23 +31,6 @@ def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, t
         zeros = torch.zeros(local.shape, dtype=state_dtype, device=local.device)
         state[moment] = dtensors.like(parameter, zeros)
     return state
-
-
-def missing(optimizer, is_wanted: Callable[[torch.Tensor], bool]) -> dict[torch.Tensor, dict]:
-    """New state of the parameters that have none and are wanted."""
-    return {
-        parameter: make_state(parameter, optimizer.state_dtype)
-        for _, parameter, _ in parameters.named(optimizer.param_groups)
-        if not optimizer.state.get(parameter) and is_wanted(parameter)
-    }
-
-
-def has_gradient(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None
-
-
-def is_trained(parameter: torch.Tensor) -> bool:
-    return parameter.requires_grad
 
 
 def share_masters(optimizer) -> None:

@@ -21,8 +21,6 @@ class DisagreementError(RuntimeError):
 # A line, with the process group over which it must be alike and a device of that; None: nothing.
 Fact = tuple[dist.ProcessGroup | None, torch.device, str]
 
-_SHOWN_LINES, _SHOWN_RANKS = 3, 8  # in a message
-
 
 def same(what: str, facts: Iterable[Fact]) -> None:
     """Compares lines over the ranks of their process groups: a digest of each group's lines in one
@@ -72,28 +70,15 @@ def _compare(what: str, own: list[str], group: dist.ProcessGroup, device: torch.
 
 
 def _sentence(what: str, every: list[list[str]], ranks: list[int]) -> str:
-    """About lines that differ. `every`: the lines of each rank."""
-    differing = [
-        f"entry {number}: {_who(lines, ranks)}"
-        for number, lines in enumerate(zip_longest(*every, fillvalue="nothing"))
+    """About the first lines that differ. `every`: the lines of each rank."""
+    place, lines = next(
+        (place, lines)
+        for place, lines in enumerate(zip_longest(*every, fillvalue="nothing"))
         if len(set(lines)) > 1
-    ]
-    rest = len(differing) - _SHOWN_LINES
-    more = f"; and {rest} more" if rest > 0 else ""
-    return (
-        f"the ranks disagree about {what}: {'; '.join(differing[:_SHOWN_LINES])}{more}. Every rank "
-        "raises this error. Make the model, convert and shard it, and make its optimizer in the "
-        "same way on all ranks"
     )
-
-
-def _who(lines: tuple[str, ...], ranks: list[int]) -> str:
-    """Which ranks have which line: "rank 1 has", "ranks 0, 2 have"."""
-    by_line: dict[str, list[int]] = {}
-    for rank, line in zip(ranks, lines, strict=True):
-        by_line.setdefault(line, []).append(rank)
-    return " but ".join(
-        f"{'rank' if len(who) == 1 else 'ranks'} {', '.join(map(str, who[:_SHOWN_RANKS]))}"
-        f"{', ...' * (len(who) > _SHOWN_RANKS)} {'has' if len(who) == 1 else 'have'} {line}"
-        for line, who in by_line.items()
+    other = next(line for line in lines if line != lines[0])
+    return (
+        f"the ranks disagree about {what}: entry {place}: rank {ranks[0]} has {lines[0]} but rank "
+        f"{ranks[lines.index(other)]} has {other}. Every rank raises this error. Make the model, "
+        "convert and shard it, and make its optimizer in the same way on all ranks"
     )
