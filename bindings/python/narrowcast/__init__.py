@@ -5,7 +5,7 @@ FSDP2.
 from narrowcast import torch_version as _torch_version  # before all that needs the right one
 
 # isort: split
-from narrowcast import matmul as _matmul  # enters its handlers
+from narrowcast import matmul as _matmul  # enters handlers, as the next
 from narrowcast import operators as _operators
 from narrowcast._C import PluginError
 from narrowcast.conversion.convert import convert
@@ -43,6 +43,5 @@ __all__ = [
     "to_plain",
 ]
 
-_operators.load()
 load_all()
 del load_all, _matmul, _operators, _torch_version

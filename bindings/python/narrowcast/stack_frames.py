@@ -15,9 +15,9 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def module_of(frame: FrameType) -> str:
-    """The name of the module whose function it is."""
-    return frame.f_globals.get("__name__", "")
+def modules() -> Iterator[str]:
+    """The names of the modules whose functions they are."""
+    return (frame.f_globals.get("__name__", "") for frame in frames())
 
 
 def is_running(name: str) -> bool:

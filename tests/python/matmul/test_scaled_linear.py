@@ -228,7 +228,7 @@ def test_partners_that_are_others_now(monkeypatch):
             pickle.loads(saved)
         nc.convert(torch.nn.Linear(128, 128), name)
         monkeypatch.delitem(nc.registry.loaded._formats, partner)
-        with pytest.raises(ValueError, match=f"'weight': matmul=.*casts inputs to {partner} and"):
+        with pytest.raises(ValueError, match=f"'weight': there is no format '{partner}'"):
             pickle.loads(saved)
         monkeypatch.undo()
     for name in able:

@@ -1,7 +1,5 @@
 """torch.cat of parts of QuantizedTensors: exact on bytes and masters, or refused with a reason."""
 
-import re
-
 import pytest
 import torch
 
@@ -21,13 +19,11 @@ def test_cat(format):
     if single_level(format):
         assert_quantized(whole, torch.cat([x[u : 2 * u], x]))
     else:
-        amaxes = [f"{value.abs().max().item():g}" for value in (x, 8 * x)]
-        words = "one tensor-wide scale: the amax of piece 0 is {}, that of piece 1 is {}"
-        with pytest.raises(NotImplementedError, match=re.escape(words.format(*amaxes))):
+        with pytest.raises(NotImplementedError, match="needs pieces with one tensor-wide scale"):
             torch.cat([q[:u], nc.quantize(8 * x, format)])
     step = nc.format(format).row_step
     if (u // 2) % step:
-        with pytest.raises(ValueError, match=f"piece 1 would begin at row.*multiples of {step}"):
+        with pytest.raises(ValueError, match=f"cannot be cut at row.*multiples of {step}"):
             torch.cat([q[2 * u :], q])
     rowwise = nc.quantize(x, format, columnwise=False)
     joined = torch.cat([q[:u], rowwise[u:]]) if single_level(format) else torch.cat([rowwise])

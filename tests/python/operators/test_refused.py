@@ -36,6 +36,14 @@ def test_out(format, device, name):
     assert torch.equal(weight.dequantize(), before)
 
 
+def test_out_of_a_plain_tensor(format, device):
+    """It gets the product of the bytes."""
+    weight, x = weight_of(format, device), torch.ones(3, 64, device=device)
+    out = torch.empty(3, 64, device=device)
+    assert torch.matmul(x, weight.t(), out=out) is out
+    assert torch.equal(out, x @ weight.dequantize().t())
+
+
 def receive(mesh, format):
     weight = weight_of(format)
     rank, before, plain = dist.get_rank(), weight.dequantize(), torch.ones(64, 64)
@@ -87,11 +95,6 @@ def test_parameters_of_another_memory_format(device):
     layer.weight.grad = torch.ones_like(layer.weight)
     with pytest.raises(ValueError, match="weight is not contiguous"):
         optimizer.step()
-
-
-def test_the_plugin_of_an_empty_path():
-    with pytest.raises(ValueError, match="path of a plugin is empty"):
-        nc.load("")
 
 
 ADDRESSES = {

@@ -116,7 +116,7 @@ def test_alone():
     first, second = ranks.run(2, "cpu", alone)
     assert first == second
     partial, rows = first
-    assert "experts.w is a DTensor of 3 dimensions with placements (Partial(sum),)" in partial
+    assert "experts.w (Module) is a DTensor of 3 dimensions with placements (Partial" in partial
     assert "experts.w: 192x64 matrix in nvfp4 cannot be cut into 2 parts" in rows
     assert "a part would have 24 rows, and each rank needs a multiple of 16" in rows
 

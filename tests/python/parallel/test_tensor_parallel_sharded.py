@@ -55,9 +55,9 @@ def sharded(mesh):
     fully_shard(model, mesh=hybrid["replica", "shard"])
     assert_trains_as_whole(model, "nvfp4")
     mixed(grid, "mxfp8_e4m3")
-    pair = dtensors._joint_group((rank, rank + 2))
+    pair = dtensors._joint_group((rank, rank + 2), dist.group.WORLD)
     assert dist.get_process_group_ranks(pair) == [rank, rank + 2]
-    assert pair is dtensors._joint_group((rank, rank + 2))
+    assert pair is dtensors._joint_group((rank, rank + 2), dist.group.WORLD)
 
     def convert_last():
         model = parallelize_module(build_plain("nvfp4"), grid["parallel"], PLAN)

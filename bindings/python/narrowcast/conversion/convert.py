@@ -158,7 +158,7 @@ def _convert(
     stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
-            distributing.watch_registrations(module, model)
+            module.register_parameter = distributing.Registration(module, model)
         if not options.keeps_master(weight):
             tensor._store.drop_master()
             tensor._store.leave_group()  # its bytes are not made again

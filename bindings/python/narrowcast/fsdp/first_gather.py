@@ -78,8 +78,8 @@ def both(group, store) -> bool:
     if known.recomputed is None and not store.format.columnwise_derived:
         # A model that calls torch.utils.checkpoint itself, in its forward, leaves no other trace;
         # FSDP2's hooks run within the call if it is of the module that is sharded.
-        names = map(stack_frames.module_of, stack_frames.frames())
-        seen = torch_names.is_asked_for(group) or any(one.startswith(_CALLERS) for one in names)
+        called = any(name.startswith(_CALLERS) for name in stack_frames.modules())
+        seen = torch_names.is_asked_for(group) or called
         known = _known[group] = known._replace(recomputed=seen)
     return bool(known.recomputed)
 

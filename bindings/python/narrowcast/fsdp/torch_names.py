@@ -215,8 +215,7 @@ def is_sharding() -> bool:
     """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and nothing says
     along which dimension.
     """
-    names = map(stack_frames.module_of, stack_frames.frames())
-    return any(name.startswith("torch.distributed.fsdp.") for name in names)
+    return any(name.startswith("torch.distributed.fsdp.") for name in stack_frames.modules())
 
 
 def being_sharded() -> torch.Tensor:

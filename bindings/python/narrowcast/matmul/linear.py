@@ -1,6 +1,4 @@
-"""F.linear with a quantized weight: one call of C++, which makes the product and records its
-derivative (bindings/matmul/linear.cpp).
-"""
+"""F.linear with a quantized weight: one call of bindings/matmul/linear.cpp, derivative included."""
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +31,8 @@ def linear(func, args, kwargs):
     else:
         key = _key_of(view) if is_scaled else 0
         result = _C.linear(input, weight, bias, is_scaled, view.operand(), key)
-    return _other_product(input, weight, bias) if result is None else result
+    # None: no matrix product of float32, bfloat16 or float16, or one of a nest of such.
+    return F.linear(input, weight.dequantize(weight.dtype), bias) if result is None else result
 
 
 def _operands(input, weight, bias=None):
@@ -62,16 +61,6 @@ def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
         )
     product = torch.matmul(input, weight.transpose(-1, -2))
     return product if bias is None else product + bias
-
-
-def _other_product(input, weight: QuantizedTensor, bias):
-    """A product that is no matrix product of float32, bfloat16 or float16, or of a nest of such."""
-    if not input.is_nested and weight.dim() == 2 and input.shape[-1:] != weight.shape[1:]:
-        raise ValueError(
-            f"{weight.describe()}: the last dimension of an input of shape {tuple(input.shape)} is "
-            f"not {weight.shape[1]}"
-        )
-    return F.linear(input, weight.dequantize(weight.dtype), bias)
 
 
 @implements(torch.ops.narrowcast.linear.default)

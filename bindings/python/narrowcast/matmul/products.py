@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast.matmul.operators import weight_value
-from narrowcast.operators.common import in_backward, run_on_values
+from narrowcast.operators.common import run_on_values
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
@@ -25,12 +25,15 @@ def product(func, args, kwargs):
     operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
     plain = [one for one in operands if not isinstance(one, QuantizedTensor)]
     dtype = next((one.dtype for one in plain if one.dtype in LOGICAL_DTYPES), None)
-    backward = in_backward()
+    # A recomputation of activation checkpointing is no backward: it runs with gradients enabled, as
+    # does a derivative that is to be differentiated again.
+    backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
 
     def value(tensor: QuantizedTensor) -> torch.Tensor:
         if not tensor._store.bytes.is_plain:
             return weight_value(tensor, dtype or tensor.dtype, backward, plain)
-        return tensor._view.read(dtype or tensor.dtype, backward).reshape(tensor.shape)
+        usage = tensor._view.own_usage(tensor._store.product_usage(backward))
+        return tensor.decode(dtype or tensor.dtype, usage)
 
     return run_on_values(func, args, kwargs, value)
 
@@ -41,7 +44,8 @@ def product(func, args, kwargs):
 @handles(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__)
 def _matmul(func, args, kwargs):
     """As mm and bmm, whose operands are as they come: torch.matmul expands or permutes its own."""
-    _check_out(func, kwargs)
+    if "out" in kwargs:
+        return _decoded(torch.matmul, args, kwargs)
     a, b = args if len(args) == 2 else (*args, kwargs["other"])
     if func is Tensor.__rmatmul__:
         a, b = b, a
@@ -60,24 +64,6 @@ def _matmul(func, args, kwargs):
 )
 def _decoded(func, args, kwargs):
     """Sees the decoded value from the start, of which the backward keeps a copy."""
-    _check_out(func, kwargs)
+    if isinstance(kwargs.get("out"), QuantizedTensor):
+        return as_torch_does(func, args, kwargs)  # which ends in an error
     return run_on_values(func, args, kwargs, lambda tensor: tensor.dequantize(tensor.dtype))
-
-
-@handles(
-    *(torch.mm, torch.bmm, torch.mv, torch.addmm, torch.baddbmm),
-    *(Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.addmm, Tensor.baddbmm),
-)
-def _product(func, args, kwargs):
-    _check_out(func, kwargs)
-    return as_torch_does(func, args, kwargs)
-
-
-def _check_out(func, kwargs) -> None:
-    out = kwargs.get("out")
-    if isinstance(out, QuantizedTensor):
-        raise NotImplementedError(
-            f"{out.describe()}: {func.__name__} cannot write its result here (out=), because the "
-            "bytes of a block depend on all its values. copy_ the result: that sets master and "
-            "bytes"
-        )

@@ -9,7 +9,7 @@ from narrowcast import stack_frames
 from narrowcast.fsdp import torch_names
 from narrowcast.operators import averages
 from narrowcast.operators.common import refuse, run_on_values, value_of, written
-from narrowcast.tensor import QuantizedTensor, distributed_parts
+from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
 
@@ -91,14 +91,8 @@ def _receives(func, args) -> bool:
 def _gather_shards(func, args, kwargs):
     """DTensor makes a full tensor of shards with these two (full_tensor(); a short shard is padded
     first). A shard that keeps its master gives that, as state dicts do: what is loaded from it is
-    then the same weight to the bit. A short part that distribute_tensor is to scatter is padded as
-    the bytes that it is.
+    then the same weight to the bit.
     """
-    first = args[0]
-    if isinstance(getattr(first, "_view", None), distributed_parts.ShortView):
-        shape = func(torch.empty(first.shape, device="meta"), *args[1:], **kwargs).shape
-        return distributed_parts.padded(first, tuple(shape))
-
     return run_on_values(
         func, args, kwargs, lambda one: value_of(one, one.dtype, as_master=one._store.partial)
     )

@@ -22,17 +22,8 @@ def written(func, args, kwargs) -> list:
     return tree_leaves([values.get(k) for k, alias in aliases.items() if alias and alias.is_write])
 
 
-def in_backward() -> bool:
-    """Whether autograd computes gradients. A recomputation of activation checkpointing is none: it
-    runs with gradients enabled, as does a derivative that is to be differentiated again.
-    """
-    return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
-
-
 def in_transform() -> bool:
-    """Whether a functional transform (torch.func, torch.vmap) or forward-mode differentiation looks
-    at operators.
-    """
+    """Whether a transform (torch.func, torch.vmap) or forward-mode differentiation is active."""
     transform = torch._C._functorch.peek_interpreter_stack()
     return transform is not None or torch.autograd.forward_ad._current_level >= 0
 
@@ -55,19 +46,6 @@ def first_quantized(values) -> QuantizedTensor:
 
 
 def refuse(values, func, reason: str):
-    """The error of an operation that cannot act on the bytes. It names the first QuantizedTensor of
-    a nest of arguments.
-    """
+    """The error of an operation that cannot act on the first QuantizedTensor of a nest."""
     name = func._schema.name.removeprefix("aten::")
     raise NotImplementedError(f"{first_quantized(values).describe()}: {name} {reason}")
-
-
-def refuse_flat(tensor: QuantizedTensor, func) -> None:
-    if tensor.is_flat:
-        refuse(
-            tensor,
-            func,
-            "of a flat view (view(-1), as FullyShardedDataParallel and parameters_to_vector take "
-            "of each parameter), which serves views back, copies, storage queries and arithmetic. "
-            "Use dequantize() and the plain tensor that it makes, or fully_shard",
-        )

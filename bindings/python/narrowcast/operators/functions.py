@@ -56,7 +56,7 @@ def _replace(func, args, kwargs):
         or others.get_overwrite_module_params_on_conversion()
     )
     if is_by_data and not tensor.is_meta and _are_interchangeable(tensor, converted):
-        _become(converted, _ByData)
+        converted.__class__ = _ByData
         return True
     return as_torch_does(func, args, kwargs)
 
@@ -74,10 +74,6 @@ class _ByData(QuantizedTensor):
         raise AttributeError
 
 
-def _become(tensor: QuantizedTensor, kind: type) -> None:
-    tensor.__class__ = kind
-
-
 @handles(torch.Tensor.data.__set__)
 def _assign_data(func, args, kwargs):
     """Torch gives the wrapper the value's dtype, and here its bytes come too."""
@@ -93,7 +89,7 @@ def _assign_data(func, args, kwargs):
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
     if isinstance(value, _ByData):
-        _become(value, QuantizedTensor)
+        value.__class__ = QuantizedTensor
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.set_view(value._view)
@@ -126,8 +122,4 @@ def _record_stream(func, args, kwargs):
 @implements(aten.equal.default)
 def _equal(func, args, kwargs):
     """Of decoded values, of a usage that is there."""
-    return run_on_values(func, args, kwargs, _decoded)
-
-
-def _decoded(tensor: QuantizedTensor) -> torch.Tensor:
-    return tensor.decode(tensor.dtype, tensor._view.usages[0])
+    return run_on_values(func, args, kwargs, lambda one: one.decode(one.dtype, one._view.usages[0]))

@@ -2,13 +2,13 @@
 
 import torch
 
-from narrowcast.operators.common import bound, first_quantized, refuse, refuse_flat
+from narrowcast.operators.common import bound, first_quantized, refuse
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor, buffers
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.store_copies import copy_region
+from narrowcast.tensor.store_copies import check_cut, copy_region
 
 aten = torch.ops.aten
 _WAY = "Join the plain tensors that dequantize() makes"
@@ -26,7 +26,13 @@ def _stack(func, args, kwargs):
 def _cat(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensors, first = values["tensors"], first_quantized(values["tensors"])
-    refuse_flat(first, func)
+    if first.is_flat:
+        refuse(
+            first,
+            func,
+            "of flat views (view(-1), as FullyShardedDataParallel and parameters_to_vector take of "
+            f"each parameter) would mix blocks of several matrices. {_WAY}, or use fully_shard",
+        )
     for index, one in enumerate(tensors):
         other = one.format.name if isinstance(one, QuantizedTensor) else "plain"
         if other != first.format.name:
@@ -42,33 +48,17 @@ def _cat(func, args, kwargs):
 
 
 def _joined(func, first, pieces, like, by_columns: bool) -> Store:
-    for store, _ in pieces:
-        store.refresh()
     usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in pieces)]
-    if not usages:
-        refuse(first, func, "of pieces without a common usage. Quantize them with the same")
     joined = pieces[0][0].new_empty(*matrix_shape(like.shape), usages, first.device)
     if any(store.master is None for store, _ in pieces):
         joined.drop_master()
-    at = 0
-    for index, (store, taken) in enumerate(pieces):
-        what, step = ("row", "column")[by_columns], joined.step[by_columns]
-        if at % step != 0:
-            raise ValueError(
-                f"{joined.describe()} cannot be joined from these pieces: piece {index} would "
-                f"begin at {what} {at}, and blocks of {joined.format.name} begin at multiples of "
-                f"{step} {what}s. Let each piece but the last have a multiple of {step} {what}s, "
-                f"or join the plain tensors that dequantize() makes"
-            )
+    row = column = 0
+    for store, taken in pieces:
+        store.refresh()
+        place = Region(row, taken.rows, column, taken.columns)
+        check_cut(joined, place)
         if not buffers.have_one_scale(pieces[0][0].bytes, store.bytes):
-            amaxes = f"{pieces[0][0].bytes.amax.item():g}", f"{store.bytes.amax.item():g}"
-            refuse(
-                first,
-                func,
-                f"needs pieces with one tensor-wide scale: the amax of piece 0 is {amaxes[0]}, "
-                f"that of piece {index} is {amaxes[1]}. {_WAY}",
-            )
-        row, column = (0, at) if by_columns else (at, 0)
-        copy_region(joined, Region(row, taken.rows, column, taken.columns), store, taken)
-        at += taken.columns if by_columns else taken.rows
+            refuse(first, func, f"needs pieces with one tensor-wide scale. {_WAY}")
+        copy_region(joined, place, store, taken)
+        row, column = (0, place.column_end) if by_columns else (place.row_end, 0)
     return joined

@@ -5,7 +5,7 @@ says which elements a view takes, and the geometry whether they are bytes of the
 import torch
 from torch.utils._pytree import tree_map_only
 
-from narrowcast.operators.common import refuse, refuse_flat
+from narrowcast.operators.common import refuse
 from narrowcast.tensor import QuantizedTensor, region
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.store_copies import check_cut
@@ -45,14 +45,10 @@ def _view(func, args, kwargs):
 
 
 def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor:
-    """The view that takes the elements that `like` takes. Refused if they are no region of whole
-    blocks, unless it is a transposed one.
-    """
+    """The view that takes what `like` takes: a region of whole blocks, or a transposed view."""
     store, shape = tensor._store, tuple(like.shape)
     transpose = store.format.rules.transpose
     transposes = transpose.kind != "error"
-    if tensor.is_flat and like.numel() != tensor.numel():
-        refuse_flat(tensor, func)
     place = shape, like.stride(), like.storage_offset()
     found = region.find(*place, store.rows, store.columns)
     if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
@@ -61,7 +57,14 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     if found is None and is_larger and isinstance(store, UnalignedStore):
         return QuantizedTensor(store, shape, tensor.dtype)
     if found is None:
-        return refuse(tensor, func, _no_box(tensor, shape))
+        return refuse(
+            tensor,
+            func,
+            f"to {shape} would not take some whole rows or columns in their order, so it would "
+            "divide or change blocks. Leading dimensions can be split and joined (the last one "
+            f"stays {tensor.shape[-1]}), rows and columns sliced, and view(-1) is a flat view. For "
+            "another shape use dequantize()",
+        )
     taken, exchanged = found
     if exchanged and not transposes:
         refuse(tensor, func, f"is not possible: {transpose.text}. Use dequantize()")
@@ -76,12 +79,3 @@ def _is_read(func, tensor: QuantizedTensor, like: torch.Tensor) -> bool:
     """
     moves = like.dim() > 1 and like.stride(-1) != 1
     return tensor._view.place is not None or (moves and func in _TRANSPOSES)
-
-
-def _no_box(tensor: QuantizedTensor, shape) -> str:
-    return (
-        f"to {shape} would not take some whole rows or columns in their order, so it would divide "
-        "or change blocks. Leading dimensions can be split and joined (the last one stays "
-        f"{tensor.shape[-1]}), rows and columns sliced, and view(-1) is a flat view. For another "
-        "shape use dequantize()"
-    )

@@ -7,7 +7,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.operators import arithmetic, averages
-from narrowcast.operators.common import refuse_flat, value_of
+from narrowcast.operators.common import value_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import Region
@@ -26,7 +26,6 @@ def _fill(func, args, kwargs):
     tensor, *rest = args
     if not isinstance(tensor, QuantizedTensor):
         return arithmetic.run(func, args, kwargs)
-    refuse_flat(tensor, func)
     if tensor.master is not None:
         func(tensor.master, *rest, **kwargs)
         tensor._store.mark_stale(tensor._view.region.row_end)
@@ -43,19 +42,8 @@ def _merge(func, args, kwargs):
     is_merge = isinstance(tensor, QuantizedTensor) and isinstance(other, torch.Tensor)
     if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
         return arithmetic.run(func, args, kwargs)
-    refuse_flat(tensor, func)
     tensor._store.keep_master()
     return averages.run(func, args, kwargs)
-
-
-@implements(aten._foreach_copy_.default, aten._foreach_zero_.default)
-def _each(func, args, kwargs):
-    """_foreach_name_(tensors, others) is tensor.name_(other) of each pair: torch would run the list
-    as one.
-    """
-    name = func._schema.name.removeprefix("aten::_foreach_")
-    for tensor, *others in zip(*(one for one in args if isinstance(one, list)), strict=True):
-        getattr(tensor, name)(*others)
 
 
 # ---- copy_ ----
@@ -129,19 +117,7 @@ def _would_change_others(store: Store, region: Region, origin: Store, taken: Reg
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
     if value.layout != torch.strided:
         value = value.to_dense()
-    if value.is_meta and not target.is_meta:
-        raise ValueError(
-            f"{target.describe()}: copy_ of a tensor on the meta device, which has no value. Give "
-            "it one first (to_empty and an initialisation, or a load)"
-        )
-    value = value.to(target.device)
-    try:
-        value = value.expand(target.shape)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{target.describe()}: copy_ of a tensor of shape {tuple(value.shape)} into one of "
-            f"shape {tuple(target.shape)}: the shapes must be equal, or broadcast to the target's"
-        ) from error
+    value = value.to(target.device).expand(target.shape)
     value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
     if averages.is_averaging():
         averages.write(target, value)

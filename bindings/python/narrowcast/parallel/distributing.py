@@ -30,17 +30,19 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
     divide a block.
     """
     is_stack = weight.dim() == 3 and not any(map(experts.is_of_one_matrix, modules))
-    if not is_stack:
-        _check_linear(name, modules)
+    forwards = nn.Linear.forward, tensor_parallel.TensorParallel.forward
+    linear = all(isinstance(one, nn.Linear) and type(one).forward in forwards for one in modules)
+    is_matrix = linear and weight.dim() == 2 and weight.device_mesh.ndim == 1
     cuts = [one for one in weight.placements if not one.is_replicate()]
     known = all(one.is_shard() for one in cuts) and len({one.dim for one in cuts}) == len(cuts)
-    if not known or not (is_stack or (weight.dim() == 2 and weight.device_mesh.ndim == 1)):
+    if not known or not (is_stack or is_matrix):
+        types = ", ".join(type(one).__name__ for one in modules)
         raise NotImplementedError(
-            f"{name} is a DTensor of {weight.dim()} dimensions with placements "
+            f"{name} ({types}) is a DTensor of {weight.dim()} dimensions with placements "
             f"{weight.placements}: besides fully_shard's own, one Shard(0), Shard(1) or "
-            "Replicate() over a mesh of one dimension is supported (parallelize_module with "
-            "ColwiseParallel or RowwiseParallel), and of experts one Shard of each dimension. "
-            "Leave it out with nc.convert's filter"
+            "Replicate() over a mesh of one dimension is supported of nn.Linear with torch's own "
+            "forward (parallelize_module with ColwiseParallel or RowwiseParallel), and of experts "
+            "one Shard of each dimension. Leave it out with nc.convert's filter"
         )
     for index, placement in enumerate(weight.placements):
         if placement.is_shard():
@@ -48,21 +50,11 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
             distributed_parts.check_cut(name, format, tuple(weight.shape), ranks, placement.dim)
 
 
-def _check_linear(name: str, modules: list[nn.Module]) -> None:
-    known = nn.Linear.forward, tensor_parallel.TensorParallel.forward
-    for module in modules:
-        if not isinstance(module, nn.Linear) or type(module).forward not in known:
-            raise NotImplementedError(
-                f"{name} is a DTensor (tensor parallelism), and the forward of its "
-                f"{type(module).__name__} is not that of nn.Linear, whose product alone is known. "
-                "Use nn.Linear, or leave it out with nc.convert's filter"
-            )
-
-
 class Registration:
     """The register_parameter of one module of a converted model, in the place of its class's. torch
-    calls it whenever a parameter is set. Copies and pickles of the module have one of their own,
-    those of the whole model with a reference to the copy.
+    calls it whenever a parameter is set; so the module takes a DTensor of a quantized part, as
+    nc.convert takes one. Copies and pickles of the module have one of their own, those of the whole
+    model with a reference to the copy.
     """
 
     def __init__(self, module: nn.Module, model: nn.Module | None):
@@ -83,17 +75,10 @@ class Registration:
         return Registration, (self._module(), None)
 
 
-def watch_registrations(module: nn.Module, model: nn.Module | None) -> None:
-    """Has a converted module take a DTensor of a quantized part, as nc.convert takes one."""
-    module.__dict__["register_parameter"] = Registration(module, model)
-
-
 def _take_part(
     module: nn.Module, name: str, parameter: torch.Tensor | None, model: nn.Module
 ) -> None:
-    """Does what nc.convert does for DTensors, if a parameter is one of a quantized part.
-    NotImplementedError or ValueError as there.
-    """
+    """Does what nc.convert does for DTensors, errors included, if it is one of a quantized part."""
     local = dtensors.local_of(parameter)
     if local is parameter or not isinstance(local, QuantizedTensor):
         return
@@ -176,9 +161,7 @@ def _facts(found: dict[DTensor, QuantizedTensor]) -> list:
 
 
 class _Value(torch.autograd.Function):
-    """Of a whole weight, the master, or the decoded value where none is kept. A gradient of it is
-    one of the weight.
-    """
+    """A weight's master, or decoded value where none is kept. Its gradient is the weight's."""
 
     @staticmethod
     def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:

@@ -16,17 +16,13 @@ def is_of_one_matrix(module: nn.Module) -> bool:
 
 
 def are_experts(name: str, module: nn.Module) -> bool:
-    """Whether a module is named so, by its class or by its own part of the name, and has such
-    parameters.
-    """
+    """Whether a module is called so, by its class or its own name, and has such parameters."""
     names = f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
     return "expert" in names and bool(stacks(module))
 
 
 def weights_of(module: nn.Module) -> list[str]:
-    """The attributes that are a module's weights: `weight`, else its floating parameters of three
-    dimensions.
-    """
+    """What a module's weights are called: `weight`, else all of its stacks."""
     if module._parameters.get("weight") is not None:
         return ["weight"]
     return stacks(module)

@@ -5,7 +5,6 @@ flattens parameters, which no format allows: see cat in narrowcast.operators.joi
 
 import functools
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable import replicate
@@ -16,9 +15,7 @@ from narrowcast.tensor import QuantizedTensor
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """ValueError if a module of a model that is to be converted has been wrapped already: the
-    wrapper would go on with the parameters that it has found.
-    """
+    """ValueError if a module is wrapped already, by what would go on with the old parameters."""
     wrappers = FullyShardedDataParallel, DistributedDataParallel
     for path, module in model.named_modules():
         if isinstance(module, wrappers) or replicate.state(module) is not None:
@@ -48,11 +45,7 @@ def sent_as_bytes(function):
         ignored.update(weights)
         where = process_group, broadcast_bucket_size, src
         function(module, *where, params_and_buffers_to_ignore=ignored, **options)
-        with torch.no_grad():
-            for weight in weights.values():
-                weight._store.refresh()
-            tensors = [tensor for weight in weights.values() for tensor in weight._store.tensors]
-            if tensors:
-                dist._broadcast_coalesced(process_group, tensors, broadcast_bucket_size, src)
+        for weight in weights.values():
+            dist.broadcast(weight.detach(), group=process_group, group_src=src)
 
     return synchronize

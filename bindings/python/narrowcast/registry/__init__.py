@@ -14,18 +14,3 @@ from narrowcast.registry.loaded import (
     load_all,
     shipped_plugins,
 )
-
-__all__ = [
-    "BUFFERS",
-    "SCALES",
-    "USAGES",
-    "Format",
-    "Outcome",
-    "UsageLayout",
-    "buffers_of",
-    "format",
-    "formats",
-    "load",
-    "load_all",
-    "shipped_plugins",
-]

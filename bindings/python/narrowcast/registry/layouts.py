@@ -105,11 +105,6 @@ METHODS = {
 }
 
 
-def layouts_of(format) -> list[str]:
-    """The layouts that a format has, in alphabetical order."""
-    return sorted(name for name in LAYOUTS if scheme_of(format, name) is not None)
-
-
 def scheme_of(format, layout: str) -> Scheme | None:
     """How a layout stores weights in a format; None if it cannot."""
     return next((scheme for scheme in LAYOUTS[layout] if scheme.holds(format)), None)

@@ -53,9 +53,8 @@ class UsageLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an operation does with a weight. `kind`: "exact" (on the bytes), "identity" (the same
-    bytes), "read" (a view without bytes of its own) or "error"; `text`: under which condition, or
-    for which reason.
+    """What an operation does with a weight. `kind`: "exact" (on the bytes) or "error"; `text`:
+    under which condition, or for which reason.
     """
 
     kind: str
@@ -88,9 +87,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """What a linear layer's input and the gradient of its output are cast to, by the names of
-    formats, and its three products.
-    """
+    """The formats that a layer's input and its output's gradient are cast to; its products."""
 
     input: str
     gradient: str
@@ -102,9 +99,7 @@ class Products:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Format:
-    """The facts of a loaded format. Words and units: docs/numerics.md; every field follows from the
-    spec file.
-    """
+    """The facts of a loaded format, which follow from its spec. Words, units: docs/numerics.md."""
 
     name: str
     summary: str
@@ -139,7 +134,7 @@ class Format:
     @property
     def layouts(self) -> list[str]:
         """The layouts of published weights that hold its bytes: see nc.export."""
-        return layouts.layouts_of(self)
+        return sorted(name for name in layouts.LAYOUTS if layouts.scheme_of(self, name) is not None)
 
     @property
     def is_delayed(self) -> bool:
@@ -189,9 +184,7 @@ class Format:
         return self.plugin.stored_box(buffer, *region)
 
     def check_holds(self, usage: str, rows: int, columns: int) -> None:
-        """ValueError, with the shape and the multiple, if sub-byte elements do not fill whole
-        bytes.
-        """
+        """ValueError, with the multiple, if sub-byte elements do not fill whole bytes."""
         self.plugin.check_holds(usage, rows, columns)
 
     def __reduce__(self):
@@ -241,11 +234,9 @@ def load(path: str | os.PathLike) -> list[str]:
     came.
 
     Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
-    another version or no plugin, or if another file has already brought its format; ValueError for
-    an empty path. A plugin is code, and may do all that this process may.
+    another version or no plugin, or if another file has already brought its format. A plugin is
+    code, and may do all that this process may.
     """
-    if not os.fspath(path):  # which Path takes for the present folder
-        raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
     path = Path(path)
     files = sorted(path.glob("*.so")) if path.is_dir() else [path]
     if not files:
@@ -259,9 +250,7 @@ def shipped_plugins() -> list[Path]:
 
 
 def load_all() -> None:
-    """Loads the formats that come with the package, and those that NARROWCAST_PLUGINS names (files
-    or folders, separated by os.pathsep).
-    """
+    """Loads the shipped formats, and those of NARROWCAST_PLUGINS (files, folders, os.pathsep)."""
     named = filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep))
     for path in (*shipped_plugins(), *named):
         load(path)

@@ -7,7 +7,7 @@ from narrowcast.registry.loaded import Format
 
 def partners_of(format: Format, matmul: str) -> tuple[Format, ...]:
     """The formats of inputs and of gradients; none for dequantized products. ValueError for an
-    option that makes no sense.
+    option that makes no sense, and if the partners are not what the format was built for.
     """
     if matmul not in ("dequantized", "scaled"):
         raise ValueError(f'matmul is "dequantized" or "scaled", not {matmul!r}')
@@ -19,26 +19,14 @@ def partners_of(format: Format, matmul: str) -> tuple[Format, ...]:
             f'matmul="scaled": {format.name} names no formats for activations and gradients. '
             f"Use one that does ({', '.join(able)}), or add [matmul] to its spec"
         )
-    try:
-        partners = tuple(map(loaded.format, (format.matmul.input, format.matmul.gradient)))
-    except ValueError as error:
-        raise ValueError(
-            f'matmul="scaled": {format.name} casts inputs to {format.matmul.input} and '
-            f"gradients to {format.matmul.gradient}, and {error}"
-        ) from None
-    _check_kinds(format, partners)
-    return partners
-
-
-def _check_kinds(format: Format, partners: tuple[Format, ...]) -> None:
-    """ValueError if matrix units would multiply what the format's partners no longer are."""
     matmul = format.matmul
+    partners = loaded.format(matmul.input), loaded.format(matmul.gradient)
     built = matmul.forward, matmul.input_gradient, matmul.weight_gradient
     present = _C.product_kinds(format.plugin, *(one.plugin for one in partners))
     if present != tuple(one.number for one in built):
-        names = " and ".join(dict.fromkeys(one.name for one in partners))
         raise ValueError(
-            f'matmul="scaled": {format.name} was built when {names}, which its products name, '
-            "had other facts than what is loaded: build it again, together with them "
-            f"({format.path})"
+            f'matmul="scaled": {format.name} was built when {matmul.input} and {matmul.gradient}, '
+            "which its products name, had other facts than what is loaded: build it again, "
+            f"together with them ({format.path})"
         )
+    return partners

@@ -30,9 +30,7 @@ def mapped(bytes: Buffers, function) -> Buffers:
 
 
 def exchanged(bytes: Buffers) -> Buffers:
-    """The matrix with rows and columns exchanged, over the same buffers. Only where the format's
-    usages mirror each other.
-    """
+    """Rows and columns exchanged, over the same buffers: where the usages mirror each other."""
     mirrored = bytes.buffers[2:] + bytes.buffers[:2]
     return Buffers(bytes.format, bytes.columns, bytes.rows, mirrored, bytes.amax, bytes.history)
 
@@ -64,9 +62,7 @@ def piece(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor:
 
 
 def canonical(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor | None:
-    """The buffer of a matrix of this region alone: a view where that has the same bytes, else a
-    copy, with zero padding.
-    """
+    """The buffer of a region as a matrix: a view where the bytes are the same, else a copy."""
     if bytes.buffer(buffer) is None:
         return None
     view = piece(bytes, buffer, region)
@@ -79,9 +75,7 @@ def canonical(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor | Non
 
 
 def part(bytes: Buffers, region: Region, usages) -> Buffers:
-    """A region as a matrix of its own, in some usages: over the same memory where that is the same
-    bytes.
-    """
+    """A region in some usages as a matrix of its own: over the same memory where that can be."""
     if region == full_region(bytes) and len(usages) == len(bytes.usages):
         return bytes
     wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
@@ -90,17 +84,13 @@ def part(bytes: Buffers, region: Region, usages) -> Buffers:
 
 
 def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:
-    """Those that a shard keeps of some usages. A derived columnwise is left out: that of a shard is
-    never gathered.
-    """
+    """Those that a shard keeps of some: its derived columnwise bytes would never be gathered."""
     derived = format.columnwise_derived and "rowwise" in usages
     return ("rowwise",) if derived else usages
 
 
 def copy_region(target: Buffers, region: Region, source: Buffers, source_region: Region) -> None:
-    """Copies a region of another matrix's buffers, in the usages that both have: all but the scales
-    that span the tensor.
-    """
+    """Copies a region of another matrix in the usages of both: all but scales of the tensor."""
     for buffer in BUFFERS:
         if target.buffer(buffer) is None or source.buffer(buffer) is None:
             continue

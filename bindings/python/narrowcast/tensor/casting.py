@@ -29,10 +29,6 @@ class RngKey(NamedTuple):
     step: int
     first: int
 
-    def offset_by(self, elements: int) -> RngKey:
-        """The key of a matrix that begins so many elements later."""
-        return self._replace(first=(self.first + elements) % 2**64)
-
 
 def decode(
     bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
@@ -56,9 +52,7 @@ def decoding(
 def cast_value(
     bytes: _C.Buffers, value: torch.Tensor, source_bf16: bool = False, rng_key: RngKey | None = None
 ) -> None:
-    """Makes the bytes of a matrix from a value, [rows, columns] of float32, bfloat16 or float16.
-    With a key, codes are rounded stochastically.
-    """
+    """Makes a matrix's bytes from a value, [rows, columns]; with a key codes are stochastic."""
     if bytes.is_plain:
         one = _C.CastList([bytes], [value.resolve_neg().contiguous()])
         one.cast(one.find_amaxes(source_bf16), source_bf16, rng_key and [rng_key])

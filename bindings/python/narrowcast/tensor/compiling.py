@@ -1,6 +1,4 @@
-"""What torch.compile is told: functions that it shall call and not look into; and what no trace may
-do.
-"""
+"""What torch.compile is told: which functions not to look into, and what no trace may do."""
 
 import torch
 from torch._C._dynamo import eval_frame

@@ -31,11 +31,6 @@ def _enter(table, keys):
     return register
 
 
-def run_function(func, args, kwargs):
-    """What __torch_function__ does."""
-    return FUNCTIONS.get(func, as_torch_does)(func, args, kwargs)
-
-
 def as_torch_does(func, args, kwargs):
     """Runs a function down to its operators, which come to the other table."""
     with torch._C.DisableTorchFunctionSubclass():

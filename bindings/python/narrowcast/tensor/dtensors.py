@@ -1,5 +1,6 @@
 """DTensors: the local part, its process group, and new ones like a parameter."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -26,9 +27,7 @@ def device_of(parameter: torch.Tensor) -> torch.device:
 
 
 def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """A tensor distributed as a parameter is, with this local part, where that is. A write to it is
-    counted as one to that.
-    """
+    """A tensor distributed as a parameter is, over this local part, whose writes it counts."""
     if not isinstance(parameter, DTensor):
         return local
     meta = TensorMeta(parameter.shape, parameter.stride(), local.dtype)
@@ -65,26 +64,19 @@ def box(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def leaves_any_empty(parameter: torch.Tensor) -> bool:
     """Whether any rank has no elements of a parameter's whole."""
-    shapes = {tuple(parameter.shape)}
-    for cut in _cuts(parameter):
-        dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
-        shapes = {part for shape in shapes for part in _cut(shape, dim, count)}
-    return any(0 in shape for shape in shapes)
-
-
-def cuts_over(mesh, placements) -> list[int]:
-    """The dimensions of a mesh over which placements cut a tensor."""
-    return [
-        index
-        for index, placement in enumerate(placements)
-        if not (placement.is_replicate() or placement.is_partial()) and mesh.size(index) > 1
-    ]
+    return any(0 in shape for shape in parts_of(parameter).shapes)
 
 
 def _cuts(parameter: torch.Tensor) -> list[int]:
+    """The dimensions of its mesh over which a parameter is cut."""
     if not isinstance(parameter, DTensor):
         return []
-    return cuts_over(parameter.device_mesh, parameter.placements)
+    mesh = parameter.device_mesh
+    return [
+        index
+        for index, placement in enumerate(parameter.placements)
+        if not (placement.is_replicate() or placement.is_partial()) and mesh.size(index) > 1
+    ]
 
 
 class Parts(NamedTuple):
@@ -99,9 +91,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(parameter: torch.Tensor, shape: tuple[int, ...] | None = None) -> Parts:
-    """The parts of a parameter, or of one of another shape that is cut as it is: without tensor
-    parallelism one, which is the weight itself.
-    """
+    """The parts of a parameter, or of a shape that is cut as it is; one where nothing is cut."""
     index, shapes = 0, [shape or tuple(parameter.shape)]
     for cut in _cuts(parameter):
         dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
@@ -135,7 +125,7 @@ def shard_group(parameter: torch.Tensor):
     mesh = parameter.device_mesh
     here = mesh.get_coordinate()
     ranks = mesh.mesh[tuple(slice(None) if index in cuts else at for index, at in enumerate(here))]
-    return _joint_group(tuple(sorted(ranks.flatten().tolist())))
+    return _joint_group(tuple(sorted(ranks.flatten().tolist())), dist.group.WORLD)
 
 
 def fact(parameter: torch.Tensor, line: str) -> tuple:
@@ -143,24 +133,12 @@ def fact(parameter: torch.Tensor, line: str) -> tuple:
     return shard_group(parameter), device_of(parameter), line
 
 
-_joint: dict[tuple[int, ...], dist.ProcessGroup] = {}  # by ranks
-
-
-def _joint_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    """The process group of some ranks."""
-    if len(ranks) == dist.get_world_size():
-        return dist.group.WORLD
-    if not _lives(_joint.get(ranks)):
-        _joint[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
-    return _joint[ranks]
-
-
-def _lives(group: dist.ProcessGroup | None) -> bool:
-    """Whether a group still exists: destroy_process_group() ends all."""
-    try:
-        return group is not None and bool(dist.get_process_group_ranks(group))
-    except (KeyError, ValueError):
-        return False
+@functools.cache
+def _joint_group(ranks: tuple[int, ...], world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The process group of some ranks of all; destroy_process_group() ends it with the world."""
+    if len(ranks) == world.size():
+        return world
+    return dist.new_group(list(ranks), use_local_synchronization=True)
 
 
 def is_distributing() -> bool:

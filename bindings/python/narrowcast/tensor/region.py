@@ -48,9 +48,7 @@ def matrix_shape(shape) -> tuple[int, int]:
 
 
 def find(shape, stride, offset: int, rows: int, columns: int) -> tuple[Region, bool] | None:
-    """The region that a view of a rows x columns matrix takes, and whether it is exchanged. None if
-    the view is no region.
-    """
+    """The region that a view of a matrix takes, and whether it is exchanged; None if it is none."""
     down, across = matrix_shape(shape)
     if down * across == 0:
         return Region(0, down, 0, across), False
@@ -71,9 +69,7 @@ def find(shape, stride, offset: int, rows: int, columns: int) -> tuple[Region, b
 
 
 def rows_of(shape, stride, offset: int, step: int, rows: int, columns: int) -> Region:
-    """The rows of a rows x columns matrix, cut at multiples of a step, in which any view of it
-    lies.
-    """
+    """The rows, cut at multiples of a step, in which a view of a rows x columns matrix lies."""
     if math.prod(shape) == 0:
         return Region(0, 0, 0, columns)
     last = offset + sum((size - 1) * along for size, along in zip(shape, stride, strict=True))
@@ -82,9 +78,7 @@ def rows_of(shape, stride, offset: int, step: int, rows: int, columns: int) -> R
 
 
 def _steps(shape, stride) -> tuple[int, int] | None:
-    """How far neighbouring rows and neighbouring columns of a tensor are apart, as a matrix. None
-    if its rows are not evenly apart.
-    """
+    """How far neighbouring rows and columns are apart; None if the rows are not evenly so."""
     down, rows = 0, 1  # of the dimensions seen so far, from the inner to the outer
     for size, step in zip(reversed(shape[:-1]), reversed(stride[:-1]), strict=True):
         if size == 1:

@@ -42,9 +42,7 @@ class ScaleGroup:
         kept[:] = [one for one in (*kept, self) if one._weights()]
 
     def beside(self, store: Store) -> list[Store]:
-        """The stores of the module's weights that share the scale, if this is one of them; of
-        others, such as copies, the store alone.
-        """
+        """The stores that share the scale, if this is one of them; of a copy the store alone."""
         stores = [one() for one in self._stores]
         if self._changes != _C.changes() or None in stores:
             stores = [dtensors.local_of(weight)._store for weight in self._weights()]

@@ -30,14 +30,11 @@ def parts_of(tensor) -> tuple:
     whether it is a parameter, and matmul.
     """
     view, config = tensor._view, tensor._view.store.config
-    saving = "be saved by itself: a state dict holds its master"
-    if view.store.master is None:
-        saving = (
-            "be saved by itself, and it keeps no master. Leave frozen weights out of a sharded "
-            "checkpoint (StateDictOptions(ignore_frozen_params=True)), or save a full one "
-            "(full_state_dict=True), or have nc.convert(..., trainable=True) keep masters"
-        )
-    view.store.check_aligned(saving)
+    view.store.check_aligned(
+        "be saved by itself: a state dict holds its master. One that keeps no master can be left "
+        "out of a sharded checkpoint (StateDictOptions(ignore_frozen_params=True)), or saved in a "
+        "full one (full_state_dict=True), or keep one (nc.convert(..., trainable=True))"
+    )
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
     options = config.name, config.recompute, partial, flattened(tensor)
@@ -81,21 +78,6 @@ def _tensors_of(tensor) -> list[torch.Tensor | None]:
 # ---- torch.compile ----
 
 
-class Uncompared:
-    """A config that torch.compile carries along and does not compare: weights that differ in their
-    names alone share a graph.
-    """
-
-    def __init__(self, config: WeightConfig):
-        self.config = config
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, Uncompared)
-
-    def __hash__(self) -> int:
-        return hash(Uncompared)
-
-
 class Traced(NamedTuple):
     """The tensors of a store that torch.compile asks for at every call, several times in each pass:
     those that INNER names, None where absent. `known`: until a change is noted, of whichever store.
@@ -121,9 +103,9 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     matrix = flattened(tensor) if view.place is None else store.region.shape
     place = view.place and view.place[1:]  # the shape is torch's
     partial = store.partial or not (view.is_whole or place)
-    facts = store.format.name, tensor.dtype, partial, matrix, place, store.config.matmul
-    # A graph works on tensors of its own, which share nothing.
-    flat = names, (*facts, Uncompared(store.config._replace(scale_group=None)))
+    # Weights that differ in their names alone share a graph. Its tensors share no scales.
+    config = store.config._replace(name=None, scale_group=None)
+    flat = names, (store.format.name, tensor.dtype, partial, matrix, place, config)
     if view.is_whole and not tensor.is_flat:
         if not is_known:
             store.traced = Traced(object(), known, inner)
@@ -147,18 +129,18 @@ def inner_tensors(tensor) -> list[torch.Tensor | None]:
     view, store = tensor._view, tensor._store
     if store.present is not None or view.place is not None:
         bytes = store.bytes
-        return [*store.traced_buffers, bytes.amax, bytes.history, None, store.present]
-    store.watch_master()
+        buffers = bytes.buffers if store.present is None else store.traced_buffers
+        return [*buffers, bytes.amax, bytes.history, None, store.present]
     return [*_tensors_of(tensor), view.master, None]
 
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[View, torch.dtype]:
     """The view and the logical dtype of what flatten() made, over other tensors."""
-    format, dtype, partial, matrix, place, _, uncompared = context
+    format, dtype, partial, matrix, place, config = context
     *tensors, present = map(inner.get, INNER)
     size = matrix or matrix_shape(shape)
     facts = registry.format(format)
-    store = store_of(facts, *size, tensors, partial, uncompared.config, present)
+    store = store_of(facts, *size, tensors, partial, config, present)
     return View(store, place=place and (shape, *place)), dtype
 
 
@@ -192,11 +174,10 @@ def is_fake(tensor) -> bool:
 def stable_hash(tensor) -> str:
     """A digest of what a graph depends on: parts, facts and code."""
     there, context = tensor.__tensor_flatten__()
-    facts = [one.config if isinstance(one, Uncompared) else one for one in context]
     inner = [
         (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
         for name, one in ((name, getattr(tensor, name)) for name in there)
     ]
-    known = (*facts, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
+    known = (*context, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
     every = repr((known, _facts(tensor.format)))
     return hashlib.blake2b(every.encode(), digest_size=16).hexdigest()

@@ -45,19 +45,6 @@ class PendingColumnwise(NamedTuple):
     bytes: _C.Buffers
     manual: bool
 
-    def derive(self, store: Store) -> _C.Buffers:
-        """The bytes with columnwise ones of the present value: one launch. ValueError where that is
-        left to the caller; `store`: for the message.
-        """
-        if self.manual:
-            raise ValueError(
-                f"{store.describe()} has no columnwise bytes since its shards were cast: call "
-                "nc.post_all_gather_processing when all have been gathered "
-                "(manual_post_all_gather_processing=True leaves that to you)"
-            )
-        _C.derive_columnwise([self.bytes])
-        return self.bytes
-
 
 class Saved(NamedTuple):
     """The bytes to make are those of a saved state: with the rounding that the step before it used
@@ -67,7 +54,9 @@ class Saved(NamedTuple):
     rng_key: RngKey | None
 
     def offset_by(self, elements: int) -> Saved:
-        return self if self.rng_key is None else Saved(self.rng_key.offset_by(elements))
+        """Of a matrix that begins so many elements later."""
+        key = self.rng_key
+        return self if key is None else Saved(key._replace(first=(key.first + elements) % 2**64))
 
 
 class Master:
@@ -167,11 +156,6 @@ class Store:
         return [one for one in every if one is not None]
 
     @property
-    def traced_buffers(self) -> list[torch.Tensor | None]:
-        """The buffers as a graph of torch.compile has them."""
-        return self.bytes.buffers
-
-    @property
     def step(self) -> tuple[int, int]:
         """The rows and the columns at whose multiples it can be cut."""
         return self.format.step(self.bytes.usages)
@@ -186,9 +170,7 @@ class Store:
 
     @property
     def needs_others(self) -> bool:
-        """Whether a cast of it needs what other ranks have: the amax of a tensor that this is part
-        of, or blocks that cuts divide.
-        """
+        """Whether a cast needs what other ranks have: a tensor's amax, or divided blocks."""
         return self.partial and self.format.tensor_amax
 
     def describe(self) -> str:
@@ -216,9 +198,7 @@ class Store:
         return self._with_flags(self._over(buffers.mapped(self.bytes, function), master), self.used)
 
     def transposed(self) -> Store:
-        """The matrix with rows and columns exchanged, over the same buffers and a master of its
-        own.
-        """
+        """Rows and columns exchanged, over the same buffers and a master of its own."""
         self.check_aligned("have rows and columns exchanged")
         self._derive_pending()
         self.mark_if_written()
@@ -268,9 +248,7 @@ class Store:
             self.master = Master(self.high_precision(self.region))
 
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
-        """The value of a region, [rows, columns] of float32, bfloat16 or float16: one launch, after
-        a cast if the bytes are stale.
-        """
+        """The value of a region, [rows, columns]: one launch, after a cast if it is stale."""
         if self.format.columnwise_derived and (_C.is_watched() or not self.bytes.is_plain):
             usage = self.bytes.usages[0]  # in a trace: both usages have the same values
         return self._decode(self.fresh(usage), region, dtype, usage)
@@ -280,15 +258,12 @@ class Store:
         return casting.decode(part, dtype, usage, self.present)
 
     def fresh(self, usage: str) -> _C.Buffers:
-        """The bytes, made anew if they are stale. ValueError if a usage is absent, or if this is a
-        shard that cannot know its tensor's amax.
-        """
+        """The bytes, made anew if stale. ValueError as of refresh(), or if a usage is absent."""
         self.refresh()
+        if not self.bytes.has(usage):
+            self._derive_pending()
         if self.bytes.has(usage):
             return self.bytes
-        if self.pending is not None:
-            self._derive_pending()
-            return self.fresh(usage)
         if self.derives(usage):
             return _C.with_columnwise(self.bytes)
         raise self.usage_absent(usage)
@@ -310,10 +285,18 @@ class Store:
         return self.format.columnwise_derived and not self.bytes.has(usage)
 
     def _derive_pending(self) -> None:
-        """Makes pending columnwise bytes. ValueError where that is left to the caller."""
-        if self.pending is not None:
-            self.bytes, self.pending = self.pending.derive(self), None
-            _C.note_change()
+        """Makes pending columnwise bytes: one launch. ValueError if the caller is to do so."""
+        if self.pending is None:
+            return
+        if self.pending.manual:
+            raise ValueError(
+                f"{self.describe()} has no columnwise bytes since its shards were cast: call "
+                "nc.post_all_gather_processing when all have been gathered "
+                "(manual_post_all_gather_processing=True leaves that to you)"
+            )
+        _C.derive_columnwise([self.pending.bytes])
+        self.bytes, self.pending = self.pending.bytes, None
+        _C.note_change()
 
     def refresh(self) -> None:
         """Makes stale bytes anew: one cast, with those of weights that share the scale. ValueError
@@ -331,17 +314,13 @@ class Store:
         is_apart = group is not None and len(stores) == 1 and self.sender is not None
         if is_apart or any(one.needs_others for one in stores):
             raise ValueError(
-                f"{self.describe()}: this shard has been written to, and "
-                f"{self._why_needs_others()}; so its bytes wait "
-                "for the next gather (a forward, unshard()) or optimizer step, which reduces "
-                "amaxes over all shards. Read it after one"
+                f"{self.describe()}: this shard has been written to, and its cast needs what other "
+                "ranks have; so its bytes wait for the next gather (a forward, unshard()) or "
+                "optimizer step. Read it after one"
             )
         if group is not None and len(stores) == 1:  # a copy in another place
             self.leave_group()
         casting.cast_masters(stale)
-
-    def _why_needs_others(self) -> str:
-        return f"a scale of {self.format.name} spans the whole tensor"
 
     def leave_group(self) -> None:
         """From now on it shares no scale."""
@@ -351,11 +330,6 @@ class Store:
         """From now on there is none: the bytes alone are the value."""
         self.master = self.traced = None
         _C.note_change()
-
-    def watch_master(self) -> None:
-        """The master is handed out."""
-        if self.master is not None:
-            self.master.watch()
 
     def resume(self, history: torch.Tensor | None, rng_key: RngKey | None) -> None:
         """The master is that of a saved state, whose bytes are to be made again: with its history,

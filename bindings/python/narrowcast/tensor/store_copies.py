@@ -111,7 +111,11 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     store.check_not_freed()
     compiling.check_write(store.describe())
     if store.master is not None:
-        _write_master(store, region, value)
+        store.mark_if_written()
+        own, is_saved = region.slice(store.master.value), store.master.saved is not None
+        if not (is_saved and _have_same_bits(own, value)):
+            own.copy_(value)
+            store.mark_stale(region.row_end)
     elif region == store.region and not store.needs_others:
         casting.cast_value(store.bytes, value)
         store.used = store.rows
@@ -123,28 +127,12 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
         buffers.copy_region(store.bytes, region, part, buffers.full_region(part))
         store.used = max(store.used, region.row_end)
     else:
-        raise _cannot_write(store, region)
-
-
-def _cannot_write(store: Store, region: Region) -> NotImplementedError:
-    way, why = "Write the whole tensor", "a scale spans the whole tensor"
-    if isinstance(store, UnalignedStore):
-        why = "it shares blocks with the shards of other ranks"
-    if store.needs_others:
-        way = "Load plain values before nc.convert, which then quantizes the shards together"
-    return NotImplementedError(
-        f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "
-        f"because {why} and no master is kept (nc.convert(..., trainable=True) keeps one). {way}"
-    )
-
-
-def _write_master(store: Store, region: Region, value: torch.Tensor) -> None:
-    store.mark_if_written()
-    own, is_saved = region.slice(store.master.value), store.master.saved is not None
-    if is_saved and _have_same_bits(own, value):
-        return
-    own.copy_(value)
-    store.mark_stale(region.row_end)
+        raise NotImplementedError(
+            f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "
+            "because a scale spans the whole tensor or blocks are shared with other ranks, and no "
+            "master is kept (nc.convert(..., trainable=True) keeps one). Write the whole tensor, "
+            "or load plain values before nc.convert, which then quantizes shards together"
+        )
 
 
 def _have_same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:

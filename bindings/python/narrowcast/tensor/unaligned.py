@@ -1,6 +1,4 @@
-"""Shards that share blocks with those of other ranks: where their rows lie in the whole matrix, and
-how they are made of it.
-"""
+"""Shards that share blocks with others: where their rows lie, and how they are made."""
 
 from __future__ import annotations
 
@@ -118,9 +116,6 @@ class UnalignedStore(Store):
         value = casting.decode(bytes, dtype, usage)
         return region._replace(row=region.row + self.rows_before).slice(value)
 
-    def _why_needs_others(self) -> str:
-        return "it shares blocks with those of other ranks"
-
 
 def shard_of(store: Store) -> UnalignedShard | None:
     """Where a shard lies that has blocks in common with other ranks; None for any other store."""
@@ -128,13 +123,6 @@ def shard_of(store: Store) -> UnalignedShard | None:
 
 
 # ---- how they are made ----
-
-
-def new_shard(store: Store, shard: UnalignedShard) -> UnalignedStore:
-    """A shard of a whole matrix, a copy."""
-    made = new_empty(store, shard, store.bytes.device)
-    fill(made, store)
-    return made
 
 
 def fill(made: UnalignedStore, store: Store) -> None:
@@ -149,9 +137,7 @@ def fill(made: UnalignedStore, store: Store) -> None:
 
 
 def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
-    """Undefined bytes of a shard, in the usages that a shard keeps, and a master if the store has
-    one.
-    """
+    """Undefined bytes of a shard in the usages that it keeps; a master if the store has one."""
     usages = buffers.kept_usages(store.format, store.bytes.usages)
     bytes = buffers.allocate(store.format, shard.stored_rows, store.columns, usages, device)
     master = None

@@ -96,20 +96,11 @@ class View:
         return getattr(self.store.bytes, name)
 
     @property
-    def nbytes(self) -> int:
-        """Of the buffers of a matrix of this region alone, and of what spans the tensor."""
-        bytes = self.store.bytes
-        if not self.is_whole:
-            meta = torch.device("meta")
-            bytes = buffers.allocate(bytes.format, *self.region.shape, bytes.usages, meta)
-        every = *bytes.buffers, bytes.amax, bytes.history
-        return sum(one.nbytes for one in every if one is not None)
-
-    @property
     def master(self) -> torch.Tensor | None:
-        """The float32 value that the bytes are made from: it writes through."""
+        """The float32 value that the bytes are made from, handed out: it writes through."""
         if self.store.master is None:
             return None
+        self.store.master.watch()
         value = self.store.master.value
         if self.place is not None:
             shape, stride, first = self.place
@@ -118,11 +109,7 @@ class View:
 
     def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value, decoded from the bytes of one usage."""
-        return self._decoded(dtype, self.own_usage(usage))
-
-    def _decoded(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
-        """From what the store calls a usage."""
-        store = self.store
+        store, usage = self.store, self.own_usage(usage)
         if self.place is None:
             return self.oriented(store.dequantize(self.region, dtype, usage))
         shape, stride, first = self.place
@@ -140,12 +127,6 @@ class View:
         part = buffers.part(bytes, self.region, bytes.usages)
         return buffers.exchanged(part) if self.exchanged else part
 
-    def read(self, dtype: torch.dtype, backward: bool) -> torch.Tensor:
-        """The value that a product of a pass reads, decoded from the bytes of that pass, whatever
-        the orientation. ValueError, naming recompute=True, if they are absent.
-        """
-        return self._decoded(dtype, self.store.product_usage(backward))
-
     def write(self, value: torch.Tensor) -> None:
         """Sets the value, from one of any shape; see store_copies.write."""
         shape = self.region.shape[::-1] if self.exchanged else self.region.shape
@@ -154,9 +135,7 @@ class View:
     # ---- copies ----
 
     def placed(self, exchanged: bool = False) -> tuple[Store, Region]:
-        """A store and the region of it that this view is, or is when exchanged: a copy where its
-        own store has the other orientation.
-        """
+        """A store and the region that this is, or is exchanged: a copy in the other orientation."""
         if self.exchanged == exchanged:
             return self.store, self.region
         copy = part_of(self.store, self.region).transposed()
@@ -168,7 +147,5 @@ class View:
         return own.transposed() if self.exchanged else own
 
     def __deepcopy__(self, memo) -> View:
-        """On the CPU: only torch's staging of asynchronous checkpoints copies the parts of a tensor
-        one by one.
-        """
+        """On the CPU, for torch's staging of asynchronous checkpoints copies part by part."""
         return View(self.own_store().map(torch.Tensor.cpu))

@@ -9,7 +9,7 @@ from torch import nn
 
 from narrowcast import _C, registry
 from narrowcast.registry.partners import partners_of
-from narrowcast.tensor import compiling, dispatch, serialize
+from narrowcast.tensor import buffers, compiling, dispatch, serialize
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
@@ -108,7 +108,6 @@ class QuantizedTensor(torch.Tensor):
         """float32, of this shape: the value that the bytes are made from, which the optimizer
         owns. None if it is not kept. What is written to it, the bytes follow.
         """
-        self._view.store.watch_master()
         master = self._view.master
         return master if master is None or master.shape == self.shape else master.view(self.shape)
 
@@ -117,7 +116,12 @@ class QuantizedTensor(torch.Tensor):
         """Of codes, scales and what spans the tensor, padding included; the master apart.
         element_size() is that of the logical dtype.
         """
-        return self._view.nbytes
+        view, bytes = self._view, self._store.bytes
+        if not view.is_whole:
+            meta = torch.device("meta")
+            bytes = buffers.allocate(bytes.format, *view.region.shape, bytes.usages, meta)
+        every = *bytes.buffers, bytes.amax, bytes.history
+        return sum(one.nbytes for one in every if one is not None)
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
         """float32, of this shape, on the CPU: a copy of the master (before the first step, what
@@ -183,9 +187,7 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
 
     def detach_from_base(self) -> None:
-        """Makes a view a whole matrix of its own, a copy; and so what it was cut from, as autograd
-        knows.
-        """
+        """Makes a view, and what it was cut from as autograd knows, a whole matrix: a copy."""
         if not self._view.is_whole:
             self.set_view(View(self._view.own_store()))
             if self._base is not None:
@@ -244,7 +246,8 @@ class QuantizedTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        return dispatch.run_function(func, args, kwargs or {})
+        handler = dispatch.FUNCTIONS.get(func, dispatch.as_torch_does)
+        return handler(func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -258,9 +261,7 @@ compiling.leave_alone(QuantizedTensor.__torch_function__)
 
 
 class Dequantize(torch.autograd.Function):
-    """A QuantizedTensor's value in a dtype, decoded from the bytes of one usage. Its derivative is
-    the identity.
-    """
+    """The value in a dtype, decoded from the bytes of one usage. Its derivative is the identity."""
 
     @staticmethod
     def forward(weight, dtype, usage):
