@@ -22,6 +22,16 @@ def filled(q, fill):
     return other
 
 
+def copy_by_lists(t):
+    """To zero and back, beside a plain tensor."""
+    before, plain = t.clone(), torch.ones(3)
+    torch._foreach_zero_([t, plain])
+    assert not t.any()
+    assert not plain.any()
+    torch._foreach_copy_([plain, t], [torch.ones(3), before])
+    assert plain.all()
+
+
 def of_its_own_dtype(q):
     """A bf16 tensor asked for in bf16."""
     if not isinstance(q, nc.QuantizedTensor):
@@ -58,6 +68,7 @@ EXACT = {
     "pin_memory": lambda q, u: q.pin_memory() if torch.cuda.is_available() else q.clone(),
     "copy_": lambda q, u: torch.empty_like(q).copy_(q),
     "copy_ of values": lambda q, u: torch.empty_like(q).copy_(torch.ones_like(q)),
+    "lists": lambda q, u: filled(q, copy_by_lists),
     "fill_": lambda q, u: filled(q, lambda t: t.fill_(1.0)),
     "nn.init": lambda q, u: nn.init.constant_(q.clone(), 1.0),
     "meta": lambda q, u: on_meta(q) if isinstance(q, nc.QuantizedTensor) else q,

@@ -46,6 +46,16 @@ def _merge(func, args, kwargs):
     return averages.run(func, args, kwargs)
 
 
+@implements(aten._foreach_copy_.default, aten._foreach_zero_.default)
+def _each(func, args, kwargs):
+    """_foreach_name_(tensors, others) is tensor.name_(other) of each pair: torch would run the list
+    as one.
+    """
+    name = func._schema.name.removeprefix("aten::_foreach_")
+    for tensor, *others in zip(*(one for one in args if isinstance(one, list)), strict=True):
+        getattr(tensor, name)(*others)
+
+
 # ---- copy_ ----
 
 
