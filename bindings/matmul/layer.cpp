@@ -66,10 +66,10 @@ at::Tensor multiply(const Operand& a, const Operand& b, const OptionalTensor& pr
   if (!traced) return scaled_mm(a, b, kind, fast, dtype);
   using Multiply = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
                               const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
-                              bool, at::ScalarType);
+                              bool, at::ScalarType, const OptionalTensor&);
   static const auto kOperator = typed_operator<Multiply>("narrowcast::scaled_mm");
   return kOperator.call(stored_tensors(a), a.facts().name, a.usage, a.over_rows, stored_tensors(b),
-                        b.facts().name, b.usage, b.over_rows, present, kind, fast, dtype);
+                        b.facts().name, b.usage, b.over_rows, present, kind, fast, dtype, {});
 }
 
 // A weight as the product of a pass reads it. Both usages of a derived format have one value; the

@@ -56,7 +56,12 @@ std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::stri
 at::Tensor scaled_mm_of_stored(at::TensorList a, const std::string& a_format, int64_t a_usage,
                                bool a_over_rows, at::TensorList b, const std::string& b_format,
                                int64_t b_usage, bool b_over_rows, const OptionalTensor& present,
-                               int64_t kind, bool fast, at::ScalarType dtype) {
+                               int64_t kind, bool fast, at::ScalarType dtype,
+                               const OptionalTensor& offsets) {
+  if (offsets)
+    not_implemented(
+        "narrowcast::scaled_mm: products of groups of rows (offsets) are not there yet. "
+        "Multiply each group by itself, without offsets");
   const Operand left =
       operand_of(a.vec(), plugin_named(a_format), static_cast<int>(a_usage), a_over_rows);
   const Operand right =
@@ -108,7 +113,7 @@ void bind_scaled_mm() {
   library.def(
       "scaled_mm(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
       "str b_format, int b_usage, bool b_over_rows, Tensor? present, int kind, bool fast, "
-      "ScalarType dtype) -> Tensor");
+      "ScalarType dtype, Tensor? offsets=None) -> Tensor");
   static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
   static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
   for (torch::Library* device : {&cpu, &cuda}) {

@@ -90,7 +90,7 @@ def _scaled_mm(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_r
         matrix_of(a_format, a_usage, a[0])[a_over_rows],
         matrix_of(b_format, b_usage, b[0])[b_over_rows],
     )
-    _present, _kind, _fast, dtype = rest
+    _present, _kind, _fast, dtype, *_offsets = rest
     return a[0].new_empty(kept, dtype=dtype)
 
 
