@@ -3,6 +3,8 @@ stored, and the bytes that begin their rows. Every number and place follows from
 """
 
 from collections.abc import Iterator
+from pathlib import Path
+from string import Template
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
@@ -14,57 +16,8 @@ _BIT = 14
 _TWO_LINES = 30  # the height that a cell needs for them
 _MOST_BLOCKS = 4  # along a side; of more, the first two and the last are shown
 
-# The styles have colours for light and for dark pages.
-_SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" \
-viewBox="0 0 {width} {height}" role="img">
-  <!-- {origin} -->
-  <title>{name} in memory</title>
-  <desc>{summary} How the data and the scales of a matrix of {rows} x {columns} lie in their \
-buffers, with padding, transposition and packing, for both usages.</desc>
-  <style>
-    text {{ font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; }}
-    .title {{ font-size: 16px; font-weight: 600; }}
-    .name {{ font: 600 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", \
-monospace; }}
-    .tick {{ font-size: 10px; fill: #59636e; }}
-    .middle {{ text-anchor: middle; }}
-    .end {{ text-anchor: end; }}
-    .card {{ fill: #ffffff; stroke: #d1d9e0; }}
-    .plate {{ fill: #ffffff; }}
-    .rule {{ fill: #d1d9e0; }}
-    .frame {{ fill: none; stroke: #59636e; }}
-    .byte {{ fill: none; stroke: #afb8c1; }}
-    .block00 {{ fill: #dbe8f7; stroke: #8c959f; }}
-    .block01 {{ fill: #fbe5cb; stroke: #8c959f; }}
-    .block10 {{ fill: #d8eedd; stroke: #8c959f; }}
-    .block11 {{ fill: #e9def3; stroke: #8c959f; }}
-    .padding {{ fill: url(#hatch); stroke: #8c959f; }}
-    .stroke {{ stroke: #9aa4af; }}
-    @media (prefers-color-scheme: dark) {{
-      text {{ fill: #e6edf3; }}
-      .tick {{ fill: #9198a1; }}
-      .card {{ fill: #151b23; stroke: #3d444d; }}
-      .plate {{ fill: #151b23; }}
-      .rule {{ fill: #3d444d; }}
-      .frame {{ stroke: #9198a1; }}
-      .byte {{ stroke: #656c76; }}
-      .block00 {{ fill: #1e3a5f; }}
-      .block01 {{ fill: #5a3f1e; }}
-      .block10 {{ fill: #1f4a2e; }}
-      .block11 {{ fill: #44305c; }}
-      .stroke {{ stroke: #656c76; }}
-    }}
-  </style>
-  <defs>
-    <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse">
-      <path class="stroke" d="M-1,1 L1,-1 M0,6 L6,0 M5,7 L7,5"/>
-    </pattern>
-  </defs>
-  <rect class="card" x="0.5" y="0.5" width="{card_width}" height="{card_height}" rx="8"/>
-{elements}
-</svg>
-"""
+# The frame of a picture. Its styles have colours for light and for dark pages.
+_SVG = Template(Path(__file__).with_name("layout.svg.in").read_text(encoding="utf-8"))
 
 
 def picture(f: dict) -> str:
@@ -74,7 +27,7 @@ def picture(f: dict) -> str:
     for usage in ("rowwise", "columnwise"):
         y = _usage(lines, f, usage, y)
     y = _amax(lines, f, y)
-    return _SVG.format(
+    return _SVG.substitute(
         width=_WIDTH,
         height=y,
         card_width=_WIDTH - 1,
