@@ -1,6 +1,6 @@
-"""The debug mode, at forwards and optimizer steps: an error on every rank that names the ranks and
-the weight that differ, where without it numbers would be wrong or ranks would wait; off, nothing is
-reduced.
+"""The debug mode, at forwards, optimizer steps and casts of flat shards: an error on every rank
+that names the ranks and the weight that differ, where without it numbers would be wrong or ranks
+would wait; off, nothing is reduced.
 """
 
 import functools
@@ -8,10 +8,12 @@ import functools
 import pytest
 import torch
 
+import flats
 import narrowcast as nc
 import parallel_models
 import ranks
 from disagreements import assert_named, odd
+from fused import STOCHASTIC, Flat, gradient_of
 from models import GATHERS, build, loss_of, shard
 
 TESTED_FORMATS = GATHERS
@@ -74,6 +76,22 @@ def part_written_by_one(mesh, format):
 def test_a_write_to_one_part(spanning):
     answers = ranks.errors(2, "cpu", part_written_by_one, spanning)
     assert_named(answers, "the weights of a forward", "rank 1 has up.weight", "written to")
+
+
+@debugged
+def scaled_by_one(mesh, format):
+    """Its scale, which each rank has."""
+    model = sharded(mesh, format)
+    loss_of(model, 0, mesh.device_type)
+    if odd(mesh):
+        model.get_parameter(NAME).to_local().amax.fill_(3.0)
+    loss_of(model, 0, mesh.device_type)
+
+
+@pytest.mark.parametrize("spanning", SPANNING)
+def test_a_scale_on_one_rank(spanning, device):
+    answers = ranks.errors(2, device, scaled_by_one, spanning)
+    assert_named(answers, f"rank 1 has {NAME}, with the scale")
 
 
 def count_reductions(mesh, format, writes):
@@ -169,3 +187,50 @@ def trained_twice(mesh, format):
 
 def test_steps_that_are_alike(format, device):
     assert ranks.run(2, device, trained_twice, format) == [True, True]
+
+
+# ---- flat shards ----
+
+
+@debugged
+def fused_steps(mesh, change):
+    """Weights of which the first rank owns all, parts, and nothing."""
+    values = [flats.value_of((64, 128), seed=place, special=False) for place in range(3)]
+    cuts = [[0, 8192, 8192], [0, 1001, 8192], [0, 0, 8192]]
+    parts = Flat(mesh, values, "nvfp4", cuts, STOCHASTIC)
+    for step in range(2):
+        gradients = [gradient_of((64, 128), step, place) for place in range(3)]
+        if step == 1 and odd(mesh):
+            if change == "gradient":
+                gradients[1] = None
+            elif change == "lr":
+                parts.optimizer.param_groups[0]["lr"] = 1
+        parts.step(gradients)
+
+
+def test_steps_over_flat_shards_that_differ(device):
+    assert ranks.errors(2, device, fused_steps, None) == [None, None]
+    for change, words in (("gradient", ("no gradient",)), ("lr", ("'lr': 1", "'lr': 0.05"))):
+        answers = ranks.errors(2, device, fused_steps, change)
+        assert_named(answers, "rank 0 has", "rank 1 has", "weight 1 of a list", *words)
+
+
+@debugged
+def other_list(mesh):
+    """Two lists; the last rank hands in the other one."""
+    calls = []
+    for place in range(2):
+        value = flats.value_of((64 * (1 + place), 64), seed=place, special=False)
+        value = value.to(mesh.device_type)
+        cuts = [0, 1001, value.numel()]
+        master, start = flats.shards(value, cuts, mesh.get_local_rank())
+        calls.append(([nc.quantize(value, "nvfp4")], [master], [start], mesh.get_group()))
+    for call in calls:
+        nc.quantize_master_weights(*call)
+    nc.quantize_master_weights(*calls[odd(mesh)])
+
+
+def test_casts_that_differ(device):
+    answers = ranks.errors(2, device, other_list)
+    words = "rank 0 has", "64x64", "128x64"
+    assert_named(answers, "quantize_master_weights (debug mode)", *words)

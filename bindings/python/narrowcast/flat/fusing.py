@@ -46,7 +46,14 @@ def fuse(
     owns nothing. Ranks have gradients of the same weights, and their groups the same seeds; weight
     i of the list draws from seed + i.
 
-    Weights that get other bytes, and masters that are set by other means: docs/flat-shards.md. A
+    Weights may get other bytes or another memory (Module.to, share_memory): the next step writes
+    those. As of any optimizer, where the model gets another tensor in the place of a weight
+    (load_state_dict with assign=True), nothing changes for this one: call narrowcast.flat.unfuse
+    and fuse what the model has now, on all ranks.
+
+    Of weights that share a scale, those without a gradient keep their bytes and their old scale.
+
+    Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
     copy of the optimizer is fused anew.
 
     TypeError or ValueError for what is no weight or no master shard; ValueError, on all ranks, for

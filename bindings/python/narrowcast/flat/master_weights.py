@@ -13,6 +13,7 @@ from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
 from narrowcast.flat.shards import Ranges, Shard
+from narrowcast.ranks import Fact, debugging
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
 
@@ -51,10 +52,16 @@ def quantize_master_weights(
     rounding, seed, step
                     as in nc.quantize; weight i draws from seed + i
 
-    What it leaves behind: docs/flat-shards.md. The first call with some weights is collective, and
-    the host waits: ranks exchange what they own. Later ones reduce once, and not at all if no cut
-    divides a block and no scale spans a tensor. All ranks call it for the same weights in the same
-    order. To cut weights in another way, call nc.flat.forget on all ranks first.
+    Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a
+    cast of the whole master; so is every byte that holds an own element. All else stays as it was:
+    a gather brings it. Where a scale spans the tensor, it and amax are right on all ranks. A
+    delayed scale moves on, as in an optimizer's step.
+
+    The first call with some weights is collective, and the host waits: ranks exchange what they
+    own. (Bytes that Module.to has made are new; it is called on all ranks alike.) Later ones reduce
+    once, and not at all if no cut divides a block and no scale spans a tensor. All ranks call it
+    for the same weights in the same order. To cut weights in another way, call nc.flat.forget on
+    all ranks first.
 
     TypeError or ValueError, and nothing changes, for what is no weight or no master shard;
     ValueError, on all ranks, for shards that do not cover the weights once; RuntimeError on all
@@ -68,6 +75,7 @@ def quantize_master_weights(
     own = shards.read(model_weights, master_weights, start_offsets)
     if not own:
         return
+    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
     draws = None
     if rounding == "stochastic":
         draws = [RngKey((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
@@ -119,6 +127,14 @@ def _exchange_of(own: list[Shard], group) -> Exchange:
         ranges = shards.exchange_ranges(own, group) if known is None else known.ranges
         known = _known[own[0].store] = _Known(Exchange(own, ranges, group), runs, ranges)
     return known.exchange
+
+
+def _facts(own: list[Shard], group, *options) -> list[Fact]:
+    """What the debug mode compares at a call."""
+    return [
+        (group, one.store.bytes.device, f"weight {place}, {shards.line(one.store)}, {options}")
+        for place, one in enumerate(own)
+    ]
 
 
 def _own_codes(shard: Shard) -> torch.Tensor:

@@ -1,25 +1,38 @@
-"""Quantized weights under FSDP2: what a weight is until it is gathered, on two ranks.
+"""Quantized weights under FSDP2: what a weight is at each moment of a step, on two ranks.
 
                  rank 0                       rank 1
     parameter    QuantizedTensor: Store       the same               master fp32, bytes
-       |  sharding.chunk: FSDP2 cuts rows, and copies them
+       |  sharding.chunk: FSDP2 cuts rows, and copies them. Launches copies
        v
     shard        Store of its rows            Store of its rows      UnalignedStore, if it shares
        |                                                             blocks with the other
        |  fsdp_pre_all_gather -> GroupPlan.send (group.py), once for all weights of a group:
-       |    first_gather.check, before the first gather of a module tree; stale.cast (flat/);
-       |    GatherGroup::pack. What is sent as it is stored is sent from where the shard has it
+       |    stale.cast (flat/)    if a master was written: 1 cast a format. 1 reduction, if a scale
+       |                          spans ranks or they share blocks
+       |    GatherGroup::pack     0 or 1 launch a format: what is padded, repeated or transposed.
+       |                          All else is sent from where the shard has it
+       |  before the first gather of a module tree: first_gather.check. The host waits
        v
     payloads     -------------- all-gather of bytes (FSDP2's) --------------
        |  fsdp_post_all_gather -> GroupPlan.receive, with the last weight of the group:
-       |    GatherGroup::unpack, what did not arrive in place
+       |    GatherGroup::unpack   0 or 1 launch a format: what did not arrive in place
        v
     gathered     GatheredStore: the whole     the same               no master; `bytes` are of the
-                                                                     pass (forward, backward)
+       |                                                             pass (forward, backward)
+       |  matmul/linear.py. Launches a decode and a product, or a cast of the input and a product
+       v
+    output ... loss ... backward: send and receive again (columnwise bytes, or the same as before),
+       |                two products
+       v
+    gradient     -------------- reduce-scatter (FSDP2's), plain dtype --------------
+       |  FusedAdam.step (optimizer/). 1 launch a format for master, moments and bytes; 2 launches
+       |  and 1 reduction, if a scale spans the tensor
+       v
+    shard        new master and bytes         new master and bytes   what a checkpoint saves is the
+                                                                     master
 
 What arrives in place: if the pieces of all ranks, one after the other, are the whole buffer, the
 receive buffer of FSDP2 is the gathered weight's. _C.WeightGather (bindings/gather/) lays that out;
-where pieces have to be copied, CopyGather (copy_gather.py) does. The rest of a step, and what each
-part launches and reduces: docs/architecture.md, "One weight, one step". What works and what does
-not: docs/sharding.md.
+where pieces have to be copied, CopyGather (copy_gather.py) does. The host waits where it is said
+above, and nowhere else. docs/sharding.md has what works and what does not.
 """

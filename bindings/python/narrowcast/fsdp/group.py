@@ -15,7 +15,7 @@ from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameter
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, scale_groups
+from narrowcast.tensor import QuantizedTensor, buffers, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
@@ -224,13 +224,18 @@ def _shards_of_tree(group) -> list[tuple]:
 
 def _facts(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
-    written to.
+    written to, and the tensor-wide scales of those that are gathered.
     """
+    gathered = [store for store, _ in _shards(group)]
     facts = []
     for store, ranks in _shards_of_tree(group):
-        written = ", written to" if store.is_stale else ""
-        name = store.config.name or store.describe()
-        facts.append((ranks, store.bytes.device, f"{name}{written}"))
+        line = store.config.name or store.describe()
+        if store.is_stale:
+            line += ", written to"
+        elif store in gathered:
+            scale = debugging.digest_of(buffers.spanning_of(store.bytes))
+            line += f", with the scale {scale}"
+        facts.append((ranks, store.bytes.device, line))
     return facts
 
 

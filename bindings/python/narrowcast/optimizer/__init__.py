@@ -29,13 +29,30 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
       |                                 once, adam() (runtime/optimizer/adam.hpp) moves them, and
       |                                 they are written with the codes and scales of the new
       |                                 master (runtime/launch/cpu_kernels.hpp, cuda_rows.cuh)
-      |  Reduction.reduce             one all_reduce a process group, if scales span tensors or
-      |                                 cuts divide blocks
+      |  Reduction.reduce             one all_reduce a process group; see below
       |  AdamTable.finish             what waited for that
       v  AdamTable.commit             counts the step; the bytes are those of the master
 
-Launches and reductions of each kind of format: docs/optimizer.md. Another optimizer, Lion say:
-docs/architecture.md, "Adding an optimizer".
+Launches: one a table, which has the parameters of one device, format (or none) and rounding, and
+of one process group where amaxes are reduced (launches.py: Key).
+Reductions: none, unless a scale spans a tensor or cuts divide blocks. The host waits for neither on
+a GPU.
+
+With a scale that spans the tensor there are two launches and one reduction. AdamTable.update moves
+masters and moments and finds each shard's amax (nc_machine.update_amax); Reduction.reduce makes of
+the amaxes of all weights on a device those of the whole tensors, over each process group;
+AdamTable.finish casts the masters by them (nc_machine.cast). On one rank the amaxes are whole as
+they are. With delayed scaling the scale is known beforehand: one launch, and the reduced amax goes
+into the history (nc_machine.record_amax). Blocks that several ranks share have a reduction of their
+own, and are cast last (narrowcast.flat.fusing).
+
+Another optimizer, Lion say: docs/architecture.md, "Adding an optimizer", names all places in order.
+In this folder: MOMENTS (state.py) names what is kept for each element, and loading, saving and
+DTensors follow from it; options.check checks a group's options; _C.AdamTable (launches.py) is what
+a launch is made of. A number for the rule in the C table would let two rules share the kernels.
+
+Tables, reductions, masters, flat shards and state dicts do not depend on which optimizer it is.
+megatron/ and torchtitan/ do: they make FusedAdam in the place of their Adam.
 """
 
 from narrowcast.optimizer.adam import FusedAdam

@@ -20,7 +20,8 @@ class FusedAdam(torch.optim.Optimizer):
                   bfloat16 or float16
     lr, betas, eps, weight_decay
                   Adam's constants: numbers, or tensors of one element. They may differ by group and
-                  change between steps. Not torch.optim.AdamW's defaults (docs/optimizer.md)
+                  change between steps. Not torch.optim.AdamW's defaults, which are betas
+                  (0.9, 0.999) and weight_decay 0.01: to train as with those, give them
     adamw         weight decay as in AdamW; False: an L2 term in the gradient
     state_dtype   of the moments: torch.float32 or torch.bfloat16
     rounding, seed

@@ -74,16 +74,25 @@ def entries(optimizer: FusedAdam) -> list[Entry]:
 
 def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
     """What the debug mode compares at a step: of each parameter whether it has a gradient, whether
-    it was written to, its options and its count of steps.
+    it was written to, its options and its count of steps. Collective where shards are flat: a rank
+    that owns nothing of a weight takes over what its first owner says.
     """
-    found = []
+    found, of_shards = [], {}
     for entry in entries(optimizer):
         group = optimizer.param_groups[entry.group]
         constants = {k: v for k, v in group.items() if k not in ("params", "param_names")}
         gradient = "no gradient" if entry.parameter.grad is None else "a gradient"
         written = ", written to" if entry.store is not None and entry.store.is_stale else ""
         line = f"{gradient}{written}, step {int(entry.state.get('step', 0))}, {constants}"
-        found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
+        of_shards[id(entry.parameter)] = line
+        if index_in(optimizer.fused, entry.parameter) is None:
+            found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
+    for one in optimizer.fused:
+        own = [of_shards.get(id(parameter)) for parameter in one.parameters]
+        every = ranks.gather_objects(own, one.group, one.device)
+        for place, lines in enumerate(zip(own, *every, strict=True)):
+            line = next(filter(None, lines), "no owner")
+            found.append((one.group, one.device, f"weight {place} of a list, with {line}"))
     return found
 
 
