@@ -34,8 +34,9 @@ struct Linear : torch::autograd::Function<Linear<kScaled>> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     // Nothing below records how a gradient was made.
-    TORCH_CHECK(!at::GradMode::is_enabled(), "a product with a QuantizedTensor has no second ",
-                "derivative (create_graph=True): use weight.dequantize() and a plain product");
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a backward with create_graph=True: a product with a ",
+                "QuantizedTensor has no second derivative. Leave create_graph out, or use "
+                "weight.dequantize() and a plain product");
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor weight = saved_weight(ctx), &gradient = gradients[0];
     const Usages products{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};

@@ -97,6 +97,11 @@ def test_parameters_of_another_memory_format(device):
         optimizer.step()
 
 
+def test_the_plugin_of_an_empty_path():
+    with pytest.raises(ValueError, match="path of a plugin is empty"):
+        nc.load("")
+
+
 ADDRESSES = {
     "to_dlpack": torch.utils.dlpack.to_dlpack,
     "data_ptr": torch._C.TensorBase.data_ptr,  # as C++ asks for it

@@ -180,8 +180,8 @@ def test_weights_without_a_master():
     [
         (ValueError, "state_dtype.*float16", {"state_dtype": torch.float16}),
         (ValueError, "'odd'", {"rounding": "odd"}),
-        (ValueError, "seed is from 0", {"rounding": "stochastic", "seed": -1}),
-        (TypeError, "seed is an int", {"seed": 0.5}),
+        (ValueError, "group 0: seed is from 0", {"rounding": "stochastic", "seed": -1}),
+        (TypeError, "group 0: seed is an int", {"seed": 0.5}),
         (NotImplementedError, "capturable", {"capturable": True}),
         (ValueError, r"group 0: lr -1\.0", {"lr": -1.0}),
         (ValueError, r"betas 0\.9, 1\.0", {"betas": (0.9, 1.0)}),

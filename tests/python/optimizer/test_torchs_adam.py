@@ -149,6 +149,15 @@ def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
     assert same(weight, before)
 
 
+def test_a_rate_that_is_no_number():
+    weight = nn.Parameter(torch.ones(8))
+    optimizer = nc.FusedAdam([weight])
+    optimizer.param_groups[0]["lr"] = "fast"
+    weight.grad = torch.ones(8)
+    with pytest.raises(ValueError, match=r"group 0: could not convert .*'lr': 'fast'"):
+        optimizer.step()
+
+
 def test_state_of_another_optimizer():
     weight = nn.Parameter(torch.ones(8))
     theirs = torch.optim.SGD([("one.weight", weight)], lr=0.1, momentum=0.9)

@@ -1,5 +1,7 @@
 """Modules that wrap a whole model: DistributedDataParallel, replicate() and FSDP1."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +72,7 @@ def replicas(mesh):
         for format in ("mxfp8_e4m3", "fp8_e4m3_delayed"):
             assert_trains_as_whole(mesh, format, how)
     begin_with_what_is_stale(mesh)
+    begin_after_a_write_to_one_master(mesh)
     return refusals(mesh)
 
 
@@ -89,6 +92,23 @@ def begin_with_what_is_stale(mesh):
             assert same(p.master, w.master) if hasattr(w, "master") else same(p, w)
             if isinstance(w, nc.QuantizedTensor):
                 assert_same(p, w, what=format)
+
+
+def begin_after_a_write_to_one_master(mesh):
+    """What a rank wrote to a master that it holds is gone with the master: nothing is cast again,
+    which would begin another history.
+    """
+    model = build("fp8_e4m3_delayed", matmul="dequantized")
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    train(model, model, optimizer)
+    expected = copy.deepcopy(model)
+    if mesh.get_local_rank() == 1:
+        with torch.no_grad():
+            model.head.weight.master.mul_(3)
+    DistributedDataParallel(model)
+    for p, w in zip(model.parameters(), expected.parameters(), strict=True):
+        if isinstance(w, nc.QuantizedTensor):
+            assert_same(p, w, EVERY)
 
 
 def message_of(error, function, *arguments, **named):

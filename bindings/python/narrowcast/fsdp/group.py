@@ -195,6 +195,8 @@ def _plan_for(tensor) -> GroupPlan:
     is another one: it took a shard's place, and FSDP2 was not told.
     """
     group, parameter = torch_names.gathered_now()
+    if group is None:
+        raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
     if parameter is not torch_names.quantized(group)[0][0]:
         _forget(group)
         raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")

@@ -44,7 +44,7 @@ def product(func, args, kwargs):
 @handles(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__)
 def _matmul(func, args, kwargs):
     """As mm and bmm, whose operands are as they come: torch.matmul expands or permutes its own."""
-    if "out" in kwargs:
+    if kwargs.get("out") is not None:
         return _decoded(torch.matmul, args, kwargs)
     a, b = args if len(args) == 2 else (*args, kwargs["other"])
     if func is Tensor.__rmatmul__:

@@ -144,7 +144,9 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
     def _remake_model(self) -> None:
         """Collective: all parameters, on all ranks, from masters that no step has made."""
         for chunk in self.model_chunks:
-            chunk.start_param_sync(force_sync=True)  # or what is under way would arrive later
+            for group in chunk.bucket_groups + chunk.expert_parallel_bucket_groups:
+                if group.param_gather_handle is not None:  # it would bring old bytes later
+                    group.start_param_sync(force_sync=True)  # which finishes it
         flat.quantize_master_weights(*self._shards, self.data_parallel_group)
         self._copy_main_params_to_model_params()
         for chunk in self.model_chunks:

@@ -59,5 +59,6 @@ def _run(func, values: dict, parts: list[dict], store: Store) -> dist.Work:
         one.wait()
     store.used = store.rows
     if store.master is not None:
+        store.master.sync_version()
         store.master.mark_fresh()
     return work[-1]

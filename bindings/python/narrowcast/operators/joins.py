@@ -8,7 +8,7 @@ from narrowcast.tensor import QuantizedTensor, buffers
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.store_copies import check_cut, copy_region
+from narrowcast.tensor.store_copies import copy_region
 
 aten = torch.ops.aten
 _WAY = "Join the plain tensors that dequantize() makes"
@@ -26,9 +26,9 @@ def _stack(func, args, kwargs):
 def _cat(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensors, first = values["tensors"], first_quantized(values["tensors"])
-    if first.is_flat:
+    if flat := [one for one in tensors if isinstance(one, QuantizedTensor) and one.is_flat]:
         refuse(
-            first,
+            flat,
             func,
             "of flat views (view(-1), as FullyShardedDataParallel and parameters_to_vector take of "
             f"each parameter) would mix blocks of several matrices. {_WAY}, or use fully_shard",
@@ -47,8 +47,21 @@ def _cat(func, args, kwargs):
     return QuantizedTensor(_joined(func, first, pieces, like, by_columns), like.shape, like.dtype)
 
 
+def check_joint(joined: Store, at: int, by_columns: bool) -> None:
+    """ValueError if a piece would begin within a block."""
+    what, step = ("row", "column")[by_columns], joined.step[by_columns]
+    if at % step != 0:
+        raise ValueError(
+            f"a piece would begin at {what} {at}, and blocks of {joined.format.name} begin at "
+            f"multiples of {step}: let each piece but the last have a multiple of {step} {what}s, "
+            f"or join the plain tensors that dequantize() makes"
+        )
+
+
 def _joined(func, first, pieces, like, by_columns: bool) -> Store:
     usages = [u for u in USAGES if all(store.bytes.has(u) for store, _ in pieces)]
+    if not usages:
+        refuse(first, func, "of pieces without a common usage. Quantize them with the same")
     joined = pieces[0][0].new_empty(*matrix_shape(like.shape), usages, first.device)
     if any(store.master is None for store, _ in pieces):
         joined.drop_master()
@@ -56,7 +69,7 @@ def _joined(func, first, pieces, like, by_columns: bool) -> Store:
     for store, taken in pieces:
         store.refresh()
         place = Region(row, taken.rows, column, taken.columns)
-        check_cut(joined, place)
+        check_joint(joined, place.column if by_columns else place.row, by_columns)
         if not buffers.have_one_scale(pieces[0][0].bytes, store.bytes):
             refuse(first, func, f"needs pieces with one tensor-wide scale. {_WAY}")
         copy_region(joined, place, store, taken)

@@ -62,8 +62,8 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
             func,
             f"to {shape} would not take some whole rows or columns in their order, so it would "
             "divide or change blocks. Leading dimensions can be split and joined (the last one "
-            f"stays {tensor.shape[-1]}), rows and columns sliced, and view(-1) is a flat view. For "
-            "another shape use dequantize()",
+            f"stays {store.columns}), rows and columns sliced, and view(-1) is a flat view, which "
+            "is cut between rows. For another shape use dequantize()",
         )
     taken, exchanged = found
     if exchanged and not transposes:

@@ -99,6 +99,8 @@ class FusedAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         options.check(self.param_groups[index], index)
+        # Before the masters of shards with fewer rows than the others are handed out.
+        _detach(self.param_groups[index:])
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, which the first step with a gradient does
@@ -158,9 +160,7 @@ class FusedAdam(torch.optim.Optimizer):
         and when groups or state were changed by hand.
         """
         self._snapshot = None
-        for _, parameter, _ in parameters.named(self.param_groups):
-            if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
-                local.detach_from_base()  # kernels write whole buffers
+        _detach(self.param_groups)
         self.make_state(lambda parameter: parameter.grad is not None)
         states.share_masters(self)
         entries = parameters.entries(self)
@@ -218,6 +218,15 @@ class FusedAdam(torch.optim.Optimizer):
         self.fused = []
         self._forget()
         self.register_state_dict_post_hook(states.as_saved)
+
+
+def _detach(groups: list[dict]) -> None:
+    """Makes weights that are views of larger matrices, as FSDP2 cuts a short shard, matrices of
+    their own: kernels write whole buffers.
+    """
+    for _, parameter, _ in parameters.named(groups):
+        if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
+            local.detach_from_base()
 
 
 # torch.compile calls a step and does not look into it.

@@ -86,7 +86,7 @@ def _take_part(
     is_in_place = isinstance(module._parameters.get(name), DTensor)
     if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
-    local.detach_from_base()  # of what the part was filled up with
+    local.detach_from_base()  # where each rank cuts its own, that is a view of the whole
     store = local._store
     check_placements(parameter, store.config.name or name, store.format, [module])
     store.partial = dtensors.is_cut(parameter)

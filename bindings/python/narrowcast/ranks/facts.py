@@ -77,8 +77,10 @@ def _sentence(what: str, every: list[list[str]], ranks: list[int]) -> str:
         if len(set(lines)) > 1
     )
     other = next(line for line in lines if line != lines[0])
+    count = lines.count(lines[0])
     return (
         f"the ranks disagree about {what}: entry {place}: rank {ranks[0]} has {lines[0]} but rank "
-        f"{ranks[lines.index(other)]} has {other}. Every rank raises this error. Make the model, "
-        "convert and shard it, and make its optimizer in the same way on all ranks"
+        f"{ranks[lines.index(other)]} has {other} ({count} of {len(lines)} ranks have the former). "
+        "Every rank raises this error. Make the model, convert and shard it, and make its "
+        "optimizer in the same way on all ranks"
     )

@@ -234,9 +234,11 @@ def load(path: str | os.PathLike) -> list[str]:
     came.
 
     Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
-    another version or no plugin, or if another file has already brought its format. A plugin is
-    code, and may do all that this process may.
+    another version or no plugin, or if another file has already brought its format; ValueError for
+    an empty path. A plugin is code, and may do all that this process may.
     """
+    if not os.fspath(path):  # which Path takes for the present folder
+        raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
     path = Path(path)
     files = sorted(path.glob("*.so")) if path.is_dir() else [path]
     if not files:

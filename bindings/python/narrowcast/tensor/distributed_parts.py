@@ -52,7 +52,7 @@ def check_cut(
         problem = f"the first ranks would have {part} {what}, and the last one none"
     elif is_made and rest != part:
         problem = f"the last part would have {rest} {what}, and the others {part}"
-        way = f"Call parallelize_module before nc.convert, or use{way[3:]}"
+        way = f"Call parallelize_module, or load, before nc.convert, or use{way[3:]}"
     else:
         return
     raise ValueError(

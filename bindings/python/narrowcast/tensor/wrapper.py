@@ -153,8 +153,8 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def is_flat(self) -> bool:
-        """Whether this is view(-1) of a matrix: it keeps the matrix's geometry, and serves views
-        back, copies and storage queries alone.
+        """Whether this is view(-1) of a matrix, whose geometry it keeps: it is cut where the matrix
+        can be, between rows.
         """
         view = self._view
         is_row = view.exchanged or view.place is not None or view.region.rows == 1
