@@ -45,9 +45,7 @@ def uneven(mesh, format, rows):
     experts.w = torch.nn.Parameter(torch.randn(3, rows, rows))
     nc.convert(experts, format, filter=lambda name, module: True)
     for source in (0, None):
-        with pytest.raises(
-            ValueError, match=r"last part .* 1 experts.*module, or load, before"
-        ):
+        with pytest.raises(ValueError, match=r"last part .* 1 experts.*module, or load, before"):
             distribute_tensor(experts.w.detach(), mesh, [Shard(0)], src_data_rank=source)
 
 
