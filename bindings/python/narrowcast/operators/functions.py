@@ -56,7 +56,7 @@ def _replace(func, args, kwargs):
         or others.get_overwrite_module_params_on_conversion()
     )
     if is_by_data and not tensor.is_meta and _are_interchangeable(tensor, converted):
-        converted.__class__ = _ByData
+        _become(converted, _ByData)
         return True
     return as_torch_does(func, args, kwargs)
 
@@ -74,6 +74,10 @@ class _ByData(QuantizedTensor):
         raise AttributeError
 
 
+def _become(tensor: QuantizedTensor, kind: type) -> None:
+    tensor.__class__ = kind
+
+
 @handles(torch.Tensor.data.__set__)
 def _assign_data(func, args, kwargs):
     """Torch gives the wrapper the value's dtype, and here its bytes come too."""
@@ -89,7 +93,7 @@ def _assign_data(func, args, kwargs):
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
     if isinstance(value, _ByData):
-        value.__class__ = QuantizedTensor
+        _become(value, QuantizedTensor)
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.set_view(value._view)

@@ -39,10 +39,11 @@ class TensorParallelLinear(TensorParallel, nn.Linear):
 def adopt(module: nn.Linear) -> None:
     """Makes a layer one whose weight is cut over ranks, as fully_shard makes it an FSDPModule."""
     cls = type(module)
-    if cls is nn.Linear:
-        module.__class__ = TensorParallelLinear
-    elif not isinstance(module, TensorParallel):
-        module.__class__ = type(cls.__name__, (TensorParallel, cls), {})
+    if not isinstance(module, TensorParallel):
+        kind = TensorParallelLinear
+        if cls is not nn.Linear:
+            kind = type(cls.__name__, (TensorParallel, cls), {})
+        module.__class__ = kind
 
 
 def _linear(input: DTensor, weight: DTensor, bias: DTensor | None) -> DTensor:
