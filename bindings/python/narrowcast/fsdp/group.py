@@ -228,7 +228,7 @@ def _facts(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
     written to, and the tensor-wide scales of those that are gathered.
     """
-    gathered = [store for store, _ in _shards(group)]
+    gathered = {store for store, _ in _shards(group)}
     facts = []
     for store, ranks in _shards_of_tree(group):
         line = store.config.name or store.describe()

@@ -47,7 +47,7 @@ def _cat(func, args, kwargs):
     return QuantizedTensor(_joined(func, first, pieces, like, by_columns), like.shape, like.dtype)
 
 
-def check_joint(joined: Store, at: int, by_columns: bool) -> None:
+def _check_joint(joined: Store, at: int, by_columns: bool) -> None:
     """ValueError if a piece would begin within a block."""
     what, step = ("row", "column")[by_columns], joined.step[by_columns]
     if at % step != 0:
@@ -69,7 +69,7 @@ def _joined(func, first, pieces, like, by_columns: bool) -> Store:
     for store, taken in pieces:
         store.refresh()
         place = Region(row, taken.rows, column, taken.columns)
-        check_joint(joined, place.column if by_columns else place.row, by_columns)
+        _check_joint(joined, place.column if by_columns else place.row, by_columns)
         if not buffers.have_one_scale(pieces[0][0].bytes, store.bytes):
             refuse(first, func, f"needs pieces with one tensor-wide scale. {_WAY}")
         copy_region(joined, place, store, taken)
