@@ -21,8 +21,10 @@ Parameters = Callable[[str, nn.Parameter], bool] | str | Iterable[str] | None
 
 
 def default_filter(name: str, module: nn.Module) -> bool:
-    """That of nc.convert: every nn.Linear, and experts."""
-    return isinstance(module, nn.Linear) or experts.are_experts(name, module)
+    """That of nc.convert: every nn.Linear but routers, and experts."""
+    if isinstance(module, nn.Linear):
+        return not experts.is_router(name, module)
+    return experts.are_experts(name, module)
 
 
 def choose(

@@ -21,6 +21,17 @@ def are_experts(name: str, module: nn.Module) -> bool:
     return "expert" in names and bool(stacks(module))
 
 
+def is_router(name: str, linear: nn.Linear) -> bool:
+    """Whether a linear layer chooses experts, by its class, its own name or its module's: such are
+    kept as they are by all who publish mixtures. What is called a gate is one if it narrows.
+    """
+    parts = [*name.lower().split(".")[-2:], type(linear).__name__.lower()]
+    is_gate = any(one in ("gate", "gating", "shared_expert_gate") for one in parts)
+    return any("router" in one for one in parts) or (
+        is_gate and linear.out_features < linear.in_features
+    )
+
+
 def weights_of(module: nn.Module) -> list[str]:
     """What a module's weights are called: `weight`, else all of its stacks."""
     if module._parameters.get("weight") is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from narrowcast.publishing.model import Entry, names_in_file
 from narrowcast.registry.layouts import Scheme
 
 
@@ -16,6 +19,42 @@ class Layer(NamedTuple):
     scheme: Scheme
     block: tuple[int, int] | str
     is_scaled: bool
+
+
+def layers_of(entry: Entry, layout: str) -> list[Layer]:
+    """The modules of the file that a quantized weight is in."""
+    block, is_scaled = entry.scheme.block_of(entry.format), entry.is_scaled
+    names = [names_in_file(entry, slot, layout)["codes"] for slot in entry.slots]
+    return [Layer(one.rpartition(".")[0], entry.scheme, block, is_scaled) for one in names]
+
+
+def facts(config: dict, layer: str) -> dict:
+    """What a quantization_config says of the bytes of a layer's weight, in its own words."""
+    if "config_groups" in config and config.get("quant_method") == "compressed-tensors":
+        groups = config["config_groups"].values()
+        named = [one for one in groups if any(_names(t, layer) for t in one["targets"])]
+        said = (named or [*groups])[0].get("weights") or {}
+        words = "type", "num_bits", "strategy", "group_size", "block_structure"
+        return {one: said.get(one) for one in words}
+    said = config.get("quantized_layers", {}).get(layer, config)
+    if "quant_algo" in said:
+        return {"quant_algo": said["quant_algo"].removeprefix("W4A16_")}
+    return {one: config.get(one) for one in ("fmt", "weight_block_size")}
+
+
+def contradictions(config: dict, layout: str, layer: Layer) -> Iterator[str]:
+    """What a quantization_config of a layout says of a layer that its scheme does not."""
+    if layout == "deepseek" and layer.scheme.algorithm != "fp8":
+        return  # experts, of which it says nothing
+    own = facts(quantization_config(layout, [layer], []), layer.name)
+    for word, value in facts(config, layer.name).items():
+        if None not in (value, own.get(word)) and value != own[word]:
+            yield f"config.json says {word} {value} of {layer.name}, and {own[word]} was expected"
+
+
+def _names(target: str, layer: str) -> bool:
+    """Whether a target of compressed-tensors is a layer by its name, and not by its class."""
+    return target == layer or (target[:3] == "re:" and re.match(target[3:], layer) is not None)
 
 
 def quantization_config(layout: str, layers: list[Layer], plain: list[str]) -> dict:

@@ -16,7 +16,8 @@ from torch import nn
 from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
-from narrowcast.publishing.model import Entry, Naming, Rename
+from narrowcast.publishing.model import Entry
+from narrowcast.publishing.names import Rename
 
 _GB = 10**9
 
@@ -27,7 +28,7 @@ def export(
     layout: str,
     *,
     rename: Rename = None,
-    plain_dtype: torch.dtype | None = torch.bfloat16,
+    plain_dtype: torch.dtype | str | None = "auto",
     scale_fmt: str | None = None,
     config: dict | None = None,
     file_size: float = 5.0,
@@ -54,11 +55,11 @@ def export(
     """
     target = Path(folder)
     _check_free(target, overwrite)
-    entries, naming = models.entries_of(model, layout, scale_fmt), models.renaming(rename)
-    tensors = models.tensors_of(entries, layout, naming, plain_dtype)
+    entries = models.entries_of(model, layout, scale_fmt, rename, plain_dtype)
+    tensors = models.tensors_of(entries, layout)
     own = dict(config if config is not None else _config_of(model, plain_dtype))
-    plain = models.plain_layers(model, naming)
-    texts = _configurations(own, _quantization_config(entries, plain, layout, naming), layout)
+    plain = models.plain_layers(model, rename)
+    texts = _configurations(own, _quantization_config(entries, plain, layout), layout)
     has_ranks = dist.is_initialized()
     if has_ranks:  # all have then looked at the folder, too
         group, device = dist.group.WORLD, models.gather_device(entries[0].tensor)
@@ -144,7 +145,7 @@ def _configurations(own: dict, quantization: dict, layout: str) -> dict[str, str
     return texts
 
 
-def _config_of(model: nn.Module, plain_dtype: torch.dtype | None) -> dict:
+def _config_of(model: nn.Module, plain_dtype: torch.dtype | str | None) -> dict:
     """That of a transformers model, as its save_pretrained writes it."""
     config = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
@@ -152,22 +153,14 @@ def _config_of(model: nn.Module, plain_dtype: torch.dtype | None) -> dict:
     kind = type(getattr(model, "_orig_mod", model))  # of what torch.compile has wrapped
     own = {"architectures": [kind.__name__.removeprefix("FSDP")]}
     if plain_dtype is not None:
-        own["dtype"] = str(plain_dtype).removeprefix("torch.")
+        own["dtype"] = str(plain_dtype).removeprefix("torch.").replace("auto", "bfloat16")
     return config.to_dict() | own
 
 
-def _quantization_config(
-    entries: list[Entry], plain: list[str], layout: str, naming: Naming
-) -> dict:
-    layers = []
-    for entry in entries:
-        if entry.scheme is not None:
-            is_scaled = entry.store.config.matmul == "scaled"
-            block = entry.scheme.block_of(entry.store.format)
-            for piece in models.pieces_of(entry, layout, naming):
-                name = piece.names["codes"].rpartition(".")[0]
-                layers.append(configuration.Layer(name, entry.scheme, block, is_scaled))
-    return configuration.quantization_config(layout, layers, plain)
+def _quantization_config(entries: list[Entry], plain: list[str], layout: str) -> dict:
+    quantized = [one for one in entries if one.scheme is not None]
+    layers = [layer for one in quantized for layer in configuration.layers_of(one, layout)]
+    return configuration.quantization_config(layout, [*dict.fromkeys(layers)], plain)
 
 
 def _of_modelopt(config: dict) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -39,17 +40,29 @@ class Folder:
             return {}
         return json.loads(index.read_text(encoding="utf-8"))["weight_map"]
 
-    def layout(self) -> str:
-        """By config.json. ValueError if that does not say."""
-        path = self.path / "config.json"
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))["quantization_config"]
-            return METHODS[config["quant_method"]]
-        except (OSError, ValueError, KeyError, TypeError):
+    def layout(self, given: str | None) -> str:
+        """The one that is given, or that of config.json. ValueError if that does not say, or says
+        another.
+        """
+        there = METHODS.get(self.configuration.get("quant_method"))
+        if there is None and given is None:
             raise ValueError(
-                f"{path} has no quantization_config whose quant_method is one of "
-                f"{', '.join(METHODS)}: say layout=, one of {', '.join(LAYOUTS)}"
-            ) from None
+                f"{self.path / 'config.json'} has no quantization_config whose quant_method is one "
+                f"of {', '.join(METHODS)}: say layout=, one of {', '.join(LAYOUTS)}"
+            )
+        if given not in (None, there) and there is not None:
+            raise ValueError(f"{self.path / 'config.json'} is of layout {there!r}, not {given!r}")
+        return given or there
+
+    @functools.cached_property
+    def configuration(self) -> dict:
+        """The quantization_config of config.json; empty without."""
+        try:
+            text = (self.path / "config.json").read_text(encoding="utf-8")
+            config = json.loads(text)["quantization_config"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return config if isinstance(config, dict) else {}
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.names[name].get_slice(name).get_shape())

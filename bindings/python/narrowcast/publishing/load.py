@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections import defaultdict
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from narrowcast import _C, registry
+from narrowcast import _C, ranks, registry
 from narrowcast.fsdp import sharding, torch_names
-from narrowcast.publishing import encoding
+from narrowcast.publishing import configuration, encoding
 from narrowcast.publishing import model as models
 from narrowcast.publishing.encoding import LARGEST, Encoded
 from narrowcast.publishing.files import Folder
-from narrowcast.publishing.model import Entry, Piece, Rename
+from narrowcast.publishing.model import Entry
+from narrowcast.publishing.names import Rename, Slot
 from narrowcast.registry import layouts
-from narrowcast.registry.layouts import Scheme
 from narrowcast.tensor import buffers, casting, dtensors
+from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.scale_groups import ScaleGroup
 
 _ONE = [], [1]  # shapes of one scale
 _SHOWN = 5  # problems in a message
-# What is taken for codes, and for scales by their kind: one value in several dtypes.
-_CODES = {"U8", "I8", "F8_E4M3"}
+_PLAIN = {"F32", "BF16", "F16"}  # of values
+# What is taken for codes, by the dtype that readers expect, and for scales by their kind: one value
+# in several dtypes.
+_CODES = {"float8_e4m3fn": {"F8_E4M3", "U8"}, "int8": {"I8", "U8"}, "uint8": {"U8"}}
 _SCALES = {
     "f32": {"F32", "BF16", "F8_E8M0"},
     "e8m0": {"U8", "F8_E8M0", "F32"},
@@ -44,76 +50,167 @@ def load_published(
 ) -> list[str]:
     """Loads a folder of published weights into a converted model, byte for byte: each rank reads
     its own part, on any mesh. The masters of weights become the decoded values. Nothing is cast but
-    columnwise bytes that do not follow from rowwise ones.
+    columnwise bytes that do not follow from rowwise ones. What the folder has quantized and the
+    model plain is decoded.
 
     layout  as nc.export takes it; by default what quant_method in config.json says
-    rename  names of the model's state dict to names in the folder, as nc.export takes it
+    rename  names of the model's tensors to names in the folder, as nc.export takes it
     nearest_scale
             of NVFP4, which keeps the amax of a tensor: where no amax has the global scale of a
             file from elsewhere, takes the amax of the nearest one, a unit in the last place away
 
-    Returns the names in the folder that the model has not. FileNotFoundError without a
-    safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
-    shape, if a quantized one is of another dtype, or if a weight's format does not hold the bytes
-    exactly: with what is there, and what was expected.
+    Returns the names in the folder that the model has not. Every rank of the job calls it.
+    FileNotFoundError without a safetensors file; ValueError, with the model unchanged, if a tensor
+    is missing or of another shape, if a quantized one is of another dtype or described otherwise in
+    config.json, or if a weight's format does not hold the bytes exactly: with what is there, and
+    what was expected. An error of one rank is every rank's.
+
+    A UserWarning says how many loaded bytes a cast of their values would not give, and which format
+    would give more: the next write to such a weight, a step with lr=0 too, changes them.
     """
-    source = Folder(Path(folder))
-    layout = layout or source.layout()
-    naming = models.renaming(rename)
-    weights = [Published(one, source, layout, naming) for one in models.entries_of(model, layout)]
+    error, weights, source = None, [], None
+    try:
+        weights, source = _checked(model, Path(folder), layout, rename, nearest_scale)
+    except (OSError, TypeError, ValueError) as one:
+        error = one
+    ranks.agree(error)
+    for one in weights:
+        one.load()
+    _C.note_change()
+    _warn_of_other_casts(weights)
+    return sorted(set(source.names).difference(*(one.names for one in weights)))
+
+
+def _checked(model, folder: Path, layout, rename, nearest_scale: bool):
+    """What is to be loaded, of which all is known to fit."""
+    source = Folder(folder)
+    layout = source.layout(layout)
+    entries = models.entries_of(model, layout, rename=rename)
+    own = {slot.name for one in entries for slot in one.slots if one.scheme is None}
+    weights = [Published(one, source, layout, own) for one in entries]
     problems = [line for one in weights for line in one.problems()]
     if problems := [*problems, *_scales_apart(weights)]:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
     for one in weights:
         one.check_values(nearest_scale)
-    for one in weights:
-        one.load()
-    _C.note_change()
-    known = (models.names_of(one.entry, layout, naming) for one in weights)
-    return sorted(set(source.names).difference(*known))
+    return weights, source
 
 
 class Published:
-    """A tensor of the model, beside what a folder has for it."""
+    """A tensor of the model, beside what a folder has for it.
 
-    def __init__(self, entry: Entry, source: Folder, layout: str, naming):
-        self.entry, self.source, self.layout, self.naming = entry, source, layout, naming
-        self.tensor, self.scheme = entry.tensor, entry.scheme
-        if self.scheme is None:
-            return
-        self.format = dtensors.local_of(self.tensor).format
-        self.block = self.scheme.block_of(self.format)
-        if layout == "deepseek":  # readers know two names of the scales
-            named = (
-                self.scheme._replace(scales=(one, "")) for one in ("weight_scale_inv", "scale")
-            )
-            self.scheme = next((one for one in named if self._is_there(one)), self.scheme)
-        self.entry = entry._replace(scheme=self.scheme)
-        self.pieces = models.pieces_of(self.entry, layout, naming)
+    entry  of the tensor; where it is plain, and codes in the folder, with their format and scheme
+    """
 
-    def _is_there(self, scheme: Scheme) -> bool:
-        found = models.pieces_of(self.entry._replace(scheme=scheme), self.layout, self.naming)
-        return found[0].names["scales"] in self.source.names
+    def __init__(self, entry: Entry, source: Folder, layout: str, own: set[str]):
+        self.source, self.layout, self.tensor = source, layout, entry.tensor
+        self.is_plain, self.entry = entry.scheme is None, entry
+        self._foreign: list[str] = []  # what is no plain value in the folder
+        if self.is_plain:
+            self._foreign = self._codes_of(entry, own)
+            self.entry = self._coded(entry) if self._foreign else entry
+        elif layout == "deepseek":  # readers know two names of the scales
+            self.entry = next(filter(self._is_there, self._with_names(entry)), entry)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for slot in self.entry.slots for name in self._names(slot).values()]
+
+    def _names(self, slot: Slot) -> dict[str, str]:
+        return models.names_in_file(self.entry, slot, self.layout)
+
+    @property
+    def _block(self) -> tuple[int, int] | str:
+        return self.entry.scheme.block_of(self.entry.format)
 
     def scale_names(self) -> list[str]:
-        """Of the scale of the tensor, where it has one: in the folder each piece has it."""
-        which = "scales" if self.scheme.global_scale is None else "global"
-        return [one.names[which] for one in self.pieces]
+        """Of the scale of the tensor, where it has one: in the folder each slot has it."""
+        which = "scales" if self.entry.scheme.global_scale is None else "global"
+        return [self._names(one)[which] for one in self.entry.slots]
+
+    # ---- codes in the folder for what is plain in the model ----
+
+    def _codes_of(self, entry: Entry, own: set[str]) -> list[str]:
+        """What the folder has of a plain weight that are no values."""
+        there = self.source.names
+        found = [
+            f"{slot.name} is {self.source.dtype(slot.name)}"
+            for slot in entry.slots
+            if entry.tensor.is_floating_point()
+            and slot.name in there
+            and self.source.dtype(slot.name) not in _PLAIN
+        ]
+        every = {
+            name
+            for one in self._candidates(entry)
+            for slot in one.slots
+            for name in models.names_in_file(one, slot, self.layout).values()
+        }
+        plain = {slot.name for slot in entry.slots}
+        return found + sorted((every & set(there)) - own - plain)
+
+    def _candidates(self, entry: Entry) -> Iterator[Entry]:
+        """A plain weight as it would be in each format of the layout."""
+        for format in map(registry.format, registry.formats()):
+            scheme = layouts.scheme_of(format, self.layout)
+            if scheme is not None and entry.tensor.dim() > 1:
+                one = entry._replace(scheme=scheme, format=format, slots=entry.layers)
+                yield from self._with_names(one)
+
+    def _with_names(self, entry: Entry) -> Iterator[Entry]:
+        """With each name that readers know for its scales."""
+        if self.layout != "deepseek":
+            yield entry
+            return
+        for name in ("weight_scale_inv", "scale"):
+            scales = name, entry.scheme.scales[1]
+            yield entry._replace(scheme=entry.scheme._replace(scales=scales))
+
+    def _is_there(self, entry: Entry) -> bool:
+        return (
+            models.names_in_file(entry, entry.slots[0], self.layout)["scales"] in self.source.names
+        )
+
+    def _coded(self, plain: Entry) -> Entry:
+        """A plain weight, as the first format has it that holds the folder's codes."""
+        for entry in self._candidates(plain):
+            try:
+                for slot in entry.slots:
+                    models.region_of(entry, slot, self.layout)
+            except ValueError:
+                continue
+            if not [*self._misfits_of(entry)]:
+                return entry
+        return plain
 
     # ---- before anything is written ----
 
     def problems(self) -> Iterator[str]:
-        """Tensors that are missing, of another shape, or of another dtype."""
-        if self.scheme is None:
-            yield from self._misfits(self.naming(self.entry.name), list(self.tensor.shape), None)
-            return
-        dtypes = {"codes": _CODES, "scales": _SCALES[self.format.scale], "global": {"F32"}}
-        for piece in self.pieces:
-            for what, name in piece.names.items():
-                shape = list(models.shape_of(self.entry, piece, what, self.layout))
-                for line in self._misfits(name, shape, dtypes[what]):
-                    yield line + self._holders(piece.names)
+        """Tensors that are missing, of another shape, of another dtype, or described otherwise."""
+        if self.entry.scheme is not None:
+            for slot, line in self._misfits_of(self.entry):
+                yield line + self._holders(self._names(slot))
+        elif self._foreign:
+            yield (
+                f"{self.entry.name} is plain in the model, and in the folder {self._foreign[0]}: "
+                f"no loaded format has that in layout {self.layout!r}"
+            )
+        else:
+            for slot in self.entry.slots:
+                yield from self._misfits(slot.name, list(slot.shape), None)
+
+    def _misfits_of(self, entry: Entry) -> Iterator[tuple[Slot, str]]:
+        scheme = entry.scheme
+        dtypes = {"codes": _CODES[scheme.codes[1]], "scales": _SCALES[entry.format.scale]}
+        for slot in entry.slots:
+            for what, name in models.names_in_file(entry, slot, self.layout).items():
+                shape = list(models.shape_in_file(entry, what, slot.shape, self.layout))
+                for line in self._misfits(name, shape, dtypes.get(what, {"F32"})):
+                    yield slot, line
+        for layer in configuration.layers_of(entry, self.layout):
+            for line in configuration.contradictions(self.source.configuration, self.layout, layer):
+                yield entry.slots[0], line
 
     def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
         if name not in self.source.names:
@@ -129,69 +226,76 @@ class Published:
         """The formats that would hold what is there."""
         if not set(names.values()) <= set(self.source.names):
             return ""
-        codes, scales = (self.source.shape(names[one])[-2:] for one in ("codes", "scales"))
-        holders = []
-        for format in map(registry.format, registry.formats()):
-            scheme = layouts.scheme_of(format, self.layout)
-            columns = codes[-1] * 8 // format.rowwise.element_bits
-            if scheme is None or columns != self.tensor.shape[-1]:
-                continue
-            block = scheme.block_of(format)
-            if block == "tensor":
-                fits = scales in ((), (1,))
-            else:
-                fits = scales == (-(-codes[0] // block[0]), -(-columns // block[1]))
-            if fits:
-                holders.append(format.name)
-        return f" (formats that hold what is there: {', '.join(holders) or 'none'})"
+        fitting = [
+            one.format.name for one in self._candidates(self.entry) if not [*self._misfits_of(one)]
+        ]
+        return f" (formats that hold what is there: {', '.join(fitting) or 'none'})"
 
     def check_values(self, nearest_scale: bool) -> None:
         """ValueError if scales are there that the format has not; nothing is written."""
-        if self.scheme is None:
+        if self.entry.scheme is None:
             return
         self._check_one_scale(nearest_scale)
-        dtype = self.source.dtype(self.pieces[0].names["scales"])
-        may_be_no_power = (self.format.scale, dtype) == ("e8m0", "F32")
-        if self.block == self.format.rowwise.block and not may_be_no_power:
+        dtype = self.source.dtype(self._names(self.entry.slots[0])["scales"])
+        may_be_no_power = (self.entry.format.scale, dtype) == ("e8m0", "F32")
+        if self._block == self.entry.format.rowwise.block and not may_be_no_power:
             return  # any scale can be stored
-        encoded = self._encoded()
-        cpu, (rows, columns) = torch.device("cpu"), (len(encoded.codes), self.entry.store.columns)
-        self._set(buffers.allocate(self.format, rows, columns, ("rowwise",), cpu), encoded)
+        self._buffers()
 
     def _check_one_scale(self, nearest_scale: bool) -> None:
         """ValueError if experts have scales of their own where the format has one for all, or if no
         amax has the global scale.
         """
-        if self.scheme.global_scale is None and self.block != "tensor":
+        scheme, format = self.entry.scheme, self.entry.format
+        if scheme.global_scale is None and self._block != "tensor":
             return
         names = self.scale_names()
         scales = {self.source.tensor(name).item() for name in names}
         if len(scales) > 1:
             raise ValueError(
                 f"{self.entry.name}: the {len(names)} layers that it holds have {len(scales)} "
-                f"scales in the file ({names[0]}, ...), and {self.format.name} has one for all"
+                f"scales in the file ({names[0]}, ...), and {format.name} has one for all"
             )
-        if self.scheme.global_scale is None:
+        if scheme.global_scale is None:
             return
         scale = self.source.tensor(names[0]).reshape(())
-        amax = encoding.amax_of(scale, self.format, self.scheme)
-        held = encoding.global_scale_of(amax, self.format, self.scheme)
+        held = encoding.global_scale_of(encoding.amax_of(scale, format, scheme), format, scheme)
         if held != scale and not (nearest_scale and held.nextafter(scale) == scale):
             raise ValueError(
-                f"{names[0]} is {scale:.9g}, and {self.format.name} keeps an amax, of which none "
+                f"{names[0]} is {scale:.9g}, and {format.name} keeps an amax, of which none "
                 f"has that scale: the nearest has {held:.9g}. nearest_scale=True takes one that is "
                 "a unit in the last place away"
             )
 
     # ---- values ----
 
+    def casts(self) -> tuple[int, dict[str, int]]:
+        """The bytes that are loaded, and how many a cast of their values changes, by the format of
+        the cast; none if that leaves the values as they are.
+        """
+        bytes, scheme, changed = self.entry.store.bytes, self.entry.scheme, {}
+        value = casting.decode(bytes, torch.float32, "rowwise")
+        loaded = encoding.encode(bytes, buffers.full_region(bytes), scheme)[:2]
+        others = [one for one in map(registry.format, registry.formats()) if scheme.holds(one)]
+        for format in sorted(others, key=lambda one: one != bytes.format):  # its own first
+            made = buffers.allocate(format, *value.shape, ("rowwise",), value.device)
+            _C.CastList([made], [value]).cast(bytes.amax)
+            if not changed and torch.equal(value, casting.decode(made, torch.float32, "rowwise")):
+                break
+            cast = encoding.encode(made, buffers.full_region(made), scheme)[:2]
+            pairs = [
+                (x.view(torch.uint8), y.view(torch.uint8))
+                for x, y in zip(loaded, cast, strict=True)
+            ]
+            changed[format.name] = sum(int((x != y).sum()) for x, y in pairs)
+        return sum(part.nbytes for part in loaded), changed
+
     def load(self) -> None:
         """This rank's part."""
-        if self.scheme is None:
+        if self.is_plain:
             shape, offset = dtensors.box(self.tensor)
             part = tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
-            value = self.source.tensor(self.naming(self.entry.name))[part]
-            dtensors.local_of(self.tensor.detach()).copy_(value)
+            dtensors.local_of(self.tensor.detach()).copy_(self._value()[part])
             return
         _, managed = torch_names.managed(self.tensor)
         if managed is not None:
@@ -200,61 +304,123 @@ class Published:
         self._set(self.entry.store.bytes, self._encoded())
         _follow(self.entry.store)
 
+    def _value(self) -> torch.Tensor:
+        """The whole of what is plain in the model."""
+        if self.entry.scheme is not None:
+            value = casting.decode(self._buffers(), torch.float32, "rowwise")
+            return value.reshape(self.tensor.shape)
+        slots, tensor = self.entry.slots, self.source.tensor
+        if slots[0].size == slots[0].shape == tuple(self.tensor.shape):
+            return tensor(slots[0].name)
+        value = torch.empty(self.tensor.shape)
+        for slot in slots:
+            slot.view(value).copy_(tensor(slot.name)[slot.begin : slot.end])
+        return value
+
+    def _buffers(self) -> _C.Buffers:
+        """What the folder has of this rank's rows, in memory of their own."""
+        encoded, cpu = self._encoded(), torch.device("cpu")
+        columns = self.tensor.shape[-1] if self.is_plain else self.entry.store.columns
+        made = buffers.allocate(self.entry.format, len(encoded.codes), columns, ("rowwise",), cpu)
+        self._set(made, encoded)
+        return made
+
     def _set(self, bytes: _C.Buffers, encoded: Encoded) -> None:
         try:
-            encoding.decode_into(bytes, encoded, self.scheme)
+            encoding.decode_into(bytes, encoded, self.entry.scheme)
         except ValueError as error:
-            raise ValueError(f"{self.entry.name}: {error} ({self.format.name})") from None
+            raise ValueError(f"{self.entry.name}: {error} ({self.entry.format.name})") from None
+
+    def _runs(self) -> tuple[list[range], range]:
+        """The rows of the matrix whose bytes this rank has, and the columns."""
+        shape, offset = self.tensor.shape, (0,) * self.tensor.dim()
+        if not self.is_plain:
+            shape, offset = dtensors.box(self.tensor)
+        (count, width), (first, column) = shape[-2:], offset[-2:]
+        if len(shape) > 2:
+            experts = range(offset[0], offset[0] + shape[0])
+            starts = [expert * self.tensor.shape[-2] + first for expert in experts]
+        elif self.is_plain:
+            starts = [first]
+        else:  # with those of other ranks in its blocks; FSDP2's padding ends with the file
+            starts, count = [first - self.entry.store.rows_before], self.entry.store.bytes.rows
+        rows = matrix_shape(self.tensor.shape)[0]
+        return [range(at, min(at + count, rows)) for at in starts], range(column, column + width)
 
     def _encoded(self) -> Encoded:
         """Of all rows whose bytes this rank has: a run of rows of each of its experts."""
-        shape, offset = dtensors.box(self.tensor)
-        (count, width), (first, column) = shape[-2:], offset[-2:]
-        columns, experts, parts = slice(column, column + width), range(1), []
-        size = self.pieces[0].rows  # of each
-        if len(shape) > 2:
-            experts = range(offset[0], offset[0] + shape[0])
-        else:  # with those of other ranks in its blocks; FSDP2's padding ends with the file
-            first -= self.entry.store.rows_before
-            count = self.entry.store.bytes.rows
-        for expert in experts:
-            begin = expert * self.tensor.shape[-2] + first
-            end = begin + count
-            for piece in self.pieces[begin // size : -(-end // size)]:
-                rows = slice(max(begin - piece.begin, 0), min(end - piece.begin, size))
-                parts.append(self._read(piece, rows, columns))
-        parts = parts or [self._read(self.pieces[0], slice(0, 0), columns)]
-        if len(parts) == 1:
-            return parts[0]
-        codes, scales, global_scales = zip(*parts, strict=True)
-        scales = scales[0] if self.block == "tensor" else torch.cat(scales)
-        return Encoded(torch.cat(codes), scales, global_scales[0])
+        (runs, columns), block, scales = self._runs(), self._block, None
+        width = _bytes(columns, columns.start, self.entry.scheme.bits).stop
+        codes, there = torch.empty(sum(map(len, runs)), width, dtype=torch.uint8), None
+        for slot in self.entry.slots:
+            place, is_exchanged = models.region_of(self.entry, slot, self.layout)
+            across = _common(range(place.column, place.column_end), columns)
+            for top, run in zip(accumulate(map(len, runs), initial=0), runs, strict=False):
+                rows = _common(range(place.row, place.row_end), run)
+                if not rows or not across:
+                    continue
+                there = self._read(slot, is_exchanged)
+                here = slice(top + rows.start - run.start, top + rows.stop - run.start)
+                bits = self.entry.scheme.bits
+                codes[here, _bytes(across, columns.start, bits)] = there.codes[
+                    rows.start - place.row : rows.stop - place.row,
+                    _bytes(across, place.column, bits),
+                ]
+                if block == "tensor":
+                    continue
+                lines = (torch.arange(rows.start, rows.stop) - place.row) // block[0]
+                some = there.scales[:, _blocks(across, place.column, block[1])]
+                some = encoding.scales_from(some, self.entry.format)[lines]
+                if scales is None:
+                    scales = some.new_empty(
+                        len(codes), _blocks(columns, columns.start, block[1]).stop
+                    )
+                scales[here, _blocks(across, columns.start, block[1])] = some
+        there = there or self._read(self.entry.slots[0], False)  # no rows, but what spans them
+        if block == "tensor":
+            scales = there.scales
+        elif scales is None:
+            scales = encoding.scales_from(there.scales, self.entry.format)
+            scales = scales.new_empty(0, _blocks(columns, columns.start, block[1]).stop)
+        return Encoded(codes, scales, there.global_scale)
 
-    def _read(self, piece: Piece, rows: slice, columns: slice) -> Encoded:
-        """Some rows and columns of a piece."""
-        there = {what: self.source.tensor(name) for what, name in piece.names.items()}
-        bits = self.format.rowwise.element_bits
-        codes = there["codes"].view(torch.uint8).reshape(piece.rows, -1)
-        codes = codes[rows, columns.start * bits // 8 : columns.stop * bits // 8]
-        if self.block == "tensor":
-            return Encoded(codes, there["scales"].reshape(1), there.get("global"))
-        down, across = self.block
-        scales = there["scales"].reshape(-(-piece.rows // down), -1)
-        scales = scales[_blocks(rows, down), _blocks(columns, across)]
-        each = torch.arange(rows.start, rows.stop) // down - rows.start // down
-        return Encoded(codes, encoding.scales_from(scales, self.format)[each], there.get("global"))
+    def _read(self, slot: Slot, is_exchanged: bool) -> Encoded:
+        """The elements of a slot, as the model has them: scales are those of blocks."""
+        there = {what: self.source.tensor(name) for what, name in self._names(slot).items()}
+        codes = there["codes"].view(torch.uint8).reshape(math.prod(slot.shape[:-1]), -1)
+        each = math.prod(slot.shape[1:-1])  # rows
+        codes = codes[slot.begin * each : slot.end * each]
+        if self._block == "tensor":
+            scales = there["scales"].reshape(1)
+        else:
+            down, across = self._block
+            scales = there["scales"].reshape(-1, -(-slot.shape[-1] // across))
+            each = len(scales) // slot.shape[0] if len(slot.shape) > 2 else 1 / down
+            scales = scales[int(slot.begin * each) : math.ceil(slot.end * each)]
+        if is_exchanged:
+            codes, scales = codes.t(), scales.t() if scales.dim() > 1 else scales
+        return Encoded(codes, scales, there.get("global"))
 
 
-def _blocks(run: slice, size: int) -> slice:
-    """The blocks that a run of rows or columns lies in."""
-    return slice(run.start // size, -(-run.stop // size))
+def _common(one: range, other: range) -> range:
+    return range(max(one.start, other.start), min(one.stop, other.stop))
+
+
+def _bytes(run: range, first: int, bits: int) -> slice:
+    """Where a run of elements lies in a row that begins with the first."""
+    return slice((run.start - first) * bits // 8, (run.stop - first) * bits // 8)
+
+
+def _blocks(run: range, first: int, size: int) -> slice:
+    """The same of the blocks that it lies in."""
+    return slice(run.start // size - first // size, -(-run.stop // size) - first // size)
 
 
 def _scales_apart(weights: list[Published]) -> Iterator[str]:
     """Weights that have one scale in the model, and in the folder several."""
     groups: dict[ScaleGroup, dict[str, float]] = defaultdict(dict)
     for one in weights:
-        group = None if one.scheme is None else one.entry.store.config.scale_group
+        group = None if one.is_plain else one.entry.store.config.scale_group
         if group is not None:
             name = one.scale_names()[0]
             if name in one.source.names and one.source.shape(name) in ((), (1,)):
@@ -263,6 +429,36 @@ def _scales_apart(weights: list[Published]) -> Iterator[str]:
         if len(set(scales.values())) > 1:
             each = ", ".join(f"{name} is {scale:.9g}" for name, scale in scales.items())
             yield f"{each}, and the model has one for all: nc.convert(..., share_scale=False)"
+
+
+def _warn_of_other_casts(weights: list[Published]) -> None:
+    """Says how many loaded bytes a cast of their values would not give, where values would change,
+    and which format would give more of them.
+    """
+    names, total, counts = [], 0, Counter()
+    for one in weights:
+        if one.is_plain or one.entry.store.master is None or one._block == "tensor":
+            continue
+        loaded, casts = one.casts()
+        if casts:
+            names.append(one.entry.name)
+            total += loaded
+            counts.update(casts)
+    if not names:
+        return
+    (own,) = {one.entry.format.name for one in weights if one.entry.name == names[0]}
+    best = min(counts, key=counts.get)
+    better = (
+        f"{best} would keep all but {counts[best]} of them"
+        if best != own
+        else "no other format that is loaded would keep more of them"
+    )
+    warnings.warn(
+        f"of {total} bytes that were loaded into {len(names)} weights such as {names[0]}, a cast "
+        f"of their values gives others for {counts[own]}: they stay until a weight is written, by "
+        f"a step or otherwise, and then values change by the rounding of {own}; {better}",
+        stacklevel=3,
+    )
 
 
 def _follow(store) -> None:

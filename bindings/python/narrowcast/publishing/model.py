@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -15,17 +17,16 @@ from narrowcast import registry
 from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
 from narrowcast.parallel import experts
-from narrowcast.publishing import encoding
+from narrowcast.publishing import encoding, names
+from narrowcast.publishing.names import Rename, Slot
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS, Scheme
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors, region
+from narrowcast.tensor.region import Region
 
-Naming = Callable[[str], str]
-Rename = Naming | Mapping[str, str] | None
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # in paths of modules, not in state dicts
 _E8M0 = "float8_e8m0fnu"
-# What transformers makes one parameter of each expert, and files have apart: equal parts of rows.
-FUSED = {"gate_up_proj": ("gate_proj", "up_proj")}
+_AUTO = "auto"  # plain_dtype
 
 
 class Entry(NamedTuple):
@@ -34,15 +35,28 @@ class Entry(NamedTuple):
     name    in the model's state dict
     tensor  the parameter or buffer, perhaps a shard
     scheme  how the layout stores it; None: as it is
+    slots   where it is in the file
+    dtype   in the file, if it is stored as it is; None: its own
+    format  of its bytes, if it is quantized
+    layers  where it is, or would be, if it is quantized
     """
 
     name: str
     tensor: torch.Tensor
     scheme: Scheme | None
+    slots: list[Slot]
+    dtype: torch.dtype | None
+    format: registry.Format | None
+    layers: list[Slot]
 
     @property
     def store(self):
         return dtensors.local_of(self.tensor)._store
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the model multiplies its bytes."""
+        return _is_quantized(self.tensor) and self.store.config.matmul == "scaled"
 
 
 def export_tensors(
@@ -50,57 +64,128 @@ def export_tensors(
     layout: str,
     *,
     rename: Rename = None,
-    plain_dtype: torch.dtype | None = torch.bfloat16,
+    plain_dtype: torch.dtype | str | None = _AUTO,
     scale_fmt: str | None = None,
+    copy: bool = True,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of all that nc.export writes, in one order on all ranks: to hand a model's
-    weights to an inference engine. Tensors are whole, on the model's device, and nothing is kept of
-    them once the next is asked for.
+    weights to an inference engine. Tensors are whole, and on the model's device.
 
     layout       one of nc.format(name).layouts, of every quantized weight's format
-    rename       names of a state dict to names in the file: a function, or a dict of regular
-                 expressions and what takes their place. An expert of a three-dimensional parameter
-                 has the name of a layer: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
-    plain_dtype  of floating-point weights that are not quantized; None: as they are
+    rename       names to names in the file: a function, or a dict of regular expressions and what
+                 takes their place. Names are those of the state dict, of a model of transformers
+                 those that its save_pretrained writes; each expert of a three-dimensional parameter
+                 has the names of layers: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
+    plain_dtype  of floating-point weights that are not quantized; None: as they are. "auto":
+                 torch.bfloat16, but float32 buffers stay so, and what transformers keeps in float32
     scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
                  where the scales of any of the model's formats are
+    copy         False: tensors may be the model's own memory, for an engine that reads each before
+                 it asks for the next. A step or a write changes some of those, and others not
 
-    Codes and scales are those that the next forward multiplies. Collective over the ranks that
-    share weights. Costs two gathers a quantized weight, one for each other, and a cast of weights
-    that were written since the last; with scales of e8m0 a wait for the device. Nothing happens
-    before the first tensor is asked for. ValueError then, if the layout does not hold a weight's
-    format or shape.
+    Codes and scales are those that the next forward multiplies, also after a write between two
+    tensors. Collective over the ranks that share weights. Costs two gathers a quantized weight, one
+    for each other, a pass over the masters with one reduction, and a cast of weights that were
+    written since the last; waits for the device once, with scales of e8m0 for each weight. Nothing
+    happens before the first tensor is asked for. ValueError then, if the layout does not hold a
+    weight's format or shape, and if a weight is not finite.
     """
-    yield from tensors_of(
-        entries_of(model, layout, scale_fmt), layout, renaming(rename), plain_dtype
-    )
+    entries = entries_of(model, layout, scale_fmt, rename, plain_dtype)
+    yield from tensors_of(entries, layout, copy)
 
 
-def tensors_of(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
+def tensors_of(entries: list[Entry], layout: str, copy: bool = False):
     """What export_tensors yields of them. ValueError, before that, if two have one name."""
-    names = [name for entry in entries for name in names_of(entry, layout, naming)]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
+    places = Counter(
+        (name, slot.begin)
+        for entry in entries
+        for slot in entry.slots
+        for name in names_in_file(entry, slot, layout).values()
+    )
+    if twice := [name for (name, _), count in places.items() if count > 1]:
         raise ValueError(f"two tensors would be named {twice[0]}: rename gives names")
-    return _gathered(entries, layout, naming, plain_dtype)
+    schemes: dict[str, set] = defaultdict(set)
+    for entry in entries:
+        for slot in entry.slots:
+            schemes[slot.name].add(entry.scheme)
+    if mixed := [name for name, kinds in schemes.items() if len(kinds) > 1]:
+        raise ValueError(
+            f"{mixed[0]} of the file joins tensors that the model has apart, in several formats or "
+            "plain: nc.convert all of them to one format, or none"
+        )
+    return _joined(_gathered(entries, layout, copy))
 
 
-def names_of(entry: Entry, layout: str, naming: Naming) -> list[str]:
-    """Of its tensors in the file."""
-    if entry.scheme is None:
-        return [naming(entry.name)]
-    return [name for one in pieces_of(entry, layout, naming) for name in one.names.values()]
+def _joined(parts) -> Iterator[tuple[str, torch.Tensor]]:
+    """Whole tensors of a file, from (name, length, begin, part) along their first dimensions."""
+    waiting: dict[str, dict[int, torch.Tensor]] = defaultdict(dict)
+    for name, length, begin, part in parts:
+        if length is None or length == part.shape[0]:
+            yield name, part
+            continue
+        there = waiting[name]
+        there[begin] = part
+        if sum(map(len, there.values())) == length:
+            yield name, torch.cat([there[begin] for begin in sorted(there)])
+            del waiting[name]
 
 
-def _gathered(entries: list[Entry], layout: str, naming: Naming, plain_dtype):
-    empty_shards.cast_all([(one.tensor, one.store) for one in entries if one.scheme is not None])
+def _gathered(entries: list[Entry], layout: str, copy: bool):
+    weights = [(one.tensor, one.store) for one in entries if one.scheme is not None]
+    _check_finite([one for one in entries if one.scheme is not None])
+    empty_shards.cast_all(weights)
+    sharing = defaultdict(list)  # one scale
+    for weight in weights:
+        sharing[weight[1].config.scale_group or weight[1]].append(weight)
     for entry in entries:
         if entry.scheme is None:
-            yield naming(entry.name), _plain(entry.tensor, plain_dtype)
+            parts, own = _plain(entry), [entry.tensor]
         else:
-            yield from _published(entry, layout, naming)
+            # Written since the last: what was written is what the next forward casts.
+            empty_shards.cast_all(sharing[entry.store.config.scale_group or entry.store])
+            parts, own = _published(entry, layout), entry.store.bytes.buffers
+        memory = {
+            dtensors.local_of(one).untyped_storage().data_ptr() for one in own if one is not None
+        }
+        for name, length, begin, part in parts:
+            if copy and part.untyped_storage().data_ptr() in memory:
+                part = part.clone()
+            yield name, length, begin, part
 
 
-def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> list[Entry]:
+def _check_finite(entries: list[Entry]) -> None:
+    """ValueError on all ranks that share a weight which is not finite on one."""
+    groups: dict = defaultdict(list)
+    for entry in entries:
+        groups[dtensors.shard_group(entry.tensor), gather_device(entry.tensor)].append(entry)
+    for (group, device), some in groups.items():
+        largest = torch.stack([_largest(one.store).to(device) for one in some])
+        is_bad = (~largest.isfinite()).int()
+        if group is not None:
+            dist.all_reduce(is_bad, op=dist.ReduceOp.MAX, group=group)
+        for entry, flag in zip(some, is_bad.tolist(), strict=True):
+            if flag:
+                raise ValueError(
+                    f"{entry.name} is not finite: it has an infinity or a NaN, which no reader "
+                    "can use"
+                )
+
+
+def _largest(store) -> torch.Tensor:
+    """Not finite if a value is not: of a weight without a master, where its format keeps that."""
+    value = store.bytes.amax if store.master is None else store.master.value
+    if value is None or value.numel() == 0:
+        return torch.zeros((), device=store.bytes.device)
+    return torch.stack(value.aminmax()).abs().amax()
+
+
+def entries_of(
+    model: nn.Module,
+    layout: str,
+    scale_fmt: str | None = None,
+    rename: Rename = None,
+    plain_dtype: torch.dtype | str | None = _AUTO,
+) -> list[Entry]:
     """What of a model is published: its parameters, then its buffers, of which a tensor that
     several modules share is one. ValueError for a layout or format that does not fit, and if no
     weight is quantized.
@@ -109,65 +194,103 @@ def entries_of(model: nn.Module, layout: str, scale_fmt: str | None = None) -> l
         raise ValueError(f"there is no layout {layout!r}: layouts are {', '.join(LAYOUTS)}")
     if scale_fmt not in (None, "ue8m0"):
         raise ValueError(f'scale_fmt is "ue8m0" or None, not {scale_fmt!r}')
+    if not (plain_dtype in (None, _AUTO) or isinstance(plain_dtype, torch.dtype)):
+        raise ValueError(f'plain_dtype is a torch.dtype, None or "auto", not {plain_dtype!r}')
+    model, naming = getattr(model, "_orig_mod", model), names.renaming(rename)
     found = _tensors_of(model)
     formats = {
-        name: dtensors.local_of(tensor).format for name, tensor, _ in found if _is_quantized(tensor)
+        name: dtensors.local_of(tensor).format
+        for name, (tensor, _) in found.items()
+        if _is_quantized(tensor)
     }
     if not formats:
         raise ValueError(
             "the model has no quantized weight, and a layout is of those: nc.convert() makes them"
         )
+    slots = names.slots_of(model, {name: one.shape for name, (one, _) in found.items()})
     is_ue8m0 = scale_fmt == "ue8m0" or any(one.scale == "e8m0" for one in formats.values())
-    entries = []
-    for name, tensor, module in found:
-        scheme = None
-        if name in formats:
-            scheme = _scheme_of(name, formats[name], layout)
+    entries, seen = [], set()
+    for name, (tensor, module) in found.items():
+        if id(tensor) in seen or name in (getattr(model, "_keys_to_ignore_on_save", None) or ()):
+            continue
+        seen.add(id(tensor))
+        own, scheme, format = slots[name], None, formats.get(name)
+        layers = own
+        if format is not None:
+            scheme = _scheme_of(name, format, layout)
             if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
                 scheme = scheme._replace(scales=("scale", _E8M0))
-            _check_shape(name, tensor, scheme)
-            if getattr(module, "is_transposed", False):  # transformers' word
-                raise ValueError(
-                    f"{name} is [experts, in, out], and files have scales of elements along `in`: "
-                    "a module that keeps [experts, out, in] can be published"
-                )
-        entries.append(Entry(name, tensor, scheme))
+        if [len(one.shape) for one in own] == [3]:
+            try:
+                layers = names.layers_of(own[0], name, module, model, layout)
+            except ValueError:
+                if scheme is not None:
+                    raise
+        own, layers = (
+            [slot._replace(name=naming(slot.name)) for slot in some] for some in (own, layers)
+        )
+        dtype = _dtype_in_file(name, tensor, module, model, plain_dtype)
+        own = own if scheme is None else layers
+        entries.append(Entry(name, tensor, scheme, own, dtype, format, layers))
+        if scheme is not None:
+            for slot in layers:
+                region_of(entries[-1], slot, layout)
     return entries
 
 
-def _tensors_of(model: nn.Module) -> list[tuple[str, torch.Tensor, nn.Module]]:
-    """In the order of the model's modules, each once, while shards are in their places."""
+def _dtype_in_file(name: str, tensor, module, model, plain_dtype) -> torch.dtype | None:
+    if not tensor.is_floating_point() or plain_dtype != _AUTO:
+        return plain_dtype if tensor.is_floating_point() else None
+    kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    is_kept = any(re.search(one.replace("*", ".*"), name) for one in kept)
+    if is_kept or (tensor.dtype == torch.float32 and name.rpartition(".")[-1] in module._buffers):
+        return torch.float32
+    return torch.bfloat16
+
+
+def _tensors_of(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
+    """By their names, in the order of the model's modules, while shards are in their places; what
+    several modules share under each of its names.
+    """
     torch_names.reshard_all(model.modules())
-    found: dict[int, tuple[str, torch.Tensor, nn.Module]] = {}
+    found: dict[str, tuple[torch.Tensor, nn.Module]] = {}
     for path, module in _modules_of(model):
         kept = {
             k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
         }
         for name, tensor in [*module._parameters.items(), *kept.items()]:
             if tensor is not None:
-                found.setdefault(id(tensor), (f"{path}.{name}".lstrip("."), tensor, module))
-    return list(found.values())
+                found[f"{path}.{name}".lstrip(".")] = tensor, module
+    return found
 
 
 def _modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """With their paths in state dicts."""
-    for path, module in model.named_modules():
+    """With their paths in state dicts, under each that a module has."""
+    for path, module in model.named_modules(remove_duplicate=False):
         for wrapper in _WRAPPERS:
             path = (path + ".").replace(wrapper, "").rstrip(".")
         yield path, module
 
 
-def plain_layers(model: nn.Module, naming: Naming) -> list[str]:
+def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
     """Names in the file of the modules that multiply by a matrix which is not quantized: also
     routers, experts, and a head that shares the embedding's weight.
     """
-    names = []
+    model, naming = getattr(model, "_orig_mod", model), names.renaming(rename)
+    found = _tensors_of(model)
+    slots = names.slots_of(model, {name: one.shape for name, (one, _) in found.items()})
+    layers: list[str] = []
     for path, module in _modules_of(model):
-        weights = [module._parameters[one] for one in experts.weights_of(module)]
-        is_plain = any(one.dim() > 1 and not _is_quantized(one) for one in weights)
-        if is_plain and not isinstance(module, nn.Embedding):
-            names.append(naming(f"{path}.weight").removesuffix(".weight"))
-    return names
+        plain = [
+            f"{path}.{one}".lstrip(".")
+            for one in experts.weights_of(module)
+            if module._parameters[one].dim() > 1 and not _is_quantized(module._parameters[one])
+        ]
+        if plain and not isinstance(module, nn.Embedding):
+            there = [naming(slot.name).split(".") for one in plain for slot in slots[one]]
+            alike = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*there, strict=False))
+            layers.append(".".join(parts[0] for parts in alike).removesuffix(".weight"))
+    return [*dict.fromkeys(layers)]
 
 
 def _is_quantized(tensor: torch.Tensor) -> bool:
@@ -186,109 +309,94 @@ def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
     return scheme
 
 
-def _check_shape(name: str, tensor: torch.Tensor, scheme: Scheme) -> None:
-    """ValueError where blocks would hold rows of two layers of the file."""
-    block = scheme.block_of(dtensors.local_of(tensor).format)
-    parts = len(FUSED.get(name.rpartition(".")[-1], "1"))
-    if tensor.dim() > 2 and block != "tensor" and tensor.shape[-2] % (parts * block[0]) != 0:
-        raise ValueError(
-            f"{name} has {tensor.shape[-2]} rows an expert, in {parts} layers, and the layout one "
-            f"scale for {block[0]} rows: a multiple of {parts * block[0]} rows can be published"
-        )
+# ---- places ----
 
 
-# ---- names ----
-
-
-def renaming(rename: Rename) -> Naming:
-    """A function from names of a state dict to names in the file. TypeError for what is neither."""
-    if rename is None:
-        return str
-    if isinstance(rename, Mapping):
-        return lambda name: _substituted(name, rename)
-    if not callable(rename):
-        raise TypeError(f"rename is a function or a dict, not {type(rename).__name__}")
-    return rename
-
-
-def _substituted(name: str, rename: Mapping[str, str]) -> str:
-    for pattern, text in rename.items():
-        name = re.sub(pattern, text, name)
-    return name
-
-
-class Piece(NamedTuple):
-    """What is one layer in a file: a whole weight, or rows of an expert in one of three dimensions.
-
-    names  of its codes, scales and global scale
-    begin  its first row, counted over all experts
-    rows   how many it has
+def region_of(entry: Entry, slot: Slot, layout: str) -> tuple[Region, bool]:
+    """The rows and columns of a weight's matrix that are in a slot, and whether the file has them
+    exchanged. ValueError if codes and scales cannot be taken apart there.
     """
+    rows, columns = region.matrix_shape(entry.tensor.shape)
+    found = region.find(slot.size, slot.stride, slot.offset, rows, columns)
+    block, width = entry.scheme.block_of(entry.format), slot.size[-1]
+    why = None
+    if found is None:
+        why = "takes its elements in another order"
+    elif found[1] and not (entry.scheme.bits == 8 and (block == "tensor" or block[0] == block[1])):
+        why = (
+            "has rows and columns exchanged, as it is [experts, in, out], and scales lie along "
+            "`in`: a module that keeps [experts, out, in] can be published"
+        )
+    elif (block == "tensor" or entry.scheme.global_scale) and slot.size[0] != slot.shape[0]:
+        why = f"has other weights beside it, and {entry.format.name} one scale for each"
+    elif layout == "gpt-oss" and width % block[1] != 0:
+        why = f"has rows of {width} elements, and the layout rows of a multiple of {block[1]}"
+    elif block != "tensor":
+        place, in_file = found[0], region.matrix_shape(slot.shape)
+        bounds = [
+            (place.row, place.row_end, rows, block[0]),
+            (place.column, place.column_end, columns, block[1]),
+            (slot.begin, slot.end, slot.shape[0], block[0] if len(slot.shape) == 2 else 1),
+            (0, slot.shape[-2] if len(slot.shape) > 2 else 0, in_file[0], block[0]),
+        ]
+        cut = [at for at in bounds if at[0] % at[3] or (at[1] % at[3] and at[1] != at[2])]
+        if cut:
+            why = f"begins or ends within a block of {cut[0][3]}, which has one scale"
+    if why is not None:
+        raise ValueError(f"{entry.name}: the tensor {slot.name} of the file {why}")
+    return found
 
-    names: dict[str, str]
-    begin: int
-    rows: int
 
-
-def pieces_of(entry: Entry, layout: str, naming: Naming) -> list[Piece]:
-    """In their order in the file: experts are layers of their own, but in gpt-oss."""
-    scheme, shape, name = entry.scheme, entry.tensor.shape, entry.name
+def names_in_file(entry: Entry, slot: Slot, layout: str) -> dict[str, str]:
+    """Of what a slot has: the codes, the scales and the global scale, or the value."""
+    scheme = entry.scheme
+    if scheme is None:
+        return {"value": slot.name}
     if layout == "gpt-oss":
-        base = naming(name)
-        names = {"codes": f"{base}_{scheme.codes[0]}", "scales": f"{base}_{scheme.scales[0]}"}
-        return [Piece(names, 0, shape[:-1].numel())]
-    if len(shape) < 3:
-        return [Piece(_names(naming(name), scheme), 0, shape[0])]
-    path, _, leaf = f".{name.removesuffix('.weight')}".rpartition(".")
-    parts = FUSED.get(leaf, (leaf,))
-    layers = [f"{path}.{expert}.{part}.weight" for expert in range(shape[0]) for part in parts]
-    rows = shape[:-1].numel() // len(layers)
-    return [
-        Piece(_names(naming(layer.lstrip(".")), scheme), at * rows, rows)
-        for at, layer in enumerate(layers)
-    ]
-
-
-def _names(base: str, scheme: Scheme) -> dict[str, str]:
-    stem = base.removesuffix(".weight")
+        return {one: f"{slot.name}_{getattr(scheme, one)[0]}" for one in ("codes", "scales")}
+    path, _, leaf = slot.name.rpartition(".")
+    stem = path if leaf == "weight" else slot.name
     every = {"codes": scheme.codes[0], "scales": scheme.scales[0], "global": scheme.global_scale}
-    return {what: f"{stem}.{name}" for what, name in every.items() if name is not None}
+    return {what: f"{stem}.{name}".lstrip(".") for what, name in every.items() if name is not None}
 
 
-def shape_of(entry: Entry, piece: Piece, what: str, layout: str) -> tuple[int, ...]:
-    """Of the codes, the scales or the global scale of a piece, as the file has it."""
-    scheme, format = entry.scheme, dtensors.local_of(entry.tensor).format
-    columns, bits = entry.tensor.shape[-1], format.rowwise.element_bits
-    block = scheme.block_of(format)
+def shape_in_file(entry: Entry, what: str, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Of the codes, the scales or the global scale of elements of a shape."""
+    block, (*_, rows, columns) = entry.scheme.block_of(entry.format), (1, *shape)
+    bits = entry.scheme.bits
     if layout == "gpt-oss":
-        blocks = (*entry.tensor.shape[:-1], columns // block[1])
+        blocks = (*shape[:-1], columns // block[1])
         return (*blocks, block[1] * bits // 8) if what == "codes" else blocks
     if what == "codes":
-        return piece.rows, columns * bits // 8
+        return *shape[:-1], columns * bits // 8
     if what == "global" or block == "tensor":
-        return scheme.one
-    return -(-piece.rows // block[0]), -(-columns // block[1])
+        return entry.scheme.one
+    return *shape[:-2], -(-rows // block[0]), -(-columns // block[1])
 
 
 # ---- tensors ----
 
 
-def _plain(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    value = tensor.detach()
-    if dtype is not None and value.is_floating_point():
-        value = value.to(dtype)
-    return value.full_tensor() if isinstance(value, DTensor) else value
+def _plain(entry: Entry):
+    value = entry.tensor.detach()
+    if entry.dtype is not None and value.is_floating_point():
+        value = value.to(entry.dtype)
+    value = value.full_tensor() if isinstance(value, DTensor) else value
+    for slot in entry.slots:
+        length = slot.shape[0] if slot.shape else None
+        whole = value if slot.size == value.shape else slot.view(value.contiguous()).contiguous()
+        yield slot.name, length, slot.begin, whole
 
 
-def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str, torch.Tensor]]:
+def _published(entry: Entry, layout: str):
     """The tensors of a quantized weight: its codes, its scales, its global scale."""
     tensor, scheme, local = entry.tensor, entry.scheme, dtensors.local_of(entry.tensor)
-    format = local.format
-    region = local._view.region
-    region = region._replace(row=region.row + entry.store.rows_before)
-    encoded = encoding.encode(entry.store.bytes, region, scheme)
+    format, bits = entry.format, entry.scheme.bits
+    place = local._view.region
+    place = place._replace(row=place.row + entry.store.rows_before)
+    encoded = encoding.encode(entry.store.bytes, place, scheme)
     block, columns = scheme.block_of(format), tensor.shape[-1]
-    codes = _gather(tensor, local, encoded.codes, columns * format.rowwise.element_bits // 8)
+    codes = _gather(tensor, local, encoded.codes, columns * bits // 8)
     scales = encoded.scales
     if block != "tensor":
         scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
@@ -300,14 +408,26 @@ def _published(entry: Entry, layout: str, naming: Naming) -> Iterator[tuple[str,
         raise ValueError(f"{entry.name}: {error}") from None
     parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
     parts["global"] = encoded.global_scale
-    for piece in pieces_of(entry, layout, naming):
-        for what, name in piece.names.items():
-            part, each = parts[what], 1 if what == "codes" else block[0]
-            if part.dim() < 2:  # the tensor's one scale is every expert's
-                part = part.clone()
+    for slot in entry.slots:
+        (row, rows, column, width), is_exchanged = region_of(entry, slot, layout)
+        for what, name in names_in_file(entry, slot, layout).items():
+            part, shape = parts[what], shape_in_file(entry, what, slot.size, layout)
+            if part.dim() < 2:  # the tensor's one scale is every layer's
+                yield name, None, 0, part.clone().reshape(shape)
+                continue
+            if what == "codes":
+                part = part[row : row + rows, column * bits // 8 : (column + width) * bits // 8]
             else:
-                part = part[piece.begin // each : -(-(piece.begin + piece.rows) // each)]
-            yield name, part.reshape(shape_of(entry, piece, what, layout))
+                part = part[_blocks(row, rows, block[0]), _blocks(column, width, block[1])]
+            part = part.t() if is_exchanged else part
+            length = shape_in_file(entry, what, slot.shape, layout)[0]
+            each = 1 if what == "codes" or len(slot.shape) > 2 else block[0]
+            yield name, length, slot.begin // each, part.reshape(shape).contiguous()
+
+
+def _blocks(first: int, count: int, size: int) -> slice:
+    """The blocks that a run of rows or columns lies in."""
+    return slice(first // size, -(-(first + count) // size))
 
 
 def gather_device(tensor: torch.Tensor) -> torch.device:
