@@ -52,10 +52,11 @@ def load_published(
             of NVFP4, which keeps the amax of a tensor: where no amax has the global scale of a
             file from elsewhere, takes the amax of the nearest one, a unit in the last place away
 
-    Returns the names in the folder that the model has not. FileNotFoundError without a
-    safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
-    shape, if a quantized one is of another dtype, or if a weight's format does not hold the bytes
-    exactly: with what is there, and what was expected.
+    Where there is a model.safetensors.index.json, files are those that it names. Returns the names
+    in files that the model has not. FileNotFoundError without a safetensors file; ValueError, with
+    the model unchanged, if a tensor is missing or of another shape, if a quantized one is of
+    another dtype, if a weight's format does not hold the bytes exactly, with what is there and what
+    was expected; also for a file or an index that is damaged, and for a tensor in two files.
     """
     source = Folder(Path(folder))
     layout = layout or source.layout()
