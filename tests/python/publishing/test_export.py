@@ -223,6 +223,14 @@ def test_an_export_that_fails_leaves_no_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("new", [None, 3, b"x.weight"])
+def test_a_rename_that_makes_no_name(new, tmp_path):
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "mxfp8")
+    for call, *layout in ((nc.export, "mxfp8"), (nc.load_published,)):
+        with pytest.raises(TypeError, match=re.escape(f"rename makes {new!r} of 0.weight")):
+            call(build("mxfp8_e4m3"), tmp_path / "out", *layout, rename=lambda name: new)
+
+
 KILLED = """
 import os, signal, sys
 import torch

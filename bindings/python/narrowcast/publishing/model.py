@@ -208,7 +208,14 @@ def renaming(rename: Rename) -> Naming:
         return lambda name: _substituted(name, rename)
     if not callable(rename):
         raise TypeError(f"rename is a function or a dict, not {type(rename).__name__}")
-    return rename
+    return lambda name: _called(rename, name)
+
+
+def _called(rename: Naming, name: str) -> str:
+    new = rename(name)
+    if not isinstance(new, str):
+        raise TypeError(f"rename makes {new!r} of {name}: the name in the file was expected")
+    return new
 
 
 def _substituted(name: str, rename: Mapping[str, str]) -> str:
