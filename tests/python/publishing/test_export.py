@@ -4,6 +4,7 @@ by a reader that knows nothing of narrowcast.
 
 import filecmp
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -222,17 +223,25 @@ def test_an_export_that_fails_leaves_no_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("new", [None, 3, b"x.weight"])
+def test_a_rename_that_makes_no_name(new, tmp_path):
+    nc.export(build("mxfp8_e4m3"), tmp_path / "out", "mxfp8")
+    for call, *layout in ((nc.export, "mxfp8"), (nc.load_published,)):
+        with pytest.raises(TypeError, match=re.escape(f"rename makes {new!r} of 0.weight")):
+            call(build("mxfp8_e4m3"), tmp_path / "out", *layout, rename=lambda name: new)
+
+
 KILLED = """
 import os, signal, sys
 import torch
 import narrowcast as nc
-from narrowcast.publishing import export
+from narrowcast.publishing import folder
 
-first = export.save_file
+first = folder.save_file
 def write(tensors, path, metadata):
     first(tensors, path, metadata)
     os.kill(os.getpid(), signal.SIGKILL)
-export.save_file = write
+folder.save_file = write
 model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 384)), "mxfp8_e4m3")
 nc.export(model, sys.argv[1], "mxfp8", overwrite=True)
 """
@@ -248,7 +257,8 @@ def test_a_process_that_is_killed(tmp_path):
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
     assert not (tmp_path / "new").exists()
     nc.export(build("mxfp8_e4m3"), tmp_path / "new", "mxfp8")
-    assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "new", "out"]
+    names = [re.sub("-.*", "", one.name) for one in tmp_path.iterdir()]
+    assert sorted(names) == [".new.partial", ".out.partial", "new", "out"]
 
 
 @pytest.mark.parametrize(

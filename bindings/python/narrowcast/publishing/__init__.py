@@ -5,7 +5,7 @@ one.
             |            gathered, one weight at a time
     (name, tensor)       as a layout names and shapes them                model.py
             |
-    folder               safetensors, an index, config.json               export.py
+    folder               safetensors, an index, config.json               export.py, folder.py
 
 load.py goes the other way. Which layouts there are is a table, narrowcast.registry.layouts. Codes
 and scales are those that the forward multiplied: they are not made anew.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterable
+from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch import nn
 
 from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
+from narrowcast.publishing.folder import NewFolder
 from narrowcast.publishing.model import Entry
 from narrowcast.publishing.names import Rename
 
@@ -44,91 +44,59 @@ def export(
                as nc.export_tensors takes them
     config     the rest of config.json; by default that of a transformers model, else nothing
     file_size  of each safetensors file, in GB
-    overwrite  replaces a folder that is there; without it that is an error
+    overwrite  replaces a folder that is there; without it that is an error. A link stays one
 
     Every rank of the job calls it, with the same weights or shards of them, and the first writes.
     DisagreementError where ranks have other weights, as the stages of a pipeline. At most one
     whole weight is on the device beyond the model, and one file in the host's memory. The folder
-    appears when it is complete: before, it has another name, ".NAME.partial".
+    appears when it is complete: before, it is beside its place as ".NAME.partial-...", which goes
+    if the export fails. Of two exports into one folder the last stays, as a whole.
     FileExistsError for a folder that is there, before anything is written; ValueError as in
-    nc.export_tensors.
+    nc.export_tensors; where the first rank fails later (a full disk), its own error there and
+    RuntimeError on the others.
     """
-    target = Path(folder)
-    _check_free(target, overwrite)
+    if not (isinstance(file_size, Real) and file_size > 0):
+        raise ValueError(f"file_size is a number of GB above 0, not {file_size!r}")
+    new = NewFolder(Path(folder), overwrite, file_size * _GB)
     entries = models.entries_of(model, layout, scale_fmt, rename, plain_dtype)
     tensors = models.tensors_of(entries, layout)
     own = dict(config if config is not None else _config_of(model, plain_dtype))
     plain = models.plain_layers(model, rename)
     texts = _configurations(own, _quantization_config(entries, plain, layout), layout)
-    has_ranks = dist.is_initialized()
-    if has_ranks:  # all have then looked at the folder, too
-        group, device = dist.group.WORLD, models.gather_device(entries[0].tensor)
-        lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries]
-        ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
-    if has_ranks and dist.get_rank() > 0:
-        for _ in tensors:
-            pass
-        dist.barrier()
-        return
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name, text in texts.items():
-        (partial / name).write_text(text, encoding="utf-8")
-    _write_tensors(partial, tensors, int(file_size * _GB))
-    _replace(target, partial)
-    if has_ranks:
-        dist.barrier()
+    group = dist.group.WORLD if dist.is_initialized() else None
+    device = models.gather_device(entries[0].tensor)
+    lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries]
+    ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
+    failure: Exception | None = None
 
+    def write(step: Callable, *arguments) -> None:
+        """On the first rank, which goes on gathering once it has failed: the others wait for it."""
+        nonlocal failure
+        if failure is None and (group is None or dist.get_rank() == 0):
+            try:
+                step(*arguments)
+            except Exception as error:
+                failure = error
 
-def _check_free(target: Path, overwrite: bool) -> None:
-    if target.exists() and not overwrite and (target.is_file() or any(target.iterdir())):
-        raise FileExistsError(
-            f"{target} is there already: name another folder, or overwrite=True replaces it"
-        )
+    def raise_failure(told: Exception | None) -> None:
+        """Its own on the first rank, and what it has told them on the others."""
+        if first := ranks.gather_objects(told, group, device)[0]:
+            raise failure or first
 
-
-def _write_tensors(folder: Path, tensors: Iterable, most: int) -> None:
-    """Files of at most so many bytes, or of one tensor, and their index if there are several."""
-    pending: dict[str, torch.Tensor] = {}
-    files: list[list[str]] = []
-    size = total = 0
-
-    def write() -> None:
-        save_file(pending, folder / f"{len(files)}.safetensors", metadata={"format": "pt"})
-        files.append(list(pending))
-        pending.clear()
-
-    for name, tensor in tensors:
-        if pending and size + tensor.nbytes > most:
-            write()
-            size = 0
-        pending[name] = tensor.cpu()
-        size, total = size + tensor.nbytes, total + tensor.nbytes
-    write()
-    if len(files) == 1:
-        (folder / "0.safetensors").rename(folder / "model.safetensors")
-        return
-    index = {"metadata": {"total_size": total}, "weight_map": {}}
-    for number, its_names in enumerate(files):
-        name = f"model-{number + 1:05}-of-{len(files):05}.safetensors"
-        (folder / f"{number}.safetensors").rename(folder / name)
-        index["weight_map"] |= dict.fromkeys(its_names, name)
-    (folder / "model.safetensors.index.json").write_text(_json(index), encoding="utf-8")
+    try:
+        write(new.begin, texts)
+        raise_failure(failure)
+        for name, tensor in tensors:
+            write(new.add, name, tensor)
+        write(new.finish)
+        how = f"the first rank failed to write {folder}: {failure!r}"
+        raise_failure(failure and RuntimeError(how))
+    finally:
+        new.discard()
 
 
 def _json(value) -> str:
     return json.dumps(value, indent=2) + "\n"
-
-
-def _replace(target: Path, partial: Path) -> None:
-    """Puts a complete folder in its place: one that is there goes out of the way as a whole."""
-    old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 # ---- config.json ----

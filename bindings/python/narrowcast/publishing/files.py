@@ -15,30 +15,56 @@ from narrowcast.registry.layouts import LAYOUTS, METHODS
 class Folder:
     """names  of the tensors that are there, each with its file
 
-    FileNotFoundError without a safetensors file; ValueError if one is cut short or missing.
+    With an index, files that it names are read, and a tensor from the file that it names. Without
+    one model.safetensors is read, or all files if that is not there.
+    FileNotFoundError without a safetensors file; ValueError for a file that is cut short, missing
+    or no file, for an index that is none, and for a tensor that is in two files.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.names: dict[str, safe_open] = {}
-        files = sorted(path.glob("*.safetensors"))
-        if not files:
-            raise FileNotFoundError(f"{path} has no safetensors file")
-        for file in files:
+        index = self._index()
+        for file in sorted(set(index.values())) or self._files():
             try:
-                opened = safe_open(file, framework="pt")
+                opened = safe_open(_regular(path / file), framework="pt")
             except (SafetensorError, OSError) as error:
-                raise ValueError(f"{file} is cut short or no safetensors file: {error}") from None
-            self.names |= dict.fromkeys(opened.keys(), opened)
-        for name, file in self._index().items():
+                reason = f"is cut short or no safetensors file: {error}"
+                raise ValueError(f"{path / file} {reason}") from None
+            for name in opened.keys():  # noqa: SIM118 - it is no dict
+                if name in self.names and name not in index:
+                    raise ValueError(
+                        f"{name} is in {path / file} and in another file of the folder, and no "
+                        "index says which is the model's: remove the other file"
+                    )
+                if index.get(name, file) == file:
+                    self.names[name] = opened
+        for name, file in index.items():
             if name not in self.names:
-                raise ValueError(f"{path} has no {name}, which its index says is in {file}")
+                raise ValueError(f"{path / file} has no {name}, which the index says is there")
+
+    def _files(self) -> list[str]:
+        files = sorted(one.name for one in self.path.glob("*.safetensors"))
+        if not files:
+            raise FileNotFoundError(f"{self.path} has no safetensors file")
+        return [one for one in files if one == "model.safetensors"] or files
 
     def _index(self) -> dict[str, str]:
-        index = self.path / "model.safetensors.index.json"
-        if not index.exists():
+        """The file of each tensor; empty without an index."""
+        path = self.path / "model.safetensors.index.json"
+        if not path.exists():
             return {}
-        return json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        try:
+            index = json.loads(_regular(path).read_text(encoding="utf-8"))["weight_map"]
+            files = [Path(one) for one in index.values()]
+            if not files:
+                raise ValueError("it is empty")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} has no weight_map of tensors to files: {error!r}") from None
+        for file in files:
+            if file.is_absolute() or ".." in file.parts:
+                raise ValueError(f"{path} names {file}, which is outside of the folder")
+        return index
 
     def layout(self, given: str | None) -> str:
         """The one that is given, or that of config.json. ValueError if that does not say, or says
@@ -58,9 +84,9 @@ class Folder:
     def configuration(self) -> dict:
         """The quantization_config of config.json; empty without."""
         try:
-            text = (self.path / "config.json").read_text(encoding="utf-8")
+            text = _regular(self.path / "config.json").read_text(encoding="utf-8")
             config = json.loads(text)["quantization_config"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
         return config if isinstance(config, dict) else {}
 
@@ -74,3 +100,10 @@ class Folder:
     def tensor(self, name: str) -> torch.Tensor:
         """A view of the file: what is read of it is read then."""
         return self.names[name].get_tensor(name)
+
+
+def _regular(path: Path) -> Path:
+    """ValueError for what is no file: a pipe would be waited for."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing, or no regular file")
+    return path

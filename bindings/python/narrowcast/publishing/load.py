@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from narrowcast import _C, ranks, registry
@@ -59,11 +60,13 @@ def load_published(
             of NVFP4, which keeps the amax of a tensor: where no amax has the global scale of a
             file from elsewhere, takes the amax of the nearest one, a unit in the last place away
 
-    Returns the names in the folder that the model has not. Every rank of the job calls it.
-    FileNotFoundError without a safetensors file; ValueError, with the model unchanged, if a tensor
-    is missing or of another shape, if a quantized one is of another dtype or described otherwise in
-    config.json, or if a weight's format does not hold the bytes exactly: with what is there, and
-    what was expected. An error of one rank is every rank's.
+    Where there is a model.safetensors.index.json, files are those that it names. Returns the names
+    in files that the model has not. Every rank of the job calls it. FileNotFoundError without a
+    safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
+    shape, if a quantized one is of another dtype or described otherwise in config.json, or if a
+    weight's format does not hold the bytes exactly, with what is there and what was expected; also
+    for a file or an index that is damaged, and for a tensor in two files. An error of one rank is
+    every rank's.
 
     A UserWarning says how many loaded bytes a cast of their values would not give, and which format
     would give more: the next write to such a weight, a step with lr=0 too, changes them.
@@ -73,12 +76,21 @@ def load_published(
         weights, source = _checked(model, Path(folder), layout, rename, nearest_scale)
     except (OSError, TypeError, ValueError) as one:
         error = one
-    ranks.agree(error)
+    _raise_first(error, models.gather_device(next(model.parameters())))
     for one in weights:
         one.load()
     _C.note_change()
     _warn_of_other_casts(weights)
     return sorted(set(source.names).difference(*(one.names for one in weights)))
+
+
+def _raise_first(error: Exception | None, device: torch.device) -> None:
+    """An error of this rank or of another, on every rank: or one would load and another not."""
+    group = dist.group.WORLD if dist.is_initialized() else None
+    for rank, one in enumerate(ranks.gather_objects(error, group, device)):
+        if one is not None:
+            is_own = error is not None and str(one) == str(error)
+            raise error if is_own else type(one)(f"rank {rank}: {one}")
 
 
 def _checked(model, folder: Path, layout, rename, nearest_scale: bool):

@@ -73,7 +73,7 @@ def renaming(rename: Rename) -> Naming:
             for pattern, text in rename.items():
                 made = re.sub(pattern, text, made)
         if not isinstance(made, str):
-            raise TypeError(f"rename gives names, and of {name!r} it gave {made!r}")
+            raise TypeError(f"rename makes {made!r} of {name}: the name in the file was expected")
         return made
 
     return renamed

@@ -58,21 +58,6 @@ def gather_objects(own: Any, group: dist.ProcessGroup | None, device: torch.devi
     return every
 
 
-def agree(error: Exception | None) -> None:
-    """Raises an error of this rank, or the first of another, on every rank of the job. Collective,
-    and the host waits.
-    """
-    if not dist.is_initialized():
-        every = [error]
-    else:
-        every = [None] * dist.get_world_size()
-        dist.all_gather_object(every, error)
-    for rank, one in enumerate(every):
-        if one is not None:
-            is_own = error is not None and str(one) == str(error)
-            raise error if is_own else type(one)(f"rank {rank}: {one}")
-
-
 def _compare(what: str, own: list[str], group: dist.ProcessGroup, device: torch.device) -> None:
     digest = hashlib.blake2b("\n".join(own).encode(), digest_size=7).digest()
     number = int.from_bytes(digest, "little")  # its negative is an int64, too

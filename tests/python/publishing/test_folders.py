@@ -1,0 +1,454 @@
+"""The folder of nc.export: two exports into one, exports that fail, on several ranks too; and which
+of a folder's files nc.load_published reads.
+"""
+
+import contextlib
+import errno
+import filecmp
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.distributed.fsdp import fully_shard
+
+import narrowcast as nc
+import ranks
+from interrupting import interrupted_at
+from narrowcast.publishing import folder
+from narrowcast.publishing import model as models
+from published_models import build
+
+FORMAT, LAYOUT = "mxfp8_e4m3", "mxfp8"
+SMALL = 5e-5  # GB: several files
+
+
+def export(seed, path, **options):
+    nc.export(build(FORMAT, seed=seed), path, LAYOUT, **options)
+
+
+def is_same(one, two):
+    """Whether two folders have the same files."""
+    names = sorted(file.name for file in one.iterdir())
+    return names == sorted(file.name for file in two.iterdir()) and all(
+        filecmp.cmp(one / name, two / name, shallow=False) for name in names
+    )
+
+
+def names_in(path):
+    return sorted(one.name for one in path.iterdir())
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """The folders of two exports, of one file and of four."""
+    one, four = tmp_path / "expected" / "0", tmp_path / "expected" / "1"
+    one.mkdir(parents=True)  # an empty folder is none
+    export(0, one, file_size=float("inf"))
+    export(1, four, file_size=SMALL)
+    assert [len(list(each.glob("*.safetensors"))) for each in (one, four)] == [1, 4]
+    return one, four
+
+
+# ---- two exports into one folder ----
+
+
+def interleaved(parent, first, second, seed=None):
+    """Calls first(folder), and second(folder) within it: before its first step, before the second
+    one, and so on. Yields the folders.
+    """
+    for number in range(100):
+        out = parent / str(number) / "out"
+        out.parent.mkdir(parents=True)
+        if seed is not None:
+            export(seed, out)
+        steps = iter(range(-number, 100))
+        patches = [
+            mock.patch.object(where, name, stepping(getattr(where, name), steps, second, out))
+            for where, names in STEPS.items()
+            for name in names.split()
+        ]
+        with contextlib.ExitStack() as stack:
+            for one in patches:
+                stack.enter_context(one)
+            first(out)
+        assert names_in(out.parent) == ["out"]
+        if next(steps) <= 0:
+            assert number > 5
+            return
+        yield out
+
+
+STEPS = {Path: "mkdir write_text rename lstat", folder: "save_file", folder.shutil: "rmtree"}
+
+
+def stepping(function, steps, second, out):
+    def step(*arguments, **options):
+        if next(steps) == 0:
+            second(out)
+        return function(*arguments, **options)
+
+    return step
+
+
+@pytest.mark.parametrize("seed", [None, 2])
+def test_the_last_of_two_exports_stays(seed, expected, tmp_path):
+    def first(out):
+        export(0, out, overwrite=True)
+
+    def second(out):
+        export(1, out, file_size=SMALL, overwrite=True)
+
+    folders = interleaved(tmp_path / "parent", first, second, seed)
+    kept = [[is_same(out, one) for one in expected] for out in folders]
+    assert kept[0] == [True, False]
+    assert all(one in ([True, False], [False, True]) for one in kept)
+
+
+def test_the_first_of_two_exports_stays_without_overwrite(expected, tmp_path):
+    refused = []
+
+    def attempt(seed, out):
+        try:
+            export(seed, out, file_size=SMALL if seed else 5)
+        except FileExistsError as error:
+            assert "is there already" in str(error)
+            refused.append(seed)
+
+    calls = [functools.partial(attempt, seed) for seed in (0, 1)]
+    for out in interleaved(tmp_path / "parent", *calls):
+        assert is_same(out, expected[1 - refused.pop()])
+        assert refused == []
+
+
+EXPORTING = """
+import sys
+sys.path[:0] = sys.argv[3:]
+import narrowcast as nc
+from published_models import build
+
+seed = int(sys.argv[2])
+model = build("mxfp8_e4m3", seed=seed)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(30):
+    nc.export(model, sys.argv[1], "mxfp8", overwrite=True, file_size=5e-5 if seed else 5)
+"""
+
+
+def test_two_processes(expected, tmp_path):
+    out = tmp_path / "parent" / "out"
+    support = str(Path(ranks.__file__).parent)
+    arguments = [[sys.executable, "-c", EXPORTING, str(out), str(seed), support] for seed in (0, 1)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(one, **pipes) for one in arguments]
+    for one in processes:
+        assert one.stdout.readline() == "ready\n"
+    for one in processes:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    for one in processes:
+        one.communicate(timeout=60)
+        assert one.returncode == 0
+    assert sum(is_same(out, one) for one in expected) == 1
+    assert names_in(out.parent) == ["out"]
+
+
+# ---- the place ----
+
+
+def test_a_link_stays_one(expected, tmp_path):
+    parent = tmp_path / "parent"
+    (parent / "elsewhere").mkdir(parents=True)
+    (parent / "out").symlink_to("elsewhere/run")  # which is not there yet
+    for seed in (0, 1):
+        options = {"file_size": SMALL, "overwrite": True} if seed else {}
+        export(seed, parent / "out", **options)
+        assert (parent / "out").is_symlink()
+        assert is_same(parent / "elsewhere" / "run", expected[seed])
+        assert names_in(parent / "elsewhere") == ["run"]
+    with pytest.raises(FileExistsError, match="elsewhere/run is there already"):
+        export(0, parent / "out")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_permissions_are_those_of_any_new_file(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        export(0, tmp_path / "out", file_size=SMALL)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o777 & ~mask
+    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "out").iterdir()} == {0o666 & ~mask}
+
+
+def test_places_that_are_no_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    before = names_in(tmp_path)
+    for name in before:
+        for overwrite in (False, True):
+            with pytest.raises(FileExistsError, match=f"{name} is there already"):
+                export(0, tmp_path / name, overwrite=overwrite)
+    for name in ("file/out", "file/a/out"):
+        with pytest.raises(NotADirectoryError, match="file"):
+            export(0, tmp_path / name)
+    assert names_in(tmp_path) == before
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# ---- exports that fail ----
+
+
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("-inf"), "5", None, torch.ones(1)])
+def test_sizes_that_are_none(size, tmp_path):
+    with pytest.raises(ValueError, match="file_size is a number of GB above 0, not"):
+        export(0, tmp_path / "out", file_size=size)
+    assert names_in(tmp_path) == []
+
+
+def full_at(number, error=None):
+    """The disk is full when the file of that number is written."""
+    first, count = folder.save_file, iter(range(100))
+
+    def save(*arguments, **options):
+        if next(count) == number:
+            raise error or OSError(errno.ENOSPC, "No space left on device")
+        first(*arguments, **options)
+
+    return mock.patch.object(folder, "save_file", save)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_fails_leaves_nothing(number, error, expected, tmp_path):
+    parent = tmp_path / "parent"
+    export(0, parent / "out")
+    for name in ("out", "new"):
+        kind = OSError if error is None else KeyboardInterrupt
+        with full_at(number, error), pytest.raises(kind):
+            export(1, parent / name, file_size=SMALL, overwrite=True)
+    assert names_in(parent) == ["out"]
+    assert is_same(parent / "out", expected[0])
+
+
+def test_an_interrupt_at_any_line(expected, tmp_path):
+    """The folder is the old one or the new one."""
+    model, parent = build(FORMAT, seed=1), tmp_path / "parent"
+    for line in range(1000):
+        out = parent / str(line) / "out"
+        export(0, out)
+        was_interrupted = interrupted_at(
+            line,
+            lambda out=out: nc.export(model, out, LAYOUT, file_size=SMALL, overwrite=True),
+            lambda frame: not frame.f_code.co_filename.endswith("publishing/folder.py"),
+        )
+        assert sum(is_same(out, one) for one in expected) == 1
+        if not was_interrupted:
+            break
+    assert 50 < line < 999
+    assert is_same(out, expected[1])
+
+
+# ---- on several ranks ----
+
+
+def sharded(mesh, seed=0):
+    return fully_shard(build(FORMAT, seed=seed, device=mesh.device_type), mesh=mesh)
+
+
+def with_bad_place(mesh, path, options):
+    """Only the first rank has that disk."""
+    if mesh.get_rank() > 0:
+        path = path.replace("first", "another")
+    nc.export(sharded(mesh), path, LAYOUT, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("first-file/out", {}, "NotADirectoryError"),
+        ("first-file", {"overwrite": True}, "FileExistsError"),
+        ("first-folder", {}, "FileExistsError"),
+        ("first-loop", {"overwrite": True}, "FileExistsError"),
+        ("first\0", {}, "ValueError"),
+        ("another", {"file_size": 0}, "ValueError"),
+        ("another", {"rename": 3}, "TypeError"),
+    ],
+)
+def test_a_place_that_the_first_rank_has_not(name, options, kind, tmp_path):
+    (tmp_path / "first-file").write_text("mine")
+    (tmp_path / "first-folder" / "within").mkdir(parents=True)
+    (tmp_path / "first-loop").symlink_to("first-loop")
+    before = names_in(tmp_path)
+    answers = ranks.errors(2, "cpu", with_bad_place, str(tmp_path / name), options)
+    assert answers[0] == answers[1]
+    assert answers[0][0] == kind
+    assert names_in(tmp_path) == before
+
+
+def with_full_disk(mesh, path, number):
+    model, first = sharded(mesh, seed=1), mesh.get_rank() == 0
+    with full_at(number if first else 100):
+        try:
+            nc.export(model, path, LAYOUT, file_size=SMALL, overwrite=True)
+        except OSError as error:
+            assert first
+            assert error.errno == errno.ENOSPC
+        except RuntimeError as error:
+            assert not first
+            assert "the first rank failed to write" in str(error)
+            assert "No space left on device" in str(error)
+        else:
+            raise AssertionError
+    nc.export(model, path, LAYOUT, file_size=SMALL, overwrite=True)  # ranks are in step
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_disk_that_is_full(number, expected, device, tmp_path):
+    """Also where the last file is written, after all gathers."""
+    out = tmp_path / "parent" / "out"
+    export(0, out)
+    ranks.run(2, device, with_full_disk, str(out), number)
+    assert is_same(out, expected[1])
+    assert names_in(out.parent) == ["out"]
+
+
+def with_failing_gather(mesh, path):
+    with mock.patch.object(models, "_published", side_effect=ValueError("of every rank")):
+        nc.export(sharded(mesh), path, LAYOUT)
+
+
+def test_a_gather_that_fails(tmp_path):
+    answers = ranks.errors(2, "cpu", with_failing_gather, str(tmp_path / "out"))
+    assert answers == [("ValueError", "of every rank")] * 2
+    assert names_in(tmp_path) == []
+
+
+# ---- which files are read ----
+
+
+@pytest.fixture
+def indexed(tmp_path):
+    """A folder of several files, and its index."""
+    out = tmp_path / "out"
+    export(0, out, file_size=SMALL)
+    index = json.loads((out / "model.safetensors.index.json").read_text())["weight_map"]
+    return out, index
+
+
+def write_index(out, content):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (out / "model.safetensors.index.json").write_text(text)
+
+
+def is_loaded(out):
+    model, whole = build(FORMAT, seed=3), build(FORMAT)
+    unknown = nc.load_published(model, out)
+    assert torch.equal(model[0].weight.dequantize(), whole[0].weight.dequantize())
+    assert torch.equal(model[1].weight.dequantize(), whole[1].weight.dequantize())
+    return unknown == []
+
+
+@pytest.mark.parametrize("name", ["z.safetensors", "model.safetensors", "adapter.safetensors"])
+def test_files_that_the_index_does_not_name(name, indexed):
+    """As vLLM and SGLang have it."""
+    out, index = indexed
+    save_file({one: torch.zeros(3) for one in [*index, "more"]}, out / name)
+    assert is_loaded(out)
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    assert is_loaded(out)
+
+
+def test_a_tensor_is_that_of_the_file_that_the_index_names(indexed):
+    out, index = indexed
+    last = out / max(index.values())
+    first = next(one for one, file in index.items() if file == min(index.values()))
+    save_file(load_file(last) | {first: torch.zeros(3)}, last)
+    assert is_loaded(out)
+
+
+def test_tensors_that_the_index_does_not_name(indexed):
+    """transformers reads them, from the files that it names."""
+    out, index = indexed
+    left, files = dict(index), list(index.values())
+    unnamed = next(name for name, file in index.items() if files.count(file) > 1)
+    file = left.pop(unnamed)
+    write_index(out, {"weight_map": left})
+    assert is_loaded(out)
+    other = next(out / one for one in files if one != file)
+    save_file(load_file(other) | {unnamed: torch.zeros(3)}, other)
+    with pytest.raises(ValueError, match=f"{unnamed} is in .* and in another file of the folder"):
+        is_loaded(out)
+
+
+def test_folders_without_an_index(indexed):
+    out, index = indexed
+    (out / "model.safetensors.index.json").unlink()
+    assert is_loaded(out)
+    save_file({"1.weight": torch.zeros(3)}, out / "z.safetensors")
+    with pytest.raises(ValueError, match=r"1\.weight is in .*z\.safetensors and in another file"):
+        is_loaded(out)
+    whole = [load_file(out / file) for file in sorted(set(index.values()))]
+    save_file({k: v for one in whole for k, v in one.items()}, out / "model.safetensors")
+    assert is_loaded(out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "has no weight_map"),
+        ({}, "has no weight_map"),
+        (3, "has no weight_map"),
+        ("{", "has no weight_map"),
+        ("[" * 100_000, "has no weight_map"),
+        ({"weight_map": []}, "has no weight_map"),
+        ({"weight_map": {}}, "has no weight_map .*it is empty"),
+        ({"weight_map": {"0.weight": 3}}, "has no weight_map"),
+        ({"weight_map": {"0.weight": None}}, "has no weight_map"),
+        ({"weight_map": {"0.weight": "none.safetensors"}}, r"none\.safetensors is missing"),
+        ({"weight_map": {"0.weight": "a\0b"}}, "is missing, or no regular file"),
+        ({"weight_map": {"0.weight": "a" * 300}}, "is cut short or no safetensors file"),
+        ({"weight_map": {"0.weight": ""}}, "is missing, or no regular file"),
+        ({"weight_map": {"0.weight": "config.json"}}, "is cut short or no safetensors file"),
+        ({"weight_map": {"0.weight": "../x.safetensors"}}, "outside of the folder"),
+        ({"weight_map": {"0.weight": "/x.safetensors"}}, "outside of the folder"),
+    ],
+)
+def test_an_index_that_is_none(content, message, indexed, tmp_path):
+    export(0, tmp_path / "x.safetensors")  # it is there
+    write_index(indexed[0], content)
+    with pytest.raises(ValueError, match=message):
+        is_loaded(indexed[0])
+
+
+def test_a_tensor_that_its_file_has_not(indexed):
+    out, index = indexed
+    write_index(out, {"weight_map": index | {"more": index["1.weight"]}})
+    with pytest.raises(ValueError, match=f"{index['1.weight']} has no more, which the index says"):
+        is_loaded(out)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.safetensors", "is missing, or no regular file"),
+        ("model.safetensors.index.json", "is missing, or no regular file"),
+        ("config.json", "has no quantization_config"),
+    ],
+)
+def test_what_is_no_file(name, message, make, tmp_path):
+    export(0, tmp_path / "out")
+    (tmp_path / "out" / name).unlink(missing_ok=True)
+    make(tmp_path / "out" / name)
+    with pytest.raises(ValueError, match=f"{name} {message}"):
+        is_loaded(tmp_path / "out")
