@@ -183,7 +183,62 @@ def test_experts_are_stacked(tmp_path):
     assert torch.equal(other["experts"].w1.dequantize(), model["experts"].w1.dequantize())
 
 
+def test_tensors_are_copies(device):
+    """Of one moment, unless they are asked for as they are."""
+    model = build("fp8_block128", device=device)
+    copies = dict(nc.export_tensors(model, "deepseek", plain_dtype=None))
+    before = {name: one.clone() for name, one in copies.items()}
+    live = dict(nc.export_tensors(model, "deepseek", plain_dtype=None, copy=False))
+    assert live["3.weight"].data_ptr() == model[3].weight.data_ptr()
+    optimizer = nc.FusedAdam(model.parameters(), lr=0.5)
+    model(torch.randn(4, 256, device=device)).sum().backward()
+    optimizer.step()
+    assert all(same(one, before[name]) for name, one in copies.items())
+    assert not same(copies["0.weight"], dict(nc.export_tensors(model, "deepseek"))["0.weight"])
+
+
+def test_a_write_between_two_tensors():
+    """What is yielded after it is of after it."""
+    model, expected = build("mxfp8_e4m3"), build("mxfp8_e4m3")
+    with torch.no_grad():
+        expected[1].weight.copy_(2 * model[1].weight.dequantize())
+    tensors = nc.export_tensors(model, "mxfp8")
+    got = dict([next(tensors)])
+    with torch.no_grad():
+        model[1].weight.copy_(2 * model[1].weight.dequantize())
+    got |= dict(tensors)
+    assert all(same(one, got[name]) for name, one in nc.export_tensors(expected, "mxfp8"))
+
+
+def test_a_layer_alone(tmp_path):
+    for bias in (False, True):
+        layer = nc.convert(nn.Linear(128, 128, bias=bias), "fp8_block128")
+        nc.export(layer, tmp_path / str(bias), "deepseek")
+        tensors, _ = published.read(tmp_path / str(bias))
+        assert set(tensors) - {"bias"} == {"weight", "weight_scale_inv"}
+        assert nc.load_published(layer, tmp_path / str(bias)) == []
+
+
 # ---- what cannot be ----
+
+
+@pytest.mark.parametrize(("value", "name"), [(np.inf, "nvfp4"), (np.nan, "mxfp8_e4m3")])
+def test_a_weight_that_is_not_finite(value, name, device, tmp_path):
+    model = build(name, device=device)
+    with torch.no_grad():
+        bad = model[1].weight.dequantize()
+        bad[3, 5] = value
+        model[1].weight.copy_(bad)
+    with pytest.raises(ValueError, match=r"1\.weight has an infinity or a NaN"):
+        nc.export(model, tmp_path / "out", "compressed-tensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_gpt_oss_does_not_hold(tmp_path):
+    model = nc.convert(nn.Sequential(nn.Linear(48, 64)), "mxfp4")
+    with pytest.raises(ValueError, match=r"0\.weight: .* has rows of 48 elements"):
+        nc.export(model, tmp_path / "out", "gpt-oss")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_layout_that_a_format_has_not(tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -32,7 +33,7 @@ _SHOWN = 5  # problems in a message
 _PLAIN = {"F32", "BF16", "F16"}  # of values
 # What is taken for codes, by the dtype that readers expect, and for scales by their kind: one value
 # in several dtypes.
-_CODES = {"float8_e4m3fn": {"F8_E4M3", "U8"}, "int8": {"I8", "U8"}, "uint8": {"U8"}}
+_CODES = {"float8_e4m3fn": {"F8_E4M3"}, "int8": {"I8", "U8"}, "uint8": {"U8"}}
 _SCALES = {
     "f32": {"F32", "BF16", "F8_E8M0"},
     "e8m0": {"U8", "F8_E8M0", "F32"},
@@ -112,25 +113,35 @@ def _checked(model, folder: Path, layout, rename, nearest_scale: bool):
 class Published:
     """A tensor of the model, beside what a folder has for it.
 
-    entry  of the tensor; where it is plain, and codes in the folder, with their format and scheme
+    entry     of the tensor; where that is plain, and the folder has codes for it, as a format has
+              them that holds those
+    is_plain  whether it is in the model
     """
 
     def __init__(self, entry: Entry, source: Folder, layout: str, own: set[str]):
         self.source, self.layout, self.tensor = source, layout, entry.tensor
-        self.is_plain, self.entry = entry.scheme is None, entry
-        self._foreign: list[str] = []  # what is no plain value in the folder
-        if self.is_plain:
-            self._foreign = self._codes_of(entry, own)
-            self.entry = self._coded(entry) if self._foreign else entry
-        elif layout == "deepseek":  # readers know two names of the scales
-            self.entry = next(filter(self._is_there, self._with_names(entry)), entry)
+        self.is_plain, self.entry, self._foreign = entry.scheme is None, entry, ""
+        if self.is_plain and (codes := self._codes_of(entry, own)):
+            holding = [
+                one
+                for one in self._candidates()
+                if one.format.rowwise.block == one.scheme.block_of(one.format)
+                and not [*self._misfits_of(one)]
+            ]
+            self._foreign, self.entry = codes, [*holding, entry][0]
+        elif layout == "deepseek" and not self.is_plain:  # readers know two names of the scales
+            self.entry = next(
+                (one for one in self._named(entry) if self._names(one)["scales"] in source.names),
+                entry,
+            )
 
     @property
     def names(self) -> list[str]:
-        return [name for slot in self.entry.slots for name in self._names(slot).values()]
+        every = (models.names_in_file(self.entry, one, self.layout) for one in self.entry.slots)
+        return [name for names in every for name in names.values()]
 
-    def _names(self, slot: Slot) -> dict[str, str]:
-        return models.names_in_file(self.entry, slot, self.layout)
+    def _names(self, entry: Entry) -> dict[str, str]:
+        return models.names_in_file(entry, entry.slots[0], self.layout)
 
     @property
     def _block(self) -> tuple[int, int] | str:
@@ -139,90 +150,69 @@ class Published:
     def scale_names(self) -> list[str]:
         """Of the scale of the tensor, where it has one: in the folder each slot has it."""
         which = "scales" if self.entry.scheme.global_scale is None else "global"
-        return [self._names(one)[which] for one in self.entry.slots]
+        names = (models.names_in_file(self.entry, one, self.layout) for one in self.entry.slots)
+        return [one[which] for one in names]
 
-    # ---- codes in the folder for what is plain in the model ----
+    def _candidates(self) -> Iterator[Entry]:
+        """The tensor in each format of the layout, under each name of its scales."""
+        for format in map(registry.format, registry.formats()):
+            scheme = layouts.scheme_of(format, self.layout)
+            if scheme is None or self.tensor.dim() < 2:
+                continue
+            one = self.entry._replace(scheme=scheme, format=format, slots=self.entry.layers)
+            with suppress(ValueError):  # of a format whose blocks cannot be taken apart there
+                for slot in one.slots:
+                    models.region_of(one, slot, self.layout)
+                yield from self._named(one)
 
-    def _codes_of(self, entry: Entry, own: set[str]) -> list[str]:
-        """What the folder has of a plain weight that are no values."""
-        there = self.source.names
-        found = [
-            f"{slot.name} is {self.source.dtype(slot.name)}"
-            for slot in entry.slots
-            if entry.tensor.is_floating_point()
-            and slot.name in there
-            and self.source.dtype(slot.name) not in _PLAIN
+    def _named(self, entry: Entry) -> list[Entry]:
+        """With each name that readers know for its scales."""
+        if self.layout != "deepseek":
+            return [entry]
+        scheme, every = entry.scheme, ("weight_scale_inv", "scale")
+        return [
+            entry._replace(scheme=scheme._replace(scales=(name, scheme.scales[1])))
+            for name in every
         ]
-        every = {
+
+    def _codes_of(self, entry: Entry, own: set[str]) -> str:
+        """What the folder has for a plain tensor that is no value."""
+        there, plain = set(self.source.names), {slot.name for slot in entry.slots}
+        for name in plain & there if entry.tensor.is_floating_point() else ():
+            if self.source.dtype(name) not in _PLAIN:
+                return f"{name} is {self.source.dtype(name)}"
+        beside = {
             name
-            for one in self._candidates(entry)
+            for one in self._candidates()
             for slot in one.slots
             for name in models.names_in_file(one, slot, self.layout).values()
         }
-        plain = {slot.name for slot in entry.slots}
-        return found + sorted((every & set(there)) - own - plain)
-
-    def _candidates(self, entry: Entry) -> Iterator[Entry]:
-        """A plain weight as it would be in each format of the layout."""
-        for format in map(registry.format, registry.formats()):
-            scheme = layouts.scheme_of(format, self.layout)
-            if scheme is not None and entry.tensor.dim() > 1:
-                one = entry._replace(scheme=scheme, format=format, slots=entry.layers)
-                yield from self._with_names(one)
-
-    def _with_names(self, entry: Entry) -> Iterator[Entry]:
-        """With each name that readers know for its scales."""
-        if self.layout != "deepseek":
-            yield entry
-            return
-        for name in ("weight_scale_inv", "scale"):
-            scales = name, entry.scheme.scales[1]
-            yield entry._replace(scheme=entry.scheme._replace(scales=scales))
-
-    def _is_there(self, entry: Entry) -> bool:
-        return (
-            models.names_in_file(entry, entry.slots[0], self.layout)["scales"] in self.source.names
-        )
-
-    def _coded(self, plain: Entry) -> Entry:
-        """A plain weight, as the first format has it that holds the folder's codes."""
-        for entry in self._candidates(plain):
-            try:
-                for slot in entry.slots:
-                    models.region_of(entry, slot, self.layout)
-            except ValueError:
-                continue
-            if not [*self._misfits_of(entry)]:
-                return entry
-        return plain
+        return ", ".join(sorted(beside & there - own - plain)[:1])
 
     # ---- before anything is written ----
 
     def problems(self) -> Iterator[str]:
         """Tensors that are missing, of another shape, of another dtype, or described otherwise."""
         if self.entry.scheme is not None:
-            for slot, line in self._misfits_of(self.entry):
-                yield line + self._holders(self._names(slot))
+            lines = [*self._misfits_of(self.entry)]
+            yield from [line + self._holders() for line in lines]
         elif self._foreign:
             yield (
-                f"{self.entry.name} is plain in the model, and in the folder {self._foreign[0]}: "
-                f"no loaded format has that in layout {self.layout!r}"
+                f"{self.entry.name} is plain in the model, and in the folder {self._foreign}: no "
+                f"loaded format has that in layout {self.layout!r}"
             )
         else:
             for slot in self.entry.slots:
                 yield from self._misfits(slot.name, list(slot.shape), None)
 
-    def _misfits_of(self, entry: Entry) -> Iterator[tuple[Slot, str]]:
-        scheme = entry.scheme
-        dtypes = {"codes": _CODES[scheme.codes[1]], "scales": _SCALES[entry.format.scale]}
+    def _misfits_of(self, entry: Entry) -> Iterator[str]:
+        dtypes = {"codes": _CODES[entry.scheme.codes[1]], "scales": _SCALES[entry.format.scale]}
         for slot in entry.slots:
             for what, name in models.names_in_file(entry, slot, self.layout).items():
                 shape = list(models.shape_in_file(entry, what, slot.shape, self.layout))
-                for line in self._misfits(name, shape, dtypes.get(what, {"F32"})):
-                    yield slot, line
+                yield from self._misfits(name, shape, dtypes.get(what, {"F32"}))
         for layer in configuration.layers_of(entry, self.layout):
-            for line in configuration.contradictions(self.source.configuration, self.layout, layer):
-                yield entry.slots[0], line
+            yield from configuration.contradictions(self.source.configuration, self.layout, layer)
 
     def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
         if name not in self.source.names:
@@ -234,25 +224,27 @@ class Published:
         elif dtypes is not None and dtype not in dtypes:
             yield f"{name} is {dtype}, and {' or '.join(sorted(dtypes))} was expected"
 
-    def _holders(self, names: dict[str, str]) -> str:
+    def _holders(self) -> str:
         """The formats that would hold what is there."""
-        if not set(names.values()) <= set(self.source.names):
+        if not set(self.names) <= set(self.source.names):
             return ""
-        fitting = [
-            one.format.name for one in self._candidates(self.entry) if not [*self._misfits_of(one)]
-        ]
+        fitting = [one.format.name for one in self._candidates() if not [*self._misfits_of(one)]]
         return f" (formats that hold what is there: {', '.join(fitting) or 'none'})"
 
     def check_values(self, nearest_scale: bool) -> None:
         """ValueError if scales are there that the format has not; nothing is written."""
         if self.entry.scheme is None:
             return
+        format, dtype = self.entry.format, self.source.dtype(self._names(self.entry)["scales"])
+        may_be_no_power = (format.scale, dtype) == ("e8m0", "F32")
+        if self.is_plain:
+            for slot in self.entry.slots if may_be_no_power else ():
+                encoding.scales_from(self._read(slot).scales, format)
+            return
         self._check_one_scale(nearest_scale)
-        dtype = self.source.dtype(self._names(self.entry.slots[0])["scales"])
-        may_be_no_power = (self.entry.format.scale, dtype) == ("e8m0", "F32")
-        if self._block == self.entry.format.rowwise.block and not may_be_no_power:
-            return  # any scale can be stored
-        self._buffers()
+        if self._block != format.rowwise.block or may_be_no_power:
+            encoded = self._encoded()
+            self._buffers(encoded, len(encoded.codes), self.entry.store.columns)
 
     def _check_one_scale(self, nearest_scale: bool) -> None:
         """ValueError if experts have scales of their own where the format has one for all, or if no
@@ -281,27 +273,6 @@ class Published:
 
     # ---- values ----
 
-    def casts(self) -> tuple[int, dict[str, int]]:
-        """The bytes that are loaded, and how many a cast of their values changes, by the format of
-        the cast; none if that leaves the values as they are.
-        """
-        bytes, scheme, changed = self.entry.store.bytes, self.entry.scheme, {}
-        value = casting.decode(bytes, torch.float32, "rowwise")
-        loaded = encoding.encode(bytes, buffers.full_region(bytes), scheme)[:2]
-        others = [one for one in map(registry.format, registry.formats()) if scheme.holds(one)]
-        for format in sorted(others, key=lambda one: one != bytes.format):  # its own first
-            made = buffers.allocate(format, *value.shape, ("rowwise",), value.device)
-            _C.CastList([made], [value]).cast(bytes.amax)
-            if not changed and torch.equal(value, casting.decode(made, torch.float32, "rowwise")):
-                break
-            cast = encoding.encode(made, buffers.full_region(made), scheme)[:2]
-            pairs = [
-                (x.view(torch.uint8), y.view(torch.uint8))
-                for x, y in zip(loaded, cast, strict=True)
-            ]
-            changed[format.name] = sum(int((x != y).sum()) for x, y in pairs)
-        return sum(part.nbytes for part in loaded), changed
-
     def load(self) -> None:
         """This rank's part."""
         if self.is_plain:
@@ -318,22 +289,28 @@ class Published:
 
     def _value(self) -> torch.Tensor:
         """The whole of what is plain in the model."""
-        if self.entry.scheme is not None:
-            value = casting.decode(self._buffers(), torch.float32, "rowwise")
-            return value.reshape(self.tensor.shape)
-        slots, tensor = self.entry.slots, self.source.tensor
-        if slots[0].size == slots[0].shape == tuple(self.tensor.shape):
-            return tensor(slots[0].name)
-        value = torch.empty(self.tensor.shape)
+        slots, whole = self.entry.slots, tuple(self.tensor.shape)
+        if self.entry.scheme is None and slots[0].size == slots[0].shape == whole:
+            return self.source.tensor(slots[0].name)
+        value = torch.empty(whole)
         for slot in slots:
-            slot.view(value).copy_(tensor(slot.name)[slot.begin : slot.end])
+            if self.entry.scheme is None:
+                part = self.source.tensor(slot.name)[slot.begin : slot.end]
+            else:
+                (rows, columns), codes = matrix_shape(slot.size), self._read(slot)
+                if self._block != "tensor":
+                    scales = encoding.scales_from(codes.scales, self.entry.format)
+                    scales = scales[torch.arange(rows) // self._block[0]]
+                    codes = codes._replace(scales=scales)
+                made = self._buffers(codes, rows, columns)
+                part = casting.decode(made, torch.float32, "rowwise").reshape(slot.size)
+            slot.view(value).copy_(part)
         return value
 
-    def _buffers(self) -> _C.Buffers:
-        """What the folder has of this rank's rows, in memory of their own."""
-        encoded, cpu = self._encoded(), torch.device("cpu")
-        columns = self.tensor.shape[-1] if self.is_plain else self.entry.store.columns
-        made = buffers.allocate(self.entry.format, len(encoded.codes), columns, ("rowwise",), cpu)
+    def _buffers(self, encoded: Encoded, rows: int, columns: int) -> _C.Buffers:
+        """In memory of their own."""
+        cpu = torch.device("cpu")
+        made = buffers.allocate(self.entry.format, rows, columns, ("rowwise",), cpu)
         self._set(made, encoded)
         return made
 
@@ -345,15 +322,11 @@ class Published:
 
     def _runs(self) -> tuple[list[range], range]:
         """The rows of the matrix whose bytes this rank has, and the columns."""
-        shape, offset = self.tensor.shape, (0,) * self.tensor.dim()
-        if not self.is_plain:
-            shape, offset = dtensors.box(self.tensor)
+        shape, offset = dtensors.box(self.tensor)
         (count, width), (first, column) = shape[-2:], offset[-2:]
         if len(shape) > 2:
             experts = range(offset[0], offset[0] + shape[0])
             starts = [expert * self.tensor.shape[-2] + first for expert in experts]
-        elif self.is_plain:
-            starts = [first]
         else:  # with those of other ranks in its blocks; FSDP2's padding ends with the file
             starts, count = [first - self.entry.store.rows_before], self.entry.store.bytes.rows
         rows = matrix_shape(self.tensor.shape)[0]
@@ -361,57 +334,78 @@ class Published:
 
     def _encoded(self) -> Encoded:
         """Of all rows whose bytes this rank has: a run of rows of each of its experts."""
-        (runs, columns), block, scales = self._runs(), self._block, None
-        width = _bytes(columns, columns.start, self.entry.scheme.bits).stop
-        codes, there = torch.empty(sum(map(len, runs)), width, dtype=torch.uint8), None
+        (runs, columns), bits, scales = self._runs(), self.entry.scheme.bits, None
+        down, across = self._steps()
+        codes = torch.empty(sum(map(len, runs)), len(columns) * bits // 8, dtype=torch.uint8)
+        there = self._read(self.entry.slots[0])  # what spans the tensor, of no rows too
         for slot in self.entry.slots:
             place, is_exchanged = models.region_of(self.entry, slot, self.layout)
-            across = _common(range(place.column, place.column_end), columns)
+            wide = _common(range(place.column, place.column_end), columns)
             for top, run in zip(accumulate(map(len, runs), initial=0), runs, strict=False):
                 rows = _common(range(place.row, place.row_end), run)
-                if not rows or not across:
+                if not rows or not wide:
                     continue
                 there = self._read(slot, is_exchanged)
                 here = slice(top + rows.start - run.start, top + rows.stop - run.start)
-                bits = self.entry.scheme.bits
-                codes[here, _bytes(across, columns.start, bits)] = there.codes[
-                    rows.start - place.row : rows.stop - place.row,
-                    _bytes(across, place.column, bits),
-                ]
-                if block == "tensor":
+                lines = torch.arange(rows.start, rows.stop) - place.row
+                part = there.codes[lines, _bytes(wide, place.column, bits)]
+                codes[here, _bytes(wide, columns.start, bits)] = part
+                if self._block == "tensor":
                     continue
-                lines = (torch.arange(rows.start, rows.stop) - place.row) // block[0]
-                some = there.scales[:, _blocks(across, place.column, block[1])]
-                some = encoding.scales_from(some, self.entry.format)[lines]
+                some = there.scales[:, _blocks(wide, place.column, across)]
+                some = encoding.scales_from(some, self.entry.format)[lines // down]
                 if scales is None:
                     scales = some.new_empty(
-                        len(codes), _blocks(columns, columns.start, block[1]).stop
+                        len(codes), _blocks(columns, columns.start, across).stop
                     )
-                scales[here, _blocks(across, columns.start, block[1])] = some
-        there = there or self._read(self.entry.slots[0], False)  # no rows, but what spans them
-        if block == "tensor":
+                scales[here, _blocks(wide, columns.start, across)] = some
+        if self._block == "tensor":
             scales = there.scales
         elif scales is None:
-            scales = encoding.scales_from(there.scales, self.entry.format)
-            scales = scales.new_empty(0, _blocks(columns, columns.start, block[1]).stop)
+            scales = encoding.scales_from(there.scales[:0], self.entry.format)
+            scales = scales[:, _blocks(columns, 0, across)]
         return Encoded(codes, scales, there.global_scale)
 
-    def _read(self, slot: Slot, is_exchanged: bool) -> Encoded:
-        """The elements of a slot, as the model has them: scales are those of blocks."""
-        there = {what: self.source.tensor(name) for what, name in self._names(slot).items()}
-        codes = there["codes"].view(torch.uint8).reshape(math.prod(slot.shape[:-1]), -1)
+    def _steps(self) -> tuple[int, int]:
+        """The rows and columns of a block."""
+        return (1, 1) if self._block == "tensor" else self._block
+
+    def _read(self, slot: Slot, is_exchanged: bool = False) -> Encoded:
+        """The elements of a slot, exchanged as the model has them; scales are those of blocks."""
+        names = models.names_in_file(self.entry, slot, self.layout)
+        there = {what: self.source.tensor(name) for what, name in names.items()}
+        codes, scales = there["codes"].view(torch.uint8), there["scales"].reshape(-1)
+        codes = codes.reshape(math.prod(slot.shape[:-1]), -1)
         each = math.prod(slot.shape[1:-1])  # rows
         codes = codes[slot.begin * each : slot.end * each]
-        if self._block == "tensor":
-            scales = there["scales"].reshape(1)
-        else:
-            down, across = self._block
-            scales = there["scales"].reshape(-1, -(-slot.shape[-1] // across))
+        if self._block != "tensor":
+            down, across = self._steps()
+            scales = scales.reshape(-1, -(-slot.shape[-1] // across))
             each = len(scales) // slot.shape[0] if len(slot.shape) > 2 else 1 / down
             scales = scales[int(slot.begin * each) : math.ceil(slot.end * each)]
         if is_exchanged:
             codes, scales = codes.t(), scales.t() if scales.dim() > 1 else scales
         return Encoded(codes, scales, there.get("global"))
+
+    def casts(self) -> tuple[int, dict[str, int]]:
+        """The bytes that are loaded, and how many a cast of their values changes, by the format of
+        the cast; none if that leaves the values as they are.
+        """
+        bytes, scheme, changed = self.entry.store.bytes, self.entry.scheme, {}
+        value = casting.decode(bytes, torch.float32, "rowwise")
+        loaded = encoding.encode(bytes, buffers.full_region(bytes), scheme)[:2]
+        holding = [one for one in map(registry.format, registry.formats()) if scheme.holds(one)]
+        for format in sorted(holding, key=lambda one: one != bytes.format):  # its own first
+            made = buffers.allocate(format, *value.shape, ("rowwise",), value.device)
+            _C.CastList([made], [value]).cast(bytes.amax)
+            if not changed and torch.equal(value, casting.decode(made, torch.float32, "rowwise")):
+                break
+            cast = encoding.encode(made, buffers.full_region(made), scheme)[:2]
+            changed[format.name] = sum(
+                (one.view(torch.uint8) != other.view(torch.uint8)).sum().item()
+                for one, other in zip(loaded, cast, strict=True)
+            )
+        return sum(part.nbytes for part in loaded), changed
 
 
 def _common(one: range, other: range) -> range:
@@ -447,30 +441,26 @@ def _warn_of_other_casts(weights: list[Published]) -> None:
     """Says how many loaded bytes a cast of their values would not give, where values would change,
     and which format would give more of them.
     """
-    names, total, counts = [], 0, Counter()
+    alike: dict[str, list] = defaultdict(list)  # by format
     for one in weights:
-        if one.is_plain or one.entry.store.master is None or one._block == "tensor":
-            continue
-        loaded, casts = one.casts()
-        if casts:
-            names.append(one.entry.name)
-            total += loaded
-            counts.update(casts)
-    if not names:
-        return
-    (own,) = {one.entry.format.name for one in weights if one.entry.name == names[0]}
-    best = min(counts, key=counts.get)
-    better = (
-        f"{best} would keep all but {counts[best]} of them"
-        if best != own
-        else "no other format that is loaded would keep more of them"
-    )
-    warnings.warn(
-        f"of {total} bytes that were loaded into {len(names)} weights such as {names[0]}, a cast "
-        f"of their values gives others for {counts[own]}: they stay until a weight is written, by "
-        f"a step or otherwise, and then values change by the rounding of {own}; {better}",
-        stacklevel=3,
-    )
+        # One scale of the tensor follows from all ranks' values.
+        if not (one.is_plain or one.entry.store.master is None or one._block == "tensor"):
+            loaded, casts = one.casts()
+            alike[one.entry.format.name] += [(one.entry.name, loaded, casts)] if casts else []
+    for own, some in alike.items():
+        counts = {name: sum(casts[name] for *_, casts in some) for name in (some and some[0][2])}
+        best = min(counts, key=counts.get, default=own)
+        better = (
+            f"{best} would keep all but {counts[best]}" if best != own else "no other fits them"
+        )
+        if some:
+            warnings.warn(
+                f"of the {sum(loaded for _, loaded, _ in some)} bytes loaded into {some[0][0]} and "
+                f"{len(some) - 1} other weights of {own}, {counts[own]} are not those of a cast of "
+                "their values. They stay until the weight is written, and the first step writes "
+                f"all: values then change by the rounding of {own}. {better}",
+                stacklevel=3,
+            )
 
 
 def _follow(store) -> None:

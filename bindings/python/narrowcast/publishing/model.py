@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowcast import registry
+from narrowcast import ranks, registry
 from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
 from narrowcast.parallel import experts
@@ -159,16 +158,12 @@ def _check_finite(entries: list[Entry]) -> None:
     for entry in entries:
         groups[dtensors.shard_group(entry.tensor), gather_device(entry.tensor)].append(entry)
     for (group, device), some in groups.items():
-        largest = torch.stack([_largest(one.store).to(device) for one in some])
-        is_bad = (~largest.isfinite()).int()
-        if group is not None:
-            dist.all_reduce(is_bad, op=dist.ReduceOp.MAX, group=group)
-        for entry, flag in zip(some, is_bad.tolist(), strict=True):
-            if flag:
-                raise ValueError(
-                    f"{entry.name} is not finite: it has an infinity or a NaN, which no reader "
-                    "can use"
-                )
+        finite = torch.stack([_largest(one.store) for one in some]).isfinite().tolist()
+        bad = next((one.name for one, is_so in zip(some, finite, strict=True) if not is_so), None)
+        for name in filter(None, ranks.gather_objects(bad, group, device)):
+            raise ValueError(
+                f"{name} has an infinity or a NaN: a model of finite weights is published"
+            )
 
 
 def _largest(store) -> torch.Tensor:
@@ -419,7 +414,8 @@ def _published(entry: Entry, layout: str):
                 part = part[row : row + rows, column * bits // 8 : (column + width) * bits // 8]
             else:
                 part = part[_blocks(row, rows, block[0]), _blocks(column, width, block[1])]
-            part = part.t() if is_exchanged else part
+            if is_exchanged:
+                part = part.t().clone(memory_format=torch.contiguous_format)
             length = shape_in_file(entry, what, slot.shape, layout)[0]
             each = 1 if what == "codes" or len(slot.shape) > 2 else block[0]
             yield name, length, slot.begin // each, part.reshape(shape).contiguous()
