@@ -31,7 +31,8 @@ at::Device device_of(const Buffers::Tensors& buffers) {
 constexpr const char* kNoMemory =
     "a QuantizedTensor has no memory of values that could be read: it keeps codes and scales in "
     "several buffers. Use dequantize(), which makes a plain tensor, or the buffers themselves "
-    "(rowwise_data, rowwise_scale_inv, ...)";
+    "(rowwise_data, rowwise_scale_inv, ...). To export or to save a program, nc.to_plain(model) "
+    "first";
 
 void withhold_memory(const at::Tensor& wrapper) {
   wrapper.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(

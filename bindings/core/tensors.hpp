@@ -44,8 +44,7 @@ void check_run(const at::Tensor& tensor, int64_t elements, at::Device device, co
     value_error(what..., " is on ", tensor.device().str(), ", not on ", device.str());
   if (!tensor.is_contiguous()) value_error(what..., " is not contiguous");
   if (tensor.numel() != elements) {
-    value_error(what..., " has ", tensor.numel(), " elements, not the ", elements,
-                " of its matrix");
+    value_error(what..., " has ", tensor.numel(), " elements, and ", elements, " are needed");
   }
 }
 

@@ -185,6 +185,17 @@ nc_launch FlatShards::options(const OptionalTensor& amaxes, const at::Tensor& ex
 }
 
 void bind_flat_shards(py::module_& module) {
+  module.def(
+      "check_there",
+      [](const at::Tensor& tensor, const std::string& what) { check_there(tensor, what); },
+      py::arg("tensor"), py::arg("what"), "ValueError about `what` if its storage lacks elements.");
+  module.def(
+      "check_bytes",
+      [](const at::Tensor& tensor, int64_t bytes, at::Device device, const std::string& what) {
+        checked_address(tensor, at::kByte, bytes, device, what);
+      },
+      py::arg("tensor"), py::arg("bytes"), py::arg("device"), py::arg("what"),
+      "ValueError or TypeError about `what` unless it has so many bytes in memory of its own.");
   py::class_<FlatShards, std::shared_ptr<FlatShards>>(
       module, "FlatShards",
       "The flat shards that a rank owns of matrices of one format on one device.")

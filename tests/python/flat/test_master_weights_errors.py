@@ -69,6 +69,70 @@ def test_wrong_arguments(name, which):
     assert error is not None and error[0] in ("ValueError", "TypeError"), error
 
 
+def resized(tensor, bytes):
+    """Of which the storage has so many bytes, as FSDP2 frees and makes it."""
+    tensor.untyped_storage().resize_(bytes)
+    return tensor
+
+
+def zeros(*shape, **options):
+    return torch.zeros(*shape, **{"dtype": torch.uint8} | options)
+
+
+# The second entry of fsdp_shard_model_weights, for 4096 bytes, and the error about it.
+TARGETS = {
+    "freed": (lambda: resized(zeros(N), 0), "has been freed: its storage has 0 bytes, .* at 4096"),
+    "cut off": (
+        lambda: resized(zeros(N), 100),
+        "has been freed: its storage has 100 bytes, .* at 4096",
+    ),
+    "short": (lambda: zeros(N - 1), "has 4095 elements, and 4096 are needed"),
+    "long": (lambda: zeros(N + 1), "has 4097 elements, and 4096 are needed"),
+    "strided": (lambda: zeros(2 * N)[::2], "is not contiguous"),
+    "expanded": (lambda: zeros(1).expand(N), "is not contiguous"),
+    "float": (lambda: zeros(N, dtype=torch.float32), "is Float, not Byte"),
+    "device": (lambda: zeros(N, device="meta"), "is on meta, not on cpu"),
+    "list": (lambda: [0] * N, "is a list, not a uint8 tensor"),
+}
+
+
+@pytest.mark.parametrize("which", TARGETS)
+def test_wrong_targets(which):
+    """Nothing is written, neither to the weights nor to the right target ahead of the wrong one."""
+    value, (make, message) = flats.value_of((64, 64), special=False), TARGETS[which]
+    weights, targets = [nc.quantize(value, "fp8_e4m3") for _ in range(2)], [zeros(N), make()]
+    before = [{k: v.clone() for k, v in flats.stored(weight).items()} for weight in weights]
+    message = f"^weight 1: its entry of fsdp_shard_model_weights {message}"
+    with pytest.raises((TypeError, ValueError), match=message):
+        nc.quantize_master_weights(weights, [2 * value] * 2, [0, 0], None, targets)
+    for weight, old in zip(weights, before, strict=True):
+        assert all(same(old[k], v) for k, v in flats.stored(weight).items())
+    assert not targets[0].any()
+    # Of a weight of which nothing is owned no target is looked at.
+    with pytest.raises(ValueError, match="the ranks' shards of weight 1"):
+        nc.quantize_master_weights(weights, [value, None], [0, None], None, targets)
+
+
+@pytest.mark.parametrize("entries", [0, 1, 3])
+def test_wrong_number_of_targets(entries):
+    value = flats.value_of((64, 64), special=False)
+    weights = [nc.quantize(value, "fp8_e4m3") for _ in range(2)]
+    before = weights[0].rowwise_data.clone()
+    with pytest.raises(ValueError, match=rf"has {entries} entries, and model_weights 2: hand in"):
+        nc.quantize_master_weights(weights, [-value] * 2, [0, 0], None, [None] * entries)
+    assert same(weights[0].rowwise_data, before)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_freed_masters(stride):
+    """Also of one that is to be copied together before any kernel looks at it."""
+    weight = nc.quantize(flats.value_of((64, 64), special=False), "fp8_e4m3")
+    master, before = torch.ones(stride * N)[::stride], weight.rowwise_data.clone()
+    with pytest.raises(ValueError, match=r"^weight 0: its master shard has been freed.* 0 bytes"):
+        nc.quantize_master_weights([weight], [resized(master, 0)], [0])
+    assert same(weight.rowwise_data, before)
+
+
 def later(mesh, name):
     """A second call whose shards are cut otherwise than those of the first, on all ranks."""
     rank, device = mesh.get_local_rank(), mesh.device_type

@@ -218,6 +218,16 @@ def test_export_of_any_number_of_rows(name):
         assert same(exported.module()(x), layer(x))
 
 
+@pytest.mark.parametrize("name", SCALED)
+def test_torchscript(name):
+    """As docs/matmul.md says: a scripted layer decodes, a traced one is scaled."""
+    layer, x = layer_of(name).requires_grad_(False), inputs()
+    decoded = F.linear(x, layer.weight.dequantize(), layer.bias)
+    torch.testing.assert_close(torch.jit.script(layer)(x), decoded)
+    assert not same(layer(x), decoded)
+    assert same(torch.jit.trace(layer, x)(x), layer(x))
+
+
 class Size:
     """A size that is no int, as those of traces."""
 

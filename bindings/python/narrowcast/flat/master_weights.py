@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from narrowcast import _C
 from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
@@ -73,6 +74,7 @@ def quantize_master_weights(
     check_word("seed", seed)
     check_word("step", step)
     own = shards.read(model_weights, master_weights, start_offsets)
+    targets = _checked_targets(own, fsdp_shard_model_weights)
     if not own:
         return
     debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
@@ -87,9 +89,8 @@ def quantize_master_weights(
     for shard in own:
         invalidate_columnwise(shard.store, manual_post_all_gather_processing)
     note_writes(model_weights)
-    for shard, target in zip(own, fsdp_shard_model_weights or (), strict=False):
-        if target is not None and shard.master is not None:
-            target.copy_(_own_codes(shard))
+    for shard, target in targets:
+        target.view(-1).copy_(_own_codes(shard))
 
 
 class _Known(NamedTuple):
@@ -137,8 +138,36 @@ def _facts(own: list[Shard], group, *options) -> list[Fact]:
     ]
 
 
+def _checked_targets(own: list[Shard], targets) -> list[tuple[Shard, torch.Tensor]]:
+    """The shards whose codes go to a tensor as well, and that. TypeError or ValueError, with the
+    place in the list, for a tensor that cannot take them.
+    """
+    if targets is None:
+        return []
+    if len(targets) != len(own):
+        raise ValueError(
+            f"fsdp_shard_model_weights has {len(targets)} entries, and model_weights {len(own)}: "
+            "hand in a tensor or None for each weight"
+        )
+    every = []
+    for place, (shard, target) in enumerate(zip(own, targets, strict=True)):
+        if target is None or shard.master is None:
+            continue
+        what = f"weight {place}: its entry of fsdp_shard_model_weights"
+        if not isinstance(target, torch.Tensor):
+            raise TypeError(f"{what} is a {type(target).__name__}, not a uint8 tensor")
+        begin, end = _code_range(shard)
+        _C.check_bytes(target, end - begin, shard.store.bytes.device, what)
+        every.append((shard, target))
+    return every
+
+
+def _code_range(shard: Shard) -> tuple[int, int]:
+    """Of the rowwise bytes those that hold its elements: begin and end."""
+    bits = shard.store.format.rowwise.element_bits
+    return shard.begin * bits // 8, -(-shard.end * bits // 8)
+
+
 def _own_codes(shard: Shard) -> torch.Tensor:
     """The rowwise bytes that hold its elements."""
-    bits = shard.store.format.rowwise.element_bits
-    begin, end = shard.begin * bits // 8, -(-shard.end * bits // 8)
-    return shard.store.bytes.buffer(0).view(-1)[begin:end]
+    return shard.store.bytes.buffer(0).view(-1)[slice(*_code_range(shard))]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from narrowcast import ranks
+from narrowcast import _C, ranks
 from narrowcast.registry import USAGES
 from narrowcast.tensor import QuantizedTensor, unaligned
 from narrowcast.tensor.store import Store
@@ -78,6 +78,7 @@ def _shard(what: str, weight, master, start) -> Shard:
         return Shard(store, 0, 0, None)
     if master.dtype != torch.float32:
         raise TypeError(f"{what}: its master shard is {master.dtype}; float32 is needed")
+    _C.check_there(master, f"{what}: its master shard")
     run = master.detach().resolve_neg().reshape(-1).contiguous()
     begin = operator.index(start)
     return Shard(store, begin, begin + run.numel(), run)

@@ -27,6 +27,7 @@ def linear(func, args, kwargs):
     if view.place is not None or in_transform():
         return _by_operators(input, weight, bias, is_scaled)
     if _C.is_watched():
+        compiling.check_export(weight.describe())
         result = _C.linear(input, weight, bias, is_scaled)
     else:
         key = _key_of(view) if is_scaled else 0

@@ -9,7 +9,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
-from narrowcast.tensor import scale_groups
+from narrowcast.tensor import compiling, scale_groups
 
 if TYPE_CHECKING:
     from narrowcast.tensor.store import Store
@@ -45,6 +45,7 @@ def decoding(
     bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None, operands: list
 ) -> tuple:
     """The arguments of the operators that decode. `operands`: of the product that it is for."""
+    compiling.check_export(f"a {bytes.rows}x{bytes.columns} matrix in {bytes.format.name}")
     stored = *map(bytes.buffer, buffers_of(usage)), bytes.amax, present
     return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
 

@@ -1,5 +1,7 @@
 """What torch.compile is told: which functions not to look into, and what no trace may do."""
 
+import sys
+
 import torch
 from torch._C._dynamo import eval_frame
 
@@ -26,4 +28,14 @@ def check_write(what: str) -> None:
             f"{what}: a compiled function cannot write to it, because its graph would not know "
             "that the bytes are to be made anew. Write outside of it, or in a function under "
             "torch.compiler.disable"
+        )
+
+
+def check_export(what: str) -> None:
+    """NotImplementedError while torch.onnx.export traces: ONNX has no operators of narrowcast's."""
+    onnx = sys.modules.get("torch.onnx")  # which `import torch` leaves out
+    if onnx is not None and onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            f"{what}: torch.onnx.export has no operator that decodes its bytes. Export the model "
+            "that nc.to_plain(model) makes, of copy.deepcopy(model) if the training goes on"
         )

@@ -43,7 +43,8 @@ class View:
         raise NotImplementedError(
             f"{self.store.describe()}: this transposed view has no bytes: "
             f"{transpose.text if transpose.kind == 'error' else parts}. Products and arithmetic "
-            "read its values; for all else use dequantize()"
+            "read its values; for all else use dequantize(), or nc.to_plain(model) before an "
+            "export or torch.jit"
         )
 
     def is_same(self, other: View) -> bool:
