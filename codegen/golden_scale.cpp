@@ -26,6 +26,13 @@ GoldenScale exact_f32(const ElementType& element, float amax, float) {
   return f32_scale(exact_multiplier(element, amax));
 }
 
+// The amax in units of the largest element, at least 2^-128.
+GoldenScale quotient_f32(const ElementType& element, float amax, float) {
+  if (amax == 0 || std::isinf(amax)) return f32_scale(1.0f);
+  const float stored = std::max(amax / element.max, 0x1p-128f);
+  return {std::min(1.0f / stored, kLargest), std::bit_cast<uint32_t>(stored)};
+}
+
 // The power of two below the exact multiplier.
 GoldenScale rceil_f32(const ElementType& element, float amax, float) {
   return f32_scale(std::ldexp(1.0f, std::ilogb(exact_multiplier(element, amax))));
@@ -80,6 +87,7 @@ GoldenScale nearest_even_e4m3(const ElementType& element, float amax, float tens
 
 constexpr GoldenRule kGoldenRules[] = {
     {ScaleRule::kExact, ScaleType::kF32, exact_f32},
+    {ScaleRule::kQuotient, ScaleType::kF32, quotient_f32},
     {ScaleRule::kRceil, ScaleType::kF32, rceil_f32},
     {ScaleRule::kRceil, ScaleType::kE8M0, rceil_e8m0},
     {ScaleRule::kFloor, ScaleType::kE8M0, floor_e8m0},

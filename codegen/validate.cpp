@@ -116,6 +116,14 @@ void delayed_amax_needs_a_tensor_block(const Format& format, Diagnostics& diagno
                   "amax \"current\"");
 }
 
+void quotient_needs_a_current_amax(const Format& format, Diagnostics& diagnostics) {
+  if (!known(format.amax, format.rule) || format.amax.value != Amax::kDelayed) return;
+  if (format.rule.value != ScaleRule::kQuotient) return;
+  diagnostics.add(format.amax.at, "amax \"delayed\" with scale rule \"quotient\"",
+                  "a history keeps multipliers, from which this rule's scales do not follow; use "
+                  "another rule, or amax \"current\"");
+}
+
 // ---- scales ----
 
 void scale_rule_is_defined_for_scale_type(const Format& format, Diagnostics& diagnostics) {
@@ -187,6 +195,7 @@ constexpr Rule kRules[] = {
     NC_RULE(usages_agree_on_a_tensor_block),
     NC_RULE(tensor_block_has_one_scale),
     NC_RULE(delayed_amax_needs_a_tensor_block),
+    NC_RULE(quotient_needs_a_current_amax),
     NC_RULE(scale_rule_is_defined_for_scale_type),
     NC_RULE(nearest_even_needs_e2m1),
     NC_RULE(nearest_even_needs_a_tensor_scale),

@@ -29,6 +29,7 @@
 // types that have the rule.
 #define NC_SCALE_RULES(ROW)      \
   ROW(exact, Exact)              \
+  ROW(quotient, Quotient)        \
   ROW(nearest_even, NearestEven) \
   ROW(floor, Floor)              \
   ROW(even, Even)                \

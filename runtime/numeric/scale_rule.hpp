@@ -43,6 +43,24 @@ struct Exact<F32, Element> {
   }
 };
 
+// The least scale whose reciprocal is no more than a step beyond the largest float, 2^-128. Under a
+// smaller one the multiplier could not bring values into the element's range.
+inline constexpr float kLeastQuotient = float_of(0x00200000);
+
+// The scale is the quotient itself, as published files have it, and the multiplier follows from it.
+// An amax of 0 or infinity keeps the values as they are, as with the exact rule.
+template <class ScaleType, class Element>
+struct Quotient;
+
+template <class Element>
+struct Quotient<F32, Element> {
+  NC_EVERYWHERE constexpr Scale<float> operator()(float amax) const {
+    const bool has_quotient = amax != 0 && bits_of(amax) != kInfinityBits;
+    const float stored = has_quotient ? at_least(amax / Element::kMax, kLeastQuotient) : 1.0f;
+    return {at_most(1.0f / stored, kFloatMax), stored};
+  }
+};
+
 template <class ScaleType, class Element>
 struct Rceil;
 

@@ -46,8 +46,9 @@ TEST_CASE("scale bytes of given amaxes") {
 }
 
 TEST_CASE("fp32 scales at the ends of the range") {
-  const Plan exact = plan_of("fp8_e4m3"), power = plan_of("fp8_block128");
-  for (const Plan* plan : {&exact, &power}) {
+  const Plan exact = plan_of("fp8_e4m3"), power = plan_of("fp8_block128"),
+             quotient = plan_of("fp8_block128_f32");
+  for (const Plan* plan : {&exact, &power, &quotient}) {
     for (const float amax : {0.0f, kInfinity}) {
       CHECK(golden_scale(*plan, amax, amax).multiplier == 1.0f);
       CHECK(golden_scale(*plan, amax, amax).stored == std::bit_cast<uint32_t>(1.0f));
@@ -58,6 +59,17 @@ TEST_CASE("fp32 scales at the ends of the range") {
   CHECK(golden_scale(power, 0x1p-149f, 0).multiplier == 0x1p127f);
   CHECK(golden_scale(power, kLargest, 0).multiplier == 0x1p-120f);
   CHECK(golden_scale(power, 3.0f, 0).multiplier == 128.0f);  // 448 / 3 is 149.33
+  const auto quotient_of = [&](float amax) {
+    return std::bit_cast<float>(golden_scale(quotient, amax, 0).stored);
+  };
+  CHECK(golden_scale(quotient, 0x1p-149f, 0).multiplier == kLargest);
+  CHECK(quotient_of(0x1p-149f) == 0x1p-128f);
+  CHECK(quotient_of(448 * 0x1p-128f) == 0x1p-128f);
+  CHECK(quotient_of(448 * 0x1.000008p-128f) == 0x1.000008p-128f);  // the next subnormal
+  CHECK(golden_scale(quotient, 448 * 0x1.000008p-128f, 0).multiplier == 0x1.fffffp127f);
+  CHECK(quotient_of(448.0f) == 1.0f);
+  CHECK(quotient_of(3.0f) == 0x1.b6db6ep-8f);  // 3 / 448, rounded to nearest
+  CHECK(quotient_of(kLargest) == kLargest / 448);
 }
 
 TEST_CASE("two levels") {

@@ -31,6 +31,11 @@ constexpr Kinds kKinds[] = {
      "fp8_block1x128",
      false,
      {NC_1X128_BY_128X128, NC_1X128_BY_128X128, NC_1X128_BY_128X128}},
+    {"fp8_block128_f32",
+     "fp8_block1x128_128x128",
+     "fp8_block1x128",
+     false,
+     {NC_1X128_BY_128X128, NC_1X128_BY_128X128, NC_1X128_BY_128X128}},
     {"mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3", false, {NC_1X32_E8M0, NC_1X32_E8M0, NC_1X32_E8M0}},
     {"mxfp8_2d", "mxfp8_e4m3", "mxfp8_e4m3", false, {NC_1X32_E8M0, NC_1X32_E8M0, NC_1X32_E8M0}},
     {"nvfp4", "nvfp4_1d", "nvfp4_1d", true, {NC_1X16_E4M3, NC_1X16_E4M3, NC_1X16_E4M3}},
@@ -122,9 +127,11 @@ TEST_CASE("scales that are stored more than once, and codes that are not packed"
 }
 
 TEST_CASE("decoded values in significant bits") {
-  const std::pair<const char*, int> rows[] = {
-      {"fp8_e4m3", 4}, {"fp8_e5m2", 3}, {"fp8_block128", 4}, {"mxfp8_e4m3", 4},   {"mxfp6_e2m3", 4},
-      {"mxfp4", 2},    {"nvfp4", 6},    {"mxint8", 7},       {"int8_block32", 31}};
+  const std::pair<const char*, int> rows[] = {{"fp8_e4m3", 4},      {"fp8_e5m2", 3},
+                                              {"fp8_block128", 4},  {"mxfp8_e4m3", 4},
+                                              {"mxfp6_e2m3", 4},    {"mxfp4", 2},
+                                              {"nvfp4", 6},         {"mxint8", 7},
+                                              {"int8_block32", 31}, {"fp8_block128_f32", 28}};
   for (const auto& row : rows) {
     const std::string name = row.first;
     CAPTURE(name);

@@ -114,6 +114,7 @@ inline constexpr const char* kTokens[] = {
     "\"floor\"",
     "\"even\"",
     "\"exact\"",
+    "\"quotient\"",
     "\"nearest_even\"",
     "\"stochastic\"",
     "scale_per = [1, 16]\n",

@@ -40,6 +40,17 @@ struct Scaled {
   }
 };
 
+// A rule's answer to a block that it has scaled and that was decoded. The largest element times the
+// scale stays below infinity but for one amax: the largest float, with elements of int8.
+template <class Element>
+struct ScaledAgain {
+  NC_EVERYWHERE uint64_t operator()(float x) const {
+    constexpr Quotient<F32, Element> rule{};
+    const float decoded = rule(float_of(amax_bits(x))).stored * Element::kMax;
+    return Scaled<Quotient<F32, Element>>{rule}(at_most(decoded, kFloatMax));
+  }
+};
+
 // Any NaN counts as `nan`.
 template <class Narrow>
 struct Narrowed {
@@ -80,6 +91,20 @@ void visit_f32(Visitor& visitor, const std::string& name, double max) {
   const uint32_t finite = least_magnitude([max](double a) { return max / a < 0x1p128; });
   visitor.equal("exact f32 of " + name, Scaled<Exact<F32, Element>>{}, ExactF32{max},
                 {0, finite, kInfinityBits, kInfinityBits + 1, kSign, kSign | finite});
+  const uint32_t least = bits_of(static_cast<float>(max * 0x1p-128));
+  const std::vector<uint32_t> ends{0,
+                                   1,
+                                   least,
+                                   least + 1,
+                                   kInfinityBits - 1,
+                                   kSign,
+                                   kInfinityBits,
+                                   kInfinityBits + 1,
+                                   kSign | least};
+  visitor.equal("quotient f32 of " + name, Scaled<Quotient<F32, Element>>{}, QuotientF32{max},
+                ends);
+  visitor.equal("quotient f32 of " + name + ", decoded and scaled again", ScaledAgain<Element>{},
+                QuotientF32{max}, ends);
 }
 
 template <class Element, class Visitor, class Definition>

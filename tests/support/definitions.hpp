@@ -163,6 +163,21 @@ struct ExactF32 {
   }
 };
 
+// The same of the rule by quotients. Both roundings of the quotient are one: the first keeps more
+// than twice the bits of any fp32 result.
+struct QuotientF32 {
+  double max;
+
+  NC_EVERYWHERE uint64_t operator()(float x) const {
+    const float amax = x < 0 ? -x : x;  // of a NaN: no comparison below holds
+    const bool has_quotient = amax > 0 && amax <= kFloatMax;
+    const float ratio = quotient(has_quotient ? amax : max, max);
+    const float scale = ratio < 0x1p-128f ? 0x1p-128f : ratio;
+    const float inverse = quotient(1, scale);
+    return scale_value(bits_of(scale), inverse > kFloatMax ? kFloatMax : inverse);
+  }
+};
+
 // E = 2^k with the largest k for which fl(max / a) >= 2^k: that is, for which max / a is not less
 // than the middle between 2^k and the float below it.
 inline Steps rceil_f32(double max) {

@@ -143,6 +143,57 @@ def test_exact_misses_the_amax_by_an_ulp_in_28_percent():
     assert (ulps == 1).mean() == pytest.approx(0.28, abs=0.02)
 
 
+def test_quotients_case_by_case():
+    least = 2.0**-128
+    a = f32(0, INF, 2**-149, 1e-37, 448 * least, 448 * (least + 2.0**-149), 3, 448, FLT_MAX)
+    stored, encode, decode = block_scales(a, rule("e4m3", "quotient", "f32"))
+    assert reference.same_bits(stored, decode)
+    assert stored[:6].tolist() == [1, 1, least, least, least, least + 2.0**-149]
+    assert encode[:5].tolist() == [1, 1, FLT_MAX, FLT_MAX, FLT_MAX]
+    assert encode[5] < FLT_MAX
+    assert bits(stored[6]) == 0x3BDB6DB7  # 3 / 448
+    assert stored[7:].tolist() == [1, FLT_MAX / np.float32(448)]
+    assert reference.same_bits(encode[5:], np.float32(1) / stored[5:])
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "e2m1", "e2m3", "e3m2", "int8"])
+def test_quotients_come_back_from_what_they_decode_to(name):
+    fmt = rule(name, "quotient", "f32")
+    most = element_of(name, "f32").max
+    significands = np.arange(1 << 23, dtype=np.uint32)
+    for exponent in (1, 64, 127, 190, 253):  # of amaxes: every float of a binade
+        stored, encode, _ = block_scales(from_bits(significands | exponent << 23), fmt)
+        again, encode_again, _ = block_scales(np.float32(most) * stored, fmt)
+        assert reference.same_bits(stored, again)
+        assert reference.same_bits(encode, encode_again)
+
+
+def test_which_scales_are_no_quotients():
+    """Neighbouring scales have fewer products with 448 than they are: one of eight has that of
+    another.
+    """
+    fmt = rule("e4m3", "quotient", "f32")
+    scales = from_bits(np.arange(1 << 23, dtype=np.uint32) | 127 << 23)
+    stored, _, _ = block_scales(np.float32(448) * scales, fmt)
+    last, moved = bits(scales) % 8, bits(stored).astype(np.int64) - bits(scales)
+    assert set(moved) == {-1, 0, 1}
+    assert np.array_equal(moved != 0, (last == 4) & (scales >= np.float32(8 / 7)))
+    kept, _, _ = block_scales(np.float32(448) * stored, fmt)
+    assert reference.same_bits(kept, stored)
+
+
+def test_codes_come_back_under_their_quotients():
+    """Blocks of every code of e4m3 under 500,000 scales, drawn from all that are quotients."""
+    fmt = rule("e4m3", "quotient", "f32")
+    a = from_bits(np.random.default_rng(5).integers(1, 0x7F800000, 500_000, dtype=np.uint32))
+    stored, _, _ = block_scales(np.append(a, f32(2**-149, FLT_MAX)), fmt)
+    again, encode, _ = block_scales(np.float32(448) * stored, fmt)
+    assert reference.same_bits(stored, again)
+    for code in range(0x7F):
+        value = fmt.element.decode(np.uint8(code)) * stored
+        assert (fmt.element.encode(value * encode) == code).all()
+
+
 # Section 4: two levels
 
 

@@ -8,9 +8,10 @@ import itertools
 ELEMENTS = ("e4m3", "e5m2", "e2m1", "e2m3", "e3m2", "int8")
 PACKINGS = ("dense", "byte")
 SCALES = ("e8m0", "e4m3", "f32")
-RULES = ("exact", "nearest_even", "floor", "even", "rceil")
+RULES = ("exact", "quotient", "nearest_even", "floor", "even", "rceil")
 DEFINED = (
-    *(("exact", "f32"), ("rceil", "f32"), ("rceil", "e8m0"), ("floor", "e8m0"), ("even", "e8m0")),
+    *(("exact", "f32"), ("rceil", "f32"), ("quotient", "f32")),
+    *(("rceil", "e8m0"), ("floor", "e8m0"), ("even", "e8m0")),
     ("nearest_even", "e4m3"),
 )
 SIDES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -42,18 +43,19 @@ def _any_block(rng):
 
 
 def defined_specs(count, rng):
-    """Specs that must work. Rules and elements take turns, so that few specs meet all of them."""
+    """Specs that must work. Rules, elements and blocks take turns, so that few
+    specs meet all of them."""
     pairs, elements = itertools.cycle(DEFINED), itertools.cycle(ELEMENTS)
     for i in range(count):
         rule, scale = next(pairs)
         two_levels = rule == "nearest_even"
         element = "e2m1" if two_levels else next(elements)
-        spans_tensor = i % 7 == 2 and not two_levels
+        spans_tensor = i % 5 == 2 and not two_levels
         blocks = ["tensor"] * 2 if spans_tensor else _blocks(rng, scale)
         spec = _spec(f"drawn_{i}", rng, element, scale, rule, blocks)
         if two_levels:
             spec["tensor_scale"] = {"type": "f32"}
-        if spans_tensor and i % 14 == 9:  # every other one of them
+        if spans_tensor and i % 10 == 7 and rule != "quotient":  # every other one of them
             spec["quantize"]["amax"] = "delayed"
         yield spec
 
@@ -122,6 +124,7 @@ REASONS = (
     "does not\n",
     'has no meaning with a block of "tensor"',
     'amax "delayed" with a block of [',
+    'amax "delayed" with scale rule "quotient"',
     "is not defined for scales of type",
     'scale rule "nearest_even" with elements of type',
     'scale rule "nearest_even" without a tensor scale',
@@ -155,6 +158,7 @@ def faults(spec):
             for key in ("scale_per", "scale_pad", "scale_transposed")
         ),
         delayed and not spans[0],
+        delayed and rule == "quotient",
         (rule, scale) not in DEFINED,
         rule == "nearest_even" and element != "e2m1",
         rule == "nearest_even" and not two_levels,

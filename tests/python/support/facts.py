@@ -51,6 +51,13 @@ _TABLE = {
         "rowwise": {"block": [128, 128], "scale_pad": [1, 4]},
         "columnwise": {"block": [128, 128], "scale_pad": [1, 4], "transposed": True},
     },
+    "fp8_block128_f32": {
+        "element": "e4m3",
+        "scale": "f32",
+        "rule": "quotient",
+        "rowwise": {"block": [128, 128], "scale_pad": [1, 4]},
+        "columnwise": {"block": [128, 128], "scale_pad": [1, 4], "transposed": True},
+    },
     "fp8_block1x128": {
         "element": "e4m3",
         "scale": "f32",

@@ -11,6 +11,7 @@ from reference.numbers import ELEMENTS, decode_e8m0
 
 ONE = np.float32(1)
 SIXTH = np.float32(1) / np.float32(6)
+LEAST_QUOTIENT = np.float32(2.0**-128)
 POWERS = 2.0 ** (np.arange(255.0) - 127)  # of the e8m0 codes 0 to 254
 
 
@@ -29,7 +30,11 @@ def block_scales(amax, fmt, tensor_amax=None):
 
 
 def _fp32(a, fmt):
-    encode = np.where((a == 0) | np.isinf(a), ONE, np.minimum(fmt.element.max / a, FLT_MAX))
+    has_ratio = (a != 0) & ~np.isinf(a)
+    if fmt.rule == "quotient":
+        decode = np.where(has_ratio, np.maximum(a / fmt.element.max, LEAST_QUOTIENT), ONE)
+        return decode, np.minimum(ONE / decode, FLT_MAX), decode
+    encode = np.where(has_ratio, np.minimum(fmt.element.max / a, FLT_MAX), ONE)
     if fmt.rule == "rceil":
         encode = from_bits(bits(encode) & 0xFF800000)
     decode = ONE / encode
