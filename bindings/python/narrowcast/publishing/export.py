@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 from numbers import Real
 from pathlib import Path
@@ -67,6 +68,14 @@ def export(
     device = models.gather_device(entries[0].tensor)
     lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries]
     ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
+    stacks = [one.name for one in entries if one.scheme is not None and one.is_stacked]
+    if stacks and layout != "gpt-oss":
+        warnings.warn(
+            f"{stacks[0]} is one tensor of experts in the file, as save_pretrained has it, and no "
+            "reader is known that takes scales of such: transformers takes its codes for values. "
+            "Leave it out by nc.convert's filter= for transformers",
+            stacklevel=2,
+        )
     failure: Exception | None = None
 
     def write(step: Callable, *arguments) -> None:

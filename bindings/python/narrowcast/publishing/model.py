@@ -53,6 +53,11 @@ class Entry(NamedTuple):
         return dtensors.local_of(self.tensor)._store
 
     @property
+    def is_stacked(self) -> bool:
+        """Whether the file has several matrices in one tensor."""
+        return any(len(slot.shape) > 2 for slot in self.slots)
+
+    @property
     def is_scaled(self) -> bool:
         """Whether the model multiplies its bytes."""
         return _is_quantized(self.tensor) and self.store.config.matmul == "scaled"
