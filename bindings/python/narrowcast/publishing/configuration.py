@@ -28,33 +28,45 @@ def layers_of(entry: Entry, layout: str) -> list[Layer]:
     return [Layer(one.rpartition(".")[0], entry.scheme, block, is_scaled) for one in names]
 
 
-def facts(config: dict, layer: str) -> dict:
-    """What a quantization_config says of the bytes of a layer's weight, in its own words."""
-    if "config_groups" in config and config.get("quant_method") == "compressed-tensors":
-        groups = config["config_groups"].values()
-        named = [one for one in groups if any(_names(t, layer) for t in one["targets"])]
-        said = (named or [*groups])[0].get("weights") or {}
-        words = "type", "num_bits", "strategy", "group_size", "block_structure"
-        return {one: said.get(one) for one in words}
-    said = config.get("quantized_layers", {}).get(layer, config)
-    if "quant_algo" in said:
-        return {"quant_algo": said["quant_algo"].removeprefix("W4A16_")}
-    return {one: config.get(one) for one in ("fmt", "weight_block_size")}
+class Facts:
+    """of(layer)  what a quantization_config says of the bytes of its weight, in its own words
+
+    ValueError for a configuration of another structure than its quant_method has.
+    """
+
+    def __init__(self, config: dict):
+        self._config, self._named, self._groups = config, {}, []
+        try:
+            if "config_groups" in config and config.get("quant_method") == "compressed-tensors":
+                self._groups = [*config["config_groups"].values()]
+                for group in self._groups:
+                    self._named |= dict.fromkeys(group["targets"], group) | self._named
+            self._patterns = [re.compile(one[3:]) for one in self._named if one[:3] == "re:"]
+            self.of("")
+        except (AttributeError, KeyError, TypeError, re.error) as error:
+            raise ValueError(f"config.json has a damaged quantization_config: {error!r}") from None
+
+    def of(self, layer: str) -> dict:
+        if self._groups:
+            found = (f"re:{one.pattern}" for one in self._patterns if one.match(layer))
+            name = layer if layer in self._named else next(found, None)
+            said = self._named.get(name, self._groups[0]).get("weights") or {}
+            words = "type", "num_bits", "strategy", "group_size", "block_structure"
+            return {one: said.get(one) for one in words}
+        said = self._config.get("quantized_layers", {}).get(layer, self._config)
+        if said.get("quant_algo") is not None:
+            return {"quant_algo": said["quant_algo"].removeprefix("W4A16_")}
+        return {one: said.get(one) for one in ("fmt", "weight_block_size")}
 
 
-def contradictions(config: dict, layout: str, layer: Layer) -> Iterator[str]:
+def contradictions(facts: Facts, layout: str, layer: Layer) -> Iterator[str]:
     """What a quantization_config of a layout says of a layer that its scheme does not."""
     if layout == "deepseek" and layer.scheme.algorithm != "fp8":
         return  # experts, of which it says nothing
-    own = facts(quantization_config(layout, [layer], []), layer.name)
-    for word, value in facts(config, layer.name).items():
+    own = Facts(quantization_config(layout, [layer], [])).of(layer.name)
+    for word, value in facts.of(layer.name).items():
         if None not in (value, own.get(word)) and value != own[word]:
             yield f"config.json says {word} {value} of {layer.name}, and {own[word]} was expected"
-
-
-def _names(target: str, layer: str) -> bool:
-    """Whether a target of compressed-tensors is a layer by its name, and not by its class."""
-    return target == layer or (target[:3] == "re:" and re.match(target[3:], layer) is not None)
 
 
 def quantization_config(layout: str, layers: list[Layer], plain: list[str]) -> dict:

@@ -59,15 +59,20 @@ def export(
     if not (isinstance(file_size, Real) and file_size > 0):
         raise ValueError(f"file_size is a number of GB above 0, not {file_size!r}")
     new = NewFolder(Path(folder), overwrite, file_size * _GB)
-    entries = models.entries_of(model, layout, scale_fmt, rename, plain_dtype)
+    group = dist.group.WORLD if dist.is_initialized() else None
+    device = models.gather_device(next(model.parameters(), torch.empty(0)))
+    try:
+        entries, error = models.entries_of(model, layout, scale_fmt, rename, plain_dtype), None
+    except (TypeError, ValueError) as one:
+        entries, error = [], one
+    lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries] or [str(error)]
+    ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
+    if error is not None:
+        raise error
     tensors = models.tensors_of(entries, layout)
     own = dict(config if config is not None else _config_of(model, plain_dtype))
     plain = models.plain_layers(model, rename)
     texts = _configurations(own, _quantization_config(entries, plain, layout), layout)
-    group = dist.group.WORLD if dist.is_initialized() else None
-    device = models.gather_device(entries[0].tensor)
-    lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries]
-    ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
     stacks = [one.name for one in entries if one.scheme is not None and one.is_stacked]
     if stacks and layout != "gpt-oss":
         warnings.warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,6 +31,7 @@ from narrowcast.tensor.scale_groups import ScaleGroup
 
 _ONE = [], [1]  # shapes of one scale
 _SHOWN = 5  # problems in a message
+_KINDS = FileNotFoundError, TypeError, ValueError  # of errors, that other ranks raise too
 _PLAIN = {"F32", "BF16", "F16"}  # of values
 # What is taken for codes, by the dtype that readers expect, and for scales by their kind: one value
 # in several dtypes.
@@ -75,9 +77,9 @@ def load_published(
     error, weights, source = None, [], None
     try:
         weights, source = _checked(model, Path(folder), layout, rename, nearest_scale)
-    except (OSError, TypeError, ValueError) as one:
+    except Exception as one:
         error = one
-    _raise_first(error, models.gather_device(next(model.parameters())))
+    _raise_first(error, models.gather_device(next(model.parameters(), torch.empty(0))))
     for one in weights:
         one.load()
     _C.note_change()
@@ -91,7 +93,8 @@ def _raise_first(error: Exception | None, device: torch.device) -> None:
     for rank, one in enumerate(ranks.gather_objects(error, group, device)):
         if one is not None:
             is_own = error is not None and str(one) == str(error)
-            raise error if is_own else type(one)(f"rank {rank}: {one}")
+            kind = type(one) if type(one) in _KINDS else RuntimeError
+            raise error if is_own else kind(f"rank {rank}: {one}")
 
 
 def _checked(model, folder: Path, layout, rename, nearest_scale: bool):
@@ -101,10 +104,11 @@ def _checked(model, folder: Path, layout, rename, nearest_scale: bool):
     entries = models.entries_of(model, layout, rename=rename)
     own = {slot.name for one in entries for slot in one.slots if one.scheme is None}
     weights = [Published(one, source, layout, own) for one in entries]
-    problems = [line for one in weights for line in one.problems()]
-    if problems := [*problems, *_scales_apart(weights)]:
+    problems = [(line, one) for one in weights for line in one.problems()]
+    if problems := [*problems, *((line, None) for line in _scales_apart(weights))]:
+        shown = "; ".join(line + (one.holders() if one else "") for line, one in problems[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
+        raise ValueError(f"{folder} does not fit the model: {shown}{more}")
     for one in weights:
         one.check_values(nearest_scale)
     return weights, source
@@ -177,25 +181,25 @@ class Published:
 
     def _codes_of(self, entry: Entry, own: set[str]) -> str:
         """What the folder has for a plain tensor that is no value."""
-        there, plain = set(self.source.names), {slot.name for slot in entry.slots}
-        for name in plain & there if entry.tensor.is_floating_point() else ():
-            if self.source.dtype(name) not in _PLAIN:
+        there = self.source.names
+        for name in [slot.name for slot in entry.slots if slot.name in there]:
+            if entry.tensor.is_floating_point() and self.source.dtype(name) not in _PLAIN:
                 return f"{name} is {self.source.dtype(name)}"
         beside = {
             name
             for one in self._candidates()
             for slot in one.slots
             for name in models.names_in_file(one, slot, self.layout).values()
+            if name in there and name not in own
         }
-        return ", ".join(sorted(beside & there - own - plain)[:1])
+        return min(beside, default="")
 
     # ---- before anything is written ----
 
     def problems(self) -> Iterator[str]:
         """Tensors that are missing, of another shape, of another dtype, or described otherwise."""
         if self.entry.scheme is not None:
-            lines = [*self._misfits_of(self.entry)]
-            yield from [line + self._holders() for line in lines]
+            yield from self._misfits_of(self.entry)
         elif self._foreign:
             yield (
                 f"{self.entry.name} is plain in the model, and in the folder {self._foreign}: no "
@@ -212,7 +216,7 @@ class Published:
                 shape = list(models.shape_in_file(entry, what, slot.shape, self.layout))
                 yield from self._misfits(name, shape, dtypes.get(what, {"F32"}))
         for layer in configuration.layers_of(entry, self.layout):
-            yield from configuration.contradictions(self.source.configuration, self.layout, layer)
+            yield from configuration.contradictions(self.source.facts, self.layout, layer)
 
     def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
         if name not in self.source.names:
@@ -224,9 +228,9 @@ class Published:
         elif dtypes is not None and dtype not in dtypes:
             yield f"{name} is {dtype}, and {' or '.join(sorted(dtypes))} was expected"
 
-    def _holders(self) -> str:
+    def holders(self) -> str:
         """The formats that would hold what is there."""
-        if not set(self.names) <= set(self.source.names):
+        if self.entry.scheme is None or not all(one in self.source.names for one in self.names):
             return ""
         fitting = [one.format.name for one in self._candidates() if not [*self._misfits_of(one)]]
         return f" (formats that hold what is there: {', '.join(fitting) or 'none'})"
@@ -336,15 +340,17 @@ class Published:
         """Of all rows whose bytes this rank has: a run of rows of each of its experts."""
         (runs, columns), bits, scales = self._runs(), self.entry.scheme.bits, None
         down, across = self._steps()
-        codes = torch.empty(sum(map(len, runs)), len(columns) * bits // 8, dtype=torch.uint8)
+        tops = [*accumulate(map(len, runs), initial=0)]
+        codes = torch.empty(tops[-1], len(columns) * bits // 8, dtype=torch.uint8)
         there = self._read(self.entry.slots[0])  # what spans the tensor, of no rows too
         for slot in self.entry.slots:
             place, is_exchanged = models.region_of(self.entry, slot, self.layout)
             wide = _common(range(place.column, place.column_end), columns)
-            for top, run in zip(accumulate(map(len, runs), initial=0), runs, strict=False):
+            first = bisect_right(runs, place.row, key=lambda run: run.stop - 1)
+            for top, run in zip(tops[first:], runs[first:], strict=False):
                 rows = _common(range(place.row, place.row_end), run)
                 if not rows or not wide:
-                    continue
+                    break
                 there = self._read(slot, is_exchanged)
                 here = slice(top + rows.start - run.start, top + rows.stop - run.start)
                 lines = torch.arange(rows.start, rows.stop) - place.row

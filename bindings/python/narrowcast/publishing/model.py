@@ -143,18 +143,11 @@ def _gathered(entries: list[Entry], layout: str, copy: bool):
         sharing[weight[1].config.scale_group or weight[1]].append(weight)
     for entry in entries:
         if entry.scheme is None:
-            parts, own = _plain(entry), [entry.tensor]
+            yield from _plain(entry, copy)
         else:
             # Written since the last: what was written is what the next forward casts.
             empty_shards.cast_all(sharing[entry.store.config.scale_group or entry.store])
-            parts, own = _published(entry, layout), entry.store.bytes.buffers
-        memory = {
-            dtensors.local_of(one).untyped_storage().data_ptr() for one in own if one is not None
-        }
-        for name, length, begin, part in parts:
-            if copy and part.untyped_storage().data_ptr() in memory:
-                part = part.clone()
-            yield name, length, begin, part
+            yield from _published(entry, layout, copy)
 
 
 def _check_finite(entries: list[Entry]) -> None:
@@ -377,19 +370,28 @@ def shape_in_file(entry: Entry, what: str, shape: tuple[int, ...], layout: str) 
 # ---- tensors ----
 
 
-def _plain(entry: Entry):
+def _copied(tensor: torch.Tensor, memory: list[torch.Tensor | None]) -> torch.Tensor:
+    """A copy, if the tensor lies in that memory."""
+    own = {one.untyped_storage().data_ptr() for one in memory if one is not None}
+    return tensor.clone() if tensor.untyped_storage().data_ptr() in own else tensor
+
+
+def _plain(entry: Entry, copy: bool):
     value = entry.tensor.detach()
-    if entry.dtype is not None and value.is_floating_point():
-        value = value.to(entry.dtype)
+    value = value.to(gather_device(value), entry.dtype or value.dtype)
     value = value.full_tensor() if isinstance(value, DTensor) else value
+    if copy:
+        value = _copied(value, [dtensors.local_of(entry.tensor)])
     for slot in entry.slots:
         length = slot.shape[0] if slot.shape else None
         whole = value if slot.size == value.shape else slot.view(value.contiguous()).contiguous()
         yield slot.name, length, slot.begin, whole
 
 
-def _published(entry: Entry, layout: str):
-    """The tensors of a quantized weight: its codes, its scales, its global scale."""
+def _published(entry: Entry, layout: str, copy: bool):
+    """The tensors of a quantized weight: its codes, its scales, its global scale. All are read
+    before the first is yielded, because a write may follow that.
+    """
     tensor, scheme, local = entry.tensor, entry.scheme, dtensors.local_of(entry.tensor)
     format, bits = entry.format, entry.scheme.bits
     place = local._view.region
@@ -406,6 +408,8 @@ def _published(entry: Entry, layout: str):
         scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
     except ValueError as error:
         raise ValueError(f"{entry.name}: {error}") from None
+    if copy:
+        codes, scales = (_copied(one, entry.store.bytes.buffers) for one in (codes, scales))
     parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
     parts["global"] = encoded.global_scale
     for slot in entry.slots:

@@ -117,10 +117,9 @@ def _slots_of(model: nn.Module, shapes: Shapes) -> dict[str, list[Slot]]:
 
 def _as_saved(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     library = sys.modules.get("transformers")  # of whose models there is none without it
-    if library is None or not isinstance(model, library.PreTrainedModel):
+    conversion = sys.modules.get("transformers.core_model_loading")  # since transformers 5
+    if conversion is None or not isinstance(model, library.PreTrainedModel):
         return tensors
-    from transformers.core_model_loading import revert_weight_conversion
-
     if any(isinstance(one, FSDPModule) for one in model.modules()):
         # It looks names of classes up, where FSDP2 has put others in their places.
         kind = next(one for one in type(model).__mro__ if not issubclass(one, FSDPModule))
@@ -128,7 +127,7 @@ def _as_saved(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, t
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = kind(model.config)
         model._weight_conversions = conversions
-    return revert_weight_conversion(model, tensors)
+    return conversion.revert_weight_conversion(model, tensors)
 
 
 class _Views(TorchDispatchMode):
