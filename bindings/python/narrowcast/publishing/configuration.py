@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from narrowcast.publishing.model import Entry, names_in_file
+from narrowcast.publishing.names import Entry
 from narrowcast.registry.layouts import Scheme
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 
 class Layer(NamedTuple):
@@ -21,11 +22,12 @@ class Layer(NamedTuple):
     is_scaled: bool
 
 
-def layers_of(entry: Entry, layout: str) -> list[Layer]:
-    """The modules of the file that a quantized weight is in."""
-    block, is_scaled = entry.scheme.block_of(entry.format), entry.is_scaled
-    names = [names_in_file(entry, slot, layout)["codes"] for slot in entry.slots]
-    return [Layer(one.rpartition(".")[0], entry.scheme, block, is_scaled) for one in names]
+def layers_of(entry: Entry) -> list[Layer]:
+    """The modules of the file that a quantized weight is in, or would be."""
+    local = dtensors.local_of(entry.tensor)
+    is_scaled = isinstance(local, QuantizedTensor) and entry.store.config.matmul == "scaled"
+    names = [entry.names_of(slot)["codes"].rpartition(".")[0] for slot in entry.slots]
+    return [Layer(one, entry.scheme, entry.block, is_scaled) for one in names]
 
 
 class Facts:

@@ -17,8 +17,7 @@ from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
 from narrowcast.publishing.folder import NewFolder
-from narrowcast.publishing.model import Entry
-from narrowcast.publishing.names import Rename
+from narrowcast.publishing.names import Entry, Rename
 
 _GB = 10**9
 
@@ -69,11 +68,12 @@ def export(
     ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
     if error is not None:
         raise error
-    tensors = models.tensors_of(entries, layout)
+    tensors = models.tensors_of(entries)
     own = dict(config if config is not None else _config_of(model, plain_dtype))
     plain = models.plain_layers(model, rename)
     texts = _configurations(own, _quantization_config(entries, plain, layout), layout)
-    stacks = [one.name for one in entries if one.scheme is not None and one.is_stacked]
+    quantized = [one for one in entries if one.scheme is not None]
+    stacks = [one.name for one in quantized if any(len(slot.shape) > 2 for slot in one.slots)]
     if stacks and layout != "gpt-oss":
         warnings.warn(
             f"{stacks[0]} is one tensor of experts in the file, as save_pretrained has it, and no "
@@ -141,7 +141,7 @@ def _config_of(model: nn.Module, plain_dtype: torch.dtype | str | None) -> dict:
 
 def _quantization_config(entries: list[Entry], plain: list[str], layout: str) -> dict:
     quantized = [one for one in entries if one.scheme is not None]
-    layers = [layer for one in quantized for layer in configuration.layers_of(one, layout)]
+    layers = [layer for one in quantized for layer in configuration.layers_of(one)]
     return configuration.quantization_config(layout, [*dict.fromkeys(layers)], plain)
 
 
