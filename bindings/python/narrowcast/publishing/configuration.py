@@ -145,16 +145,15 @@ def _arguments(scheme: Scheme, block) -> dict:
 
 
 def _modelopt(layers: list[Layer], plain: list[str]) -> dict:
-    each = {one.name: {"quant_algo": one.scheme.algorithm} | _group(one) for one in layers}
+    each = {one.name: {"quant_algo": one.scheme.algorithm} for one in layers}
+    for one in layers:
+        if one.block != "tensor":
+            each[one.name]["group_size"] = one.block[1]
     kinds = {tuple(one.items()) for one in each.values()}
     config = dict(kinds.pop()) if len(kinds) == 1 else {"quant_algo": "MIXED_PRECISION"}
     if config["quant_algo"] == "MIXED_PRECISION":
         config["quantized_layers"] = each
     return {"quant_method": "modelopt", **config, "kv_cache_quant_algo": None, "ignore": plain}
-
-
-def _group(layer: Layer) -> dict:
-    return {} if layer.block == "tensor" else {"group_size": layer.block[1]}
 
 
 _CONFIGS = {

@@ -17,7 +17,7 @@ from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
 from narrowcast.publishing.folder import NewFolder
-from narrowcast.publishing.names import Entry, Rename
+from narrowcast.publishing.names import Rename
 
 _GB = 10**9
 
@@ -69,10 +69,12 @@ def export(
     if error is not None:
         raise error
     tensors = models.tensors_of(entries)
-    own = dict(config if config is not None else _config_of(model, plain_dtype))
-    plain = models.plain_layers(model, rename)
-    texts = _configurations(own, _quantization_config(entries, plain, layout), layout)
     quantized = [one for one in entries if one.scheme is not None]
+    layers = dict.fromkeys(one for entry in quantized for one in configuration.layers_of(entry))
+    plain = models.plain_layers(model, rename)
+    own = dict(config if config is not None else _config_of(model, plain_dtype))
+    quantization = configuration.quantization_config(layout, [*layers], plain)
+    texts = _configurations(own, quantization, layout)
     stacks = [one.name for one in quantized if any(len(slot.shape) > 2 for slot in one.slots)]
     if stacks and layout != "gpt-oss":
         warnings.warn(
@@ -137,12 +139,6 @@ def _config_of(model: nn.Module, plain_dtype: torch.dtype | str | None) -> dict:
     if plain_dtype is not None:
         own["dtype"] = str(plain_dtype).removeprefix("torch.").replace("auto", "bfloat16")
     return config.to_dict() | own
-
-
-def _quantization_config(entries: list[Entry], plain: list[str], layout: str) -> dict:
-    quantized = [one for one in entries if one.scheme is not None]
-    layers = [layer for one in quantized for layer in configuration.layers_of(one)]
-    return configuration.quantization_config(layout, [*dict.fromkeys(layers)], plain)
 
 
 def _of_modelopt(config: dict) -> dict:

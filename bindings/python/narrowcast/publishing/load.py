@@ -19,7 +19,7 @@ from narrowcast import _C, ranks, registry
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
-from narrowcast.publishing.encoding import LARGEST, Encoded
+from narrowcast.publishing.encoding import LARGEST, Encoded, blocks_of, bytes_of
 from narrowcast.publishing.files import Folder
 from narrowcast.publishing.matching import Match
 from narrowcast.publishing.names import Rename, Slot
@@ -27,8 +27,10 @@ from narrowcast.tensor import buffers, casting, dtensors
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.scale_groups import ScaleGroup
 
+_ROUNDED = "e8m0", "F32"  # scales of a format and of a file that may have others
 _SHOWN = 5  # problems in a message
-_KINDS = FileNotFoundError, TypeError, ValueError  # of errors, that other ranks raise too
+# Of errors, as other ranks raise them: others' may need other arguments, or not be picklable.
+_KINDS = FileNotFoundError, OSError, TypeError, ValueError, Exception
 
 
 @torch.no_grad()
@@ -78,11 +80,11 @@ def load_published(
 def _raise_first(error: Exception | None, device: torch.device) -> None:
     """An error of this rank or of another, on every rank: or one would load and another not."""
     group = dist.group.WORLD if dist.is_initialized() else None
-    for rank, one in enumerate(ranks.gather_objects(error, group, device)):
-        if one is not None:
-            is_own = error is not None and str(one) == str(error)
-            kind = type(one) if type(one) in _KINDS else RuntimeError
-            raise error if is_own else kind(f"rank {rank}: {one}")
+    kind = next((one for one in _KINDS if isinstance(error, one)), None)
+    for rank, told in enumerate(ranks.gather_objects(kind and (kind, str(error)), group, device)):
+        if told is not None:
+            is_own = told == (kind, str(error))
+            raise error if is_own else told[0](f"rank {rank}: {told[1]}")
 
 
 def _checked(model, folder: Path, layout, rename, nearest_scale: bool):
@@ -109,16 +111,20 @@ class Published(Match):
         entry = self.entry
         if entry.scheme is None:
             return
-        dtype = self.source.dtype(entry.names_of(entry.slots[0])["scales"])
-        may_be_no_power = (entry.format.scale, dtype) == ("e8m0", "F32")
         if not self.is_plain:
             self._check_one_scale(nearest_scale)
-            if entry.block != entry.format.rowwise.block or may_be_no_power:
+        dtype = self.source.dtype(entry.names_of(entry.slots[0])["scales"])
+        if entry.block == entry.format.rowwise.block and (entry.format.scale, dtype) != _ROUNDED:
+            return
+        try:
+            if self.is_plain:
+                for slot in entry.slots:
+                    self._read(slot)
+            else:
                 encoded = self._encoded()
                 self._buffers(encoded, len(encoded.codes), entry.store.columns)
-        elif may_be_no_power:
-            for slot in entry.slots:
-                self._read(slot)
+        except ValueError as error:
+            raise ValueError(f"{entry.name}: {error} ({entry.format.name})") from None
 
     def _check_one_scale(self, nearest_scale: bool) -> None:
         """ValueError if experts have scales of their own where the format has one for all, or if no
@@ -156,7 +162,7 @@ class Published(Match):
         if managed is not None:
             sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         _C.note_write()
-        self._set(self.entry.store.bytes, self._encoded())
+        encoding.decode_into(self.entry.store.bytes, self._encoded(), self.entry.scheme)
         _follow(self.entry.store)
 
     def _value(self) -> torch.Tensor:
@@ -182,14 +188,8 @@ class Published(Match):
         """In memory of their own."""
         cpu = torch.device("cpu")
         made = buffers.allocate(self.entry.format, rows, columns, ("rowwise",), cpu)
-        self._set(made, encoded)
+        encoding.decode_into(made, encoded, self.entry.scheme)
         return made
-
-    def _set(self, bytes: _C.Buffers, encoded: Encoded) -> None:
-        try:
-            encoding.decode_into(bytes, encoded, self.entry.scheme)
-        except ValueError as error:
-            raise ValueError(f"{self.entry.name}: {error} ({self.entry.format.name})") from None
 
     def _runs(self) -> tuple[list[range], range]:
         """The rows of the matrix whose bytes this rank has, and the columns."""
@@ -211,12 +211,12 @@ class Published(Match):
         there = self._read(self.entry.slots[0])  # what spans the tensor, of no rows too
         is_one = self.entry.block == "tensor"
         down, across = (1, 1) if is_one else self.entry.block
-        wide = _blocks(columns, columns.start, across).stop
+        wide = blocks_of(columns, columns.start, across).stop
         scales = there.scales if is_one else there.scales.new_empty(tops[-1], wide)
         for slot in self.entry.slots:
             place, is_exchanged = self.entry.region_of(slot)
             wide = _common(range(place.column, place.column_end), columns)
-            first = bisect_right(runs, place.row, key=lambda run: run.stop - 1)
+            first = bisect_right(runs, place.row, key=lambda run: run.stop)
             for top, run in zip(tops[first:], runs[first:], strict=False):
                 rows = _common(range(place.row, place.row_end), run)
                 if not rows or not wide:
@@ -224,11 +224,11 @@ class Published(Match):
                 there = self._read(slot, is_exchanged)
                 here = slice(top + rows.start - run.start, top + rows.stop - run.start)
                 lines = torch.arange(rows.start, rows.stop) - place.row
-                part = there.codes[lines, _bytes(wide, place.column, bits)]
-                codes[here, _bytes(wide, columns.start, bits)] = part
+                part = there.codes[lines, bytes_of(wide, place.column, bits)]
+                codes[here, bytes_of(wide, columns.start, bits)] = part
                 if not is_one:
-                    part = there.scales[:, _blocks(wide, place.column, across)][lines // down]
-                    scales[here, _blocks(wide, columns.start, across)] = part
+                    part = there.scales[:, blocks_of(wide, place.column, across)][lines // down]
+                    scales[here, blocks_of(wide, columns.start, across)] = part
         return Encoded(codes, scales, there.global_scale)
 
     def _read(self, slot: Slot, is_exchanged: bool = False) -> Encoded:
@@ -275,16 +275,6 @@ def _common(one: range, other: range) -> range:
     return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
-def _bytes(run: range, first: int, bits: int) -> slice:
-    """Where a run of elements lies in a row that begins with the first."""
-    return slice((run.start - first) * bits // 8, (run.stop - first) * bits // 8)
-
-
-def _blocks(run: range, first: int, size: int) -> slice:
-    """The same of the blocks that it lies in."""
-    return slice(run.start // size - first // size, -(-run.stop // size) - first // size)
-
-
 def _scales_apart(weights: list[Published]) -> Iterator[str]:
     """Weights that have one scale in the model, and in the folder several."""
     groups: dict[ScaleGroup, dict[str, float]] = defaultdict(dict)
@@ -307,23 +297,23 @@ def _warn_of_other_casts(weights: list[Published]) -> None:
     alike: dict[str, list] = defaultdict(list)  # by format
     for one in weights:
         # One scale of the tensor follows from all ranks' values.
-        if not (one.is_plain or one.entry.store.master is None or one.entry.block == "tensor"):
-            loaded, casts = one.casts()
-            alike[one.entry.format.name] += [(one.entry.name, loaded, casts)] if casts else []
+        if one.is_plain or one.entry.store.master is None or one.entry.block == "tensor":
+            continue
+        loaded, casts = one.casts()
+        if casts:
+            alike[one.entry.format.name].append((one.entry.name, loaded, casts))
     for own, some in alike.items():
-        counts = {name: sum(casts[name] for *_, casts in some) for name in (some and some[0][2])}
-        best = min(counts, key=counts.get, default=own)
-        better = (
-            f"{best} would keep all but {counts[best]}" if best != own else "no other fits them"
+        names, loaded, casts = zip(*some, strict=True)
+        counts = {name: sum(one[name] for one in casts) for name in casts[0]}
+        best = min(counts, key=counts.get)
+        better = f"{best} would keep all but {counts[best]}"
+        warnings.warn(
+            f"of the {sum(loaded)} bytes loaded into {names[0]} and {len(some) - 1} other weights "
+            f"of {own}, {counts[own]} are not those of a cast of their values. They stay until the "
+            "weight is written, and the first step writes all: values then change by the rounding "
+            f"of {own}. {better if best != own else 'no other fits them'}",
+            stacklevel=3,
         )
-        if some:
-            warnings.warn(
-                f"of the {sum(loaded for _, loaded, _ in some)} bytes loaded into {some[0][0]} and "
-                f"{len(some) - 1} other weights of {own}, {counts[own]} are not those of a cast of "
-                "their values. They stay until the weight is written, and the first step writes "
-                f"all: values then change by the rounding of {own}. {better}",
-                stacklevel=3,
-            )
 
 
 def _follow(store) -> None:

@@ -38,10 +38,8 @@ class Match:
         self.source, self.tensor, self.entry = source, entry.tensor, entry
         self.is_plain, self._foreign = entry.scheme is None, ""
         if not self.is_plain:
-            known = (
-                one for one in _named(entry) if self.has([one.names_of(one.slots[0])["scales"]])
-            )
-            self.entry = next(known, entry)
+            named = ((one, one.names_of(one.slots[0])["scales"]) for one in _named(entry))
+            self.entry = next((one for one, scales in named if self.has([scales])), entry)
         elif codes := self._codes_of(entry, own):
             holding = (one for one in self._holding() if one.format.rowwise.block == one.block)
             self._foreign, self.entry = codes, next(holding, entry)

@@ -229,17 +229,14 @@ def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
         plain = [
             f"{path}.{one}".lstrip(".")
             for one in experts.weights_of(module)
-            if module._parameters[one].dim() > 1 and not _is_quantized(module._parameters[one])
+            if module._parameters[one].dim() > 1
+            and not isinstance(dtensors.local_of(module._parameters[one]), QuantizedTensor)
         ]
         if plain and not isinstance(module, nn.Embedding):
             there = [naming(slot.name).split(".") for one in plain for slot in slots[one]]
             alike = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*there, strict=False))
             layers.append(".".join(parts[0] for parts in alike).removesuffix(".weight"))
     return [*dict.fromkeys(layers)]
-
-
-def _is_quantized(tensor: torch.Tensor) -> bool:
-    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
 
 
 def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
@@ -298,26 +295,24 @@ def _published(entry: Entry, copy: bool):
     parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
     parts["global"] = encoded.global_scale
     for slot in entry.slots:
-        (row, rows, column, width), is_exchanged = entry.region_of(slot)
+        place, is_exchanged = entry.region_of(slot)
         for what, name in entry.names_of(slot).items():
             part, shape = parts[what], entry.shape_of(what, slot.size)
             if part.dim() < 2:  # the tensor's one scale is every layer's
                 yield name, None, 0, part.clone().reshape(shape)
                 continue
+            rows = range(place.row, place.row_end)
+            columns = range(place.column, place.column_end)
             if what == "codes":
-                part = part[row : row + rows, column * bits // 8 : (column + width) * bits // 8]
+                part = part[rows.start : rows.stop, encoding.bytes_of(columns, 0, bits)]
             else:
-                part = part[_blocks(row, rows, block[0]), _blocks(column, width, block[1])]
+                part = part[encoding.blocks_of(rows, 0, block[0])]
+                part = part[:, encoding.blocks_of(columns, 0, block[1])]
             if is_exchanged:
                 part = part.t().clone(memory_format=torch.contiguous_format)
             length = entry.shape_of(what, slot.shape)[0]
             each = 1 if what == "codes" or len(slot.shape) > 2 else block[0]
             yield name, length, slot.begin // each, part.reshape(shape).contiguous()
-
-
-def _blocks(first: int, count: int, size: int) -> slice:
-    """The blocks that a run of rows or columns lies in."""
-    return slice(first // size, -(-(first + count) // size))
 
 
 def gather_device(tensor: torch.Tensor) -> torch.device:
