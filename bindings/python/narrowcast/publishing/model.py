@@ -44,7 +44,8 @@ def export_tensors(
                  those that its save_pretrained writes; each expert of a three-dimensional parameter
                  has the names of layers: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
     plain_dtype  of floating-point weights that are not quantized; None: as they are. "auto":
-                 torch.bfloat16, but float32 buffers stay so, and what transformers keeps in float32
+                 torch.bfloat16, but buffers of float32 or more are float32, and what transformers
+                 keeps in float32
     scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
                  where the scales of any of the model's formats are
     copy         False: tensors may be the model's own memory, for an engine that reads each before
@@ -190,9 +191,8 @@ def _dtype_in_file(name: str, tensor, module, model, plain_dtype) -> torch.dtype
         return plain_dtype if tensor.is_floating_point() else None
     kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
     is_kept = any(re.search(one.replace("*", ".*"), name) for one in kept)
-    if is_kept or (tensor.dtype == torch.float32 and name.rpartition(".")[-1] in module._buffers):
-        return torch.float32
-    return torch.bfloat16
+    is_wide = tensor.dtype.itemsize >= 4 and name.rpartition(".")[-1] in module._buffers
+    return torch.float32 if is_kept or is_wide else torch.bfloat16
 
 
 def _tensors_of(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
@@ -201,20 +201,14 @@ def _tensors_of(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
     """
     torch_names.reshard_all(model.modules())
     found: dict[str, tuple[torch.Tensor, nn.Module]] = {}
-    for path, module in _modules_of(model):
+    for path, module in model.named_modules(remove_duplicate=False):
+        for wrapper in _WRAPPERS:
+            path = (path + ".").replace(wrapper, "").rstrip(".")
         left_out = module._non_persistent_buffers_set
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
             if tensor is not None and name not in left_out:
                 found[f"{path}.{name}".lstrip(".")] = tensor, module
     return found
-
-
-def _modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """With their paths in state dicts, under each that a module has."""
-    for path, module in model.named_modules(remove_duplicate=False):
-        for wrapper in _WRAPPERS:
-            path = (path + ".").replace(wrapper, "").rstrip(".")
-        yield path, module
 
 
 def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
@@ -224,19 +218,18 @@ def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
     model, naming = getattr(model, "_orig_mod", model), names.renaming(rename)
     found = _tensors_of(model)
     slots = names.slots_of(model, {name: one.shape for name, (one, _) in found.items()})
-    layers: list[str] = []
-    for path, module in _modules_of(model):
-        plain = [
-            f"{path}.{one}".lstrip(".")
-            for one in experts.weights_of(module)
-            if module._parameters[one].dim() > 1
-            and not isinstance(dtensors.local_of(module._parameters[one]), QuantizedTensor)
-        ]
-        if plain and not isinstance(module, nn.Embedding):
-            there = [naming(slot.name).split(".") for one in plain for slot in slots[one]]
-            alike = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*there, strict=False))
-            layers.append(".".join(parts[0] for parts in alike).removesuffix(".weight"))
-    return [*dict.fromkeys(layers)]
+    layers: dict[str, list] = defaultdict(list)
+    for name, (tensor, module) in found.items():
+        path, _, leaf = name.rpartition(".")
+        is_plain = not isinstance(dtensors.local_of(tensor), QuantizedTensor)
+        is_matrix = tensor.dim() > 1 and leaf in experts.weights_of(module)
+        if is_plain and is_matrix and not isinstance(module, nn.Embedding):
+            layers[path] += [naming(slot.name).split(".") for slot in slots[name]]
+    made = []
+    for there in layers.values():
+        alike = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*there, strict=False))
+        made.append(".".join(parts[0] for parts in alike).removesuffix(".weight"))
+    return [*dict.fromkeys(made)]
 
 
 def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
