@@ -198,7 +198,7 @@ def test_tensors_are_copies(device):
 
 
 def test_a_write_between_two_tensors():
-    """What is yielded after it is of after it."""
+    """What is yielded after it is of after it, but the scales of codes that are yielded already."""
     model, expected = build("mxfp8_e4m3"), build("mxfp8_e4m3")
     with torch.no_grad():
         expected[1].weight.copy_(2 * model[1].weight.dequantize())
@@ -206,6 +206,7 @@ def test_a_write_between_two_tensors():
     got = dict([next(tensors)])
     with torch.no_grad():
         model[1].weight.copy_(2 * model[1].weight.dequantize())
+        model[0].weight.copy_(64 * model[0].weight.dequantize())
     got |= dict(tensors)
     assert all(same(one, got[name]) for name, one in nc.export_tensors(expected, "mxfp8"))
 

@@ -199,6 +199,7 @@ def test_integers_are_no_floats(tmp_path):
         ("fp8_block128", "deepseek", "weight_block_size", [64, 64]),
         ("nvfp4", "modelopt", "quant_algo", "FP8"),
         ("mxfp8_e4m3", "mxfp8", "quant_method", "fp8"),
+        ("mxfp8_e4m3", "compressed-tensors", "config_groups", {"group_0": None}),
     ],
 )
 def test_a_configuration_that_says_otherwise(name, layout, key, value, tmp_path):

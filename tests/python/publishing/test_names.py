@@ -195,11 +195,13 @@ def test_what_stays_float32(tmp_path):
     model = nc.convert(tiny("Glm4Moe"), "fp8_block128")
     bias = model.model.layers[1].mlp.gate.e_score_correction_bias
     bias.copy_(torch.tensor([1.001, 1.002, 1.003, 1.0001]))
+    model.register_buffer("wide", torch.ones(1, dtype=torch.float64))
     nc.export(model, tmp_path / "out", "deepseek")
     tensors, _ = published.read(tmp_path / "out")
     name = "model.layers.1.mlp.gate"
     assert torch.equal(tensors[f"{name}.e_score_correction_bias"], bias)
     assert tensors[f"{name}.weight"].dtype == torch.float32  # as transformers keeps it
+    assert tensors["wide"].dtype == torch.float32
     assert tensors["lm_head.weight"].dtype == torch.float8_e4m3fn
     assert tensors["model.norm.weight"].dtype == torch.bfloat16
     explicit = dict(nc.export_tensors(model, "deepseek", plain_dtype=torch.bfloat16))

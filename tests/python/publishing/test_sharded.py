@@ -156,12 +156,15 @@ def test_experts(name, layout, dimension, device, tmp_path):
     ranks.run(2, device, check_experts, name, layout, dimension, str(tmp_path / "out"))
 
 
-def stage(mesh, path):
-    nc.export(build("mxfp8_2d", hidden=256 * (1 + mesh.get_rank())), path, "deepseek")
+def stage(mesh, path, is_plain):
+    model = build("mxfp8_2d", hidden=256 * (1 + mesh.get_rank()))
+    model = torch.nn.Linear(8, 8) if is_plain and mesh.get_rank() > 0 else model
+    nc.export(model, path, "deepseek")
 
 
-def test_stages_of_a_pipeline(tmp_path):
-    answers = ranks.errors(2, "cpu", stage, str(tmp_path / "out"))
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_stages_of_a_pipeline(is_plain, tmp_path):
+    answers = ranks.errors(2, "cpu", stage, str(tmp_path / "out"), is_plain)
     assert {kind for kind, _ in answers} == {"DisagreementError"}
     assert "the weights that nc.export writes" in answers[0][1]
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from narrowcast.publishing.model import Entry, names_in_file
+from narrowcast.publishing.names import Entry
 from narrowcast.registry.layouts import Scheme
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 
 class Layer(NamedTuple):
@@ -21,40 +22,53 @@ class Layer(NamedTuple):
     is_scaled: bool
 
 
-def layers_of(entry: Entry, layout: str) -> list[Layer]:
-    """The modules of the file that a quantized weight is in."""
-    block, is_scaled = entry.scheme.block_of(entry.format), entry.is_scaled
-    names = [names_in_file(entry, slot, layout)["codes"] for slot in entry.slots]
-    return [Layer(one.rpartition(".")[0], entry.scheme, block, is_scaled) for one in names]
+def layers_of(entry: Entry) -> list[Layer]:
+    """The modules of the file that a quantized weight is in, or would be."""
+    local = dtensors.local_of(entry.tensor)
+    is_scaled = isinstance(local, QuantizedTensor) and entry.store.config.matmul == "scaled"
+    names = [entry.names_of(slot)["codes"].rpartition(".")[0] for slot in entry.slots]
+    return [Layer(one, entry.scheme, entry.block, is_scaled) for one in names]
 
 
-def facts(config: dict, layer: str) -> dict:
-    """What a quantization_config says of the bytes of a layer's weight, in its own words."""
-    if "config_groups" in config and config.get("quant_method") == "compressed-tensors":
-        groups = config["config_groups"].values()
-        named = [one for one in groups if any(_names(t, layer) for t in one["targets"])]
-        said = (named or [*groups])[0].get("weights") or {}
-        words = "type", "num_bits", "strategy", "group_size", "block_structure"
-        return {one: said.get(one) for one in words}
-    said = config.get("quantized_layers", {}).get(layer, config)
-    if "quant_algo" in said:
-        return {"quant_algo": said["quant_algo"].removeprefix("W4A16_")}
-    return {one: config.get(one) for one in ("fmt", "weight_block_size")}
+class Facts:
+    """of(layer)  what a quantization_config says of the bytes of its weight, in its own words
+
+    ValueError for a configuration of another structure than its quant_method has.
+    """
+
+    def __init__(self, config: dict):
+        self._config, self._named, self._groups = config, {}, []
+        try:
+            if "config_groups" in config and config.get("quant_method") == "compressed-tensors":
+                self._groups = [*config["config_groups"].values()]
+                for group in self._groups:
+                    self._named |= dict.fromkeys(group["targets"], group) | self._named
+            self._patterns = [re.compile(one[3:]) for one in self._named if one[:3] == "re:"]
+            self.of("")
+        except (AttributeError, KeyError, TypeError, re.error) as error:
+            raise ValueError(f"config.json has a damaged quantization_config: {error!r}") from None
+
+    def of(self, layer: str) -> dict:
+        if self._groups:
+            found = (f"re:{one.pattern}" for one in self._patterns if one.match(layer))
+            name = layer if layer in self._named else next(found, None)
+            said = self._named.get(name, self._groups[0]).get("weights") or {}
+            words = "type", "num_bits", "strategy", "group_size", "block_structure"
+            return {one: said.get(one) for one in words}
+        said = self._config.get("quantized_layers", {}).get(layer, self._config)
+        if said.get("quant_algo") is not None:
+            return {"quant_algo": said["quant_algo"].removeprefix("W4A16_")}
+        return {one: said.get(one) for one in ("fmt", "weight_block_size")}
 
 
-def contradictions(config: dict, layout: str, layer: Layer) -> Iterator[str]:
+def contradictions(facts: Facts, layout: str, layer: Layer) -> Iterator[str]:
     """What a quantization_config of a layout says of a layer that its scheme does not."""
     if layout == "deepseek" and layer.scheme.algorithm != "fp8":
         return  # experts, of which it says nothing
-    own = facts(quantization_config(layout, [layer], []), layer.name)
-    for word, value in facts(config, layer.name).items():
+    own = Facts(quantization_config(layout, [layer], [])).of(layer.name)
+    for word, value in facts.of(layer.name).items():
         if None not in (value, own.get(word)) and value != own[word]:
             yield f"config.json says {word} {value} of {layer.name}, and {own[word]} was expected"
-
-
-def _names(target: str, layer: str) -> bool:
-    """Whether a target of compressed-tensors is a layer by its name, and not by its class."""
-    return target == layer or (target[:3] == "re:" and re.match(target[3:], layer) is not None)
 
 
 def quantization_config(layout: str, layers: list[Layer], plain: list[str]) -> dict:
@@ -131,16 +145,15 @@ def _arguments(scheme: Scheme, block) -> dict:
 
 
 def _modelopt(layers: list[Layer], plain: list[str]) -> dict:
-    each = {one.name: {"quant_algo": one.scheme.algorithm} | _group(one) for one in layers}
+    each = {one.name: {"quant_algo": one.scheme.algorithm} for one in layers}
+    for one in layers:
+        if one.block != "tensor":
+            each[one.name]["group_size"] = one.block[1]
     kinds = {tuple(one.items()) for one in each.values()}
     config = dict(kinds.pop()) if len(kinds) == 1 else {"quant_algo": "MIXED_PRECISION"}
     if config["quant_algo"] == "MIXED_PRECISION":
         config["quantized_layers"] = each
     return {"quant_method": "modelopt", **config, "kv_cache_quant_algo": None, "ignore": plain}
-
-
-def _group(layer: Layer) -> dict:
-    return {} if layer.block == "tensor" else {"group_size": layer.block[1]}
 
 
 _CONFIGS = {

@@ -98,6 +98,16 @@ def _scales_of_rows(bytes: Buffers, region: Region, step: int) -> torch.Tensor:
     return scales[rows][:, columns]
 
 
+def bytes_of(run: range, first: int, bits: int) -> slice:
+    """Where a run of elements lies in a row that begins with the first."""
+    return slice((run.start - first) * bits // 8, (run.stop - first) * bits // 8)
+
+
+def blocks_of(run: range, first: int, size: int) -> slice:
+    """The same of the blocks that it lies in."""
+    return slice(run.start // size - first // size, -(-run.stop // size) - first // size)
+
+
 # ---- scales in the dtypes of readers ----
 
 

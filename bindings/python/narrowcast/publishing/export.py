@@ -17,7 +17,6 @@ from narrowcast import ranks
 from narrowcast.publishing import configuration
 from narrowcast.publishing import model as models
 from narrowcast.publishing.folder import NewFolder
-from narrowcast.publishing.model import Entry
 from narrowcast.publishing.names import Rename
 
 _GB = 10**9
@@ -59,16 +58,24 @@ def export(
     if not (isinstance(file_size, Real) and file_size > 0):
         raise ValueError(f"file_size is a number of GB above 0, not {file_size!r}")
     new = NewFolder(Path(folder), overwrite, file_size * _GB)
-    entries = models.entries_of(model, layout, scale_fmt, rename, plain_dtype)
-    tensors = models.tensors_of(entries, layout)
-    own = dict(config if config is not None else _config_of(model, plain_dtype))
-    plain = models.plain_layers(model, rename)
-    texts = _configurations(own, _quantization_config(entries, plain, layout), layout)
     group = dist.group.WORLD if dist.is_initialized() else None
-    device = models.gather_device(entries[0].tensor)
-    lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries]
+    device = models.gather_device(next(model.parameters(), torch.empty(0)))
+    try:
+        entries, error = models.entries_of(model, layout, scale_fmt, rename, plain_dtype), None
+    except (TypeError, ValueError) as one:
+        entries, error = [], one
+    lines = [f"{one.name} {list(one.tensor.shape)}" for one in entries] or [str(error)]
     ranks.same("the weights that nc.export writes", [(group, device, one) for one in lines])
-    stacks = [one.name for one in entries if one.scheme is not None and one.is_stacked]
+    if error is not None:
+        raise error
+    tensors = models.tensors_of(entries)
+    quantized = [one for one in entries if one.scheme is not None]
+    layers = dict.fromkeys(one for entry in quantized for one in configuration.layers_of(entry))
+    plain = models.plain_layers(model, rename)
+    own = dict(config if config is not None else _config_of(model, plain_dtype))
+    quantization = configuration.quantization_config(layout, [*layers], plain)
+    texts = _configurations(own, quantization, layout)
+    stacks = [one.name for one in quantized if any(len(slot.shape) > 2 for slot in one.slots)]
     if stacks and layout != "gpt-oss":
         warnings.warn(
             f"{stacks[0]} is one tensor of experts in the file, as save_pretrained has it, and no "
@@ -132,12 +139,6 @@ def _config_of(model: nn.Module, plain_dtype: torch.dtype | str | None) -> dict:
     if plain_dtype is not None:
         own["dtype"] = str(plain_dtype).removeprefix("torch.").replace("auto", "bfloat16")
     return config.to_dict() | own
-
-
-def _quantization_config(entries: list[Entry], plain: list[str], layout: str) -> dict:
-    quantized = [one for one in entries if one.scheme is not None]
-    layers = [layer for one in quantized for layer in configuration.layers_of(one, layout)]
-    return configuration.quantization_config(layout, [*dict.fromkeys(layers)], plain)
 
 
 def _of_modelopt(config: dict) -> dict:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from narrowcast.publishing.configuration import Facts
 from narrowcast.registry.layouts import LAYOUTS, METHODS
 
 
@@ -89,6 +90,10 @@ class Folder:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
         return config if isinstance(config, dict) else {}
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        return Facts(self.configuration)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.names[name].get_slice(name).get_shape())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -17,28 +17,20 @@ from torch import nn
 
 from narrowcast import _C, ranks, registry
 from narrowcast.fsdp import sharding, torch_names
-from narrowcast.publishing import configuration, encoding
+from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
-from narrowcast.publishing.encoding import LARGEST, Encoded
+from narrowcast.publishing.encoding import LARGEST, Encoded, blocks_of, bytes_of
 from narrowcast.publishing.files import Folder
-from narrowcast.publishing.model import Entry
+from narrowcast.publishing.matching import Match
 from narrowcast.publishing.names import Rename, Slot
-from narrowcast.registry import layouts
 from narrowcast.tensor import buffers, casting, dtensors
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.scale_groups import ScaleGroup
 
-_ONE = [], [1]  # shapes of one scale
+_ROUNDED = "e8m0", "F32"  # scales of a format and of a file that may have others
 _SHOWN = 5  # problems in a message
-_PLAIN = {"F32", "BF16", "F16"}  # of values
-# What is taken for codes, by the dtype that readers expect, and for scales by their kind: one value
-# in several dtypes.
-_CODES = {"float8_e4m3fn": {"F8_E4M3"}, "int8": {"I8", "U8"}, "uint8": {"U8"}}
-_SCALES = {
-    "f32": {"F32", "BF16", "F8_E8M0"},
-    "e8m0": {"U8", "F8_E8M0", "F32"},
-    "e4m3": {"F8_E4M3"},
-}
+# Of errors, as other ranks raise them: others' may need other arguments, or not be picklable.
+_KINDS = FileNotFoundError, OSError, TypeError, ValueError, Exception
 
 
 @torch.no_grad()
@@ -75,183 +67,71 @@ def load_published(
     error, weights, source = None, [], None
     try:
         weights, source = _checked(model, Path(folder), layout, rename, nearest_scale)
-    except (OSError, TypeError, ValueError) as one:
+    except Exception as one:
         error = one
-    _raise_first(error, models.gather_device(next(model.parameters())))
+    _raise_first(error, models.gather_device(next(model.parameters(), torch.empty(0))))
     for one in weights:
         one.load()
     _C.note_change()
     _warn_of_other_casts(weights)
-    return sorted(set(source.names).difference(*(one.names for one in weights)))
+    return sorted(set(source.names).difference(*(one.entry.names for one in weights)))
 
 
 def _raise_first(error: Exception | None, device: torch.device) -> None:
     """An error of this rank or of another, on every rank: or one would load and another not."""
     group = dist.group.WORLD if dist.is_initialized() else None
-    for rank, one in enumerate(ranks.gather_objects(error, group, device)):
-        if one is not None:
-            is_own = error is not None and str(one) == str(error)
-            raise error if is_own else type(one)(f"rank {rank}: {one}")
+    kind = next((one for one in _KINDS if isinstance(error, one)), None)
+    for rank, told in enumerate(ranks.gather_objects(kind and (kind, str(error)), group, device)):
+        if told is not None:
+            is_own = told == (kind, str(error))
+            raise error if is_own else told[0](f"rank {rank}: {told[1]}")
 
 
 def _checked(model, folder: Path, layout, rename, nearest_scale: bool):
     """What is to be loaded, of which all is known to fit."""
     source = Folder(folder)
-    layout = source.layout(layout)
-    entries = models.entries_of(model, layout, rename=rename)
+    entries = models.entries_of(model, source.layout(layout), rename=rename)
     own = {slot.name for one in entries for slot in one.slots if one.scheme is None}
-    weights = [Published(one, source, layout, own) for one in entries]
-    problems = [line for one in weights for line in one.problems()]
-    if problems := [*problems, *_scales_apart(weights)]:
+    weights = [Published(one, source, own) for one in entries]
+    problems = [(line, one) for one in weights for line in one.problems()]
+    if problems := [*problems, *((line, None) for line in _scales_apart(weights))]:
+        shown = "; ".join(line + (one.holders() if one else "") for line, one in problems[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise ValueError(f"{folder} does not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
+        raise ValueError(f"{folder} does not fit the model: {shown}{more}")
     for one in weights:
         one.check_values(nearest_scale)
     return weights, source
 
 
-class Published:
-    """A tensor of the model, beside what a folder has for it.
-
-    entry     of the tensor; where that is plain, and the folder has codes for it, as a format has
-              them that holds those
-    is_plain  whether it is in the model
-    """
-
-    def __init__(self, entry: Entry, source: Folder, layout: str, own: set[str]):
-        self.source, self.layout, self.tensor = source, layout, entry.tensor
-        self.is_plain, self.entry, self._foreign = entry.scheme is None, entry, ""
-        if self.is_plain and (codes := self._codes_of(entry, own)):
-            holding = [
-                one
-                for one in self._candidates()
-                if one.format.rowwise.block == one.scheme.block_of(one.format)
-                and not [*self._misfits_of(one)]
-            ]
-            self._foreign, self.entry = codes, [*holding, entry][0]
-        elif layout == "deepseek" and not self.is_plain:  # readers know two names of the scales
-            self.entry = next(
-                (one for one in self._named(entry) if self._names(one)["scales"] in source.names),
-                entry,
-            )
-
-    @property
-    def names(self) -> list[str]:
-        every = (models.names_in_file(self.entry, one, self.layout) for one in self.entry.slots)
-        return [name for names in every for name in names.values()]
-
-    def _names(self, entry: Entry) -> dict[str, str]:
-        return models.names_in_file(entry, entry.slots[0], self.layout)
-
-    @property
-    def _block(self) -> tuple[int, int] | str:
-        return self.entry.scheme.block_of(self.entry.format)
-
-    def scale_names(self) -> list[str]:
-        """Of the scale of the tensor, where it has one: in the folder each slot has it."""
-        which = "scales" if self.entry.scheme.global_scale is None else "global"
-        names = (models.names_in_file(self.entry, one, self.layout) for one in self.entry.slots)
-        return [one[which] for one in names]
-
-    def _candidates(self) -> Iterator[Entry]:
-        """The tensor in each format of the layout, under each name of its scales."""
-        for format in map(registry.format, registry.formats()):
-            scheme = layouts.scheme_of(format, self.layout)
-            if scheme is None or self.tensor.dim() < 2:
-                continue
-            one = self.entry._replace(scheme=scheme, format=format, slots=self.entry.layers)
-            with suppress(ValueError):  # of a format whose blocks cannot be taken apart there
-                for slot in one.slots:
-                    models.region_of(one, slot, self.layout)
-                yield from self._named(one)
-
-    def _named(self, entry: Entry) -> list[Entry]:
-        """With each name that readers know for its scales."""
-        if self.layout != "deepseek":
-            return [entry]
-        scheme, every = entry.scheme, ("weight_scale_inv", "scale")
-        return [
-            entry._replace(scheme=scheme._replace(scales=(name, scheme.scales[1])))
-            for name in every
-        ]
-
-    def _codes_of(self, entry: Entry, own: set[str]) -> str:
-        """What the folder has for a plain tensor that is no value."""
-        there, plain = set(self.source.names), {slot.name for slot in entry.slots}
-        for name in plain & there if entry.tensor.is_floating_point() else ():
-            if self.source.dtype(name) not in _PLAIN:
-                return f"{name} is {self.source.dtype(name)}"
-        beside = {
-            name
-            for one in self._candidates()
-            for slot in one.slots
-            for name in models.names_in_file(one, slot, self.layout).values()
-        }
-        return ", ".join(sorted(beside & there - own - plain)[:1])
-
-    # ---- before anything is written ----
-
-    def problems(self) -> Iterator[str]:
-        """Tensors that are missing, of another shape, of another dtype, or described otherwise."""
-        if self.entry.scheme is not None:
-            lines = [*self._misfits_of(self.entry)]
-            yield from [line + self._holders() for line in lines]
-        elif self._foreign:
-            yield (
-                f"{self.entry.name} is plain in the model, and in the folder {self._foreign}: no "
-                f"loaded format has that in layout {self.layout!r}"
-            )
-        else:
-            for slot in self.entry.slots:
-                yield from self._misfits(slot.name, list(slot.shape), None)
-
-    def _misfits_of(self, entry: Entry) -> Iterator[str]:
-        dtypes = {"codes": _CODES[entry.scheme.codes[1]], "scales": _SCALES[entry.format.scale]}
-        for slot in entry.slots:
-            for what, name in models.names_in_file(entry, slot, self.layout).items():
-                shape = list(models.shape_in_file(entry, what, slot.shape, self.layout))
-                yield from self._misfits(name, shape, dtypes.get(what, {"F32"}))
-        for layer in configuration.layers_of(entry, self.layout):
-            yield from configuration.contradictions(self.source.configuration, self.layout, layer)
-
-    def _misfits(self, name: str, shape: list[int], dtypes: set[str] | None) -> Iterator[str]:
-        if name not in self.source.names:
-            yield f"{name} is missing"
-            return
-        there, dtype = list(self.source.shape(name)), self.source.dtype(name)
-        if there != shape and not (shape in _ONE and there in _ONE):
-            yield f"{name} is {there}, and {shape} was expected"
-        elif dtypes is not None and dtype not in dtypes:
-            yield f"{name} is {dtype}, and {' or '.join(sorted(dtypes))} was expected"
-
-    def _holders(self) -> str:
-        """The formats that would hold what is there."""
-        if not set(self.names) <= set(self.source.names):
-            return ""
-        fitting = [one.format.name for one in self._candidates() if not [*self._misfits_of(one)]]
-        return f" (formats that hold what is there: {', '.join(fitting) or 'none'})"
+class Published(Match):
+    """With the values."""
 
     def check_values(self, nearest_scale: bool) -> None:
         """ValueError if scales are there that the format has not; nothing is written."""
-        if self.entry.scheme is None:
+        entry = self.entry
+        if entry.scheme is None:
             return
-        format, dtype = self.entry.format, self.source.dtype(self._names(self.entry)["scales"])
-        may_be_no_power = (format.scale, dtype) == ("e8m0", "F32")
-        if self.is_plain:
-            for slot in self.entry.slots if may_be_no_power else ():
-                encoding.scales_from(self._read(slot).scales, format)
+        if not self.is_plain:
+            self._check_one_scale(nearest_scale)
+        dtype = self.source.dtype(entry.names_of(entry.slots[0])["scales"])
+        if entry.block == entry.format.rowwise.block and (entry.format.scale, dtype) != _ROUNDED:
             return
-        self._check_one_scale(nearest_scale)
-        if self._block != format.rowwise.block or may_be_no_power:
-            encoded = self._encoded()
-            self._buffers(encoded, len(encoded.codes), self.entry.store.columns)
+        try:
+            if self.is_plain:
+                for slot in entry.slots:
+                    self._read(slot)
+            else:
+                encoded = self._encoded()
+                self._buffers(encoded, len(encoded.codes), entry.store.columns)
+        except ValueError as error:
+            raise ValueError(f"{entry.name}: {error} ({entry.format.name})") from None
 
     def _check_one_scale(self, nearest_scale: bool) -> None:
         """ValueError if experts have scales of their own where the format has one for all, or if no
         amax has the global scale.
         """
         scheme, format = self.entry.scheme, self.entry.format
-        if scheme.global_scale is None and self._block != "tensor":
+        if scheme.global_scale is None and self.entry.block != "tensor":
             return
         names = self.scale_names()
         scales = {self.source.tensor(name).item() for name in names}
@@ -271,8 +151,6 @@ class Published:
                 "a unit in the last place away"
             )
 
-    # ---- values ----
-
     def load(self) -> None:
         """This rank's part."""
         if self.is_plain:
@@ -284,7 +162,7 @@ class Published:
         if managed is not None:
             sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         _C.note_write()
-        self._set(self.entry.store.bytes, self._encoded())
+        encoding.decode_into(self.entry.store.bytes, self._encoded(), self.entry.scheme)
         _follow(self.entry.store)
 
     def _value(self) -> torch.Tensor:
@@ -298,9 +176,8 @@ class Published:
                 part = self.source.tensor(slot.name)[slot.begin : slot.end]
             else:
                 (rows, columns), codes = matrix_shape(slot.size), self._read(slot)
-                if self._block != "tensor":
-                    scales = encoding.scales_from(codes.scales, self.entry.format)
-                    scales = scales[torch.arange(rows) // self._block[0]]
+                if self.entry.block != "tensor":
+                    scales = codes.scales[torch.arange(rows) // self.entry.block[0]]
                     codes = codes._replace(scales=scales)
                 made = self._buffers(codes, rows, columns)
                 part = casting.decode(made, torch.float32, "rowwise").reshape(slot.size)
@@ -311,14 +188,8 @@ class Published:
         """In memory of their own."""
         cpu = torch.device("cpu")
         made = buffers.allocate(self.entry.format, rows, columns, ("rowwise",), cpu)
-        self._set(made, encoded)
+        encoding.decode_into(made, encoded, self.entry.scheme)
         return made
-
-    def _set(self, bytes: _C.Buffers, encoded: Encoded) -> None:
-        try:
-            encoding.decode_into(bytes, encoded, self.entry.scheme)
-        except ValueError as error:
-            raise ValueError(f"{self.entry.name}: {error} ({self.entry.format.name})") from None
 
     def _runs(self) -> tuple[list[range], range]:
         """The rows of the matrix whose bytes this rank has, and the columns."""
@@ -334,55 +205,47 @@ class Published:
 
     def _encoded(self) -> Encoded:
         """Of all rows whose bytes this rank has: a run of rows of each of its experts."""
-        (runs, columns), bits, scales = self._runs(), self.entry.scheme.bits, None
-        down, across = self._steps()
-        codes = torch.empty(sum(map(len, runs)), len(columns) * bits // 8, dtype=torch.uint8)
+        (runs, columns), bits = self._runs(), self.entry.scheme.bits
+        tops = [*accumulate(map(len, runs), initial=0)]
+        codes = torch.empty(tops[-1], len(columns) * bits // 8, dtype=torch.uint8)
         there = self._read(self.entry.slots[0])  # what spans the tensor, of no rows too
+        is_one = self.entry.block == "tensor"
+        down, across = (1, 1) if is_one else self.entry.block
+        wide = blocks_of(columns, columns.start, across).stop
+        scales = there.scales if is_one else there.scales.new_empty(tops[-1], wide)
         for slot in self.entry.slots:
-            place, is_exchanged = models.region_of(self.entry, slot, self.layout)
+            place, is_exchanged = self.entry.region_of(slot)
             wide = _common(range(place.column, place.column_end), columns)
-            for top, run in zip(accumulate(map(len, runs), initial=0), runs, strict=False):
+            first = bisect_right(runs, place.row, key=lambda run: run.stop)
+            for top, run in zip(tops[first:], runs[first:], strict=False):
                 rows = _common(range(place.row, place.row_end), run)
                 if not rows or not wide:
-                    continue
+                    break
                 there = self._read(slot, is_exchanged)
                 here = slice(top + rows.start - run.start, top + rows.stop - run.start)
                 lines = torch.arange(rows.start, rows.stop) - place.row
-                part = there.codes[lines, _bytes(wide, place.column, bits)]
-                codes[here, _bytes(wide, columns.start, bits)] = part
-                if self._block == "tensor":
-                    continue
-                some = there.scales[:, _blocks(wide, place.column, across)]
-                some = encoding.scales_from(some, self.entry.format)[lines // down]
-                if scales is None:
-                    scales = some.new_empty(
-                        len(codes), _blocks(columns, columns.start, across).stop
-                    )
-                scales[here, _blocks(wide, columns.start, across)] = some
-        if self._block == "tensor":
-            scales = there.scales
-        elif scales is None:
-            scales = encoding.scales_from(there.scales[:0], self.entry.format)
-            scales = scales[:, _blocks(columns, 0, across)]
+                part = there.codes[lines, bytes_of(wide, place.column, bits)]
+                codes[here, bytes_of(wide, columns.start, bits)] = part
+                if not is_one:
+                    part = there.scales[:, blocks_of(wide, place.column, across)][lines // down]
+                    scales[here, blocks_of(wide, columns.start, across)] = part
         return Encoded(codes, scales, there.global_scale)
 
-    def _steps(self) -> tuple[int, int]:
-        """The rows and columns of a block."""
-        return (1, 1) if self._block == "tensor" else self._block
-
     def _read(self, slot: Slot, is_exchanged: bool = False) -> Encoded:
-        """The elements of a slot, exchanged as the model has them; scales are those of blocks."""
-        names = models.names_in_file(self.entry, slot, self.layout)
+        """The elements of a slot, exchanged as the model has them; scales are those of blocks.
+        ValueError if the format has no code for a scale.
+        """
+        names, block = self.entry.names_of(slot), self.entry.block
         there = {what: self.source.tensor(name) for what, name in names.items()}
         codes, scales = there["codes"].view(torch.uint8), there["scales"].reshape(-1)
         codes = codes.reshape(math.prod(slot.shape[:-1]), -1)
         each = math.prod(slot.shape[1:-1])  # rows
         codes = codes[slot.begin * each : slot.end * each]
-        if self._block != "tensor":
-            down, across = self._steps()
-            scales = scales.reshape(-1, -(-slot.shape[-1] // across))
-            each = len(scales) // slot.shape[0] if len(slot.shape) > 2 else 1 / down
+        if block != "tensor":
+            scales = scales.reshape(-1, -(-slot.shape[-1] // block[1]))
+            each = len(scales) // slot.shape[0] if len(slot.shape) > 2 else 1 / block[0]
             scales = scales[int(slot.begin * each) : math.ceil(slot.end * each)]
+        scales = encoding.scales_from(scales, self.entry.format)
         if is_exchanged:
             codes, scales = codes.t(), scales.t() if scales.dim() > 1 else scales
         return Encoded(codes, scales, there.get("global"))
@@ -415,16 +278,6 @@ def _common(one: range, other: range) -> range:
     return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
-def _bytes(run: range, first: int, bits: int) -> slice:
-    """Where a run of elements lies in a row that begins with the first."""
-    return slice((run.start - first) * bits // 8, (run.stop - first) * bits // 8)
-
-
-def _blocks(run: range, first: int, size: int) -> slice:
-    """The same of the blocks that it lies in."""
-    return slice(run.start // size - first // size, -(-run.stop // size) - first // size)
-
-
 def _scales_apart(weights: list[Published]) -> Iterator[str]:
     """Weights that have one scale in the model, and in the folder several."""
     groups: dict[ScaleGroup, dict[str, float]] = defaultdict(dict)
@@ -447,23 +300,23 @@ def _warn_of_other_casts(weights: list[Published]) -> None:
     alike: dict[str, list] = defaultdict(list)  # by format
     for one in weights:
         # One scale of the tensor follows from all ranks' values.
-        if not (one.is_plain or one.entry.store.master is None or one._block == "tensor"):
-            loaded, casts = one.casts()
-            alike[one.entry.format.name] += [(one.entry.name, loaded, casts)] if casts else []
+        if one.is_plain or one.entry.store.master is None or one.entry.block == "tensor":
+            continue
+        loaded, casts = one.casts()
+        if casts:
+            alike[one.entry.format.name].append((one.entry.name, loaded, casts))
     for own, some in alike.items():
-        counts = {name: sum(casts[name] for *_, casts in some) for name in (some and some[0][2])}
-        best = min(counts, key=counts.get, default=own)
-        better = (
-            f"{best} would keep all but {counts[best]}" if best != own else "no other fits them"
+        names, loaded, casts = zip(*some, strict=True)
+        counts = {name: sum(one[name] for one in casts) for name in casts[0]}
+        best = min(counts, key=counts.get)
+        better = f"{best} would keep all but {counts[best]}"
+        warnings.warn(
+            f"of the {sum(loaded)} bytes loaded into {names[0]} and {len(some) - 1} other weights "
+            f"of {own}, {counts[own]} are not those of a cast of their values. They stay until the "
+            "weight is written, and the first step writes all: values then change by the rounding "
+            f"of {own}. {better if best != own else 'no other fits them'}",
+            stacklevel=3,
         )
-        if some:
-            warnings.warn(
-                f"of the {sum(loaded for _, loaded, _ in some)} bytes loaded into {some[0][0]} and "
-                f"{len(some) - 1} other weights of {own}, {counts[own]} are not those of a cast of "
-                "their values. They stay until the weight is written, and the first step writes "
-                f"all: values then change by the rounding of {own}. {better}",
-                stacklevel=3,
-            )
 
 
 def _follow(store) -> None:

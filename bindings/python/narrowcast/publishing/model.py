@@ -6,7 +6,6 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -17,50 +16,14 @@ from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
 from narrowcast.parallel import experts
 from narrowcast.publishing import encoding, names
-from narrowcast.publishing.names import Rename, Slot
+from narrowcast.publishing.names import Entry, Rename
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS, Scheme
-from narrowcast.tensor import QuantizedTensor, dtensors, region
-from narrowcast.tensor.region import Region
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # in paths of modules, not in state dicts
 _E8M0 = "float8_e8m0fnu"
 _AUTO = "auto"  # plain_dtype
-
-
-class Entry(NamedTuple):
-    """A tensor of a model that is published.
-
-    name    in the model's state dict
-    tensor  the parameter or buffer, perhaps a shard
-    scheme  how the layout stores it; None: as it is
-    slots   where it is in the file
-    dtype   in the file, if it is stored as it is; None: its own
-    format  of its bytes, if it is quantized
-    layers  where it is, or would be, if it is quantized
-    """
-
-    name: str
-    tensor: torch.Tensor
-    scheme: Scheme | None
-    slots: list[Slot]
-    dtype: torch.dtype | None
-    format: registry.Format | None
-    layers: list[Slot]
-
-    @property
-    def store(self):
-        return dtensors.local_of(self.tensor)._store
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the file has several matrices in one tensor."""
-        return any(len(slot.shape) > 2 for slot in self.slots)
-
-    @property
-    def is_scaled(self) -> bool:
-        """Whether the model multiplies its bytes."""
-        return _is_quantized(self.tensor) and self.store.config.matmul == "scaled"
 
 
 def export_tensors(
@@ -81,7 +44,8 @@ def export_tensors(
                  those that its save_pretrained writes; each expert of a three-dimensional parameter
                  has the names of layers: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
     plain_dtype  of floating-point weights that are not quantized; None: as they are. "auto":
-                 torch.bfloat16, but float32 buffers stay so, and what transformers keeps in float32
+                 torch.bfloat16, but buffers of float32 or more are float32, and what transformers
+                 keeps in float32
     scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
                  where the scales of any of the model's formats are
     copy         False: tensors may be the model's own memory, for an engine that reads each before
@@ -95,29 +59,24 @@ def export_tensors(
     weight's format or shape, and if a weight is not finite.
     """
     entries = entries_of(model, layout, scale_fmt, rename, plain_dtype)
-    yield from tensors_of(entries, layout, copy)
+    yield from tensors_of(entries, copy)
 
 
-def tensors_of(entries: list[Entry], layout: str, copy: bool = False):
+def tensors_of(entries: list[Entry], copy: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
     """What export_tensors yields of them. ValueError, before that, if two have one name."""
-    places = Counter(
-        (name, slot.begin)
-        for entry in entries
-        for slot in entry.slots
-        for name in names_in_file(entry, slot, layout).values()
-    )
-    if twice := [name for (name, _), count in places.items() if count > 1]:
-        raise ValueError(f"two tensors would be named {twice[0]}: rename gives names")
-    schemes: dict[str, set] = defaultdict(set)
+    places, schemes = Counter(), defaultdict(set)
     for entry in entries:
         for slot in entry.slots:
+            places.update((name, slot.begin) for name in entry.names_of(slot).values())
             schemes[slot.name].add(entry.scheme)
+    if twice := [name for (name, _), count in places.items() if count > 1]:
+        raise ValueError(f"two tensors would be named {twice[0]}: rename gives names")
     if mixed := [name for name, kinds in schemes.items() if len(kinds) > 1]:
         raise ValueError(
             f"{mixed[0]} of the file joins tensors that the model has apart, in several formats or "
             "plain: nc.convert all of them to one format, or none"
         )
-    return _joined(_gathered(entries, layout, copy))
+    return _joined(_gathered(entries, copy))
 
 
 def _joined(parts) -> Iterator[tuple[str, torch.Tensor]]:
@@ -134,27 +93,21 @@ def _joined(parts) -> Iterator[tuple[str, torch.Tensor]]:
             del waiting[name]
 
 
-def _gathered(entries: list[Entry], layout: str, copy: bool):
-    weights = [(one.tensor, one.store) for one in entries if one.scheme is not None]
-    _check_finite([one for one in entries if one.scheme is not None])
+def _gathered(entries: list[Entry], copy: bool):
+    quantized = [one for one in entries if one.scheme is not None]
+    weights = [(one.tensor, one.store) for one in quantized]
+    _check_finite(quantized)
     empty_shards.cast_all(weights)
     sharing = defaultdict(list)  # one scale
     for weight in weights:
         sharing[weight[1].config.scale_group or weight[1]].append(weight)
     for entry in entries:
         if entry.scheme is None:
-            parts, own = _plain(entry), [entry.tensor]
+            yield from _plain(entry, copy)
         else:
             # Written since the last: what was written is what the next forward casts.
             empty_shards.cast_all(sharing[entry.store.config.scale_group or entry.store])
-            parts, own = _published(entry, layout), entry.store.bytes.buffers
-        memory = {
-            dtensors.local_of(one).untyped_storage().data_ptr() for one in own if one is not None
-        }
-        for name, length, begin, part in parts:
-            if copy and part.untyped_storage().data_ptr() in memory:
-                part = part.clone()
-            yield name, length, begin, part
+            yield from _published(entry, copy)
 
 
 def _check_finite(entries: list[Entry]) -> None:
@@ -198,11 +151,8 @@ def entries_of(
         raise ValueError(f'plain_dtype is a torch.dtype, None or "auto", not {plain_dtype!r}')
     model, naming = getattr(model, "_orig_mod", model), names.renaming(rename)
     found = _tensors_of(model)
-    formats = {
-        name: dtensors.local_of(tensor).format
-        for name, (tensor, _) in found.items()
-        if _is_quantized(tensor)
-    }
+    local = {name: dtensors.local_of(tensor) for name, (tensor, _) in found.items()}
+    formats = {k: one.format for k, one in local.items() if isinstance(one, QuantizedTensor)}
     if not formats:
         raise ValueError(
             "the model has no quantized weight, and a layout is of those: nc.convert() makes them"
@@ -214,12 +164,10 @@ def entries_of(
         if id(tensor) in seen or name in (getattr(model, "_keys_to_ignore_on_save", None) or ()):
             continue
         seen.add(id(tensor))
-        own, scheme, format = slots[name], None, formats.get(name)
-        layers = own
-        if format is not None:
-            scheme = _scheme_of(name, format, layout)
-            if layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
-                scheme = scheme._replace(scales=("scale", _E8M0))
+        own, format = slots[name], formats.get(name)
+        layers, scheme = own, format and _scheme_of(name, format, layout)
+        if scheme is not None and layout == "deepseek" and scheme.scale == "f32" and is_ue8m0:
+            scheme = scheme._replace(scales=("scale", _E8M0))
         if [len(one.shape) for one in own] == [3]:
             try:
                 layers = names.layers_of(own[0], name, module, model, layout)
@@ -231,10 +179,10 @@ def entries_of(
         )
         dtype = _dtype_in_file(name, tensor, module, model, plain_dtype)
         own = own if scheme is None else layers
-        entries.append(Entry(name, tensor, scheme, own, dtype, format, layers))
-        if scheme is not None:
-            for slot in layers:
-                region_of(entries[-1], slot, layout)
+        entry = Entry(name, tensor, layout, scheme, own, dtype, format, layers)
+        for slot in layers if scheme is not None else ():
+            entry.region_of(slot)
+        entries.append(entry)
     return entries
 
 
@@ -243,9 +191,8 @@ def _dtype_in_file(name: str, tensor, module, model, plain_dtype) -> torch.dtype
         return plain_dtype if tensor.is_floating_point() else None
     kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
     is_kept = any(re.search(one.replace("*", ".*"), name) for one in kept)
-    if is_kept or (tensor.dtype == torch.float32 and name.rpartition(".")[-1] in module._buffers):
-        return torch.float32
-    return torch.bfloat16
+    is_wide = tensor.dtype.itemsize >= 4 and name.rpartition(".")[-1] in module._buffers
+    return torch.float32 if is_kept or is_wide else torch.bfloat16
 
 
 def _tensors_of(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
@@ -254,22 +201,14 @@ def _tensors_of(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
     """
     torch_names.reshard_all(model.modules())
     found: dict[str, tuple[torch.Tensor, nn.Module]] = {}
-    for path, module in _modules_of(model):
-        kept = {
-            k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set
-        }
-        for name, tensor in [*module._parameters.items(), *kept.items()]:
-            if tensor is not None:
-                found[f"{path}.{name}".lstrip(".")] = tensor, module
-    return found
-
-
-def _modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """With their paths in state dicts, under each that a module has."""
     for path, module in model.named_modules(remove_duplicate=False):
         for wrapper in _WRAPPERS:
             path = (path + ".").replace(wrapper, "").rstrip(".")
-        yield path, module
+        left_out = module._non_persistent_buffers_set
+        for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None and name not in left_out:
+                found[f"{path}.{name}".lstrip(".")] = tensor, module
+    return found
 
 
 def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
@@ -279,22 +218,18 @@ def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
     model, naming = getattr(model, "_orig_mod", model), names.renaming(rename)
     found = _tensors_of(model)
     slots = names.slots_of(model, {name: one.shape for name, (one, _) in found.items()})
-    layers: list[str] = []
-    for path, module in _modules_of(model):
-        plain = [
-            f"{path}.{one}".lstrip(".")
-            for one in experts.weights_of(module)
-            if module._parameters[one].dim() > 1 and not _is_quantized(module._parameters[one])
-        ]
-        if plain and not isinstance(module, nn.Embedding):
-            there = [naming(slot.name).split(".") for one in plain for slot in slots[one]]
-            alike = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*there, strict=False))
-            layers.append(".".join(parts[0] for parts in alike).removesuffix(".weight"))
-    return [*dict.fromkeys(layers)]
-
-
-def _is_quantized(tensor: torch.Tensor) -> bool:
-    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
+    layers: dict[str, list] = defaultdict(list)
+    for name, (tensor, module) in found.items():
+        path, _, leaf = name.rpartition(".")
+        is_plain = not isinstance(dtensors.local_of(tensor), QuantizedTensor)
+        is_matrix = tensor.dim() > 1 and leaf in experts.weights_of(module)
+        if is_plain and is_matrix and not isinstance(module, nn.Embedding):
+            layers[path] += [naming(slot.name).split(".") for slot in slots[name]]
+    made = []
+    for there in layers.values():
+        alike = itertools.takewhile(lambda parts: len({*parts}) == 1, zip(*there, strict=False))
+        made.append(".".join(parts[0] for parts in alike).removesuffix(".weight"))
+    return [*dict.fromkeys(made)]
 
 
 def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
@@ -309,95 +244,37 @@ def _scheme_of(name: str, format: registry.Format, layout: str) -> Scheme:
     return scheme
 
 
-# ---- places ----
-
-
-def region_of(entry: Entry, slot: Slot, layout: str) -> tuple[Region, bool]:
-    """The rows and columns of a weight's matrix that are in a slot, and whether the file has them
-    exchanged. ValueError if codes and scales cannot be taken apart there.
-    """
-    rows, columns = region.matrix_shape(entry.tensor.shape)
-    found = region.find(slot.size, slot.stride, slot.offset, rows, columns)
-    block, width = entry.scheme.block_of(entry.format), slot.size[-1]
-    why = None
-    if found is None:
-        why = "takes its elements in another order"
-    elif found[1] and not (entry.scheme.bits == 8 and (block == "tensor" or block[0] == block[1])):
-        why = (
-            "has rows and columns exchanged, as it is [experts, in, out], and scales lie along "
-            "`in`: a module that keeps [experts, out, in] can be published"
-        )
-    elif (block == "tensor" or entry.scheme.global_scale) and slot.size[0] != slot.shape[0]:
-        why = f"has other weights beside it, and {entry.format.name} one scale for each"
-    elif layout == "gpt-oss" and width % block[1] != 0:
-        why = f"has rows of {width} elements, and the layout rows of a multiple of {block[1]}"
-    elif block != "tensor":
-        place, in_file = found[0], region.matrix_shape(slot.shape)
-        bounds = [
-            (place.row, place.row_end, rows, block[0]),
-            (place.column, place.column_end, columns, block[1]),
-            (slot.begin, slot.end, slot.shape[0], block[0] if len(slot.shape) == 2 else 1),
-            (0, slot.shape[-2] if len(slot.shape) > 2 else 0, in_file[0], block[0]),
-        ]
-        cut = [at for at in bounds if at[0] % at[3] or (at[1] % at[3] and at[1] != at[2])]
-        if cut:
-            why = f"begins or ends within a block of {cut[0][3]}, which has one scale"
-    if why is not None:
-        raise ValueError(f"{entry.name}: the tensor {slot.name} of the file {why}")
-    return found
-
-
-def names_in_file(entry: Entry, slot: Slot, layout: str) -> dict[str, str]:
-    """Of what a slot has: the codes, the scales and the global scale, or the value."""
-    scheme = entry.scheme
-    if scheme is None:
-        return {"value": slot.name}
-    if layout == "gpt-oss":
-        return {one: f"{slot.name}_{getattr(scheme, one)[0]}" for one in ("codes", "scales")}
-    path, _, leaf = slot.name.rpartition(".")
-    stem = path if leaf == "weight" else slot.name
-    every = {"codes": scheme.codes[0], "scales": scheme.scales[0], "global": scheme.global_scale}
-    return {what: f"{stem}.{name}".lstrip(".") for what, name in every.items() if name is not None}
-
-
-def shape_in_file(entry: Entry, what: str, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Of the codes, the scales or the global scale of elements of a shape."""
-    block, (*_, rows, columns) = entry.scheme.block_of(entry.format), (1, *shape)
-    bits = entry.scheme.bits
-    if layout == "gpt-oss":
-        blocks = (*shape[:-1], columns // block[1])
-        return (*blocks, block[1] * bits // 8) if what == "codes" else blocks
-    if what == "codes":
-        return *shape[:-1], columns * bits // 8
-    if what == "global" or block == "tensor":
-        return entry.scheme.one
-    return *shape[:-2], -(-rows // block[0]), -(-columns // block[1])
-
-
 # ---- tensors ----
 
 
-def _plain(entry: Entry):
+def _copied(tensor: torch.Tensor, memory: list[torch.Tensor | None]) -> torch.Tensor:
+    """A copy, if the tensor lies in that memory."""
+    own = {one.untyped_storage().data_ptr() for one in memory if one is not None}
+    return tensor.clone() if tensor.untyped_storage().data_ptr() in own else tensor
+
+
+def _plain(entry: Entry, copy: bool):
     value = entry.tensor.detach()
-    if entry.dtype is not None and value.is_floating_point():
-        value = value.to(entry.dtype)
+    value = value.to(gather_device(value), entry.dtype or value.dtype)
     value = value.full_tensor() if isinstance(value, DTensor) else value
+    if copy:
+        value = _copied(value, [dtensors.local_of(entry.tensor)])
     for slot in entry.slots:
         length = slot.shape[0] if slot.shape else None
         whole = value if slot.size == value.shape else slot.view(value.contiguous()).contiguous()
         yield slot.name, length, slot.begin, whole
 
 
-def _published(entry: Entry, layout: str):
-    """The tensors of a quantized weight: its codes, its scales, its global scale."""
-    tensor, scheme, local = entry.tensor, entry.scheme, dtensors.local_of(entry.tensor)
-    format, bits = entry.format, entry.scheme.bits
-    place = local._view.region
+def _published(entry: Entry, copy: bool):
+    """The tensors of a quantized weight: its codes, its scales, its global scale. All are read
+    before the first is yielded, because a write may follow that.
+    """
+    tensor, scheme, format = entry.tensor, entry.scheme, entry.format
+    local, bits, block = dtensors.local_of(tensor), scheme.bits, entry.block
+    place, columns = local._view.region, tensor.shape[-1]
     place = place._replace(row=place.row + entry.store.rows_before)
     encoded = encoding.encode(entry.store.bytes, place, scheme)
-    block, columns = scheme.block_of(format), tensor.shape[-1]
-    codes = _gather(tensor, local, encoded.codes, columns * bits // 8)
-    scales = encoded.scales
+    codes, scales = _gather(tensor, local, encoded.codes, columns * bits // 8), encoded.scales
     if block != "tensor":
         scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
     if format.scale == "e8m0":
@@ -406,29 +283,29 @@ def _published(entry: Entry, layout: str):
         scales = encoding.scales_as(scales, format, getattr(torch, scheme.scales[1]))
     except ValueError as error:
         raise ValueError(f"{entry.name}: {error}") from None
+    if copy:
+        codes, scales = (_copied(one, entry.store.bytes.buffers) for one in (codes, scales))
     parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
     parts["global"] = encoded.global_scale
     for slot in entry.slots:
-        (row, rows, column, width), is_exchanged = region_of(entry, slot, layout)
-        for what, name in names_in_file(entry, slot, layout).items():
-            part, shape = parts[what], shape_in_file(entry, what, slot.size, layout)
+        place, is_exchanged = entry.region_of(slot)
+        for what, name in entry.names_of(slot).items():
+            part, shape = parts[what], entry.shape_of(what, slot.size)
             if part.dim() < 2:  # the tensor's one scale is every layer's
                 yield name, None, 0, part.clone().reshape(shape)
                 continue
+            rows = range(place.row, place.row_end)
+            columns = range(place.column, place.column_end)
             if what == "codes":
-                part = part[row : row + rows, column * bits // 8 : (column + width) * bits // 8]
+                part = part[rows.start : rows.stop, encoding.bytes_of(columns, 0, bits)]
             else:
-                part = part[_blocks(row, rows, block[0]), _blocks(column, width, block[1])]
+                part = part[encoding.blocks_of(rows, 0, block[0])]
+                part = part[:, encoding.blocks_of(columns, 0, block[1])]
             if is_exchanged:
                 part = part.t().clone(memory_format=torch.contiguous_format)
-            length = shape_in_file(entry, what, slot.shape, layout)[0]
+            length = entry.shape_of(what, slot.shape)[0]
             each = 1 if what == "codes" or len(slot.shape) > 2 else block[0]
             yield name, length, slot.begin // each, part.reshape(shape).contiguous()
-
-
-def _blocks(first: int, count: int, size: int) -> slice:
-    """The blocks that a run of rows or columns lies in."""
-    return slice(first // size, -(-(first + count) // size))
 
 
 def gather_device(tensor: torch.Tensor) -> torch.device:

@@ -18,6 +18,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from narrowcast.registry import Format
+from narrowcast.registry.layouts import Scheme
+from narrowcast.tensor import dtensors, region
+from narrowcast.tensor.region import Region
+
 Naming = Callable[[str], str]
 Rename = Naming | Mapping[str, str] | None
 Shapes = dict[str, torch.Size]  # of a model's tensors, by their names in its state dict
@@ -66,12 +71,12 @@ def renaming(rename: Rename) -> Naming:
         raise TypeError(f"rename is a function or a dict, not {type(rename).__name__}")
 
     def renamed(name: str) -> str:
-        if not isinstance(rename, Mapping):
-            made = rename(name)
-        else:
+        if isinstance(rename, Mapping):
             made = name
             for pattern, text in rename.items():
                 made = re.sub(pattern, text, made)
+        else:
+            made = rename(name)
         if not isinstance(made, str):
             raise TypeError(f"rename makes {made!r} of {name}: the name in the file was expected")
         return made
@@ -117,10 +122,9 @@ def _slots_of(model: nn.Module, shapes: Shapes) -> dict[str, list[Slot]]:
 
 def _as_saved(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     library = sys.modules.get("transformers")  # of whose models there is none without it
-    if library is None or not isinstance(model, library.PreTrainedModel):
+    conversion = sys.modules.get("transformers.core_model_loading")  # since transformers 5
+    if conversion is None or not isinstance(model, library.PreTrainedModel):
         return tensors
-    from transformers.core_model_loading import revert_weight_conversion
-
     if any(isinstance(one, FSDPModule) for one in model.modules()):
         # It looks names of classes up, where FSDP2 has put others in their places.
         kind = next(one for one in type(model).__mro__ if not issubclass(one, FSDPModule))
@@ -128,7 +132,7 @@ def _as_saved(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, t
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = kind(model.config)
         model._weight_conversions = conversions
-    return revert_weight_conversion(model, tensors)
+    return conversion.revert_weight_conversion(model, tensors)
 
 
 class _Views(TorchDispatchMode):
@@ -152,6 +156,106 @@ class _Views(TorchDispatchMode):
             made.untyped_storage()._cdata, (made, [made], 0)
         )
         return parts if dimension == 0 and joined.shape == made.shape else [made]
+
+
+# ---- as a layout stores ----
+
+
+class Entry(NamedTuple):
+    """A tensor of a model that is published.
+
+    name    in the model's state dict
+    tensor  the parameter or buffer, perhaps a shard
+    layout  of the file
+    scheme  how the layout stores it; None: as it is
+    slots   where it is in the file
+    dtype   in the file, if it is stored as it is; None: its own
+    format  of its bytes, if it is quantized
+    layers  where it is, or would be, if it is quantized
+    """
+
+    name: str
+    tensor: torch.Tensor
+    layout: str
+    scheme: Scheme | None
+    slots: list[Slot]
+    dtype: torch.dtype | None
+    format: Format | None
+    layers: list[Slot]
+
+    @property
+    def store(self):
+        return dtensors.local_of(self.tensor)._store
+
+    @property
+    def block(self) -> tuple[int, int] | str:
+        """Of a scale in the file."""
+        return self.scheme.block_of(self.format)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for slot in self.slots for name in self.names_of(slot).values()]
+
+    def names_of(self, slot: Slot) -> dict[str, str]:
+        """Of what a slot has: the codes, the scales and the global scale, or the value."""
+        scheme = self.scheme
+        if scheme is None:
+            return {"value": slot.name}
+        if self.layout == "gpt-oss":
+            return {one: f"{slot.name}_{getattr(scheme, one)[0]}" for one in ("codes", "scales")}
+        every = {"codes": scheme.codes[0], "scales": scheme.scales[0]}
+        if scheme.global_scale is not None:
+            every["global"] = scheme.global_scale
+        stem = f".{slot.name}".removesuffix(".weight")
+        return {what: f"{stem}.{name}".lstrip(".") for what, name in every.items()}
+
+    def shape_of(self, what: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the codes, the scales or the global scale of elements of a shape."""
+        block, (*_, rows, columns), bits = self.block, (1, *shape), self.scheme.bits
+        if self.layout == "gpt-oss":
+            blocks = (*shape[:-1], columns // block[1])
+            return (*blocks, block[1] * bits // 8) if what == "codes" else blocks
+        if what == "codes":
+            return *shape[:-1], columns * bits // 8
+        if what == "global" or block == "tensor":
+            return self.scheme.one
+        return *shape[:-2], -(-rows // block[0]), -(-columns // block[1])
+
+    def region_of(self, slot: Slot) -> tuple[Region, bool]:
+        """The rows and columns of the matrix that are in a slot, and whether the file has them
+        exchanged. ValueError if codes and scales cannot be taken apart there.
+        """
+        rows, columns = region.matrix_shape(self.tensor.shape)
+        found = region.find(slot.size, slot.stride, slot.offset, rows, columns)
+        block, width = self.block, slot.size[-1]
+        is_square = self.scheme.bits == 8 and (block == "tensor" or block[0] == block[1])
+        why = None
+        if found is None:
+            why = "takes its elements in another order"
+        elif found[1] and not is_square:
+            why = (
+                "has rows and columns exchanged, as it is [experts, in, out], and scales lie along "
+                "`in`: a module that keeps [experts, out, in] can be published"
+            )
+        elif (block == "tensor" or self.scheme.global_scale) and slot.size[0] != slot.shape[0]:
+            why = f"has other weights beside it, and {self.format.name} one scale for each"
+        elif self.layout == "gpt-oss" and width % block[1] != 0:
+            why = f"has rows of {width} elements, and the layout rows of a multiple of {block[1]}"
+        elif block != "tensor":
+            place, is_stack = found[0], len(slot.shape) > 2
+            bounds = [
+                (place.row, place.row_end, rows, block[0]),
+                (place.column, place.column_end, columns, block[1]),
+                (slot.begin, slot.end, slot.shape[0], 1 if is_stack else block[0]),
+            ]
+            if is_stack:
+                bounds.append((0, slot.shape[-2], region.matrix_shape(slot.shape)[0], block[0]))
+            for begin, end, all, step in bounds:
+                if begin % step or (end % step and end != all):
+                    why = f"begins or ends within a block of {step}, which has one scale"
+        if why is not None:
+            raise ValueError(f"{self.name}: the tensor {slot.name} of the file {why}")
+        return found
 
 
 # ---- experts ----
