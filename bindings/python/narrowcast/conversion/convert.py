@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from narrowcast.conversion.share_scale import ShareScale, groups_of
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
+from narrowcast.master import MasterWeight, is_chosen
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
 from narrowcast.registry.partners import partners_of
@@ -29,13 +31,14 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 class Options(NamedTuple):
     """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
-    by the weights' names.
+    by the weights' names; `own_masters`: float32 weights are their own masters.
     """
 
     recompute: bool | None
     matmul: str
     trainable: bool | None
     groups: Mapping[str, ScaleGroup] = MappingProxyType({})
+    own_masters: bool = False
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
@@ -109,6 +112,7 @@ def convert(
     if recompute not in (True, False, "auto"):
         raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
     options = Options(None if recompute == "auto" else recompute, matmul, trainable)
+    options = options._replace(own_masters=is_chosen())
     partners_of(format, matmul)  # checks the option
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
@@ -153,9 +157,16 @@ def _convert(
         dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
     ]
     ranks.same("what nc.convert converts", facts)
-    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
-    groups = [dtensors.shard_group(weight) for _, weight, _ in weights]
-    stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
+    made = _own_masters(weights, format, options)
+    for name, weight, _ in weights:
+        if weight not in made:
+            made[weight] = _empty_like(name, weight, format, options)
+    quantized = [made[weight] for _, weight, _ in weights]
+    stale.cast(
+        (tensor._store, dtensors.shard_group(weight))
+        for weight, tensor in made.items()
+        if isinstance(tensor, QuantizedTensor)
+    )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             module.register_parameter = distributing.Registration(module, model)
@@ -171,6 +182,21 @@ def _convert(
             distributing.watch_writes(model, getattr(module, attribute))
     for group in dict.fromkeys(options.groups.values()):
         group.attach()
+
+
+def _own_masters(
+    weights: list[selection.Weight], format: registry.Format, options: Options
+) -> dict[nn.Parameter, MasterWeight]:
+    """By weight, those that become their own masters; none if that is not chosen."""
+    readers, made = weakref.WeakSet(), {}
+    for name, weight, _ in weights if options.own_masters else ():
+        is_part = isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None
+        if is_part or weight.dtype != torch.float32 or not options.keeps_master(weight):
+            continue
+        config = WeightConfig(name, options.recompute, options.matmul, options.groups.get(name))
+        value = dtensors.local_of(weight).detach()
+        made[weight] = MasterWeight.of(value, format, config, readers)
+    return made
 
 
 def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad: bool) -> bool:
@@ -203,7 +229,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
     every rank alike.
     """
     local = dtensors.local_of(weight)
-    if isinstance(local, QuantizedTensor):
+    if isinstance(local, (QuantizedTensor, MasterWeight)):
         raise ValueError(
             f"{name} is quantized already, in {local.format.name}: nc.to_plain(model) first"
         )

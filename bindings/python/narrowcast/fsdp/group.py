@@ -14,6 +14,7 @@ from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
+from narrowcast.master.weight import MasterWeight
 from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, buffers, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
@@ -167,7 +168,8 @@ def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
     """FSDP2's hook, of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2
     counts the parameters of this function.
     """
-    sender = self._view.store.sender
+    is_new = isinstance(self, MasterWeight) and not self.cell.is_shard
+    sender = None if is_new else self._view.store.sender
     plan = None if sender is None else sender[0]()
     if plan is None:
         return _plan_for(self).send(0)
@@ -186,18 +188,22 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     return made
 
 
-QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather
-QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather
+for _kind in (QuantizedTensor, MasterWeight):
+    _kind.fsdp_pre_all_gather = fsdp_pre_all_gather
+    _kind.fsdp_post_all_gather = fsdp_post_all_gather
 
 
 def _plan_for(tensor) -> GroupPlan:
     """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
     is another one: it took a shard's place, and FSDP2 was not told.
     """
-    group, parameter = torch_names.gathered_now()
+    if isinstance(tensor, MasterWeight):
+        group, parameter = torch_names.gathered_as(tensor.stands_for)
+    else:
+        group, parameter = torch_names.gathered_now()
     if group is None:
         raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
-    if parameter is not torch_names.quantized(group)[0][0]:
+    if not torch_names.is_first_quantized(group, parameter):
         _forget(group)
         raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")
     return make_plan(group)
@@ -251,6 +257,9 @@ def make_plan(group) -> GroupPlan:
             f"{torch_names.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
             "replaced between a forward and its backward, as a load does. Load after the backward"
         )
+    for one in torch_names.groups_of_tree(group):
+        for parameter in one.fsdp_params:
+            sharding.settle(parameter)
     first_gather.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)

@@ -76,6 +76,12 @@ def quantized(group) -> list[tuple]:
     return [(parameter, store) for parameter, store in every if store is not None]
 
 
+def is_first_quantized(group, parameter) -> bool:
+    """Whether it is the first quantized one of its group, for which FSDP2 calls hooks first."""
+    every = (one for one in group.fsdp_params if hasattr(type(local_tensor(one)), "_view"))
+    return next(every, None) is parameter
+
+
 def sharded(parameter) -> torch.Tensor:
     """The DTensor of all shards."""
     return parameter.sharded_param
@@ -91,6 +97,11 @@ def gathered_now() -> tuple:
     """The group and the FSDPParam that FSDP2 asks for payloads; (None, None) if it asks none."""
     asking = stack_frames.argument_of("all_gather_inputs")
     return next((pair for pair in _parameters() if pair[1] is asking), (None, None))
+
+
+def gathered_as(is_it) -> tuple:
+    """The group and the FSDPParam of a shard with is_it(shard); (None, None) if there is none."""
+    return next((pair for pair in _parameters() if is_it(local_tensor(pair[1]))), (None, None))
 
 
 _managed: dict[int, tuple] = {}  # by id of a sharded parameter: weak references

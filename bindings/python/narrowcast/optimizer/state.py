@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 
 from narrowcast import _C
+from narrowcast.fsdp import sharding
+from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import parameters
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -25,6 +27,8 @@ def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, t
     if isinstance(local, QuantizedTensor):
         local.detach_from_base()  # kernels write whole buffers
         _share_master(parameter, state)
+    elif isinstance(local, MasterWeight):
+        _share_history(parameter, state)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in MOMENTS:
@@ -40,8 +44,11 @@ def share_masters(optimizer) -> None:
     """
     for _, parameter, _ in parameters.named(optimizer.param_groups):
         state = optimizer.state.get(parameter)
-        if state and isinstance(dtensors.local_of(parameter), QuantizedTensor):
+        local = dtensors.local_of(parameter)
+        if state and isinstance(local, QuantizedTensor):
             _share_master(parameter, state)
+        elif state and isinstance(local, MasterWeight):
+            _share_history(parameter, state)
 
 
 def _share_master(parameter: torch.Tensor, state: dict) -> None:
@@ -53,6 +60,14 @@ def _share_master(parameter: torch.Tensor, state: dict) -> None:
     master = dtensors.local_of(state.get("master"))
     if master is None or master.data_ptr() != local.master.data_ptr():
         state["master"] = dtensors.like(parameter, local.master)
+
+
+def _share_history(parameter: torch.Tensor, state: dict) -> None:
+    """Of a weight that is its own master."""
+    if dtensors.local_of(parameter).format.is_delayed:
+        store = sharding.store_of(parameter)
+        store.mark_if_written()
+        state["history"] = store.bytes.history
 
 
 def as_saved(optimizer, state_dict: dict) -> dict:

@@ -37,6 +37,12 @@ def as_torch_does(func, args, kwargs):
         return func(*args, **kwargs)
 
 
+def in_transform() -> bool:
+    """Whether a transform (torch.func, torch.vmap) or forward-mode differentiation is active."""
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return transform is not None or torch.autograd.forward_ad._current_level >= 0
+
+
 def run_operator(func, args, kwargs):
     """What __torch_dispatch__ does."""
     handler = OPERATORS.get(func)

@@ -1,0 +1,72 @@
+"""The occasions that make the bytes of a weight in training from its value. There are no others:
+
+    1. a step of FusedAdam, which writes both in one pass (_C.run_step)
+    2. the gather of a forward under FSDP2, of all that was written to in its module tree, and the
+       only one that may need other ranks (flat.stale.cast, from fsdp/group.py); to_plain too
+    3. the first product of a weight that is no shard: before_product()
+    4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
+
+Between them a write is a number: torch counts it, and the store's master knows the count of which
+it has bytes. What torch cannot count says note_write().
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.graph import increment_version
+
+from narrowcast.master.cell import Cell
+from narrowcast.tensor import casting, dtensors
+from narrowcast.tensor.store import Store
+
+if TYPE_CHECKING:
+    from narrowcast.master.weight import MasterWeight
+
+
+def before_product(cell: Cell) -> Store:
+    """The store of a weight that a product reads, with fresh bytes. Where they are stale, so are
+    those of the weights beside it after an optimizer's step, and one cast makes all of them: of
+    those that a product has read before. ValueError, of a shard that was written to, if its cast
+    needs what other ranks have.
+    """
+    store = cell.store
+    if _is_captured(cell):  # a replay writes what the host does not see
+        casting.cast_masters([store])
+    elif not store.is_stale:
+        return store
+    elif cell.is_shard or store.config.scale_group is not None:
+        store.refresh()
+    else:
+        cell.readers.add(cell)
+        others = (one.store for one in cell.readers if not one.is_shard and one.has_store)
+        casting.cast_masters([one for one in others if _is_alone(one) and one.is_stale])
+    return store
+
+
+def before_graph(cell: Cell) -> Store:
+    """The same for a graph that is about to run."""
+    return before_product(cell)
+
+
+def _is_alone(store: Store) -> bool:
+    """Whether its cast makes no other's bytes."""
+    return store.config.scale_group is None
+
+
+def _is_captured(cell: Cell) -> bool:
+    """Whether a CUDA graph is being captured, which launches again what is launched now."""
+    return cell.whole.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def note_write(weight: torch.Tensor) -> None:
+    """To be called after a write to a weight of a converted model that torch does not count: by a
+    kernel that was given its address, through numpy, through `.data` of a memory that the weight
+    shares, within torch.autograd._unsafe_preserve_version_counter. TypeError for any other tensor.
+    """
+    local: MasterWeight = dtensors.local_of(weight)
+    cell = getattr(local, "cell", None)
+    if not isinstance(cell, Cell):
+        raise TypeError(f"a weight in training is meant, not a {type(local).__name__}")
+    increment_version([local.value])

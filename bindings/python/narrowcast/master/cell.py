@@ -1,0 +1,121 @@
+"""The bytes of a weight that is its own master, and what says whether they are fresh."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from narrowcast import _C
+from narrowcast.registry import USAGES, Format
+from narrowcast.tensor import buffers, region
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
+from narrowcast.tensor.view import View
+
+
+class Cell:
+    """What the MasterWeights over one memory share. Bytes are allocated for their first reader.
+
+    whole     the value of all of it; of a shard without the rows that FSDP2 pads it with
+    format    of the bytes
+    readers   the cells that products have read, of those that nc.convert made together: if the
+              bytes of one are made anew, so are theirs (casts.py)
+    origin    a weak reference to the cell that its value was copied from; None if there is none
+    is_shard  of FSDP2
+    """
+
+    def __init__(
+        self,
+        whole: torch.Tensor,
+        format: Format,
+        config: WeightConfig,
+        readers: weakref.WeakSet[Cell] | None = None,
+    ):
+        self.whole, self.format, self._config = whole, format, config
+        self.readers = weakref.WeakSet() if readers is None else readers
+        self.origin: weakref.ref[Cell] | None = None
+        self.is_shard = False
+        self._store: Store | None = None
+        self._whole_view: View | None = None
+
+    @property
+    def config(self) -> WeightConfig:
+        return self._config if self._store is None else self._store.config
+
+    @property
+    def has_store(self) -> bool:
+        return self._store is not None
+
+    @property
+    def store(self) -> Store:
+        """The record of the bytes. Without any before it, they are to be made."""
+        if self._store is None:
+            rows = matrix_shape(self.whole.shape)[0]
+            self._keep(Store(self._allocate(rows), self._master(), self._config))
+        return self._store
+
+    def become_shard(self, value: torch.Tensor, is_cut: bool, shard: UnalignedShard | None) -> None:
+        """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
+        `shard`: where it lies, if it shares blocks with those.
+        """
+        self.whole, self.is_shard, config = value, True, self.config
+        rows = matrix_shape(value.shape)[0] if shard is None else shard.stored_rows
+        bytes = self._allocate(rows)
+        if shard is None:
+            store = Store(bytes, self._master(), config)
+            store.partial = is_cut
+        else:
+            store = UnalignedStore(bytes, self._master(), config, shard)
+        self._keep(store)
+
+    def use(self, store: Store) -> None:
+        """In a trace: the bytes are there, and no write to the value is seen."""
+        self._store, self._whole_view = store, View(store)
+
+    def view(self, value: torch.Tensor) -> View:
+        """What a tensor over this memory is of the store. Of the whole it is always the same
+        object, by which an optimizer knows it.
+        """
+        store, whole = self.store, self.whole
+        place = value.shape, value.stride(), value.storage_offset() - whole.storage_offset()
+        if place == (whole.shape, whole.stride(), 0):
+            return self._whole_view
+        found, exchanged = region.find(*place, store.rows, store.columns) or (None, False)
+        is_run = found is not None and not exchanged and not self.is_shard
+        if is_run and _is_aligned(found, store):
+            return View(store, found)
+        return View(store, place=(tuple(place[0]), *place[1:]))
+
+    def copy_of(self, value: torch.Tensor) -> Cell:
+        """The cell of a copy in other memory, whose bytes are its own."""
+        copy = Cell(value, self.format, self.config, self.readers)
+        copy.origin = weakref.ref(self)
+        return copy
+
+    def _master(self) -> Master:
+        """The value as a matrix, of which it is known what has been written."""
+        master = Master(self.whole.view(matrix_shape(self.whole.shape)))
+        # Below autograd torch gives a view a count of its own.
+        _C.share_count(master.value, self.whole)
+        master.watch()
+        master.stale = True
+        return master
+
+    def _keep(self, store: Store) -> None:
+        store.master.stale = store.bytes.is_plain  # of others none are made
+        self.use(store)
+
+    def _allocate(self, rows: int) -> _C.Buffers:
+        usages = buffers.kept_usages(self.format, USAGES) if self.is_shard else USAGES
+        columns = matrix_shape(self.whole.shape)[1]
+        return buffers.allocate(self.format, rows, columns, usages, self.whole.device)
+
+
+def _is_aligned(part: region.Region, store: Store) -> bool:
+    """Whether a region begins and ends where the matrix can be cut."""
+    row_step, column_step = store.step
+    rows = (part.row, part.row_end), row_step, store.rows
+    columns = (part.column, part.column_end), column_step, store.columns
+    return all(at % step == 0 or at == end for own, step, end in (rows, columns) for at in own)
