@@ -4,11 +4,13 @@ values, where plain weights do: aligned shards, shards that share blocks, ranks 
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import narrowcast as nc
 import ranks
-from by_hand import FORMATS, by_hand, converted, loss_of, same, values
+from by_hand import FORMATS, by_hand, converted, loss_of, own_masters, plain, same, values
 
 TESTED_FORMATS = FORMATS
 SIZES = {"aligned": (256, 512, 64), "divided": (192, 320, 48), "empty": (96, 100, 4)}
@@ -92,3 +94,108 @@ def _train_sharded(mesh, format, size, case):
 @pytest.mark.parametrize("case", CASES)
 def test_training(format, case, size):
     ranks.run(CASES[case][0], "cpu", _train_sharded, format, size, case)
+
+
+def _train_hybrid(mesh, format):
+    mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+    reference = by_hand(format)
+    expected = _steps(reference, _adamw(reference), 1, torch.float32, 256)
+    model = _shard(converted(format), mesh)
+    is_first = torch.distributed.get_rank() == 0
+    assert _steps(model, _adamw(model), 1, torch.float32, 256, is_first=is_first) == expected
+    assert same(_whole(model), values(reference))
+
+
+def test_replicas_of_shards():
+    ranks.run(4, "cpu", _train_hybrid, "nvfp4")
+
+
+def _convert_later(mesh, format, size):
+    """nc.convert of what fully_shard has cut, which takes over FSDP2's memory."""
+    sizes = SIZES[size]
+    reference = by_hand(format, *sizes)
+    how = 1, torch.float32, sizes[0]
+    expected = _steps(reference, _adamw(reference), *how)
+    model = _shard(plain(*sizes), mesh)
+    with own_masters():
+        nc.convert(model, format)
+    assert len(_locals(model)) == 5
+    assert _steps(model, _adamw(model), *how, is_first=mesh.get_local_rank() == 0) == expected
+    assert same(_whole(model), values(reference))
+    nc.to_plain(model)
+    assert same(_whole(model), values(reference))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_converted_after_fully_shard(format, size):
+    ranks.run(3, "cpu", _convert_later, format, size)
+
+
+def _write_and_load(mesh, format, size):
+    """What is written to shards, and loaded into them, before and after the first forward."""
+    sizes = SIZES[size]
+    is_first = mesh.get_local_rank() == 0
+    for reads_first in (False, True):
+        other, reference = plain(*sizes, seed=1), by_hand(format, *sizes, seed=1)
+        expected = _steps(reference, _adamw(reference), 1, torch.float32, sizes[0])
+        model = _shard(converted(format, *sizes), mesh)
+        if reads_first:
+            model(torch.ones(8, sizes[0])).sum().backward()
+        options = dcp_state.StateDictOptions(full_state_dict=True)
+        dcp_state.set_model_state_dict(model, other.state_dict(), options=options)
+        assert same(_whole(model), values(other))
+        losses = _steps(model, _adamw(model), 1, torch.float32, sizes[0], is_first=is_first)
+        assert losses == expected
+        state = model.state_dict()
+        assert {type(one.to_local()) for one in state.values()} == {torch.Tensor}
+        full = dcp_state.get_model_state_dict(model, options=options)
+        assert {type(one) for one in full.values()} == {torch.Tensor}
+        assert same(full, values(reference))
+    with torch.no_grad():
+        for one in (*model.parameters(), *reference.parameters()):
+            one.clamp_(-0.02, 0.03)
+    losses = _steps(model, _adamw(model), 1, torch.float32, sizes[0], 1, is_first=is_first)
+    assert losses == _steps(reference, _adamw(reference), 1, torch.float32, sizes[0], 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_writes_and_loads(format, size):
+    ranks.run(3, "cpu", _write_and_load, format, size)
+
+
+def _saved(mesh, format, size, folder):
+    """Two steps, and a checkpoint of model and optimizer."""
+    sizes = SIZES[size]
+    model = _shard(converted(format, *sizes), mesh)
+    optimizer = _fused(model)
+    _steps(model, optimizer, 1, torch.float32, sizes[0], 2, is_first=mesh.get_local_rank() == 0)
+    states = dcp_state.get_state_dict(model, optimizer)
+    assert not any("master" in one for one in states[1]["state"].values())
+    dcp.save(dict(zip(("model", "optimizer"), states, strict=True)), checkpoint_id=folder)
+
+
+def _loaded(mesh, format, size, folder):
+    """On another number of ranks it goes on as one process does."""
+    sizes = SIZES[size]
+    reference = by_hand(format, *sizes)
+    optimizer = _fused(reference)
+    _steps(reference, optimizer, 1, torch.float32, sizes[0], 2)
+    expected = _steps(reference, optimizer, 1, torch.float32, sizes[0], 2, first=2)
+    model = _shard(converted(format, *sizes, seed=1), mesh)
+    optimizer = _fused(model)
+    states = dcp_state.get_state_dict(model, optimizer)
+    dcp.load(dict(zip(("model", "optimizer"), states, strict=True)), checkpoint_id=folder)
+    dcp_state.set_state_dict(
+        model, optimizer, model_state_dict=states[0], optim_state_dict=states[1]
+    )
+    is_first = mesh.get_local_rank() == 0
+    losses = _steps(model, optimizer, 1, torch.float32, sizes[0], 2, first=2, is_first=is_first)
+    assert losses == expected
+    assert same(_whole(model), values(reference))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_checkpoint_on_other_ranks(format, size, tmp_path):
+    ranks.run(2, "cpu", _saved, format, size, str(tmp_path))
+    for world in (1, 3):
+        ranks.run(world, "cpu", _loaded, format, size, str(tmp_path))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from narrowcast.conversion import selection
-from narrowcast.fsdp import first_gather, torch_names
+from narrowcast.fsdp import first_gather, sharding, torch_names
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -154,7 +154,7 @@ def _gathered(group, parameter) -> int:
     """The bytes of a step's gathers of one sharded parameter, both passes together."""
     if torch_names.world(parameter) == 1:
         return 0
-    kept, store = torch_names.is_kept(group), torch_names.store_of(parameter)
+    kept, store = torch_names.is_kept(group), sharding.store_of(parameter)
     gathers = 1 if kept else 2
     elements = torch_names.full_shape(parameter).numel()
     if store is None:

@@ -27,7 +27,7 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "dequantized":
-        weights = [(one, sharding.store_of(one)) for _, one, _ in found]
+        weights = [(one, sharding.store_of_weight(one)) for _, one, _ in found]
         empty_shards.cast_all(weights)
     for _, parameter, places in found:
         value = _value_of(dtensors.local_of(parameter), values)

@@ -40,7 +40,7 @@ class GroupPlan:
         self._group = weakref.ref(group)
         # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
         self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
-        parameters = [parameter for parameter, _ in torch_names.quantized(group)]
+        parameters = [parameter for parameter, _ in sharding.quantized(group)]
         self._stores = [*map(sharding.own_store, parameters)]
         self._shapes = [*map(torch_names.full_shape, parameters)]
         pairs = [*zip(parameters, self._stores, strict=True)]
@@ -125,7 +125,7 @@ class GroupPlan:
 
     def _has_shards_of(self, group) -> bool:
         """Whether the shards of the group are those that the plan was made for."""
-        return [store for _, store in torch_names.quantized(group)] == self._stores
+        return [store for _, store in sharding.quantized(group)] == self._stores
 
     def receive_first(self, index: int, received, dtype: torch.dtype) -> tuple:
         """The first payloads of a weight have arrived in these buffers: the whole weight over them,
@@ -203,7 +203,7 @@ def _plan_for(tensor) -> GroupPlan:
         group, parameter = torch_names.gathered_now()
     if group is None:
         raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
-    if not torch_names.is_first_quantized(group, parameter):
+    if parameter is not sharding.quantized(group)[0][0]:
         _forget(group)
         raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")
     return make_plan(group)
@@ -222,7 +222,7 @@ def _shards(group) -> list[tuple]:
     """The stores of a group's shards, each with the process group of the ranks that have the other
     shards; without weights that leave a rank without rows, which empty_shards sees to.
     """
-    every = torch_names.quantized(group)
+    every = sharding.quantized(group)
     return empty_shards.without_any([(torch_names.sharded(one), store) for one, store in every])
 
 
@@ -254,12 +254,9 @@ def make_plan(group) -> GroupPlan:
     """
     if group in _plans and torch_names.is_backward(group):
         raise RuntimeError(
-            f"{torch_names.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
+            f"{sharding.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
             "replaced between a forward and its backward, as a load does. Load after the backward"
         )
-    for one in torch_names.groups_of_tree(group):
-        for parameter in one.fsdp_params:
-            sharding.settle(parameter)
     first_gather.check(group)
     with torch.inference_mode(False), torch.no_grad():  # it serves later gathers outside of it too
         plan = GroupPlan(group)

@@ -175,9 +175,28 @@ def own_store(parameter) -> Store:
     return store
 
 
-def settle(parameter) -> None:
-    """Before a FSDPParam's shard is gathered or updated for the first time: a weight that is its
-    own master learns which rows of the whole it has. Errors as of check_sharded().
+def quantized(group) -> list[tuple]:
+    """The quantized parameters of a group, each with the store of its shard."""
+    every = ((parameter, store_of(parameter)) for parameter in group.fsdp_params)
+    return [(parameter, store) for parameter, store in every if store is not None]
+
+
+def store_of(parameter) -> Store | None:
+    """The store of an FSDPParam's shard; None if that is not quantized."""
+    _settle(parameter)
+    view = getattr(torch_names.local_tensor(parameter), "_view", None)
+    return None if view is None else view.store
+
+
+def store_of_weight(weight: torch.Tensor) -> Store:
+    """The store of a quantized weight, or of its shard."""
+    _, managed = torch_names.managed(weight)
+    return dtensors.local_of(weight)._store if managed is None else store_of(managed)
+
+
+def _settle(parameter) -> None:
+    """A weight that is its own master, and that FSDP2 has cut or padded anew, learns which rows of
+    the whole it has. Errors as of check_sharded().
     """
     local = torch_names.local_tensor(parameter)
     if not isinstance(local, MasterWeight) or local.cell.is_shard:
@@ -187,14 +206,6 @@ def settle(parameter) -> None:
     like = () if config.scale_group is None else config.scale_group.shapes
     shard = unaligned_shard_of(sharded, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
-
-
-def store_of(weight: torch.Tensor) -> Store:
-    """The store of a quantized weight, or of its shard, which it settles."""
-    _, managed = torch_names.managed(weight)
-    if managed is not None:
-        settle(managed)
-    return dtensors.local_of(weight)._store
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

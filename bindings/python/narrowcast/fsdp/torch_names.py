@@ -70,27 +70,9 @@ def groups_of_tree(group) -> list:
     return list(dict.fromkeys(one for state in _states(group) for one in _groups(state)))
 
 
-def quantized(group) -> list[tuple]:
-    """The quantized parameters of a group, each with the store of its shard."""
-    every = ((parameter, store_of(parameter)) for parameter in group.fsdp_params)
-    return [(parameter, store) for parameter, store in every if store is not None]
-
-
-def is_first_quantized(group, parameter) -> bool:
-    """Whether it is the first quantized one of its group, for which FSDP2 calls hooks first."""
-    every = (one for one in group.fsdp_params if hasattr(type(local_tensor(one)), "_view"))
-    return next(every, None) is parameter
-
-
 def sharded(parameter) -> torch.Tensor:
     """The DTensor of all shards."""
     return parameter.sharded_param
-
-
-def store_of(parameter):
-    """The store of a shard; None if it is not quantized."""
-    view = getattr(local_tensor(parameter), "_view", None)
-    return None if view is None else view.store
 
 
 def gathered_now() -> tuple:

@@ -35,7 +35,7 @@ class Entry(NamedTuple):
         """Of a quantized one."""
         local = dtensors.local_of(self.parameter)
         is_quantized = isinstance(local, (QuantizedTensor, MasterWeight))
-        return sharding.store_of(self.parameter) if is_quantized else None
+        return sharding.store_of_weight(self.parameter) if is_quantized else None
 
     @property
     def line(self) -> str:

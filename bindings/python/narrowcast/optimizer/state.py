@@ -65,7 +65,7 @@ def _share_master(parameter: torch.Tensor, state: dict) -> None:
 def _share_history(parameter: torch.Tensor, state: dict) -> None:
     """Of a weight that is its own master."""
     if dtensors.local_of(parameter).format.is_delayed:
-        store = sharding.store_of(parameter)
+        store = sharding.store_of_weight(parameter)
         store.mark_if_written()
         state["history"] = store.bytes.history
 
