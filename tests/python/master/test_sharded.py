@@ -163,6 +163,38 @@ def test_writes_and_loads(format, size):
     ranks.run(3, "cpu", _write_and_load, format, size)
 
 
+WRITES = {
+    "copy_": lambda weight: weight.copy_(torch.ones(weight.shape)),
+    "fill_": lambda weight: weight.fill_(1.0),
+    "zero_": lambda weight: weight.zero_(),
+    "initializers": lambda weight: torch.nn.init.normal_(weight),
+    "trunc_normal_": lambda weight: torch.nn.init.trunc_normal_(weight),
+    "merges": lambda weight: weight.add_(torch.ones(weight.shape)),
+    "a part": lambda weight: weight[:128].copy_(torch.ones(128, weight.shape[1])),
+}
+
+
+def _write_to_gathered(mesh, format):
+    """What is written to a gathered weight would be in no shard: an error, and nothing changes."""
+    model = _shard(converted(format), mesh)
+    with torch.no_grad():
+        expected = model(torch.ones(8, 256))  # the root stays gathered
+        weight = model[2].weight
+        assert isinstance(weight, nc.QuantizedTensor)
+        for name, write in WRITES.items():
+            if name == "a part":
+                model[0].unshard()
+                weight = model[0].up.weight
+            with pytest.raises(ValueError, match="FSDP2 has gathered this weight"):
+                write(weight)
+        model[0].reshard()
+        assert torch.equal(model(torch.ones(8, 256)), expected)
+
+
+def test_a_gathered_weight_is_not_written_to(format):
+    ranks.run(2, "cpu", _write_to_gathered, format)
+
+
 def _saved(mesh, format, size, folder):
     """Two steps, and a checkpoint of model and optimizer."""
     sizes = SIZES[size]

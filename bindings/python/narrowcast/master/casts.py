@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import increment_version
 
+from narrowcast import _C
 from narrowcast.master.cell import Cell
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
@@ -45,9 +46,23 @@ def before_product(cell: Cell) -> Store:
     return store
 
 
-def before_graph(cell: Cell) -> Store:
-    """The same for a graph that is about to run."""
-    return before_product(cell)
+def before_graph(weight: MasterWeight) -> Store:
+    """The bytes of a weight, fresh, for a graph that is about to run, without the value. A graph
+    that will write to it has counted that by now, and counts nothing more: so bytes that are made
+    after a count which this tensor has not seen are made again for the next reader.
+    """
+    cell, store = weight.cell, weight.cell.store
+    if store.master is None:  # in a trace
+        return store
+    if not (cell.is_shard and store.needs_others):  # whose bytes the next gather makes
+        store.refresh()
+    if weight.seen_by_graphs != store.master.version:
+        weight.seen_by_graphs = store.master.version
+        store.master.stale = True
+        _C.note_change()
+    if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
+        cell.of_graphs = Store(store.bytes, None, store.config)
+    return cell.of_graphs
 
 
 def _is_alone(store: Store) -> bool:

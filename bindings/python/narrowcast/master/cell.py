@@ -24,6 +24,7 @@ class Cell:
               bytes of one are made anew, so are theirs (casts.py)
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
+    of_graphs of torch.compile: a store of its bytes without the value
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Cell:
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
         self.is_shard = False
+        self.of_graphs: Store | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.autograd.graph import increment_version
 
 from narrowcast import _C, registry
-from narrowcast.master import operators
+from narrowcast.master import casts, operators
 from narrowcast.master.cell import Cell
-from narrowcast.tensor import compiling, dispatch
+from narrowcast.tensor import QuantizedTensor, compiling, dispatch
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
 
@@ -35,6 +35,7 @@ class MasterWeight(torch.Tensor):
     # In __dict__, so that torch.utils.swap_tensors can exchange one with a plain tensor.
     value: torch.Tensor
     cell: Cell
+    seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, cell: Cell):
@@ -179,9 +180,28 @@ class MasterWeight(torch.Tensor):
             made.grad = copy.deepcopy(self.grad, memo)
         return made
 
+    # ---- torch.compile: a graph has the value, and the bytes as a QuantizedTensor ----
+
+    def __tensor_flatten__(self):
+        whole = self.cell.whole
+        place = tuple(whole.shape), self.storage_offset() - whole.storage_offset()
+        return ["value", "narrowed"], (self.format.name, place)
+
+    @property
+    def narrowed(self) -> QuantizedTensor:
+        """The bytes, for a graph that is about to run."""
+        return QuantizedTensor(casts.before_graph(self), self.cell.whole.shape, self.dtype)
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+        value, store = inner["value"], inner["narrowed"]._store
+        cell = Cell(value, store.format, store.config)
+        cell.use(store)
+        return MasterWeight(value, cell)
+
     def _own(self) -> dict:
         """What others have set on it."""
-        known = "value", "cell", "_is_param"
+        known = "value", "cell", "_is_param", "seen_by_graphs"
         return {key: one for key, one in self.__dict__.items() if key not in known}
 
 
