@@ -34,6 +34,18 @@ def test_products():
             assert torch.equal(compiled(batch(0)), model(batch(0)))
 
 
+def _product_of_rows(x, rows):
+    return x @ rows[64:].t() + (x @ rows.t()).sum() + rows.sum()
+
+
+def test_parts():
+    weight = weights(converted(FORMATS[1]))[0]
+    compiled = torch.compile(_product_of_rows, dynamic=False, backend="aot_eager")
+    for part in (weight, weight[128:384], weight[:, :].view(512, 256)):
+        with torch.no_grad():
+            assert torch.equal(compiled(batch(0), part), _product_of_rows(batch(0), part))
+
+
 def test_training():
     format = FORMATS[1]
     model, other = converted(format), converted(format)

@@ -101,6 +101,19 @@ def test_a_state_is_resumed(format):
     assert same(values(model), values(other))
 
 
+def test_a_state_of_torchs_adamw_goes_on(format):
+    """It has all that there is to load: no masters."""
+    model = converted(format)
+    optimizer = optim.AdamW(model.parameters(), 1e-2, foreach=True)
+    train(model, [optimizer], 2)
+    fused = nc.FusedAdam(model.parameters(), **FUSED)
+    fused.load_state_dict(optimizer.state_dict())
+    for parameter in model.parameters():
+        assert torch.equal(fused.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+        assert fused.state[parameter]["step"] == 2
+    train(model, [fused], 1)
+
+
 @pytest.mark.parametrize("step", ["torch", "fused"])
 def test_a_step_between_a_forward_and_its_backward_is_an_error(step):
     model = converted(FORMATS[0])

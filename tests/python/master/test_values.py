@@ -75,6 +75,12 @@ def test_back_to_plain(format):
     assert same(values(model), expected)
 
 
+def test_a_summary(format):
+    """Of each weight the bytes and the value beside them, as of today's class."""
+    model, today = converted(format), nc.convert(plain(), format)
+    assert str(nc.summary(model)) == str(nc.summary(today))
+
+
 # ---- state dicts and copies ----
 
 
@@ -118,9 +124,9 @@ def test_copies_and_pickles(format):
 
 def test_a_copy_has_no_bytes_until_a_product_reads_them(format):
     copied = copy.deepcopy(_read(format))
-    assert not any(one.cell.has_store for one in weights(copied))
+    assert not any(one.cell._store is not None for one in weights(copied))
     copied(batch(0))
-    assert all(one.cell.has_store for one in weights(copied))
+    assert all(one.cell._store is not None for one in weights(copied))
 
 
 def test_averages(format):

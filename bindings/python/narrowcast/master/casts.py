@@ -21,6 +21,7 @@ from narrowcast import _C
 from narrowcast.master.cell import Cell
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
+from narrowcast.tensor.view import View
 
 if TYPE_CHECKING:
     from narrowcast.master.weight import MasterWeight
@@ -41,19 +42,19 @@ def before_product(cell: Cell) -> Store:
         store.refresh()
     else:
         cell.readers.add(cell)
-        others = (one.store for one in cell.readers if not one.is_shard and one.has_store)
-        casting.cast_masters([one for one in others if _is_alone(one) and one.is_stale])
+        beside = (one.store for one in cell.readers if not one.is_shard)
+        casting.cast_masters([one for one in beside if one.is_stale])
     return store
 
 
-def before_graph(weight: MasterWeight) -> Store:
+def before_graph(weight: MasterWeight) -> View:
     """The bytes of a weight, fresh, for a graph that is about to run, without the value. A graph
     that will write to it has counted that by now, and counts nothing more: so bytes that are made
     after a count which this tensor has not seen are made again for the next reader.
     """
-    cell, store = weight.cell, weight.cell.store
+    cell, store, view = weight.cell, weight.cell.store, weight._view
     if store.master is None:  # in a trace
-        return store
+        return view
     if not (cell.is_shard and store.needs_others):  # whose bytes the next gather makes
         store.refresh()
     if weight.seen_by_graphs != store.master.version:
@@ -62,12 +63,7 @@ def before_graph(weight: MasterWeight) -> Store:
         _C.note_change()
     if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
         cell.of_graphs = Store(store.bytes, None, store.config)
-    return cell.of_graphs
-
-
-def _is_alone(store: Store) -> bool:
-    """Whether its cast makes no other's bytes."""
-    return store.config.scale_group is None
+    return View(cell.of_graphs, place=view.place)
 
 
 def _is_captured(cell: Cell) -> bool:

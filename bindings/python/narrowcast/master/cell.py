@@ -8,7 +8,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, Format
-from narrowcast.tensor import buffers, region
+from narrowcast.tensor import buffers
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Master, Store, WeightConfig
 from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
@@ -41,14 +41,11 @@ class Cell:
         self.of_graphs: Store | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
+        self._first = 0  # the place of the first element in the store's matrix
 
     @property
     def config(self) -> WeightConfig:
         return self._config if self._store is None else self._store.config
-
-    @property
-    def has_store(self) -> bool:
-        return self._store is not None
 
     @property
     def store(self) -> Store:
@@ -72,23 +69,20 @@ class Cell:
             store = UnalignedStore(bytes, self._master(), config, shard)
         self._keep(store)
 
-    def use(self, store: Store) -> None:
-        """In a trace: the bytes are there, and no write to the value is seen."""
-        self._store, self._whole_view = store, View(store)
+    def use(self, view: View) -> None:
+        """From now on that is what `whole` is of a store: in a trace perhaps a part."""
+        self._store, self._whole_view, self._first = view.store, view, view.first
 
     def view(self, value: torch.Tensor) -> View:
         """What a tensor over this memory is of the store. Of the whole it is always the same
         object, by which an optimizer knows it.
         """
         store, whole = self.store, self.whole
-        place = value.shape, value.stride(), value.storage_offset() - whole.storage_offset()
-        if place == (whole.shape, whole.stride(), 0):
+        shape, stride = tuple(value.shape), value.stride()
+        offset = value.storage_offset() - whole.storage_offset()
+        if (shape, stride, offset) == (tuple(whole.shape), whole.stride(), 0):
             return self._whole_view
-        found, exchanged = region.find(*place, store.rows, store.columns) or (None, False)
-        is_run = found is not None and not exchanged and not self.is_shard
-        if is_run and _is_aligned(found, store):
-            return View(store, found)
-        return View(store, place=(tuple(place[0]), *place[1:]))
+        return View(store, place=(shape, stride, self._first + offset))
 
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
@@ -107,17 +101,9 @@ class Cell:
 
     def _keep(self, store: Store) -> None:
         store.master.stale = store.bytes.is_plain  # of others none are made
-        self.use(store)
+        self.use(View(store))
 
     def _allocate(self, rows: int) -> _C.Buffers:
         usages = buffers.kept_usages(self.format, USAGES) if self.is_shard else USAGES
         columns = matrix_shape(self.whole.shape)[1]
         return buffers.allocate(self.format, rows, columns, usages, self.whole.device)
-
-
-def _is_aligned(part: region.Region, store: Store) -> bool:
-    """Whether a region begins and ends where the matrix can be cut."""
-    row_step, column_step = store.step
-    rows = (part.row, part.row_end), row_step, store.rows
-    columns = (part.column, part.column_end), column_step, store.columns
-    return all(at % step == 0 or at == end for own, step, end in (rows, columns) for at in own)

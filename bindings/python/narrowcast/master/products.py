@@ -66,8 +66,8 @@ def _by_layer(input, weight, bias=None):
     *(Tensor.baddbmm, torch.addmv, Tensor.addmv, torch.addbmm, Tensor.addbmm, torch.dot),
     *(Tensor.dot, torch.inner, Tensor.inner, torch.tensordot, torch.einsum, torch.chain_matmul),
     *(torch.linalg.multi_dot, torch._grouped_mm, F.grouped_mm, F.bilinear, F.embedding),
-    *(F.embedding_bag, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d),
-    F.conv_transpose3d,
+    *(F.embedding_bag, F.conv1d, F.conv2d, F.conv3d),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
 )
 def _product(func, args, kwargs):
     if in_transform():

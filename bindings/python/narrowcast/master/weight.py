@@ -48,9 +48,6 @@ class MasterWeight(torch.Tensor):
         self.value, self.cell = value, cell
         return self
 
-    def __init__(self, *args, **kwargs):
-        super().__init__()  # all is done in __new__
-
     @classmethod
     def of(
         cls, value: torch.Tensor, format: registry.Format, config: WeightConfig, readers=None
@@ -60,9 +57,8 @@ class MasterWeight(torch.Tensor):
         """
         if value.dtype != torch.float32:
             raise TypeError(
-                f"{config.name or 'a weight'}: its value is float32, not {value.dtype}. Products "
-                "are in the dtype of their input; for bfloat16 gathers and gradients use "
-                "MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+                f"{config.name or 'a weight'}: its value is float32, not {value.dtype}. For gathers "
+                "and products of bfloat16 use MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
             )
         with torch.inference_mode(False), torch.no_grad():
             # torch counts no writes to a tensor of inference mode.
@@ -105,13 +101,6 @@ class MasterWeight(torch.Tensor):
         is_own = type(self.value) is torch.Tensor and not self.value.is_meta
         return storage[:] if is_own else storage
 
-    def is_shared(self) -> bool:
-        return self.value.is_shared()
-
-    def share_memory_(self) -> MasterWeight:
-        self.value.share_memory_()
-        return self
-
     def __repr__(self, *, tensor_contents=None) -> str:
         return f"MasterWeight({self.format.name}, {self.value!r})"
 
@@ -146,8 +135,7 @@ class MasterWeight(torch.Tensor):
         if not isinstance(first, cls):
             return out
         if facts.is_view:
-            parts = [first._part(one) for one in ([out] if isinstance(out, Tensor) else out)]
-            return parts[0] if isinstance(out, Tensor) else parts
+            return first._part(out) if isinstance(out, Tensor) else [*map(first._part, out)]
         if func in operators.COPIES and out.dtype == torch.float32:
             return cls(out, first.cell.copy_of(out))
         return out
@@ -161,9 +149,8 @@ class MasterWeight(torch.Tensor):
         """A parameter is pickled with its format, any other as a plain tensor."""
         if not isinstance(self, nn.Parameter):
             return self.value.__reduce_ex__(protocol)
-        config = self.cell.config
-        options = config.name, config.recompute, config.matmul
-        return rebuild, (self.value, self.format.name, *options, self.requires_grad, self._own())
+        config = tuple(self.cell.config._replace(scale_group=None))
+        return rebuild, (self.value, self.format.name, config, self.requires_grad, self._own())
 
     def __deepcopy__(self, memo):
         made = self.detach().clone()
@@ -183,20 +170,18 @@ class MasterWeight(torch.Tensor):
     # ---- torch.compile: a graph has the value, and the bytes as a QuantizedTensor ----
 
     def __tensor_flatten__(self):
-        whole = self.cell.whole
-        place = tuple(whole.shape), self.storage_offset() - whole.storage_offset()
-        return ["value", "narrowed"], (self.format.name, place)
+        return ["value", "narrowed"], None
 
     @property
     def narrowed(self) -> QuantizedTensor:
-        """The bytes, for a graph that is about to run."""
-        return QuantizedTensor(casts.before_graph(self), self.cell.whole.shape, self.dtype)
+        """For a graph that is about to run."""
+        return QuantizedTensor(casts.before_graph(self), self.shape, self.dtype)
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        value, store = inner["value"], inner["narrowed"]._store
-        cell = Cell(value, store.format, store.config)
-        cell.use(store)
+        value, view = inner["value"], inner["narrowed"]._view
+        cell = Cell(value, view.store.format, view.store.config)
+        cell.use(view)
         return MasterWeight(value, cell)
 
     def _own(self) -> dict:
@@ -234,18 +219,17 @@ def handles(*functions):
     return register
 
 
-@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__)
-def _of_value(func, args, kwargs):
-    """torch refuses these to subclasses."""
-    return func(args[0].value, *args[1:], **kwargs)
+@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_shared)
+def _of_memory(func, args, kwargs):
+    """These look at memory, of which a wrapper has none."""
+    return func(*mapped(value_of, args), **mapped(value_of, kwargs))
 
 
-@handles(Tensor.apply_, Tensor.map_, Tensor.map2_)
-def _by_element(func, args, kwargs):
-    """These act on memory, which a wrapper has none of; torch counts them for nobody."""
-    func(*mapped(value_of, args), **mapped(value_of, kwargs))
-    if isinstance(args[0], MasterWeight):
-        increment_version([args[0].value])
+@handles(Tensor.apply_, Tensor.map_, Tensor.map2_, Tensor.share_memory_)
+def _on_memory(func, args, kwargs):
+    """These change it, and torch counts that for nobody."""
+    _of_memory(func, args, kwargs)
+    increment_version([mapped(value_of, args[0])])
     return args[0]
 
 
@@ -263,19 +247,11 @@ def _set_data(func, args, kwargs):
         _C.note_change()
 
 
-def rebuild(
-    value: torch.Tensor,
-    format: str,
-    name: str | None,
-    recompute: bool | None,
-    matmul: str,
-    requires_grad: bool,
-    own: dict,
-) -> nn.Parameter:
+def rebuild(value: torch.Tensor, format: str, config: tuple, requires_grad: bool, own: dict):
     """A parameter as it was pickled."""
     for prepare in dispatch.PARAMETER_LOADED:
         prepare()
-    config = WeightConfig(name, recompute, matmul)
+    config = WeightConfig(*config)
     weight = nn.Parameter(MasterWeight.of(value, registry.format(format), config), requires_grad)
     weight.__dict__.update(own)
     return weight

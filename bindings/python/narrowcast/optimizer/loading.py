@@ -31,7 +31,7 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
         )
     states.share_masters(optimizer)
     entries = parameters.entries(optimizer)
-    have_masters = any(one.store or one.parameter.dtype != torch.float32 for one in entries)
+    have_masters = any(one.has_master for one in entries)
     if not of_adamw and have_masters and any(_DECOUPLED in group for group in saved_groups):
         raise ValueError(
             "the state dict is one of torch.optim.AdamW or Adam, which has no masters or old ones: "

@@ -38,6 +38,12 @@ class Entry(NamedTuple):
         return sharding.store_of_weight(self.parameter) if is_quantized else None
 
     @property
+    def has_master(self) -> bool:
+        """Whether its value is that of another tensor, in its state."""
+        is_quantized = isinstance(dtensors.local_of(self.parameter), QuantizedTensor)
+        return is_quantized or self.parameter.dtype != torch.float32
+
+    @property
     def line(self) -> str:
         """What the optimizers of all ranks must have alike of it."""
         store = self.store
