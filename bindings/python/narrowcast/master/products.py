@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from narrowcast import _C
 from narrowcast.master import casts
 from narrowcast.master.weight import DECODING, MasterWeight, handles, mapped
-from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import as_torch_does, in_transform
+from narrowcast.tensor import QuantizedTensor, dispatch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 
@@ -44,7 +43,7 @@ def narrowed(weight: MasterWeight) -> QuantizedTensor:
 def _linear(func, args, kwargs):
     """By one call of C++, which saves the weight itself, where that can be."""
     result = None
-    if not (in_transform() or _C.is_watched()):
+    if not (dispatch.in_transform() or _C.is_watched()):
         result = _by_layer(*args, **kwargs)
     return _product(func, args, kwargs) if result is None else result
 
@@ -70,11 +69,20 @@ def _by_layer(input, weight, bias=None):
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
 )
 def _product(func, args, kwargs):
-    if in_transform():
-        return as_torch_does(func, args, kwargs)
+    if dispatch.in_transform():
+        return dispatch.as_torch_does(func, args, kwargs)
     return func(*mapped(Narrowed.apply, args), **mapped(Narrowed.apply, kwargs))
 
 
+@dispatch.enter(
+    DECODING,
+    [
+        *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default),
+        *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
+        *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
+        *(aten.embedding.default, aten.convolution.default),
+    ],
+)
 def _decoded(weight: MasterWeight) -> torch.Tensor:
     """The value that a product of this pass reads."""
     casts.before_product(weight.cell)
@@ -83,12 +91,3 @@ def _decoded(weight: MasterWeight) -> torch.Tensor:
     usage = view.own_usage(view.store.product_usage(backward))
     value = view.decode(weight.dtype, usage)
     return value if value.shape == weight.shape else value.reshape(weight.shape)
-
-
-for _operator in (
-    *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default, aten.addmv.default),
-    *(aten.baddbmm.default, aten.addbmm.default, aten.linear.default, aten.matmul.default),
-    *(aten._grouped_mm.default, aten.dot.default, aten.embedding.default),
-    aten.convolution.default,
-):
-    DECODING[_operator] = _decoded

@@ -57,8 +57,8 @@ class MasterWeight(torch.Tensor):
         """
         if value.dtype != torch.float32:
             raise TypeError(
-                f"{config.name or 'a weight'}: its value is float32, not {value.dtype}. For gathers "
-                "and products of bfloat16 use MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+                f"{config.name or 'a weight'}: its value is float32, not {value.dtype}. For "
+                "gathers of bfloat16 use MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
             )
         with torch.inference_mode(False), torch.no_grad():
             # torch counts no writes to a tensor of inference mode.
@@ -211,12 +211,7 @@ def mapped(function, argument):
 
 def handles(*functions):
     """Enters a handler(func, args, kwargs) for torch functions."""
-
-    def register(handler):
-        FUNCTIONS.update(dict.fromkeys(functions, handler))
-        return handler
-
-    return register
+    return dispatch.enter(FUNCTIONS, functions)
 
 
 @handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_shared)

@@ -15,15 +15,17 @@ PARAMETER_LOADED: list[Callable[[], None]] = []  # called when a parameter has b
 
 def handles(*functions):
     """Enters a handler(func, args, kwargs) for torch functions."""
-    return _enter(FUNCTIONS, functions)
+    return enter(FUNCTIONS, functions)
 
 
 def implements(*operators):
     """Enters a handler(func, args, kwargs) for ATen operators; None stands for all others."""
-    return _enter(OPERATORS, operators)
+    return enter(OPERATORS, operators)
 
 
-def _enter(table, keys):
+def enter(table, keys):
+    """Enters what it decorates in a table."""
+
     def register(handler):
         table.update(dict.fromkeys(keys, handler))
         return handler
