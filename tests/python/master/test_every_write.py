@@ -170,6 +170,7 @@ WAYS = {
     "chunks": lambda w: [one.mul_(0.5) for one in w.chunk(2)],
     "rows one by one": lambda w: [one.mul_(0.5) for one in w.unbind()],
     "out": lambda w: torch.add(w, 1.0, out=w),
+    "a product": lambda w: torch.mm(RANDOM, RANDOM, out=w),
     "its value": lambda w: w.value.mul_(0.5),
     "a list": lambda w: torch._foreach_mul_([w, w.detach()], 0.5),
     "a copy": lambda w: w.copy_(RANDOM),

@@ -71,6 +71,8 @@ def _by_layer(input, weight, bias=None):
 def _product(func, args, kwargs):
     if dispatch.in_transform():
         return dispatch.as_torch_does(func, args, kwargs)
+    if isinstance(out := kwargs.get("out"), MasterWeight):
+        return out.copy_(func(*args, **{**kwargs, "out": None}))
     return func(*mapped(Narrowed.apply, args), **mapped(Narrowed.apply, kwargs))
 
 
@@ -80,7 +82,7 @@ def _product(func, args, kwargs):
         *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default),
         *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
         *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
-        *(aten.embedding.default, aten.convolution.default),
+        *(aten.embedding.default, aten.convolution.default, aten.convolution_backward.default),
     ],
 )
 def _decoded(weight: MasterWeight) -> torch.Tensor:

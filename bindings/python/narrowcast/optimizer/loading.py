@@ -7,7 +7,7 @@ import torch
 
 from narrowcast.optimizer import options, parameters
 from narrowcast.optimizer import state as states
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import dtensors
 from narrowcast.tensor.casting import RngKey
 
 _DECOUPLED = "decoupled_weight_decay"  # what torch's AdamW calls adamw
