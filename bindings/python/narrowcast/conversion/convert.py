@@ -31,14 +31,15 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 class Options(NamedTuple):
     """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
-    by the weights' names; `own_masters`: float32 weights are their own masters.
+    by the weights' names; `readers`: of the float32 weights, which are their own masters; None:
+    these are not.
     """
 
     recompute: bool | None
     matmul: str
     trainable: bool | None
     groups: Mapping[str, ScaleGroup] = MappingProxyType({})
-    own_masters: bool = False
+    readers: weakref.WeakSet | None = None
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
@@ -112,7 +113,8 @@ def convert(
     if recompute not in (True, False, "auto"):
         raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
     options = Options(None if recompute == "auto" else recompute, matmul, trainable)
-    options = options._replace(own_masters=is_chosen())
+    if is_chosen():
+        options = options._replace(readers=weakref.WeakSet())
     partners_of(format, matmul)  # checks the option
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
@@ -157,14 +159,10 @@ def _convert(
         dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
     ]
     ranks.same("what nc.convert converts", facts)
-    made = _own_masters(weights, format, options)
-    for name, weight, _ in weights:
-        if weight not in made:
-            made[weight] = _empty_like(name, weight, format, options)
-    quantized = [made[weight] for _, weight, _ in weights]
+    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
     stale.cast(
         (tensor._store, dtensors.shard_group(weight))
-        for weight, tensor in made.items()
+        for (_, weight, _), tensor in zip(weights, quantized, strict=True)
         if isinstance(tensor, QuantizedTensor)
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
@@ -182,21 +180,6 @@ def _convert(
             distributing.watch_writes(model, getattr(module, attribute))
     for group in dict.fromkeys(options.groups.values()):
         group.attach()
-
-
-def _own_masters(
-    weights: list[selection.Weight], format: registry.Format, options: Options
-) -> dict[nn.Parameter, MasterWeight]:
-    """By weight, those that become their own masters; none if that is not chosen."""
-    readers, made = weakref.WeakSet(), {}
-    for name, weight, _ in weights if options.own_masters else ():
-        is_part = isinstance(weight, DTensor) and torch_names.managed(weight)[1] is None
-        if is_part or weight.dtype != torch.float32 or not options.keeps_master(weight):
-            continue
-        config = WeightConfig(name, options.recompute, options.matmul, options.groups.get(name))
-        value = dtensors.local_of(weight).detach()
-        made[weight] = MasterWeight.of(value, format, config, readers)
-    return made
 
 
 def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad: bool) -> bool:
@@ -250,11 +233,15 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
 
 def _empty_like(
     name: str, weight: nn.Parameter, format: registry.Format, options: Options
-) -> QuantizedTensor:
+) -> QuantizedTensor | MasterWeight:
     """A tensor with the weight's value as its master and bytes that are still to be made."""
-    local = dtensors.local_of(weight).detach()
+    local, group = dtensors.local_of(weight).detach(), options.groups.get(name)
+    config = WeightConfig(name, options.recompute, options.matmul, group)
     rows, columns = matrix_shape(local.shape)
     is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
+    is_trained = options.keeps_master(weight) and (is_managed or not isinstance(weight, DTensor))
+    if options.readers is not None and is_trained and weight.dtype == torch.float32:
+        return MasterWeight.of(local, format, config, options.readers)
     usages = registry.USAGES
     if is_managed:
         usages = buffers.kept_usages(format, usages)
@@ -265,13 +252,11 @@ def _empty_like(
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     master.watch()  # a state dict of the plain model may have the memory, too
-    group = options.groups.get(name)
     like = () if group is None else group.shapes
     shard = sharding.unaligned_shard_of(weight, format, like)
     stored_rows = rows if shard is None else shard.stored_rows
     room = buffers.allocate(format, stored_rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    config = WeightConfig(name, options.recompute, options.matmul, group)
     if shard is None:
         store = Store(room, master, config)
     else:
