@@ -17,6 +17,7 @@ ORDER = [
     "registry",
     "ranks",
     "tensor",
+    "master",
     "flat",
     "fsdp",
     "operators",

@@ -21,7 +21,7 @@ import narrowcast as nc
 import ranks
 from models import GATHERS, local_rows, same
 from narrowcast import _C, torch_version
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import sharding, torch_names
 
 TESTED_FORMATS = GATHERS
 
@@ -164,7 +164,7 @@ def groups(mesh, format):
     model(torch.ones(2, 256)).sum().backward()
     found = [torch_names.managed(layer.weight)[0] for layer in (model[0], model[2])]
     assert all(torch_names.groups_of_tree(group) == found for group in found)
-    assert [len(torch_names.quantized(group)) for group in found] == [2, 1]
+    assert [len(sharding.quantized(group)) for group in found] == [2, 1]
     assert torch_names.managed(model[1].weight)[0] is found[0]
 
 
@@ -189,7 +189,7 @@ def two_meshes(mesh, format):
         shard_placement_fn=lambda p: placement if any(p is one for one in alone) else None,
     )
     groups = torch_names.groups_of_tree(torch_names.managed(model[1].weight)[0])
-    assert [len(torch_names.quantized(group)) for group in groups] == [1, 1]
+    assert [len(sharding.quantized(group)) for group in groups] == [1, 1]
     optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, whole)]
     for step in range(3):
         x = torch.randn(4, 256, generator=torch.Generator().manual_seed(step))

@@ -13,6 +13,7 @@ from narrowcast.conversion.fits import fits
 from narrowcast.conversion.summary import summary
 from narrowcast.conversion.to_plain import to_plain
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
+from narrowcast.master import MasterWeight, note_write
 from narrowcast.optimizer import FusedAdam
 from narrowcast.publishing.export import export
 from narrowcast.publishing.load import load_published
@@ -25,6 +26,7 @@ from narrowcast.tensor.quantization import quantize
 __version__ = "0.1.0"
 __all__ = [
     "FusedAdam",
+    "MasterWeight",
     "PluginError",
     "QuantizedTensor",
     "convert",
@@ -36,6 +38,7 @@ __all__ = [
     "formats",
     "load",
     "load_published",
+    "note_write",
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
+import second_mode  # noqa: F401 - it looks at the environment
 from internals import store_of
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Master, Saved

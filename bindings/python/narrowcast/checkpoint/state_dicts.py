@@ -9,6 +9,7 @@ from torch import nn
 
 from narrowcast import _C
 from narrowcast.fsdp import sharding, torch_names
+from narrowcast.master.weight import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 
@@ -33,7 +34,13 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
     """
     for name, parameter in _quantized(module):
         held = state_dict.get(prefix + name)
-        if held is parameter or not _is_quantized(held) or dtensors.local_of(held).master is None:
+        if held is parameter or not _is_quantized(held):
+            continue
+        local = dtensors.local_of(held)
+        if isinstance(local, MasterWeight):
+            state_dict[prefix + name] = dtensors.like(held, local.value.detach())
+            continue
+        if local.master is None:
             continue
         _, managed = torch_names.managed(parameter)
         if managed is not None:
@@ -75,7 +82,7 @@ def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _is_quantized(tensor: torch.Tensor) -> bool:
-    return isinstance(dtensors.local_of(tensor), QuantizedTensor)
+    return isinstance(dtensors.local_of(tensor), (QuantizedTensor, MasterWeight))
 
 
 def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -84,6 +91,10 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     of a weight of any.
     """
     local, given = dtensors.local_of(parameter), dtensors.local_of(value)
+    if isinstance(local, MasterWeight):
+        cell = local.cell
+        given = MasterWeight.of(given.float(), cell.format, cell.config, cell.readers)
+        return dtensors.like(value, given)
     quantized = torch.empty_like(local.detach(), device=given.device)
     quantized.copy_(given)
     halves = torch.bfloat16, torch.float16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from narrowcast.conversion.share_scale import ShareScale, groups_of
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
+from narrowcast.master import MasterWeight, is_chosen
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
 from narrowcast.registry.partners import partners_of
@@ -29,13 +31,15 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 class Options(NamedTuple):
     """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
-    by the weights' names.
+    by the weights' names; `readers`: of the float32 weights, which are their own masters; None:
+    these are not.
     """
 
     recompute: bool | None
     matmul: str
     trainable: bool | None
     groups: Mapping[str, ScaleGroup] = MappingProxyType({})
+    readers: weakref.WeakSet | None = None
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
@@ -109,6 +113,8 @@ def convert(
     if recompute not in (True, False, "auto"):
         raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
     options = Options(None if recompute == "auto" else recompute, matmul, trainable)
+    if is_chosen():
+        options = options._replace(readers=weakref.WeakSet())
     partners_of(format, matmul)  # checks the option
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
@@ -154,8 +160,11 @@ def _convert(
     ]
     ranks.same("what nc.convert converts", facts)
     quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
-    groups = [dtensors.shard_group(weight) for _, weight, _ in weights]
-    stale.cast(zip((tensor._store for tensor in quantized), groups, strict=True))
+    stale.cast(
+        (tensor._store, dtensors.shard_group(weight))
+        for (_, weight, _), tensor in zip(weights, quantized, strict=True)
+        if isinstance(tensor, QuantizedTensor)
+    )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             module.register_parameter = distributing.Registration(module, model)
@@ -203,7 +212,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
     every rank alike.
     """
     local = dtensors.local_of(weight)
-    if isinstance(local, QuantizedTensor):
+    if isinstance(local, (QuantizedTensor, MasterWeight)):
         raise ValueError(
             f"{name} is quantized already, in {local.format.name}: nc.to_plain(model) first"
         )
@@ -224,11 +233,15 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
 
 def _empty_like(
     name: str, weight: nn.Parameter, format: registry.Format, options: Options
-) -> QuantizedTensor:
+) -> QuantizedTensor | MasterWeight:
     """A tensor with the weight's value as its master and bytes that are still to be made."""
-    local = dtensors.local_of(weight).detach()
+    local, group = dtensors.local_of(weight).detach(), options.groups.get(name)
+    config = WeightConfig(name, options.recompute, options.matmul, group)
     rows, columns = matrix_shape(local.shape)
     is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
+    is_trained = options.keeps_master(weight) and (is_managed or not isinstance(weight, DTensor))
+    if options.readers is not None and is_trained and weight.dtype == torch.float32:
+        return MasterWeight.of(local, format, config, options.readers)
     usages = registry.USAGES
     if is_managed:
         usages = buffers.kept_usages(format, usages)
@@ -239,13 +252,11 @@ def _empty_like(
         value = value.to(torch.float32)
     master = Master(value.reshape(rows, columns).contiguous())
     master.watch()  # a state dict of the plain model may have the memory, too
-    group = options.groups.get(name)
     like = () if group is None else group.shapes
     shard = sharding.unaligned_shard_of(weight, format, like)
     stored_rows = rows if shard is None else shard.stored_rows
     room = buffers.allocate(format, stored_rows, columns, usages, local.device)
     master.stale = True  # the bytes are still to be made
-    config = WeightConfig(name, options.recompute, options.matmul, group)
     if shard is None:
         store = Store(room, master, config)
     else:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from narrowcast.conversion import selection
-from narrowcast.fsdp import first_gather, torch_names
+from narrowcast.fsdp import first_gather, sharding, torch_names
+from narrowcast.master import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -127,10 +128,15 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
     local = dtensors.local_of(parameter)
     facts = places[0][0], tuple(parameter.shape)
     gathered = 0 if managed is None else _gathered(*managed)
+    masters = 0
+    if isinstance(local, MasterWeight):
+        store, masters = sharding.store_of_weight(parameter), local.nbytes
+        local = QuantizedTensor(store, local.shape, local.dtype)
     if not isinstance(local, QuantizedTensor):
         reason = _reason(parameter, places)
         return Parameter(*facts, None, reason, parameter.requires_grad, local.nbytes, 0, gathered)
-    masters = 0 if local.master is None else local.master.nbytes
+    if local.master is not None:
+        masters = local.master.nbytes
     group = local._store.config.scale_group
     rest = local.nbytes, masters, gathered, () if group is None else group.present_names()
     return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest)
@@ -154,7 +160,7 @@ def _gathered(group, parameter) -> int:
     """The bytes of a step's gathers of one sharded parameter, both passes together."""
     if torch_names.world(parameter) == 1:
         return 0
-    kept, store = torch_names.is_kept(group), torch_names.store_of(parameter)
+    kept, store = torch_names.is_kept(group), sharding.store_of(parameter)
     gathers = 1 if kept else 2
     elements = torch_names.full_shape(parameter).numel()
     if store is None:

@@ -6,7 +6,8 @@ from torch import nn
 from narrowcast.conversion import selection
 from narrowcast.conversion.convert import replace
 from narrowcast.flat import empty_shards
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import sharding, torch_names
+from narrowcast.master import MasterWeight, products
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 
@@ -26,7 +27,7 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "dequantized":
-        weights = [(one, dtensors.local_of(one)._store) for _, one, _ in found]
+        weights = [(one, sharding.store_of_weight(one)) for _, one, _ in found]
         empty_shards.cast_all(weights)
     for _, parameter, places in found:
         value = _value_of(dtensors.local_of(parameter), values)
@@ -38,13 +39,17 @@ def _quantized(model: nn.Module) -> list[selection.Weight]:
     """In the order of the model's modules, the same on all ranks."""
     found: dict[int, selection.Weight] = {}
     for name, module, attribute, parameter in selection.places(model):
-        if isinstance(dtensors.local_of(parameter), QuantizedTensor):
+        if isinstance(dtensors.local_of(parameter), (QuantizedTensor, MasterWeight)):
             found.setdefault(id(parameter), (name, parameter, []))[-1].append((module, attribute))
     return list(found.values())
 
 
-def _value_of(local: QuantizedTensor, values: str) -> torch.Tensor:
+def _value_of(local: QuantizedTensor | MasterWeight, values: str) -> torch.Tensor:
     """Of the logical dtype, in memory of its own or in that of a master that nothing else keeps."""
+    if isinstance(local, MasterWeight):
+        if values == "master":
+            return local.value.detach()
+        local = products.narrowed(local.detach())
     if values == "master" and local.master is not None:
         return local.master.detach().to(local.dtype)
     usages = local._view.usages

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed._composable.contract import _get_registry
 
 from narrowcast import ranks, stack_frames
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import sharding, torch_names
 from narrowcast.tensor import dtensors
 
 # Callers of what is sharded, by the beginnings of their modules' names.
@@ -44,7 +44,7 @@ def check(group) -> None:
         return  # a rank whose shards were copied is here alone
     facts, checkpointed = [], _checkpointed(group)
     for number, one in enumerate(torch_names.groups_of_tree(group)):
-        if one not in _known and torch_names.quantized(one):
+        if one not in _known and sharding.quantized(one):
             _known[one] = _Known(torch_names.is_kept(one), _has_any(one, checkpointed) or None)
             facts += _facts(one, number)
     ranks.same("the quantized weights of an FSDP2 model", facts)
@@ -56,7 +56,7 @@ def _facts(group, number: int) -> list[ranks.Fact]:
     kept = "kept" if known.is_kept else "resharded"
     again = ", computed again in the backward" if known.recomputed else ""
     facts = []
-    for parameter, store in torch_names.quantized(group):
+    for parameter, store in sharding.quantized(group):
         sharded, asked = torch_names.sharded(parameter), store.config.recompute
         line = (
             f"{store.config.name or 'a weight without a name'}, {tuple(sharded.shape)} in "
@@ -95,7 +95,7 @@ def is_recomputed(group, store) -> bool:
 
 def _has_any(group, modules: set[nn.Module]) -> bool:
     """Whether a quantized weight of a group belongs to one of these modules."""
-    weights = torch_names.quantized(group)
+    weights = sharding.quantized(group)
     return any(not modules.isdisjoint(torch_names.modules_of(one)) for one, _ in weights)
 
 

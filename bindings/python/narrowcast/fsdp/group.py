@@ -14,6 +14,7 @@ from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
+from narrowcast.master.weight import MasterWeight
 from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, buffers, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
@@ -39,9 +40,11 @@ class GroupPlan:
         self._group = weakref.ref(group)
         # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
         self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
-        parameters = [parameter for parameter, _ in torch_names.quantized(group)]
+        parameters = [parameter for parameter, _ in sharding.quantized(group)]
         self._stores = [*map(sharding.own_store, parameters)]
         self._shapes = [*map(torch_names.full_shape, parameters)]
+        locals_ = map(torch_names.local_tensor, parameters)
+        self._have_own_masters = [isinstance(one, MasterWeight) for one in locals_]
         pairs = [*zip(parameters, self._stores, strict=True)]
         self._every: list[Gather] = []
         for parameter, store in pairs:
@@ -124,7 +127,7 @@ class GroupPlan:
 
     def _has_shards_of(self, group) -> bool:
         """Whether the shards of the group are those that the plan was made for."""
-        return [store for _, store in torch_names.quantized(group)] == self._stores
+        return [store for _, store in sharding.quantized(group)] == self._stores
 
     def receive_first(self, index: int, received, dtype: torch.dtype) -> tuple:
         """The first payloads of a weight have arrived in these buffers: the whole weight over them,
@@ -146,6 +149,7 @@ class GroupPlan:
         of_passes = gather.gathered(False), gather.gathered(True)
         bytes, config = of_passes[self._backward], self._stores[index].config
         store = GatheredStore(bytes, config, gather, gather.present)
+        store.is_copy = self._have_own_masters[index]
         self._gathered.append((store, of_passes))
         return QuantizedTensor(store, self._shapes[index], dtype), inner
 
@@ -167,7 +171,8 @@ def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
     """FSDP2's hook, of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2
     counts the parameters of this function.
     """
-    sender = self._view.store.sender
+    is_new = isinstance(self, MasterWeight) and not self.cell.is_shard
+    sender = None if is_new else self._view.store.sender
     plan = None if sender is None else sender[0]()
     if plan is None:
         return _plan_for(self).send(0)
@@ -186,18 +191,22 @@ def fsdp_post_all_gather(self, all_gather_outputs, metadata: Sent, param_dtype, 
     return made
 
 
-QuantizedTensor.fsdp_pre_all_gather = fsdp_pre_all_gather
-QuantizedTensor.fsdp_post_all_gather = fsdp_post_all_gather
+for _kind in (QuantizedTensor, MasterWeight):
+    _kind.fsdp_pre_all_gather = fsdp_pre_all_gather
+    _kind.fsdp_post_all_gather = fsdp_post_all_gather
 
 
 def _plan_for(tensor) -> GroupPlan:
     """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
     is another one: it took a shard's place, and FSDP2 was not told.
     """
-    group, parameter = torch_names.gathered_now()
+    if isinstance(tensor, MasterWeight):
+        group, parameter = torch_names.gathered_as(tensor.stands_for)
+    else:
+        group, parameter = torch_names.gathered_now()
     if group is None:
         raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
-    if parameter is not torch_names.quantized(group)[0][0]:
+    if parameter is not sharding.quantized(group)[0][0]:
         _forget(group)
         raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")
     return make_plan(group)
@@ -216,7 +225,7 @@ def _shards(group) -> list[tuple]:
     """The stores of a group's shards, each with the process group of the ranks that have the other
     shards; without weights that leave a rank without rows, which empty_shards sees to.
     """
-    every = torch_names.quantized(group)
+    every = sharding.quantized(group)
     return empty_shards.without_any([(torch_names.sharded(one), store) for one, store in every])
 
 
@@ -248,7 +257,7 @@ def make_plan(group) -> GroupPlan:
     """
     if group in _plans and torch_names.is_backward(group):
         raise RuntimeError(
-            f"{torch_names.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
+            f"{sharding.quantized(group)[0][1].describe()}: shards of its FSDP2 group were "
             "replaced between a forward and its backward, as a load does. Load after the backward"
         )
     first_gather.check(group)

@@ -5,6 +5,7 @@ the same answer.
 import torch
 
 from narrowcast.fsdp import torch_names, torch_parameters
+from narrowcast.master.weight import MasterWeight
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtensors
 from narrowcast.tensor.dispatch import as_torch_does
@@ -164,12 +165,47 @@ def own_store(parameter) -> Store:
     a padded one.
     """
     local = torch_names.local_tensor(parameter)
+    if isinstance(local, MasterWeight):
+        return local.cell.store
     if not local._view.is_whole:
         local.detach_from_base()
     torch_parameters.drop_padding(parameter)
     store = local._view.store
     store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
+
+
+def quantized(group) -> list[tuple]:
+    """The quantized parameters of a group, each with the store of its shard."""
+    every = ((parameter, store_of(parameter)) for parameter in group.fsdp_params)
+    return [(parameter, store) for parameter, store in every if store is not None]
+
+
+def store_of(parameter) -> Store | None:
+    """The store of an FSDPParam's shard; None if that is not quantized."""
+    _settle(parameter)
+    view = getattr(torch_names.local_tensor(parameter), "_view", None)
+    return None if view is None else view.store
+
+
+def store_of_weight(weight: torch.Tensor) -> Store:
+    """The store of a quantized weight, or of its shard."""
+    _, managed = torch_names.managed(weight)
+    return dtensors.local_of(weight)._store if managed is None else store_of(managed)
+
+
+def _settle(parameter) -> None:
+    """A weight that is its own master, and that FSDP2 has cut or padded anew, learns which rows of
+    the whole it has. Errors as of check_sharded().
+    """
+    local = torch_names.local_tensor(parameter)
+    if not isinstance(local, MasterWeight) or local.cell.is_shard:
+        return
+    sharded, format, config = torch_names.sharded(parameter), local.format, local.cell.config
+    check_sharded(parameter, config.name or "a weight", format)
+    like = () if config.scale_group is None else config.scale_group.shapes
+    shard = unaligned_shard_of(sharded, format, like)
+    local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

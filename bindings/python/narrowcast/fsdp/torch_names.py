@@ -70,27 +70,20 @@ def groups_of_tree(group) -> list:
     return list(dict.fromkeys(one for state in _states(group) for one in _groups(state)))
 
 
-def quantized(group) -> list[tuple]:
-    """The quantized parameters of a group, each with the store of its shard."""
-    every = ((parameter, store_of(parameter)) for parameter in group.fsdp_params)
-    return [(parameter, store) for parameter, store in every if store is not None]
-
-
 def sharded(parameter) -> torch.Tensor:
     """The DTensor of all shards."""
     return parameter.sharded_param
-
-
-def store_of(parameter):
-    """The store of a shard; None if it is not quantized."""
-    view = getattr(local_tensor(parameter), "_view", None)
-    return None if view is None else view.store
 
 
 def gathered_now() -> tuple:
     """The group and the FSDPParam that FSDP2 asks for payloads; (None, None) if it asks none."""
     asking = stack_frames.argument_of("all_gather_inputs")
     return next((pair for pair in _parameters() if pair[1] is asking), (None, None))
+
+
+def gathered_as(is_it) -> tuple:
+    """The group and the FSDPParam of a shard with is_it(shard); (None, None) if there is none."""
+    return next((pair for pair in _parameters() if is_it(local_tensor(pair[1]))), (None, None))
 
 
 _managed: dict[int, tuple] = {}  # by id of a sharded parameter: weak references

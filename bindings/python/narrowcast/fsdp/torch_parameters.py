@@ -35,7 +35,7 @@ class Quantized(FSDPParam):
     def all_gather_inputs(self) -> list[torch.Tensor]:
         data = self._extensions_data
         if self.sharded_state == ShardedState.SHARDED_POST_FORWARD:
-            plan, index = torch_names.store_of(self).sender
+            plan, index = torch_names.local_tensor(self)._store.sender
             data.all_gather_metadata = plan(), index, False  # such gathers serve both passes
             return self._sharded_post_forward_param_data
         shard = torch_names.local_tensor(self)
@@ -133,4 +133,4 @@ def drop_padding(parameter) -> None:
     """Drops the padded copy of a short shard, which only gathers without hooks read. FSDP2 then
     takes the shard for one that needs no copy.
     """
-    parameter._sharded_param_data = torch_names.store_of(parameter).tensors[0].view(-1)
+    parameter._sharded_param_data = torch_names.local_tensor(parameter)._store.tensors[0].view(-1)

@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from narrowcast import _C
-from narrowcast.operators.common import in_transform
 from narrowcast.tensor import QuantizedTensor, compiling
-from narrowcast.tensor.dispatch import handles, implements
+from narrowcast.tensor.dispatch import handles, implements, in_transform
 from narrowcast.tensor.view import View
 
 compiling.leave_alone(View.operand)  # which C++ calls, in a backward
@@ -30,7 +29,7 @@ def linear(func, args, kwargs):
         compiling.check_export(weight.describe())
         result = _C.linear(input, weight, bias, is_scaled)
     else:
-        key = _key_of(view) if is_scaled else 0
+        key = view.key if is_scaled else 0
         result = _C.linear(input, weight, bias, is_scaled, view.operand(), key)
     # None: no matrix product of float32, bfloat16 or float16, or one of a nest of such.
     return F.linear(input, weight.dequantize(weight.dtype), bias) if result is None else result
@@ -43,13 +42,6 @@ def _operands(input, weight, bias=None):
     if isinstance(bias, QuantizedTensor):
         bias = bias.dequantize(bias.dtype)
     return input, weight, bias
-
-
-def _key_of(view: View) -> int:
-    """Equal for two views that are the same part of one weight."""
-    if view.is_whole:
-        return id(view.store)
-    return hash((id(view.store), view.region, view.exchanged))
 
 
 def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):

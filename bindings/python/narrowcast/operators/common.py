@@ -22,12 +22,6 @@ def written(func, args, kwargs) -> list:
     return tree_leaves([values.get(k) for k, alias in aliases.items() if alias and alias.is_write])
 
 
-def in_transform() -> bool:
-    """Whether a transform (torch.func, torch.vmap) or forward-mode differentiation is active."""
-    transform = torch._C._functorch.peek_interpreter_stack()
-    return transform is not None or torch.autograd.forward_ad._current_level >= 0
-
-
 def value_of(tensor: QuantizedTensor, dtype=torch.float32, as_master=True) -> torch.Tensor:
     """The master in a dtype, or the decoded value where none is kept or wanted."""
     has_one = as_master and tensor._store.master is not None

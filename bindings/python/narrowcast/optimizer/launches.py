@@ -12,6 +12,7 @@ from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
 from narrowcast.flat.fusing import Updates, index_in
 from narrowcast.fsdp import torch_names
+from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
@@ -37,6 +38,9 @@ class Tables:
     def __init__(self, entries: list[Entry], fused: list[Updates]):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
+        # Those of weights that are their own masters, so that a parameter's count is the master's.
+        own = (entry for entry in entries if isinstance(entry.parameter, MasterWeight))
+        self._counting = [entry.store for entry in own]
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
         self._redistributed = _redistributed(every)
@@ -128,6 +132,8 @@ class Tables:
         for one in (*self._reductions, *self._updates):
             one.begin()
         _C.run_step(self._parts, self._of_step)
+        for store in self._counting:  # the step, which made the bytes, is counted after that
+            store.master.sync_version()
 
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:

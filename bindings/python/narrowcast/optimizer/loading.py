@@ -7,7 +7,7 @@ import torch
 
 from narrowcast.optimizer import options, parameters
 from narrowcast.optimizer import state as states
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import dtensors
 from narrowcast.tensor.casting import RngKey
 
 _DECOUPLED = "decoupled_weight_decay"  # what torch's AdamW calls adamw
@@ -31,7 +31,7 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
         )
     states.share_masters(optimizer)
     entries = parameters.entries(optimizer)
-    have_masters = any(one.store or one.parameter.dtype != torch.float32 for one in entries)
+    have_masters = any(one.has_master for one in entries)
     if not of_adamw and have_masters and any(_DECOUPLED in group for group in saved_groups):
         raise ValueError(
             "the state dict is one of torch.optim.AdamW or Adam, which has no masters or old ones: "
@@ -104,14 +104,14 @@ def _copy(entry: parameters.Entry, state: dict, saved: dict, of_adamw: bool) -> 
         known = saved.get(key, 0)  # 0: no history yet, as after a write
         fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
         fill(known)
-    if of_adamw or "master" not in state:
-        return
-    local, master = dtensors.local_of(entry.parameter), dtensors.local_of(state["master"])
-    if not isinstance(local, QuantizedTensor):
-        local.copy_(master)
+    local, master = map(dtensors.local_of, (entry.parameter, state.get("master")))
+    if of_adamw or entry.store is None:
+        if not of_adamw and master is not None:
+            local.copy_(master)
         return
     history = state["history"].clone() if "history" in state else None
-    local.write(master)
+    if master is not None:
+        local.write(master)
     step = int(state["step"])
     stochastic = entry.seed is not None and step > 0  # before the first step, all is to nearest
     first = dtensors.first_element(entry.parameter) if stochastic else 0

@@ -9,6 +9,8 @@ import torch
 
 from narrowcast import ranks
 from narrowcast.flat.fusing import index_in
+from narrowcast.fsdp import sharding
+from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import options
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
@@ -32,7 +34,14 @@ class Entry(NamedTuple):
     def store(self) -> Store | None:
         """Of a quantized one."""
         local = dtensors.local_of(self.parameter)
-        return local._store if isinstance(local, QuantizedTensor) else None
+        is_quantized = isinstance(local, (QuantizedTensor, MasterWeight))
+        return sharding.store_of_weight(self.parameter) if is_quantized else None
+
+    @property
+    def has_master(self) -> bool:
+        """Whether its value is that of another tensor, in its state."""
+        is_quantized = isinstance(dtensors.local_of(self.parameter), QuantizedTensor)
+        return is_quantized or self.parameter.dtype != torch.float32
 
     @property
     def line(self) -> str:
@@ -99,4 +108,6 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
 def _label_of(parameter: torch.Tensor) -> str | None:
     """The name that nc.convert has given a weight."""
     local = dtensors.local_of(parameter)
+    if isinstance(local, MasterWeight):
+        return local.cell.config.name
     return local._store.config.name if isinstance(local, QuantizedTensor) else None

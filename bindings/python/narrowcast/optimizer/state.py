@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 
 from narrowcast import _C
+from narrowcast.fsdp import sharding
+from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import parameters
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -25,6 +27,8 @@ def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, t
     if isinstance(local, QuantizedTensor):
         local.detach_from_base()  # kernels write whole buffers
         _share_master(parameter, state)
+    elif isinstance(local, MasterWeight):
+        _share_master(parameter, state)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in MOMENTS:
@@ -40,16 +44,19 @@ def share_masters(optimizer) -> None:
     """
     for _, parameter, _ in parameters.named(optimizer.param_groups):
         state = optimizer.state.get(parameter)
-        if state and isinstance(dtensors.local_of(parameter), QuantizedTensor):
+        if state and isinstance(dtensors.local_of(parameter), (QuantizedTensor, MasterWeight)):
             _share_master(parameter, state)
 
 
 def _share_master(parameter: torch.Tensor, state: dict) -> None:
-    local = dtensors.local_of(parameter)
-    local._store.keep_master()
-    local._store.mark_if_written()  # a weight that others have written to has no history
-    if local._store.bytes.history is not None:
-        state["history"] = local._store.bytes.history
+    """The history, and the master of a weight that is not its own."""
+    local, store = dtensors.local_of(parameter), sharding.store_of_weight(parameter)
+    store.keep_master()
+    store.mark_if_written()  # a weight that others have written to has no history
+    if store.bytes.history is not None:
+        state["history"] = store.bytes.history
+    if isinstance(local, MasterWeight):
+        return
     master = dtensors.local_of(state.get("master"))
     if master is None or master.data_ptr() != local.master.data_ptr():
         state["master"] = dtensors.like(parameter, local.master)

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import _C
 from narrowcast.flat import stale
 from narrowcast.fsdp import torch_names
+from narrowcast.master import MasterWeight
 from narrowcast.operators.common import value_of
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
@@ -80,12 +81,17 @@ def _take_part(
 ) -> None:
     """Does what nc.convert does for DTensors, errors included, if it is one of a quantized part."""
     local = dtensors.local_of(parameter)
-    if local is parameter or not isinstance(local, QuantizedTensor):
+    if local is parameter or not isinstance(local, (QuantizedTensor, MasterWeight)):
         return
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
     is_in_place = isinstance(module._parameters.get(name), DTensor)
     if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
+    if isinstance(local, MasterWeight):
+        raise NotImplementedError(
+            f"{local.cell.config.name or name}: tensor parallelism cuts no weight that is its own "
+            "master. Call nc.convert after it, or without NARROWCAST_MASTER_WEIGHTS"
+        )
     local.detach_from_base()  # where each rank cuts its own, that is a view of the whole
     store = local._store
     check_placements(parameter, store.config.name or name, store.format, [module])

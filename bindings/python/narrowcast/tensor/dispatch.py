@@ -15,15 +15,17 @@ PARAMETER_LOADED: list[Callable[[], None]] = []  # called when a parameter has b
 
 def handles(*functions):
     """Enters a handler(func, args, kwargs) for torch functions."""
-    return _enter(FUNCTIONS, functions)
+    return enter(FUNCTIONS, functions)
 
 
 def implements(*operators):
     """Enters a handler(func, args, kwargs) for ATen operators; None stands for all others."""
-    return _enter(OPERATORS, operators)
+    return enter(OPERATORS, operators)
 
 
-def _enter(table, keys):
+def enter(table, keys):
+    """Enters what it decorates in a table."""
+
     def register(handler):
         table.update(dict.fromkeys(keys, handler))
         return handler
@@ -35,6 +37,12 @@ def as_torch_does(func, args, kwargs):
     """Runs a function down to its operators, which come to the other table."""
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
+
+
+def in_transform() -> bool:
+    """Whether a transform (torch.func, torch.vmap) or forward-mode differentiation is active."""
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return transform is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 def run_operator(func, args, kwargs):

@@ -14,10 +14,11 @@ class GatheredStore(Store):
     with every gather, so `bytes` is that of the pass whose gather was the last.
 
     gather   the gather that brings it; None in a trace of torch.compile
+    is_copy  its shards are their own masters: what is written to it they do not have
     present  if gathers differ by pass: which usages have come; else None
     """
 
-    __slots__ = ("gather", "present")
+    __slots__ = ("gather", "is_copy", "present")
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class GatheredStore(Store):
         present: torch.Tensor | None = None,
     ):
         super().__init__(bytes, None, config)
-        self.gather, self.present = gather, present
+        self.gather, self.present, self.is_copy = gather, present, False
 
     @property
     def step(self) -> tuple[int, int]:
@@ -49,6 +50,14 @@ class GatheredStore(Store):
                 "module. Use it within the module's forward or backward, or call the module's "
                 "unshard() first"
             )
+
+    def check_written(self) -> None:
+        if self.is_copy:
+            raise ValueError(
+                f"{self.describe()}: FSDP2 has gathered this weight, and its shards would not have "
+                "what is written to it. Call the module's reshard(), and write to the parameter"
+            )
+        super().check_written()
 
     def check_copied(self) -> None:
         if self.present is not None and self.gather is None:

@@ -222,6 +222,10 @@ class Store:
     def check_not_freed(self) -> None:
         """ValueError if FSDP2 has freed the bytes. To copy what has been freed is a crash."""
 
+    def check_written(self) -> None:
+        """ValueError if FSDP2 has freed the bytes, or if what is written would be lost."""
+        self.check_not_freed()
+
     def check_copied(self) -> None:
         """ValueError in a trace where gathers differ by pass."""
 
@@ -244,6 +248,7 @@ class Store:
 
     def keep_master(self) -> None:
         """From now on there is a master: the decoded value, where none was kept."""
+        self.check_written()
         if self.master is None:
             self.master = Master(self.high_precision(self.region))
 

@@ -40,7 +40,7 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     the bytes of either.
     """
     source.check_not_freed()
-    target.check_not_freed()
+    target.check_written()
     if target.bytes.is_plain:  # in a trace nothing is written
         _C.note_write()
     if isinstance(target, UnalignedStore):  # and so is the source, with the same blocks
@@ -108,7 +108,7 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     saved state has just brought changes nothing: its bytes may be others than a new value's.
     ValueError if FSDP2 has freed the bytes.
     """
-    store.check_not_freed()
+    store.check_written()
     compiling.check_write(store.describe())
     if store.master is not None:
         store.mark_if_written()

@@ -47,6 +47,13 @@ class View:
             "export or torch.jit"
         )
 
+    @property
+    def key(self) -> int:
+        """Equal for two views that are the same part of one weight."""
+        if self.is_whole:
+            return id(self.store)
+        return hash((id(self.store), self.region, self.exchanged))
+
     def is_same(self, other: View) -> bool:
         facts = ((one.store, one._region, one.exchanged, one.place) for one in (self, other))
         return len(set(facts)) == 1

@@ -1,0 +1,25 @@
+"""Weights in training that are their own masters: a float32 tensor to torch, narrow bytes to
+products of matrices. The bytes are a cache of the value.
+
+    value    a plain float32 tensor, which all of torch's operators read and write (weight.py)
+      |      casts.py: four occasions, no others
+    bytes    a Store, of which the cell knows how fresh it is (cell.py)
+      |      products.py: what reads bytes; nothing else does
+    F.linear, matmul, ...
+
+Under FSDP2 a shard's bytes are gathered as those of any quantized weight (narrowcast.fsdp), and
+what arrives is a QuantizedTensor, without a master.
+"""
+
+import os
+
+from narrowcast.master import products  # enters handlers
+from narrowcast.master.casts import note_write
+from narrowcast.master.weight import MasterWeight
+
+__all__ = ["MasterWeight", "is_chosen", "note_write", "products"]
+
+
+def is_chosen() -> bool:
+    """Whether nc.convert makes such weights: of float32 ones that are trained."""
+    return os.environ.get("NARROWCAST_MASTER_WEIGHTS", "0") not in ("", "0")

@@ -1,0 +1,83 @@
+"""The occasions that make the bytes of a weight in training from its value. There are no others:
+
+    1. a step of FusedAdam, which writes both in one pass (_C.run_step)
+    2. the gather of a forward under FSDP2, of all that was written to in its module tree, and the
+       only one that may need other ranks (flat.stale.cast, from fsdp/group.py); to_plain too
+    3. the first product of a weight that is no shard: before_product()
+    4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
+
+Between them a write is a number: torch counts it, and the store's master knows the count of which
+it has bytes. What torch cannot count says note_write().
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.graph import increment_version
+
+from narrowcast import _C
+from narrowcast.master.cell import Cell
+from narrowcast.tensor import casting, dtensors
+from narrowcast.tensor.store import Store
+from narrowcast.tensor.view import View
+
+if TYPE_CHECKING:
+    from narrowcast.master.weight import MasterWeight
+
+
+def before_product(cell: Cell) -> Store:
+    """The store of a weight that a product reads, with fresh bytes. Where they are stale, so are
+    those of the weights beside it after an optimizer's step, and one cast makes all of them: of
+    those that a product has read before. ValueError, of a shard that was written to, if its cast
+    needs what other ranks have.
+    """
+    store = cell.store
+    if _is_captured(cell):  # a replay writes what the host does not see
+        casting.cast_masters([store])
+    elif not store.is_stale:
+        return store
+    elif cell.is_shard or store.config.scale_group is not None:
+        store.refresh()
+    else:
+        cell.readers.add(cell)
+        beside = (one.store for one in cell.readers if not one.is_shard)
+        casting.cast_masters([one for one in beside if one.is_stale])
+    return store
+
+
+def before_graph(weight: MasterWeight) -> View:
+    """The bytes of a weight, fresh, for a graph that is about to run, without the value. A graph
+    that will write to it has counted that by now, and counts nothing more: so bytes that are made
+    after a count which this tensor has not seen are made again for the next reader.
+    """
+    cell, store, view = weight.cell, weight.cell.store, weight._view
+    if store.master is None:  # in a trace
+        return view
+    if not (cell.is_shard and store.needs_others):  # whose bytes the next gather makes
+        store.refresh()
+    if weight.seen_by_graphs != store.master.version:
+        weight.seen_by_graphs = store.master.version
+        store.master.stale = True
+        _C.note_change()
+    if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
+        cell.of_graphs = Store(store.bytes, None, store.config)
+    return View(cell.of_graphs, place=view.place)
+
+
+def _is_captured(cell: Cell) -> bool:
+    """Whether a CUDA graph is being captured, which launches again what is launched now."""
+    return cell.whole.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def note_write(weight: torch.Tensor) -> None:
+    """To be called after a write to a weight of a converted model that torch does not count: by a
+    kernel that was given its address, through numpy, through `.data` of a memory that the weight
+    shares, within torch.autograd._unsafe_preserve_version_counter. TypeError for any other tensor.
+    """
+    local: MasterWeight = dtensors.local_of(weight)
+    cell = getattr(local, "cell", None)
+    if not isinstance(cell, Cell):
+        raise TypeError(f"a weight in training is meant, not a {type(local).__name__}")
+    increment_version([local.value])

@@ -1,0 +1,109 @@
+"""The bytes of a weight that is its own master, and what says whether they are fresh."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from narrowcast import _C
+from narrowcast.registry import USAGES, Format
+from narrowcast.tensor import buffers
+from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
+from narrowcast.tensor.view import View
+
+
+class Cell:
+    """What the MasterWeights over one memory share. Bytes are allocated for their first reader.
+
+    whole     the value of all of it; of a shard without the rows that FSDP2 pads it with
+    format    of the bytes
+    readers   the cells that products have read, of those that nc.convert made together: if the
+              bytes of one are made anew, so are theirs (casts.py)
+    origin    a weak reference to the cell that its value was copied from; None if there is none
+    is_shard  of FSDP2
+    of_graphs of torch.compile: a store of its bytes without the value
+    """
+
+    def __init__(
+        self,
+        whole: torch.Tensor,
+        format: Format,
+        config: WeightConfig,
+        readers: weakref.WeakSet[Cell] | None = None,
+    ):
+        self.whole, self.format, self._config = whole, format, config
+        self.readers = weakref.WeakSet() if readers is None else readers
+        self.origin: weakref.ref[Cell] | None = None
+        self.is_shard = False
+        self.of_graphs: Store | None = None
+        self._store: Store | None = None
+        self._whole_view: View | None = None
+        self._first = 0  # the place of the first element in the store's matrix
+
+    @property
+    def config(self) -> WeightConfig:
+        return self._config if self._store is None else self._store.config
+
+    @property
+    def store(self) -> Store:
+        """The record of the bytes. Without any before it, they are to be made."""
+        if self._store is None:
+            rows = matrix_shape(self.whole.shape)[0]
+            self._keep(Store(self._allocate(rows), self._master(), self._config))
+        return self._store
+
+    def become_shard(self, value: torch.Tensor, is_cut: bool, shard: UnalignedShard | None) -> None:
+        """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
+        `shard`: where it lies, if it shares blocks with those.
+        """
+        self.whole, self.is_shard, config = value, True, self.config
+        rows = matrix_shape(value.shape)[0] if shard is None else shard.stored_rows
+        bytes = self._allocate(rows)
+        if shard is None:
+            store = Store(bytes, self._master(), config)
+            store.partial = is_cut
+        else:
+            store = UnalignedStore(bytes, self._master(), config, shard)
+        self._keep(store)
+
+    def use(self, view: View) -> None:
+        """From now on that is what `whole` is of a store: in a trace perhaps a part."""
+        self._store, self._whole_view, self._first = view.store, view, view.first
+
+    def view(self, value: torch.Tensor) -> View:
+        """What a tensor over this memory is of the store. Of the whole it is always the same
+        object, by which an optimizer knows it.
+        """
+        store, whole = self.store, self.whole
+        shape, stride = tuple(value.shape), value.stride()
+        offset = value.storage_offset() - whole.storage_offset()
+        if (shape, stride, offset) == (tuple(whole.shape), whole.stride(), 0):
+            return self._whole_view
+        return View(store, place=(shape, stride, self._first + offset))
+
+    def copy_of(self, value: torch.Tensor) -> Cell:
+        """The cell of a copy in other memory, whose bytes are its own."""
+        copy = Cell(value, self.format, self.config, self.readers)
+        copy.origin = weakref.ref(self)
+        return copy
+
+    def _master(self) -> Master:
+        """The value as a matrix, of which it is known what has been written."""
+        master = Master(self.whole.view(matrix_shape(self.whole.shape)))
+        # Below autograd torch gives a view a count of its own.
+        _C.share_count(master.value, self.whole)
+        master.watch()
+        master.stale = True
+        return master
+
+    def _keep(self, store: Store) -> None:
+        store.master.stale = store.bytes.is_plain  # of others none are made
+        self.use(View(store))
+
+    def _allocate(self, rows: int) -> _C.Buffers:
+        usages = buffers.kept_usages(self.format, USAGES) if self.is_shard else USAGES
+        columns = matrix_shape(self.whole.shape)[1]
+        return buffers.allocate(self.format, rows, columns, usages, self.whole.device)

@@ -1,0 +1,47 @@
+"""What torch's operators do with their arguments, as their schemas say."""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+aten = torch.ops.aten
+
+# Copies that stay weights, with bytes of their own once a product reads them. What else is made of
+# a value is a plain tensor.
+COPIES = {
+    *(aten.clone.default, aten._to_copy.default, aten._pin_memory.default),
+    *(aten.new_zeros.default, aten.empty_like.default),
+}
+
+
+class Facts(NamedTuple):
+    """written   the places and names of the arguments that it writes to
+    is_view   what it returns is over the memory of an argument
+    reshapes  it changes the shape, or the memory, of an argument in place
+    """
+
+    written: tuple[tuple[int, str], ...]
+    is_view: bool
+    reshapes: bool
+
+
+@functools.cache
+def facts(func) -> Facts:
+    every = enumerate(func._schema.arguments)
+    written = [(at, one.name) for at, one in every if one.alias_info and one.alias_info.is_write]
+    returns = func._schema.returns
+    # One that looks at the bytes of a float as another dtype makes a plain tensor.
+    is_view = not written and func is not aten.view.dtype
+    is_view = is_view and bool(returns) and returns[0].alias_info is not None
+    reshapes = torch.Tag.inplace_view in func.tags and func is not aten.detach_.default
+    return Facts(tuple(written), is_view, reshapes)
+
+
+def written_leaves(written, args, kwargs) -> list[torch.Tensor]:
+    """The tensors that a call writes to."""
+    every = (args[at] if at < len(args) else kwargs.get(name) for at, name in written)
+    leaves = []
+    for one in every:
+        leaves += [one] if isinstance(one, torch.Tensor) else one or ()
+    return leaves

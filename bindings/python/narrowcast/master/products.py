@@ -1,0 +1,95 @@
+"""What reads a weight's bytes: products of matrices, as torch's functions and, where a transform
+of torch.func has hidden the weight from these, as the operators that they come to. A gradient is
+the value's.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from narrowcast import _C
+from narrowcast.master import casts
+from narrowcast.master.weight import DECODING, MasterWeight, handles, mapped
+from narrowcast.tensor import QuantizedTensor, dispatch
+
+aten, Tensor = torch.ops.aten, torch.Tensor
+
+
+class Narrowed(torch.autograd.Function):
+    """A weight as its bytes: a QuantizedTensor, of which handlers know products. Its derivative is
+    the identity.
+    """
+
+    @staticmethod
+    def forward(ctx, weight: MasterWeight) -> QuantizedTensor:
+        ctx.value, ctx.version = weight.value, weight.value._version
+        return narrowed(weight)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        if ctx.value._version != ctx.version:
+            raise RuntimeError(
+                "a weight that a gradient needs was written to between the forward and its backward"
+            )
+        return gradient
+
+
+def narrowed(weight: MasterWeight) -> QuantizedTensor:
+    """The same outside of autograd."""
+    casts.before_product(weight.cell)
+    return QuantizedTensor(weight._view, weight.shape, weight.dtype)
+
+
+@handles(F.linear)
+def _linear(func, args, kwargs):
+    """By one call of C++, which saves the weight itself, where that can be."""
+    result = None
+    if not (dispatch.in_transform() or _C.is_watched()):
+        result = _by_layer(*args, **kwargs)
+    return _product(func, args, kwargs) if result is None else result
+
+
+def _by_layer(input, weight, bias=None):
+    is_it = [isinstance(one, MasterWeight) for one in (input, weight, bias)]
+    if is_it != [False, True, False]:
+        return None
+    store, view = casts.before_product(weight.cell), weight._view
+    if view.place is not None:
+        return None
+    is_scaled = store.config.matmul == "scaled"
+    return _C.linear(input, weight, bias, is_scaled, view.operand(), view.key if is_scaled else 0)
+
+
+@handles(
+    *(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm),
+    *(torch.bmm, Tensor.bmm, torch.mv, Tensor.mv, torch.addmm, Tensor.addmm, torch.baddbmm),
+    *(Tensor.baddbmm, torch.addmv, Tensor.addmv, torch.addbmm, Tensor.addbmm, torch.dot),
+    *(Tensor.dot, torch.inner, Tensor.inner, torch.tensordot, torch.einsum, torch.chain_matmul),
+    *(torch.linalg.multi_dot, torch._grouped_mm, F.grouped_mm, F.bilinear, F.embedding),
+    *(F.embedding_bag, F.conv1d, F.conv2d, F.conv3d),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+)
+def _product(func, args, kwargs):
+    if dispatch.in_transform():
+        return dispatch.as_torch_does(func, args, kwargs)
+    if isinstance(out := kwargs.get("out"), MasterWeight):
+        return out.copy_(func(*args, **{**kwargs, "out": None}))
+    return func(*mapped(Narrowed.apply, args), **mapped(Narrowed.apply, kwargs))
+
+
+@dispatch.enter(
+    DECODING,
+    [
+        *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default),
+        *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
+        *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
+        *(aten.embedding.default, aten.convolution.default, aten.convolution_backward.default),
+    ],
+)
+def _decoded(weight: MasterWeight) -> torch.Tensor:
+    """The value that a product of this pass reads."""
+    casts.before_product(weight.cell)
+    backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+    view = weight._view
+    usage = view.own_usage(view.store.product_usage(backward))
+    value = view.decode(weight.dtype, usage)
+    return value if value.shape == weight.shape else value.reshape(weight.shape)

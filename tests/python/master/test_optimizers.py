@@ -1,0 +1,126 @@
+"""Any optimizer trains weights that are their own masters as plain ones that are quantized by hand:
+losses and values are equal to the bit.
+"""
+
+import pytest
+import torch
+from torch import nn, optim
+
+import narrowcast as nc
+from by_hand import FORMATS, by_hand, converted, same, train, values, weights
+
+TESTED_FORMATS = FORMATS
+
+
+def _muon(model):
+    every = [*model.parameters()]
+    matrices = [one for one in every if one.dim() == 2]
+    rest = [one for one in every if one.dim() != 2]
+    return [optim.Muon(matrices, 1e-2), optim.AdamW(rest, 1e-2)]
+
+
+def _of(kind, *arguments, **options):
+    return lambda model: [kind(model.parameters(), *arguments, **options)]
+
+
+OPTIMIZERS = {
+    "AdamW for-loop": _of(optim.AdamW, 1e-2, foreach=False),
+    "AdamW foreach": _of(optim.AdamW, 1e-2, foreach=True),
+    "AdamW fused": _of(optim.AdamW, 1e-2, fused=True),
+    "AdamW amsgrad": _of(optim.AdamW, 1e-2, amsgrad=True),
+    "SGD momentum": _of(optim.SGD, 1e-1, momentum=0.9),
+    "SGD fused": _of(optim.SGD, 1e-1, momentum=0.9, fused=True),
+    "Muon": _muon,
+    "Adafactor": _of(optim.Adafactor, 1e-2),
+    "Adadelta": _of(optim.Adadelta),
+    "Adagrad": _of(optim.Adagrad),
+    "Adamax": _of(optim.Adamax),
+    "ASGD": _of(optim.ASGD),
+    "NAdam": _of(optim.NAdam),
+    "RAdam": _of(optim.RAdam),
+    "RMSprop": _of(optim.RMSprop),
+    "Rprop": _of(optim.Rprop),
+    "LBFGS": _of(optim.LBFGS, 1e-1, max_iter=3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_torchs_optimizers(format, name):
+    sizes = (64, 64, 32) if name == "Muon" else (256, 512, 64)  # its products are slow on a CPU
+    reference, model = by_hand(format, *sizes), converted(format, *sizes)
+    expected = train(reference, OPTIMIZERS[name](reference), width=sizes[0])
+    assert train(model, OPTIMIZERS[name](model), width=sizes[0]) == expected
+    assert same(values(model), values(reference))
+
+
+FUSED = {"lr": 1e-2, "betas": (0.9, 0.999), "weight_decay": 0.01}
+
+
+def test_fused_adam(format):
+    """Its state has no second master, its step leaves fresh bytes, and they are today's class's."""
+    reference, model = by_hand(format), converted(format)
+    today = nc.convert(by_hand(format), format, filter=lambda _, one: isinstance(one, nn.Linear))
+    for module in today.modules():
+        if isinstance(module, nn.Linear):
+            module.__class__ = nn.Linear
+    optimizers = [nc.FusedAdam(one.parameters(), **FUSED) for one in (reference, model, today)]
+    expected = train(reference, optimizers[:1])
+    assert train(model, optimizers[1:2]) == expected == train(today, optimizers[2:])
+    assert same(values(model), values(reference))
+    for mine, other in zip(weights(model), weights(today), strict=True):
+        assert not mine._store.is_stale
+        pairs = zip(mine._store.bytes.buffers, other._store.bytes.buffers, strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs if a is not None)
+        assert sorted(optimizers[1].state[mine]) == ["exp_avg", "exp_avg_sq", "step"]
+
+
+def test_one_optimizer_goes_on_where_another_stopped():
+    format = FORMATS[0]
+    reference, model = by_hand(format), converted(format)
+    every = [
+        [nc.FusedAdam(one.parameters(), **FUSED), optim.SGD(one.parameters(), 0.1)]
+        for one in (reference, model)
+    ]
+    for steps, number in enumerate((0, 1, 0, 1)):
+        losses = [
+            train(one, of[number : number + 1], 2, first=steps)
+            for one, of in zip((reference, model), every, strict=True)
+        ]
+        assert losses[0] == losses[1]
+    assert same(values(model), values(reference))
+
+
+def test_a_state_is_resumed(format):
+    model, other = converted(format), converted(format, seed=1)
+    optimizer = nc.FusedAdam(model.parameters(), **FUSED)
+    train(model, [optimizer], 2)
+    resumed = nc.FusedAdam(other.parameters(), **FUSED)
+    resumed.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(model.state_dict())
+    assert train(model, [optimizer], 2, first=2) == train(other, [resumed], 2, first=2)
+    assert same(values(model), values(other))
+
+
+def test_a_state_of_torchs_adamw_goes_on(format):
+    """It has all that there is to load: no masters."""
+    model = converted(format)
+    optimizer = optim.AdamW(model.parameters(), 1e-2, foreach=True)
+    train(model, [optimizer], 2)
+    fused = nc.FusedAdam(model.parameters(), **FUSED)
+    fused.load_state_dict(optimizer.state_dict())
+    for parameter in model.parameters():
+        assert torch.equal(fused.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+        assert fused.state[parameter]["step"] == 2
+    train(model, [fused], 1)
+
+
+@pytest.mark.parametrize("step", ["torch", "fused"])
+def test_a_step_between_a_forward_and_its_backward_is_an_error(step):
+    model = converted(FORMATS[0])
+    kind = optim.SGD if step == "torch" else nc.FusedAdam
+    optimizer = kind(model.parameters(), lr=0.1)
+    loss = model(torch.ones(8, 256)).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

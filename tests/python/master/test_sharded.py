@@ -1,0 +1,233 @@
+"""Weights that are their own masters under fully_shard equal one process to the bit, in losses and
+values, where plain weights do: aligned shards, shards that share blocks, ranks without rows.
+"""
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict as dcp_state
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+import narrowcast as nc
+import ranks
+from by_hand import FORMATS, by_hand, converted, loss_of, own_masters, plain, same, values
+
+TESTED_FORMATS = FORMATS
+SIZES = {"aligned": (256, 512, 64), "divided": (192, 320, 48), "empty": (96, 100, 4)}
+BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def _adamw(model):
+    return torch.optim.AdamW(model.parameters(), 1e-2, foreach=True)
+
+
+def _fused(model):
+    options = {"betas": (0.9, 0.999), "weight_decay": 0.01}
+    return nc.FusedAdam(model.parameters(), 1e-2, **options)
+
+
+# Ranks, options of fully_shard, batches for a step, the optimizer.
+CASES = {
+    "resharded": (3, {}, 1, _adamw),
+    "kept": (2, {"reshard_after_forward": False}, 1, _adamw),
+    "bfloat16, accumulated": (3, {"mp_policy": BF16}, 2, _adamw),
+    "offloaded": (2, {"offload_policy": CPUOffloadPolicy(pin_memory=False)}, 1, _adamw),
+    "FusedAdam": (3, {}, 1, _fused),
+    "SGD": (2, {}, 1, lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)),
+}
+
+
+def _shard(model, mesh, **options):
+    for block in model[:-1]:
+        fully_shard(block, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
+    for module in (model, *model[:-1]):  # the first rank alone has a loss, so sums are exact
+        module.set_force_sum_reduction_for_comms(True)
+        module.set_gradient_divide_factor(1.0)
+    return model
+
+
+def _steps(model, optimizer, batches, dtype, width, steps=3, first=0, is_first=True):
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        for number in range(batches):
+            if hasattr(model, "set_requires_gradient_sync"):
+                model.set_requires_gradient_sync(number == batches - 1)
+            loss = loss_of(model, 10 * step + number, dtype=dtype, width=width)
+            losses.append(loss.item())
+            (loss * float(is_first)).backward()
+        optimizer.step()
+    return losses
+
+
+def _whole(model):
+    """The values of all ranks' shards together."""
+    model.reshard()
+    whole = {name: one.detach().full_tensor() for name, one in model.named_parameters()}
+    return {name: getattr(one, "value", one) for name, one in whole.items()}
+
+
+def _locals(model):
+    model.reshard()
+    every = (one._local_tensor for one in model.parameters())
+    return [one for one in every if isinstance(one, nc.MasterWeight)]
+
+
+def _train_sharded(mesh, format, size, case):
+    _, options, batches, optimizer_of = CASES[case]
+    sizes = SIZES[size]
+    how = batches, torch.bfloat16 if "mp_policy" in options else torch.float32, sizes[0]
+    reference = by_hand(format, *sizes)
+    expected = _steps(reference, optimizer_of(reference), *how)
+    model = _shard(converted(format, *sizes), mesh, **options)
+    is_first = mesh.get_local_rank() == 0
+    losses = _steps(model, optimizer_of(model), *how, is_first=is_first)
+    assert losses == expected
+    assert same(_whole(model), values(reference))
+    assert len(_locals(model)) == 5
+    stale = any(one._store.is_stale for one in _locals(model))
+    assert stale == (optimizer_of is not _fused)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", CASES)
+def test_training(format, case, size):
+    ranks.run(CASES[case][0], "cpu", _train_sharded, format, size, case)
+
+
+def _train_hybrid(mesh, format):
+    mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+    reference = by_hand(format)
+    expected = _steps(reference, _adamw(reference), 1, torch.float32, 256)
+    model = _shard(converted(format), mesh)
+    is_first = torch.distributed.get_rank() == 0
+    assert _steps(model, _adamw(model), 1, torch.float32, 256, is_first=is_first) == expected
+    assert same(_whole(model), values(reference))
+
+
+def test_replicas_of_shards():
+    ranks.run(4, "cpu", _train_hybrid, "nvfp4")
+
+
+def _convert_later(mesh, format, size):
+    """nc.convert of what fully_shard has cut, which takes over FSDP2's memory."""
+    sizes = SIZES[size]
+    reference = by_hand(format, *sizes)
+    how = 1, torch.float32, sizes[0]
+    expected = _steps(reference, _adamw(reference), *how)
+    model = _shard(plain(*sizes), mesh)
+    with own_masters():
+        nc.convert(model, format)
+    assert len(_locals(model)) == 5
+    assert _steps(model, _adamw(model), *how, is_first=mesh.get_local_rank() == 0) == expected
+    assert same(_whole(model), values(reference))
+    nc.to_plain(model)
+    assert same(_whole(model), values(reference))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_converted_after_fully_shard(format, size):
+    ranks.run(3, "cpu", _convert_later, format, size)
+
+
+def _write_and_load(mesh, format, size):
+    """What is written to shards, and loaded into them, before and after the first forward."""
+    sizes = SIZES[size]
+    is_first = mesh.get_local_rank() == 0
+    for reads_first in (False, True):
+        other, reference = plain(*sizes, seed=1), by_hand(format, *sizes, seed=1)
+        expected = _steps(reference, _adamw(reference), 1, torch.float32, sizes[0])
+        model = _shard(converted(format, *sizes), mesh)
+        if reads_first:
+            model(torch.ones(8, sizes[0])).sum().backward()
+        options = dcp_state.StateDictOptions(full_state_dict=True)
+        dcp_state.set_model_state_dict(model, other.state_dict(), options=options)
+        assert same(_whole(model), values(other))
+        losses = _steps(model, _adamw(model), 1, torch.float32, sizes[0], is_first=is_first)
+        assert losses == expected
+        state = model.state_dict()
+        assert {type(one.to_local()) for one in state.values()} == {torch.Tensor}
+        full = dcp_state.get_model_state_dict(model, options=options)
+        assert {type(one) for one in full.values()} == {torch.Tensor}
+        assert same(full, values(reference))
+    with torch.no_grad():
+        for one in (*model.parameters(), *reference.parameters()):
+            one.clamp_(-0.02, 0.03)
+    losses = _steps(model, _adamw(model), 1, torch.float32, sizes[0], 1, is_first=is_first)
+    assert losses == _steps(reference, _adamw(reference), 1, torch.float32, sizes[0], 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_writes_and_loads(format, size):
+    ranks.run(3, "cpu", _write_and_load, format, size)
+
+
+WRITES = {
+    "copy_": lambda weight: weight.copy_(torch.ones(weight.shape)),
+    "fill_": lambda weight: weight.fill_(1.0),
+    "zero_": lambda weight: weight.zero_(),
+    "initializers": lambda weight: torch.nn.init.normal_(weight),
+    "trunc_normal_": lambda weight: torch.nn.init.trunc_normal_(weight),
+    "merges": lambda weight: weight.add_(torch.ones(weight.shape)),
+    "a part": lambda weight: weight[:128].copy_(torch.ones(128, weight.shape[1])),
+}
+
+
+def _write_to_gathered(mesh, format):
+    """What is written to a gathered weight would be in no shard: an error, and nothing changes."""
+    model = _shard(converted(format), mesh)
+    with torch.no_grad():
+        expected = model(torch.ones(8, 256))  # the root stays gathered
+        weight = model[2].weight
+        assert isinstance(weight, nc.QuantizedTensor)
+        for name, write in WRITES.items():
+            if name == "a part":
+                model[0].unshard()
+                weight = model[0].up.weight
+            with pytest.raises(ValueError, match="FSDP2 has gathered this weight"):
+                write(weight)
+        model[0].reshard()
+        assert torch.equal(model(torch.ones(8, 256)), expected)
+
+
+def test_a_gathered_weight_is_not_written_to(format):
+    ranks.run(2, "cpu", _write_to_gathered, format)
+
+
+def _saved(mesh, format, size, folder):
+    """Two steps, and a checkpoint of model and optimizer."""
+    sizes = SIZES[size]
+    model = _shard(converted(format, *sizes), mesh)
+    optimizer = _fused(model)
+    _steps(model, optimizer, 1, torch.float32, sizes[0], 2, is_first=mesh.get_local_rank() == 0)
+    states = dcp_state.get_state_dict(model, optimizer)
+    assert not any("master" in one for one in states[1]["state"].values())
+    dcp.save(dict(zip(("model", "optimizer"), states, strict=True)), checkpoint_id=folder)
+
+
+def _loaded(mesh, format, size, folder):
+    """On another number of ranks it goes on as one process does."""
+    sizes = SIZES[size]
+    reference = by_hand(format, *sizes)
+    optimizer = _fused(reference)
+    _steps(reference, optimizer, 1, torch.float32, sizes[0], 2)
+    expected = _steps(reference, optimizer, 1, torch.float32, sizes[0], 2, first=2)
+    model = _shard(converted(format, *sizes, seed=1), mesh)
+    optimizer = _fused(model)
+    states = dcp_state.get_state_dict(model, optimizer)
+    dcp.load(dict(zip(("model", "optimizer"), states, strict=True)), checkpoint_id=folder)
+    dcp_state.set_state_dict(
+        model, optimizer, model_state_dict=states[0], optim_state_dict=states[1]
+    )
+    is_first = mesh.get_local_rank() == 0
+    losses = _steps(model, optimizer, 1, torch.float32, sizes[0], 2, first=2, is_first=is_first)
+    assert losses == expected
+    assert same(_whole(model), values(reference))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_checkpoint_on_other_ranks(format, size, tmp_path):
+    ranks.run(2, "cpu", _saved, format, size, str(tmp_path))
+    for world in (1, 3):
+        ranks.run(world, "cpu", _loaded, format, size, str(tmp_path))

@@ -1,0 +1,134 @@
+"""What a model whose weights are their own masters has to equal to the bit: plain float32 weights
+that are quantized by hand, in each pass the usage that it reads.
+"""
+
+import os
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import narrowcast as nc
+from models import Block
+
+FORMATS = ["mxfp8_e4m3", "nvfp4", "fp8_block128"]
+OPTION = "NARROWCAST_MASTER_WEIGHTS"
+
+
+@contextmanager
+def own_masters():
+    """The option is set."""
+    before = os.environ.get(OPTION)
+    os.environ[OPTION] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(OPTION)
+        if before is not None:
+            os.environ[OPTION] = before
+
+
+class ByHand(torch.autograd.Function):
+    """F.linear with the decoded value of a weight's bytes."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, format):
+        quantized = nc.quantize(weight, format)
+        ctx.save_for_backward(x, quantized.dequantize(x.dtype, "columnwise"))
+        bias = None if bias is None else bias.to(x.dtype)
+        return F.linear(x, quantized.dequantize(x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        rows, inputs = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+        bias = rows.sum(0).float() if ctx.needs_input_grad[2] else None
+        return (rows @ weight).view(x.shape), (rows.t() @ inputs).float(), bias, None
+
+
+class LinearByHand(nn.Linear):
+    format = None
+
+    def forward(self, x):
+        return ByHand.apply(x, self.weight, self.bias, self.format)
+
+
+def plain(width=256, hidden=512, out=64, seed=0):
+    torch.manual_seed(seed)
+    blocks = (Block(width, hidden) for _ in range(2))
+    return nn.Sequential(*blocks, nn.Linear(width, out))
+
+
+def by_hand(format, *sizes, **options):
+    """The reference."""
+    model = plain(*sizes, **options)
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = LinearByHand
+            module.format = format
+    return model
+
+
+def converted(format, *sizes, device="cpu", convert=(), **options):
+    """What is tested."""
+    with own_masters():
+        return nc.convert(plain(*sizes, **options).to(device), format, **dict(convert))
+
+
+def batch(step, rank=0, width=256, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(8, width, generator=generator).to(dtype)
+
+
+def loss_of(model, step, **options):
+    return model(batch(step, **options)).float().square().mean()
+
+
+def train(model, optimizers, steps=4, first=0, **options):
+    """The losses of some steps."""
+    losses = []
+    for step in range(first, first + steps):
+
+        def closure(step=step):
+            for one in optimizers:
+                one.zero_grad()
+            loss = loss_of(model, step, **options)
+            loss.backward()
+            return loss
+
+        if isinstance(optimizers[0], torch.optim.LBFGS):
+            losses.append(optimizers[0].step(closure).item())
+            continue
+        losses.append(closure().item())
+        for one in optimizers:
+            one.step()
+    return losses
+
+
+def values(model):
+    """All parameters, as plain tensors of their own."""
+    return {name: value_of(one).clone() for name, one in model.named_parameters()}
+
+
+def value_of(tensor):
+    return getattr(tensor, "value", tensor).detach()
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def reads_its_bytes(model, format):
+    """Whether a forward is that of the bytes of the values that the parameters have now."""
+    reference = by_hand(format)
+    reference.load_state_dict(values(model))
+    return torch.equal(model(batch(7)), reference(batch(7)))
+
+
+def weights(model):
+    return [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def are_own_masters(model):
+    return all(isinstance(one, nc.MasterWeight) for one in weights(model))
