@@ -2,6 +2,8 @@
 that they become make the same bytes again, and of which blocks they do not.
 """
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -98,7 +100,9 @@ def test_a_step_without_a_change_leaves_a_file_as_it_is(gradients, tmp_path):
         if codes.dtype == torch.float8_e4m3fn:
             for block in blocks_of(bytes_of(codes)).values():
                 assert (block & 0x7F).max() == LARGEST, f"a block of {name} has no largest code"
-    assert nc.load_published(model, tmp_path / "out", layout="deepseek") == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert nc.load_published(model, tmp_path / "out", layout="deepseek") == []
     step(model, gradients)
     after = exported(model)
     assert after.keys() == file.keys()
@@ -110,7 +114,8 @@ def test_a_step_without_a_change_leaves_a_file_as_it_is(gradients, tmp_path):
 def test_a_step_makes_powers_of_two_in_another_format(tmp_path):
     model = build("fp8_block128")
     file = file_of(model, tmp_path / "out")
-    nc.load_published(model, tmp_path / "out", layout="deepseek")
+    with pytest.warns(UserWarning, match=f"{FORMAT} would keep all but 0") as said:
+        nc.load_published(model, tmp_path / "out", layout="deepseek")
     loaded = exported(model)
     assert all(torch.equal(bytes_of(file[name]), bytes_of(loaded[name])) for name in file)
     step(model, torch.zeros)
@@ -119,6 +124,12 @@ def test_a_step_makes_powers_of_two_in_another_format(tmp_path):
         codes, scales = after[f"{i}.weight"], after[f"{i}.weight_scale_inv"]
         assert (scales.log2() == scales.log2().round()).all()
         assert (bytes_of(codes) != bytes_of(file[f"{i}.weight"])).float().mean() > 0.5
+    changed = [
+        (one.view(torch.uint8) != file[name].view(torch.uint8)).sum().item()
+        for name, one in after.items()
+        if "weight" in name
+    ]
+    assert f" {sum(changed)} are not those of a cast" in str(said[0].message)
 
 
 def test_blocks_that_do_not_come_back(tmp_path):

@@ -167,8 +167,10 @@ def test_transformers(build, name, layout, tmp_path):
     assert torch.equal(logits, expected)
 
 
-def test_a_model_from_its_configuration(tmp_path):
-    model = convert(llama(), "fp8_block128")
+@pytest.mark.parametrize("choose", [convert, nc.convert])
+def test_a_model_from_its_configuration(choose, tmp_path):
+    """Also if the file has the head quantized, which the model has plain."""
+    model = choose(llama(), "fp8_block128")
     nc.export(model, tmp_path / "out", "deepseek", plain_dtype=None)
     config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
     other = transformers.AutoModelForCausalLM.from_config(config)

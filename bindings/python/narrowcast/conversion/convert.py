@@ -59,9 +59,9 @@ def convert(
 
     format      a name (nc.formats()) or nc.format(name)
     filter      a function of each module's name and the module, or a pattern of names (as of
-                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear and the
-                modules with parameters of three dimensions that are called experts, all of which
-                are the default. None: no module
+                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear but routers
+                and the modules with parameters of three dimensions that are called experts, all of
+                which are the default. None: no module
     parameters  the same over parameters, whatever module has them and whatever they are called: a
                 function of name and parameter, or patterns of names ("*.experts.gate_up_proj"),
                 which choose among floating ones of 2 dimensions and more

@@ -256,19 +256,22 @@ class Published(Match):
         """
         bytes, scheme, changed = self.entry.store.bytes, self.entry.scheme, {}
         value = casting.decode(bytes, torch.float32, "rowwise")
-        loaded = encoding.encode(bytes, buffers.full_region(bytes), scheme)[:2]
+        loaded = self._as_in_file(bytes)
         holding = [one for one in map(registry.format, registry.formats()) if scheme.holds(one)]
         for format in sorted(holding, key=lambda one: one != bytes.format):  # its own first
             made = buffers.allocate(format, *value.shape, ("rowwise",), value.device)
             _C.CastList([made], [value]).cast(bytes.amax)
             if not changed and torch.equal(value, casting.decode(made, torch.float32, "rowwise")):
                 break
-            cast = encoding.encode(made, buffers.full_region(made), scheme)[:2]
             changed[format.name] = sum(
                 (one.view(torch.uint8) != other.view(torch.uint8)).sum().item()
-                for one, other in zip(loaded, cast, strict=True)
+                for one, other in zip(loaded, self._as_in_file(made), strict=True)
             )
         return sum(part.nbytes for part in loaded), changed
+
+    def _as_in_file(self, bytes: _C.Buffers) -> tuple[torch.Tensor, torch.Tensor]:
+        codes, scales, _ = encoding.encode(bytes, buffers.full_region(bytes), self.entry.scheme)
+        return codes, scales[:: self._block[0]]
 
 
 def _common(one: range, other: range) -> range:
