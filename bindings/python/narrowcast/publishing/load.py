@@ -271,7 +271,7 @@ class Published(Match):
 
     def _as_in_file(self, bytes: _C.Buffers) -> tuple[torch.Tensor, torch.Tensor]:
         codes, scales, _ = encoding.encode(bytes, buffers.full_region(bytes), self.entry.scheme)
-        return codes, scales[:: self._block[0]]
+        return codes, scales[:: self.entry.block[0]]
 
 
 def _common(one: range, other: range) -> range:
