@@ -129,8 +129,8 @@ def _forget_gathered(parameter: FSDPParam) -> None:
         del parameter._unsharded_param
 
 
-def drop_padding(parameter) -> None:
-    """Drops the padded copy of a short shard, which only gathers without hooks read. FSDP2 then
-    takes the shard for one that needs no copy.
+def know_shard(parameter, memory: torch.Tensor) -> None:
+    """Has FSDP2 know a shard by a plain tensor over its memory, and so not pad it at every load
+    anew. Only gathers without hooks read what it has there.
     """
-    parameter._sharded_param_data = torch_names.local_tensor(parameter)._store.tensors[0].view(-1)
+    parameter._sharded_param_data = memory.view(-1)
