@@ -163,6 +163,22 @@ def _write_and_load(mesh, format, size):
     assert losses == _steps(reference, _adamw(reference), 1, torch.float32, sizes[0], 1)
 
 
+def _step_after_a_load(mesh, format):
+    """FusedAdam after a load that assigns, which leaves counts alike on no two ranks."""
+    sizes = SIZES["empty"]
+    models = [_shard(converted(format, *sizes), mesh) for _ in range(2)]
+    state = {name: one.clone() for name, one in models[0].state_dict().items()}
+    models[0].load_state_dict(state, assign=True)
+    losses = [_steps(one, _fused(one), 1, torch.float32, sizes[0]) for one in models]
+    assert losses[0] == losses[1]
+    assert not any(one._store.is_stale for one in _locals(models[0]))
+    assert same(_whole(models[0]), _whole(models[1]))
+
+
+def test_a_step_after_a_load_that_assigns(format):
+    ranks.run(3, "cpu", _step_after_a_load, format)
+
+
 def _keep_a_state_dict(mesh, format, size, first):
     """One that is kept has what training makes of shards, and is loaded again, as it is."""
     sizes = SIZES[size]
