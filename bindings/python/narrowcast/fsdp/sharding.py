@@ -169,8 +169,8 @@ def own_store(parameter) -> Store:
         return store_of(parameter)
     if not local._view.is_whole:
         local.detach_from_base()
+    torch_parameters.drop_padding(parameter)
     store = local._view.store
-    torch_parameters.know_shard(parameter, store.tensors[0])  # and drops the padded copy of it
     store.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return store
 
@@ -206,7 +206,7 @@ def _settle(parameter) -> None:
     like = () if config.scale_group is None else config.scale_group.shapes
     shard = unaligned_shard_of(sharded, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
-    torch_parameters.know_shard(parameter, local.value)
+    torch_parameters.know_padding(parameter)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

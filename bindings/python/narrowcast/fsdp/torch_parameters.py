@@ -129,8 +129,16 @@ def _forget_gathered(parameter: FSDPParam) -> None:
         del parameter._unsharded_param
 
 
-def know_shard(parameter, memory: torch.Tensor) -> None:
-    """Has FSDP2 know a shard by a plain tensor over its memory, and so not pad it at every load
-    anew. Only gathers without hooks read what it has there.
+def drop_padding(parameter) -> None:
+    """Drops the padded copy of a short shard, which only gathers without hooks read. FSDP2 then
+    takes the shard for one that needs no copy.
     """
-    parameter._sharded_param_data = memory.view(-1)
+    parameter._sharded_param_data = torch_names.local_tensor(parameter)._store.tensors[0].view(-1)
+
+
+def know_padding(parameter) -> None:
+    """The same of a weight that is its own master, which lies in the padded memory: FSDP2 finds
+    that it does if it has that as a plain tensor.
+    """
+    data = parameter._sharded_param_data
+    parameter._sharded_param_data = getattr(data, "value", data)
