@@ -10,7 +10,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 import narrowcast as nc
 import ranks
-from by_hand import FORMATS, by_hand, converted, loss_of, own_masters, plain, same, values
+from by_hand import FORMATS, by_hand, converted, loss_of, own_masters, plain, same, value_of, values
 
 TESTED_FORMATS = FORMATS
 SIZES = {"aligned": (256, 512, 64), "divided": (192, 320, 48), "empty": (96, 100, 4)}
@@ -135,17 +135,22 @@ def _write_and_load(mesh, format, size):
     """What is written to shards, and loaded into them, before and after the first forward."""
     sizes = SIZES[size]
     is_first = mesh.get_local_rank() == 0
-    for reads_first in (False, True):
+    for reads_first, assign in ((False, False), (True, False), (False, True), (True, True)):
         other, reference = plain(*sizes, seed=1), by_hand(format, *sizes, seed=1)
         expected = _steps(reference, _adamw(reference), 1, torch.float32, sizes[0])
         model = _shard(converted(format, *sizes), mesh)
         if reads_first:
             model(torch.ones(8, sizes[0])).sum().backward()
         options = dcp_state.StateDictOptions(full_state_dict=True)
-        dcp_state.set_model_state_dict(model, other.state_dict(), options=options)
+        if assign:
+            state = _shard(plain(*sizes, seed=1), mesh).state_dict()
+            model.load_state_dict({key: one.clone() for key, one in state.items()}, assign=True)
+        else:
+            dcp_state.set_model_state_dict(model, other.state_dict(), options=options)
         assert same(_whole(model), values(other))
         losses = _steps(model, _adamw(model), 1, torch.float32, sizes[0], is_first=is_first)
         assert losses == expected
+        assert len(_locals(model)) == 5
         state = model.state_dict()
         assert {type(one.to_local()) for one in state.values()} == {torch.Tensor}
         full = dcp_state.get_model_state_dict(model, options=options)
@@ -156,6 +161,43 @@ def _write_and_load(mesh, format, size):
             one.clamp_(-0.02, 0.03)
     losses = _steps(model, _adamw(model), 1, torch.float32, sizes[0], 1, is_first=is_first)
     assert losses == _steps(reference, _adamw(reference), 1, torch.float32, sizes[0], 1)
+
+
+def _step_after_a_load(mesh, format):
+    """FusedAdam after a load that assigns, which leaves counts alike on no two ranks."""
+    sizes = SIZES["empty"]
+    models = [_shard(converted(format, *sizes), mesh) for _ in range(2)]
+    state = {name: one.clone() for name, one in models[0].state_dict().items()}
+    models[0].load_state_dict(state, assign=True)
+    losses = [_steps(one, _fused(one), 1, torch.float32, sizes[0]) for one in models]
+    assert losses[0] == losses[1]
+    assert not any(one._store.is_stale for one in _locals(models[0]))
+    assert same(_whole(models[0]), _whole(models[1]))
+
+
+def test_a_step_after_a_load_that_assigns(format):
+    ranks.run(3, "cpu", _step_after_a_load, format)
+
+
+def _keep_a_state_dict(mesh, format, size, first):
+    """One that is kept has what training makes of shards, and is loaded again, as it is."""
+    sizes = SIZES[size]
+    model = _shard(converted(format, *sizes), mesh)
+    if first:
+        model(torch.ones(8, sizes[0])).sum().backward()
+    held, optimizer = model.state_dict(), _adamw(model)
+    for step in range(2):
+        model.load_state_dict(held)
+        _steps(model, optimizer, 1, torch.float32, sizes[0], 1, first=step)
+        model.reshard()
+        for name, parameter in model.named_parameters():
+            assert torch.equal(held[name].to_local(), value_of(parameter.to_local()))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_state_dict_that_is_kept(size, first):
+    ranks.run(3, "cpu", _keep_a_state_dict, FORMATS[1], size, first)
 
 
 @pytest.mark.parametrize("size", SIZES)

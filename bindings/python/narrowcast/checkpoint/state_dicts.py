@@ -37,17 +37,16 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         if held is parameter or not _is_quantized(held):
             continue
         local = dtensors.local_of(held)
-        if isinstance(local, MasterWeight):
-            state_dict[prefix + name] = dtensors.like(held, local.value.detach())
-            continue
-        if local.master is None:
+        if isinstance(local, QuantizedTensor) and local.master is None:
             continue
         _, managed = torch_names.managed(parameter)
         if managed is not None:
             sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         local = dtensors.local_of(parameter)
-        local._store.master.watch()  # a load may fill what is handed out
-        state_dict[prefix + name] = dtensors.like(held, local.master.detach())
+        if isinstance(local, QuantizedTensor):
+            local._store.master.watch()  # a load may fill what is handed out
+        value = local.value if isinstance(local, MasterWeight) else local.master
+        state_dict[prefix + name] = dtensors.like(held, value.detach())
 
 
 def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:

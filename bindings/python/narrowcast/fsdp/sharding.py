@@ -166,7 +166,7 @@ def own_store(parameter) -> Store:
     """
     local = torch_names.local_tensor(parameter)
     if isinstance(local, MasterWeight):
-        return local.cell.store
+        return store_of(parameter)
     if not local._view.is_whole:
         local.detach_from_base()
     torch_parameters.drop_padding(parameter)
@@ -206,6 +206,7 @@ def _settle(parameter) -> None:
     like = () if config.scale_group is None else config.scale_group.shapes
     shard = unaligned_shard_of(sharded, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
+    torch_parameters.know_padding(parameter)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

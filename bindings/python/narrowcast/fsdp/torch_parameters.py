@@ -134,3 +134,11 @@ def drop_padding(parameter) -> None:
     takes the shard for one that needs no copy.
     """
     parameter._sharded_param_data = torch_names.local_tensor(parameter)._store.tensors[0].view(-1)
+
+
+def know_padding(parameter) -> None:
+    """The same of a weight that is its own master, which lies in the padded memory: FSDP2 finds
+    that it does if it has that as a plain tensor.
+    """
+    data = parameter._sharded_param_data
+    parameter._sharded_param_data = getattr(data, "value", data)

@@ -38,9 +38,9 @@ class Tables:
     def __init__(self, entries: list[Entry], fused: list[Updates]):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
-        # Those of weights that are their own masters, so that a parameter's count is the master's.
-        own = (entry for entry in entries if isinstance(entry.parameter, MasterWeight))
-        self._counting = [entry.store for entry in own]
+        # Those of weights that are their own masters: a parameter's count may be the master's.
+        pairs = ((dtensors.local_of(entry.parameter), entry) for entry in entries)
+        self._counting = [one.store for local, one in pairs if isinstance(local, MasterWeight)]
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
         self._redistributed = _redistributed(every)
