@@ -93,7 +93,7 @@ def measure(args, format) -> dict:
         copy_s = timed(args, lambda: copy(tensors.items()))
         tensors.clear()
         before = memory(args)
-        tensors_s = timed(args, lambda: copy(nc.export_tensors(model, layout)))
+        tensors_s = timed(args, lambda: copy(nc.export_tensors(model, layout, copy=False)))
         export_s = timed(args, lambda: nc.export(model, folder, layout, overwrite=True))
         peak = peak_of(args) - before
         load_s = timed(args, lambda: nc.load_published(model, folder))
