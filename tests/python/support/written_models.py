@@ -19,7 +19,9 @@ def model_for(mesh, format):
 def weights(model):
     """The quantized parameters, by name."""
     named = model.named_parameters()
-    return {n: p for n, p in named if isinstance(p.to_local(), nc.QuantizedTensor)}
+    return {
+        n: p for n, p in named if isinstance(p.to_local(), (nc.QuantizedTensor, nc.MasterWeight))
+    }
 
 
 def write(mesh, weight, factor, largest=0):

@@ -112,6 +112,8 @@ def _copy(entry: parameters.Entry, state: dict, saved: dict, of_adamw: bool) -> 
     history = state["history"].clone() if "history" in state else None
     if master is not None:
         local.write(master)
+    elif not entry.store.is_stale:  # the bytes are those of its value
+        return
     step = int(state["step"])
     stochastic = entry.seed is not None and step > 0  # before the first step, all is to nearest
     first = dtensors.first_element(entry.parameter) if stochastic else 0

@@ -59,6 +59,7 @@ def quantize(
     rows, columns = matrix_shape(x.shape)
     bytes = buffers.allocate(format, rows, columns, usages, x.device)
     value = x.detach().reshape(rows, columns)
+    value = getattr(value, "value", value)  # of a weight that is its own master
     casting.cast_value(bytes, value, source == "bf16", rng_key)
     return QuantizedTensor(Store(bytes), x.shape, x.dtype)
 
