@@ -183,7 +183,7 @@ def quantized(group) -> list[tuple]:
 
 def store_of(parameter) -> Store | None:
     """The store of an FSDPParam's shard; None if that is not quantized."""
-    _settle(parameter)
+    _become_shard(parameter)
     view = getattr(torch_names.local_tensor(parameter), "_view", None)
     return None if view is None else view.store
 
@@ -194,7 +194,7 @@ def store_of_weight(weight: torch.Tensor) -> Store:
     return dtensors.local_of(weight)._store if managed is None else store_of(managed)
 
 
-def _settle(parameter) -> None:
+def _become_shard(parameter) -> None:
     """A weight that is its own master, and that FSDP2 has cut or padded anew, learns which rows of
     the whole it has. Errors as of check_sharded().
     """
