@@ -40,7 +40,9 @@ expect 0 "wrote out/$name/cast.hpp" "$codegen" -o out "${specs[@]}"
 [[ -e out/$name/notes.txt ]] || fail "removed what it did not make"
 
 # What cannot be written or printed is an error with its reason.
-expect 1 "standard output is closed or full" bash -c '"$0" -o printed "$@" >/dev/full' "$codegen" "${specs[@]}"
+full=">/dev/full"
+[[ -c /dev/full ]] || full=">&-" # some containers have no such device
+expect 1 "standard output is closed or full" bash -c '"$0" -o printed "$@" '"$full" "$codegen" "${specs[@]}"
 expect 1 "golden_full/$name.txt.new: File too large" \
   bash -c 'trap "" XFSZ; ulimit -f 1; "$0" --known . -o full --golden golden_full "$@"' "$codegen" "$name.toml"
 [[ $output != *froze* && ! -e golden_full/$name.txt ]] || fail "froze what was not written"
