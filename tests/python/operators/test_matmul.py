@@ -96,12 +96,25 @@ def test_gradients(format, name):
             assert F.cosine_similarity(mine.grad.flatten(), other.grad.flatten(), dim=0) > 0.9
 
 
+def runs_in_bfloat16(plain, x):
+    """oneDNN has no primitive of an LSTM for some processors."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            plain(x)
+    except RuntimeError as error:
+        assert "could not create a primitive" in str(error)
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", [*MODELS])  # without clients' own
 @pytest.mark.parametrize("chosen", one_of_each(lambda f: f.columnwise_derived))
 def test_autocast(chosen, name):
     """As the decoded model's, to the bit: in bfloat16, with gradients of the weights' own dtype."""
     model = build(name, chosen)
     plain, x = decoded(model, build(name)), batch()
+    if not runs_in_bfloat16(plain, x):
+        pytest.skip("torch's own layer does not run in bfloat16 on this processor")
     outputs = []
     for one in (model, plain):
         with torch.autocast("cpu", torch.bfloat16):
