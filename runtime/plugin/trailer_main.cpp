@@ -14,7 +14,7 @@ std::string fault_of_writing(const std::string& path) {
   std::ofstream out(path, std::ios::binary);
   out.write(file.data(), static_cast<std::streamsize>(file.size()));
   if (!out.flush()) return "cannot be written";
-  // Where a umask of 0 lets linkers make files that all may write: nc.load refuses those.
+  // Where a umask of 0 lets linkers make files that all may write: nc.load_plugin refuses those.
   namespace fs = std::filesystem;
   fs::permissions(path, fs::perms::others_write, fs::perm_options::remove);
   return "";

@@ -18,13 +18,14 @@ from narrowcast.optimizer import FusedAdam
 from narrowcast.publishing.export import export
 from narrowcast.publishing.load import load_published
 from narrowcast.publishing.model import export_tensors
-from narrowcast.ranks import debug
-from narrowcast.registry import format, formats, load, load_all
+from narrowcast.ranks import DisagreementError, debug
+from narrowcast.registry import format, formats, load_all, load_plugin
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.quantization import quantize
 
 __version__ = "0.1.0"
 __all__ = [
+    "DisagreementError",
     "FusedAdam",
     "MasterWeight",
     "PluginError",
@@ -36,7 +37,7 @@ __all__ = [
     "fits",
     "format",
     "formats",
-    "load",
+    "load_plugin",
     "load_published",
     "note_write",
     "post_all_gather_processing",

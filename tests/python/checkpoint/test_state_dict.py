@@ -196,7 +196,7 @@ def shards_changed(mesh, format):
     with torch.no_grad():
         local.copy_(torch.full_like(local.master, 6.0 + mesh.get_rank()))
         loss_of(other, 9, device)
-    assert local.amax is None or local.amax.tolist() == [7.0]
+    assert local.tensor_amax is None or local.tensor_amax.tolist() == [7.0]
 
 
 def test_shards_changed_after_a_load(format, device):

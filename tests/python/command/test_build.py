@@ -109,7 +109,7 @@ def test_any_name(tmp_path, capsys):
 
 def shards_are_cut_finely(mesh, plugins, name):
     """Each has three rows, which share bytes columnwise with the others' in the whole alone."""
-    nc.load(plugins)
+    nc.load_plugin(plugins)
     f = nc.format(name)
     assert (f.gather, f.row_step, f.shard_row_step) == ("rowwise", 2, 1)
 

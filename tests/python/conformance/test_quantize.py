@@ -177,7 +177,7 @@ def test_the_machines_agree_on_large_matrices(name, shape):
     for x in (values.random_bits(shape, rng), rng.standard_normal(shape, np.float32)):
         on_cpu = nc.quantize(torch.from_numpy(x), name)
         on_gpu = nc.quantize(torch.from_numpy(x).cuda(), name)
-        for buffer in (*BUFFERS, "amax"):
+        for buffer in (*BUFFERS, "tensor_amax"):
             ours, theirs = getattr(on_cpu, buffer), getattr(on_gpu, buffer)
             assert (ours is None) == (theirs is None)
             assert ours is None or torch.equal(
@@ -228,8 +228,8 @@ def decoded(name, usage, codes, per_block, shape, amax, dtype, device):
     )
     getattr(q, f"{usage}_data").copy_(torch.from_numpy(data))
     getattr(q, f"{usage}_scale_inv").copy_(torch.from_numpy(scale))
-    if q.amax is not None:
-        q.amax.fill_(float(amax))
+    if q.tensor_amax is not None:
+        q.tensor_amax.fill_(float(amax))
     got = q.dequantize(dtype=dtype, usage=usage).float().cpu().numpy()
     return got, narrowed(reference.dequantize(truth, fmt, shape, usage), dtype)
 

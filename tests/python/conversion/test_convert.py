@@ -134,7 +134,7 @@ def test_the_default_leaves_out_what_a_format_cannot_hold():
     model = nn.Sequential(nn.Linear(64, 64), *gates)
     nc.convert(model, "nvfp4")
     assert [isinstance(layer.weight, nc.QuantizedTensor) for layer in model] == [True] + [False] * 4
-    assert nc.fits("nvfp4", nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1)), 2)
+    assert nc.fits(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1)), "nvfp4", 2)
 
 
 def test_twice(format):

@@ -36,9 +36,9 @@ def test_as_fully_shard_decides(step):
     rows = 5 * step + 2 * (step > 1)
     good = [world for world in range(1, rows + 3) if is_cut(name, rows, world)]
     for world in range(1, rows + 3):
-        fit = nc.fits(delayed(name), (rows, 64), world)
+        fit = nc.fits((rows, 64), delayed(name), world)
         assert bool(fit) == (world in good)
-        fit_with_reduction = nc.fits(name, (rows, 64), world)
+        fit_with_reduction = nc.fits((rows, 64), name, world)
         assert fit_with_reduction
         assert fit_with_reduction.shared == (() if fit else (f"{rows}x64",))
         if not fit:
@@ -51,7 +51,7 @@ def test_as_fully_shard_decides(step):
 def test_a_vector():
     """It has one row, of which no other number of rows makes more."""
     format = next(name for name in nc.formats() if nc.format(name).group == 1)
-    fit = nc.fits(format, (512,), 2)
+    fit = nc.fits((512,), format, 2)
     assert str(fit).startswith("cannot be cut over 2 ranks: 512: a vector is one row of a matrix")
     assert "rows (" not in str(fit)
     assert fit.nearest == (1,)
@@ -63,38 +63,38 @@ def layers():
 
 def test_a_model():
     model = layers()
-    assert nc.fits(COARSE, model, 2)
-    assert str(nc.fits(COARSE, model, 2)) == "can be cut over 2 ranks"
-    shared = nc.fits(COARSE, model, 4)
+    assert nc.fits(model, COARSE, 2)
+    assert str(nc.fits(model, COARSE, 2)) == "can be cut over 2 ranks"
+    shared = nc.fits(model, COARSE, 4)
     assert shared
     assert str(shared) == "can be cut over 4 ranks; shards share blocks of 2.weight"
-    fit = nc.fits(delayed(COARSE), model, 4)
+    fit = nc.fits(model, delayed(COARSE), 4)
     assert not fit
     assert list(fit.reasons) == ["2.weight"]
-    assert fit.nearest == (3,) if nc.fits(delayed(COARSE), model, 3) else (2,)
-    assert nc.fits(delayed(COARSE), model, 4, filter="0")
-    assert nc.fits(COARSE, nc.convert(model, COARSE), 2)
+    assert fit.nearest == (3,) if nc.fits(model, delayed(COARSE), 3) else (2,)
+    assert nc.fits(model, delayed(COARSE), 4, filter="0")
+    assert nc.fits(nc.convert(model, COARSE), COARSE, 2)
 
 
 def test_what_a_format_cannot_hold():
     name = next(name for name in nc.formats() if nc.format(name).group > 1)
-    fit = nc.fits(name, (64, 63), 1)
+    fit = nc.fits((64, 63), name, 1)
     assert not fit
     assert "cannot hold" in str(fit)
     assert fit.nearest == ()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("what", "ranks", "error", "words"),
     [
-        (((64, 64), 0), ValueError, "at least 1 rank"),
-        (((), 2), ValueError, "positive numbers"),
-        ((nn.ReLU(), 2), ValueError, "chooses no module"),
+        ((64, 64), 0, ValueError, "at least 1 rank"),
+        ((), 2, ValueError, "positive numbers"),
+        (nn.ReLU(), 2, ValueError, "chooses no module"),
     ],
 )
-def test_wrong_arguments(arguments, error, words):
+def test_wrong_arguments(what, ranks, error, words):
     with pytest.raises(error, match=words):
-        nc.fits(COARSE, *arguments)
+        nc.fits(what, COARSE, ranks)
 
 
 def test_refused_where_the_mesh_is_known():

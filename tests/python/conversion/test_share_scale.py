@@ -17,7 +17,7 @@ TESTED_FORMATS = SPANNING
 
 
 def amaxes(model):
-    return [one.weight.amax.item() for one in model.children()]
+    return [one.weight.tensor_amax.item() for one in model.children()]
 
 
 @pytest.mark.parametrize("options", [OPTIONS, STOCHASTIC], ids=["nearest", "stochastic"])
@@ -81,7 +81,7 @@ def test_copies(format, copied):
             one.master.mul_(0.5)
     Truth(other).compare("copy")
     for one in (alone.weight, clone):
-        assert one.amax.item() == one.master.abs().max().item() < before[0]
+        assert one.tensor_amax.item() == one.master.abs().max().item() < before[0]
     assert amaxes(model) == before
     dead = weakref.ref(other)
     gc.disable()
@@ -115,7 +115,7 @@ def test_choice():
     assert len(set(amaxes(nc.convert(Projections(), "nvfp4", share_scale=True)))) == 3
     nc.convert(Projections(), "mxfp8_e4m3", share_scale=ENTRIES)  # nothing to share
     part = nc.convert(Projections(), "nvfp4", filter=["q_proj", "k_proj"], share_scale=ENTRIES[:1])
-    assert part.q_proj.weight.amax == part.k_proj.weight.amax
+    assert part.q_proj.weight.tensor_amax == part.k_proj.weight.tensor_amax
     lines = str(nc.summary(part)).splitlines()
     shared = [line.split()[0] for line in lines if "one scale for q_proj/k_proj" in line]
     assert shared == ["q_proj.weight", "k_proj.weight"]
@@ -160,8 +160,12 @@ def test_parts(format):
     loss_of(model, 0).backward()
     optimizer.step()
     both = [one.weight.master.abs().max().item() for one in (model.k_proj, model.v_proj)]
-    assert model.k_proj.weight.amax.item() == model.v_proj.weight.amax.item() == max(both)
-    assert model.up_proj.weight.amax.item() == model.up_proj.weight.master.abs().max().item()
+    assert (
+        model.k_proj.weight.tensor_amax.item()
+        == model.v_proj.weight.tensor_amax.item()
+        == max(both)
+    )
+    assert model.up_proj.weight.tensor_amax.item() == model.up_proj.weight.master.abs().max().item()
 
 
 def test_swapped_bytes(format):
@@ -203,5 +207,5 @@ def test_transformers(format):
     for one, whole in ((layer, False), (plain, True)):
         attention, mlp = one.self_attn, one.mlp
         group = [attention.q_proj, attention.k_proj, attention.v_proj]
-        assert (len({part.weight.amax.item() for part in group}) == 3) == whole
-        assert (mlp.gate_proj.weight.amax != mlp.up_proj.weight.amax) == whole
+        assert (len({part.weight.tensor_amax.item() for part in group}) == 3) == whole
+        assert (mlp.gate_proj.weight.tensor_amax != mlp.up_proj.weight.tensor_amax) == whole

@@ -58,8 +58,8 @@ def test_one_owner_of_all(name, options, device):
         if not nc.format(name).is_delayed or options.get("source") != "bf16":
             assert equal(weight, expected)
         if nc.format(name).is_delayed:
-            assert weight.history[2] == weight.amax  # the newest of two entries
-            assert weight.history[3] == expected.amax and weight.history[4] == 0
+            assert weight.history[2] == weight.tensor_amax  # the newest of two entries
+            assert weight.history[3] == expected.tensor_amax and weight.history[4] == 0
 
 
 @pytest.mark.parametrize("usage", ["rowwise", "columnwise"])

@@ -43,14 +43,14 @@ def train_both(mesh, format, options, convert_first):
             moment, expected = optimizer.state[p][key].to_local(), whole_optimizer.state[w][key]
             assert same(moment, local_part(expected, p, mesh)), (name, key)
         if isinstance(w, nc.QuantizedTensor):
-            names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
+            names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
             assert_same(p.to_local(), local_part(w.detach(), p, mesh), names, name)
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     for name, value in get_model_state_dict(whole).items():
         assert mesh.get_local_rank() > 0 or same(full[name], value), name
     model.unshard()
     head = model.head.weight
-    brought = [name for name in (*BUFFERS, "amax") if getattr(head, name) is not None]
+    brought = [name for name in (*BUFFERS, "tensor_amax") if getattr(head, name) is not None]
     assert "rowwise_data" in brought
     assert_same(head, whole.head.weight, brought)
 

@@ -136,7 +136,7 @@ def assert_equal(p, w, optimizer, expected_optimizer, shards, grid):
     if not isinstance(w, nc.QuantizedTensor):
         assert same(local, mine(w))
         return
-    names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
+    names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
     if local.columnwise_data is not None:
         names += ["columnwise_data", "columnwise_scale_inv"]
     assert_same(local, mine(w.detach()), names)

@@ -95,7 +95,7 @@ def test_gathered_is_whole(format, world, columns):
                     assert set(bytes_of(whole).usages) == {"rowwise", "columnwise"}
                 whole.decode(torch.float32, "columnwise" if backward else "rowwise")
                 assert_quantized(whole, value, (rows, both, backward))
-                assert same(whole.amax, weight.amax)
+                assert same(whole.tensor_amax, weight.tensor_amax)
 
 
 @pytest.mark.parametrize("world", [2, 33])
@@ -176,7 +176,7 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
             if begin < end:
                 names = [name for name in BUFFERS if getattr(tensor, name) is not None]
                 assert_same(tensor, full[begin:end], names, (rows, begin))
-            assert same(tensor.amax, full.amax)  # of an empty shard too
+            assert same(tensor.tensor_amax, full.tensor_amax)  # of an empty shard too
             assert same(tensor.history, full.history)
             begin = end
 

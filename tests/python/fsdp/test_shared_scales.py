@@ -24,7 +24,7 @@ def assert_gathered(model, whole, what):
     model.unshard()
     for name, weight in whole.named_parameters():
         got = model.get_parameter(name)
-        for part in ("rowwise_data", "rowwise_scale_inv", "amax"):
+        for part in ("rowwise_data", "rowwise_scale_inv", "tensor_amax"):
             assert same(getattr(got, part), getattr(weight, part)), (what, name, part)
     model.reshard()
     for name, weight in whole.named_parameters():
@@ -134,7 +134,7 @@ def tensor_parallel(mesh, format, world):
     truth.compare("written to")
     if world > 2:  # the root's weights stay gathered
         for name, weight in whole.named_parameters():
-            assert_part(model.get_parameter(name), weight, ["rowwise_data", "amax"], name)
+            assert_part(model.get_parameter(name), weight, ["rowwise_data", "tensor_amax"], name)
         model.reshard()
     assert_parts(model, whole, optimizers, "written to")
 

@@ -37,7 +37,7 @@ def test_a_view_with_columnwise_data_only(format):
     # TE takes shape and device of a view from the rowwise data, and fails where there is none.
     x, q = of_units(format, rowwise=False)
     value, u = q.dequantize(usage="columnwise"), unit(format)
-    names = [*BUFFERS[2:4], "amax"]
+    names = [*BUFFERS[2:4], "tensor_amax"]
     assert_same(q.view(3, u, 2 * u), q, names)
     assert_same(q.detach().clone(), nc.quantize(x, format), names)
     for view, index in ((q[u:], slice(u, None)), (q[:, u:], (slice(None), slice(u, None)))):

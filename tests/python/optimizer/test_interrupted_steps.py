@@ -141,7 +141,7 @@ def interrupted_ranks(mesh, format):
                 assert_quantized(local.detach().cpu(), local.master.cpu(), name)
                 continue
             whole = nc.quantize(p.full_tensor().float().cpu(), format)
-            assert same(local.amax, whole.amax), (name, line)
+            assert same(local.tensor_amax, whole.tensor_amax), (name, line)
             assert same(local.dequantize(), local_rows(whole.dequantize(), p, mesh)), name
         line += 1
     return every

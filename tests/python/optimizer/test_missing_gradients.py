@@ -51,11 +51,11 @@ def assert_whole(mesh, model):
         assert not is_stale(local), name
         if local.history is not None:
             value = local.detach().cpu()
-            assert same(local.history[2:3], nc.quantize(whole, local.format).amax), name
+            assert same(local.history[2:3], nc.quantize(whole, local.format).tensor_amax), name
             assert_quantized(value, local.master.cpu(), name)
         else:
             fresh = nc.quantize(whole, local.format)
-            assert same(local.amax, fresh.amax), name
+            assert same(local.tensor_amax, fresh.tensor_amax), name
             assert same(local.dequantize(), local_rows(fresh.dequantize(), weight, mesh)), name
 
 

@@ -39,7 +39,7 @@ def _step_with_an_empty_shard(mesh, rows):
         optimizer.zero_grad()
     local = model.weight.to_local()
     whole = nc.quantize(optimizer.state[model.weight]["master"].full_tensor(), "fp8_e4m3")
-    assert same(local.amax, whole.amax)
+    assert same(local.tensor_amax, whole.tensor_amax)
     mine = models.local_rows(whole, model.weight, mesh)
     assert same(local.rowwise_data, mine.rowwise_data)
     assert len(local) == 0 or same(local.rowwise_scale_inv, mine.rowwise_scale_inv)
@@ -60,5 +60,5 @@ def test_scales_survive_a_checkpoint_in_float32(name, tmp_path):
     dcp.load({"w": loaded}, checkpoint_id=tmp_path, no_dist=True)
     assert loaded.dtype == torch.bfloat16
     assert_same(loaded, saved)
-    assert loaded.amax.dtype == torch.float32
-    assert loaded.amax.bfloat16() != loaded.amax
+    assert loaded.tensor_amax.dtype == torch.float32
+    assert loaded.tensor_amax.bfloat16() != loaded.tensor_amax

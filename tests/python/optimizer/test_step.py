@@ -162,7 +162,7 @@ def test_empty_parameters_count_their_steps():
     layer(torch.ones(3, 64)).sum().backward()
     optimizer.step()
     assert [optimizer.state[p]["step"].item() for p in layer.parameters()] == [1, 1]
-    assert layer.weight.amax.tolist() == [0]
+    assert layer.weight.tensor_amax.tolist() == [0]
 
 
 def test_weights_without_a_master():

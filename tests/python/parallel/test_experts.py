@@ -96,7 +96,9 @@ def train_both(mesh, format, backend, dim=0):
                 local = optimizers[0].state[mine][key].to_local()
                 assert same(local, part_of(value, mine)), key
         if isinstance(other, nc.QuantizedTensor):
-            assert_part(mine, other, ["rowwise_data", "rowwise_scale_inv", "amax", "master"], dim)
+            assert_part(
+                mine, other, ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"], dim
+            )
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])

@@ -113,7 +113,7 @@ def assert_gathers_as_whole(model, format, rounding, size):
     model.unshard()
     for name in ("up", "down"):
         part, weight = getattr(model, name).weight, getattr(whole, name).weight
-        assert_part(part, weight, ["rowwise_data", "rowwise_scale_inv", "amax"], name)
+        assert_part(part, weight, ["rowwise_data", "rowwise_scale_inv", "tensor_amax"], name)
 
 
 def unequal(mesh):

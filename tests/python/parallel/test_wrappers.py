@@ -17,7 +17,7 @@ from narrowcast.tensor import dtensors
 
 EVERY = (
     *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
-    *("amax", "history", "master"),
+    *("tensor_amax", "history", "master"),
 )
 
 

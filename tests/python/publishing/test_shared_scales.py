@@ -28,7 +28,7 @@ def loaded(mesh, format, folder):
     found = []
     for group in groups(model):
         local = [weight.to_local() for weight in group]
-        scale = "amax" if format == "nvfp4" else "rowwise_scale_inv"
+        scale = "tensor_amax" if format == "nvfp4" else "rowwise_scale_inv"
         assert all(same(getattr(one, scale), getattr(local[0], scale)) for one in local)
         assert all(same(one.history, local[0].history) for one in local)
         found.append(None if local[0].history is None else local[0].history.tolist())

@@ -84,7 +84,7 @@ def scaled_by_one(mesh, format):
     model = sharded(mesh, format)
     loss_of(model, 0, mesh.device_type)
     if odd(mesh):
-        model.get_parameter(NAME).to_local().amax.fill_(3.0)
+        model.get_parameter(NAME).to_local().tensor_amax.fill_(3.0)
     loss_of(model, 0, mesh.device_type)
 
 

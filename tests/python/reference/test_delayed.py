@@ -34,7 +34,7 @@ def test_the_first_cast_is_that_of_current_scaling():
     q, expected = history.cast(x), reference.quantize(x, CURRENT)
     assert np.array_equal(q.rowwise_data, expected.rowwise_data)
     assert q.rowwise_scale_inv == expected.rowwise_scale_inv
-    assert q.amax == expected.amax
+    assert q.tensor_amax == expected.tensor_amax
     assert history.present == history.next == multiplier(0.02)
 
 
@@ -43,7 +43,7 @@ def test_growing_and_shrinking():
     history = run([1])
     q = history.cast(matrix(4))
     assert history.present == multiplier(1)
-    assert q.amax == 4
+    assert q.tensor_amax == 4
     assert q.rowwise_data[0, 0] == 0x7E
     assert q.rowwise_scale_inv == np.float32(1) / multiplier(1)
     assert history.next == multiplier(4)

@@ -121,7 +121,7 @@ def test_empty(name, shape):
     q = reference.quantize(np.zeros(shape, np.float32), FORMATS[name])
     assert q.rowwise_data.size == q.columnwise_data.size == 0
     if FORMATS[name].spans_tensor:
-        assert q.amax.tolist() == [0]
+        assert q.tensor_amax.tolist() == [0]
     if FORMATS[name].rowwise.block is None:
         assert q.rowwise_scale_inv.tolist() == [1]
 

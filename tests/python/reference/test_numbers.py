@@ -202,7 +202,7 @@ def test_nvfp4_example():
     x[0, :6] = [1, -0.5, 0.3, 3, -6, 0.1]
     x[0, 16:20] = [0.01, -0.02, 0.015, 0.005]
     q = reference.quantize(x, FORMATS["nvfp4_1d"], columnwise=False)
-    assert q.amax.tolist() == [6]
+    assert q.tensor_amax.tolist() == [6]
     assert q.rowwise_scale_inv[0].tolist() == [0x7E, 0x3C, 0, 0]
     assert q.rowwise_data[0].tolist() == [
         0x92,

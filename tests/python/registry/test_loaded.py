@@ -62,15 +62,15 @@ def plugin(format):
 
 
 def test_loading_a_file_again_is_no_error(format):
-    assert nc.load(plugin(format)) == [format]
-    assert format in nc.load(plugin(format).parent)
+    assert nc.load_plugin(plugin(format)) == [format]
+    assert format in nc.load_plugin(plugin(format).parent)
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(nc.PluginError, match=r"none\.so"):
-        nc.load(tmp_path / "none.so")
+        nc.load_plugin(tmp_path / "none.so")
     with pytest.raises(nc.PluginError, match="without plugins"):
-        nc.load(tmp_path)
+        nc.load_plugin(tmp_path)
 
 
 @pytest.mark.parametrize("part", [0, 100, 5000, -1])
@@ -79,23 +79,23 @@ def test_file_cut_short(tmp_path, format, part):
     file = tmp_path / "short.so"
     file.write_bytes(whole[:part])
     with pytest.raises(nc.PluginError, match=r"short\.so"):
-        nc.load(file)
+        nc.load_plugin(file)
 
 
 def test_file_that_is_no_plugin(tmp_path):
     text = tmp_path / "text.so"
     text.write_text("not a library")
     with pytest.raises(nc.PluginError, match=r"text\.so"):
-        nc.load(text)
+        nc.load_plugin(text)
     library = shutil.copy(nc._C.__file__, tmp_path / "library.so")
     with pytest.raises(nc.PluginError, match=r"library\.so"):
-        nc.load(library)
+        nc.load_plugin(library)
 
 
 def test_another_file_with_the_same_format(tmp_path, format):
     copy = shutil.copy(plugin(format), tmp_path / "copy.so")
     with pytest.raises(nc.PluginError, match=format):
-        nc.load(copy)
+        nc.load_plugin(copy)
 
 
 def run_python(code, **environment):

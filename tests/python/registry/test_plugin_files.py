@@ -1,4 +1,4 @@
-"""Files of plugins that were damaged: what nc.load takes nothing of."""
+"""Files of plugins that were damaged: what nc.load_plugin takes nothing of."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ draw = random.Random(1)
 
 def refusal():
     try:
-        return str(nc.load(path))
+        return str(nc.load_plugin(path))
     except nc.PluginError as error:
         return str(error)
 
@@ -74,7 +74,7 @@ def test_a_stripped_plugin_says_what_may_have_changed_it(plugin):
         pytest.skip("needs strip")
     subprocess.run(["strip", plugin], check=True)
     with pytest.raises(nc.PluginError, match=r"copy\.so' is cut short,.*, or a tool such as strip"):
-        nc.load(plugin)
+        nc.load_plugin(plugin)
 
 
 def test_a_second_trailer_takes_the_place_of_the_first(plugin):

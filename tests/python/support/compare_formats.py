@@ -14,7 +14,8 @@ import narrowcast as nc
 import reference
 import values
 
-BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
+BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
+BUFFERS = (*BYTES, "tensor_amax")
 # Ragged against every block and tile; some hold one usage alone of a packed format.
 SHAPES = ((1, 1), (36, 52), (130, 260), (257, 132), (4, 1200), (300, 4), (0, 8))
 STEPPED = ((36, 52), (300, 4))  # whole bytes in both usages
@@ -75,7 +76,7 @@ def differences_of_steps(fmt, x, device):
 
 
 def main(plugins, *specs):
-    nc.load(plugins)
+    nc.load_plugin(plugins)
     faults = 0
     for fmt in map(reference.load_format, specs):
         rng = np.random.default_rng(len(fmt.name))

@@ -39,7 +39,7 @@ def usages(fmt, shape):
 
 def assert_same(got, expected, where):
     """Equal bytes in every buffer; both sides have the same ones."""
-    for name in (*BUFFERS, "amax"):
+    for name in (*BUFFERS, "tensor_amax"):
         ours, truth = getattr(got, name), getattr(expected, name)
         assert (ours is None) == (truth is None), f"{where}: {name}"
         if truth is None:

@@ -10,7 +10,7 @@ from models import BUFFERS, WHOLE_STATE, assert_same, same
 from narrowcast.tensor import dtensors
 
 EVERY = (*BUFFERS, "history", "master")
-BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
+BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax", "history", "master")
 
 
 def part_of(whole, parameter):

@@ -15,7 +15,8 @@ from internals import store_of
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Master, Saved
 
-BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
+BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
+BUFFERS = (*BYTES, "tensor_amax")
 WHOLE_STATE = ("step", "history")  # of the optimizer: the same on all ranks
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
@@ -202,7 +203,7 @@ def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
             assert same(local, local_rows(w, p, mesh)), name
             continue
         assert isinstance(local, nc.QuantizedTensor)
-        names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
+        names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
         if local.format.columnwise_derived:
             assert local.columnwise_data is None
         else:

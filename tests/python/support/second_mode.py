@@ -20,7 +20,7 @@ def _of_bytes(name):
 
 
 def install():
-    for name in (*BYTES, "amax", "history", "dequantize"):
+    for name in (*BYTES, "tensor_amax", "history", "dequantize"):
         setattr(nc.MasterWeight, name, property(_of_bytes(name)))
     nc.MasterWeight.master = property(lambda weight: weight.value)
 

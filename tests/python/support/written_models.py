@@ -47,10 +47,10 @@ def assert_whole(mesh, model):
         assert not is_stale(local), name
         value = nc.quantize(whole, local.format)
         if local.history is None:
-            assert same(local.amax, value.amax), name
+            assert same(local.tensor_amax, value.tensor_amax), name
             assert same(local.dequantize(), local_rows(value.dequantize(), weight, mesh)), name
         else:
-            assert same(local.history[2:3], value.amax), name
+            assert same(local.history[2:3], value.tensor_amax), name
 
 
 def forward(model, mesh):

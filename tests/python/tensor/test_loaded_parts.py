@@ -127,10 +127,11 @@ def test_every_tensor_is_checked(format):
         refused(facts, {**tensors, part: torch.cat([tensor, tensor])}, "elements|size")
         if part != "master":
             other = torch.float32 if tensor.dtype == torch.uint8 else torch.uint8
-            refused(facts, {**tensors, part: tensor.to(other)}, f"{part} .* is ")
+            word = part.removeprefix("tensor_")
+            refused(facts, {**tensors, part: tensor.to(other)}, f"{word} .* is ")
             rest = {one: value for one, value in tensors.items() if one != part}
             refused(facts, rest, "one of them is missing|keeps one, and it has none")
-    for part in {"amax", "history"} - tensors.keys():
+    for part in {"tensor_amax", "history"} - tensors.keys():
         words = f"{part}: {format} keeps none, and it has one"
         refused(facts, {**tensors, part: torch.zeros(1)}, words)
 

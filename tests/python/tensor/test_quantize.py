@@ -22,7 +22,7 @@ def test_result(format, device):
         for_tensor = q.format.rowwise.block == "tensor" and name.endswith("scale_inv")
         assert getattr(q, name).dim() == (1 if for_tensor else 2)
         assert getattr(q, name).device == x.device
-    assert (q.amax is not None) == nc.format(format).tensor_amax
+    assert (q.tensor_amax is not None) == nc.format(format).tensor_amax
     assert format in repr(q)
 
 
@@ -59,8 +59,8 @@ def test_empty(format, device, shape):
     q = nc.quantize(torch.empty(shape, device=device), format, **usages)
     assert q.shape == shape
     assert q.dequantize().shape == shape
-    if q.amax is not None:
-        assert q.amax.tolist() == [0.0]
+    if q.tensor_amax is not None:
+        assert q.tensor_amax.tolist() == [0.0]
     for name in ("rowwise_scale_inv", "columnwise_scale_inv"):
         scale = getattr(q, name)
         if scale is not None and q.format.rowwise.block == "tensor":
@@ -86,9 +86,9 @@ def test_special_values(format):
     x[3, 3], x[40, 40], x[41, 41] = NAN, float("inf"), -float("inf")
     finite = torch.where(torch.isnan(x), 0, x)
     q, without = nc.quantize(x, format), nc.quantize(finite, format)
-    assert_same(q, without, ["rowwise_scale_inv", "columnwise_scale_inv", "amax"])
+    assert_same(q, without, ["rowwise_scale_inv", "columnwise_scale_inv", "tensor_amax"])
     only, zeros = (nc.quantize(torch.full((32, 32), value), format) for value in (NAN, 0.0))
-    assert_same(only, zeros, ["rowwise_scale_inv", "columnwise_scale_inv", "amax"])
+    assert_same(only, zeros, ["rowwise_scale_inv", "columnwise_scale_inv", "tensor_amax"])
 
 
 @pytest.mark.parametrize(

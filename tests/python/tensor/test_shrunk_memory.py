@@ -7,10 +7,9 @@ import torch
 
 import narrowcast as nc
 from internals import store_of
-from models import GATHERS, Model, same
+from models import BUFFERS, GATHERS, Model, same
 
 TESTED_FORMATS = GATHERS
-BUFFERS = ["rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax"]
 
 
 def build(format, device):

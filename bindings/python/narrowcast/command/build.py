@@ -65,7 +65,7 @@ def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test:
         )
     count = f"{len(formats)} format{'s' * (len(formats) != 1)}"
     print(f"{count}, {time.monotonic() - start:.1f} s. To load:")
-    print(f"  NARROWCAST_PLUGINS={output}, or narrowcast.load({str(output)!r}) in Python")
+    print(f"  NARROWCAST_PLUGINS={output}, or narrowcast.load_plugin({str(output)!r}) in Python")
     return True
 
 

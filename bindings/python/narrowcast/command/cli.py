@@ -48,7 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     make = command(
         *("build", build.build, "make plugins of formats of your own"),
         description="Generates and compiles a plugin for each spec, and tests its golden bytes. "
-        "NARROWCAST_PLUGINS=DIR, or narrowcast.load(DIR) in Python, makes the formats available.",
+        "NARROWCAST_PLUGINS=DIR, or narrowcast.load_plugin(DIR) in Python, makes the formats "
+        "available.",
     )
     for one in (check, make):
         one.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")

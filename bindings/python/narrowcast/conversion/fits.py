@@ -52,8 +52,8 @@ def _some(lines: Sequence[str], between: str = ", ") -> str:
 
 
 def fits(
-    format: str | registry.Format,
     what: nn.Module | Sequence[int],
+    format: str | registry.Format,
     ranks,
     *,
     filter: selection.Filter = selection.default_filter,

@@ -10,7 +10,7 @@ from narrowcast.registry.loaded import (
     buffers_of,
     format,
     formats,
-    load,
     load_all,
+    load_plugin,
     shipped_plugins,
 )

@@ -214,10 +214,12 @@ def formats() -> list[str]:
 
 def format(name: str | Format) -> Format:
     """The facts of a loaded format, by its name; of a Format itself. ValueError, with the nearest
-    names, if there is none of this name.
+    names, if there is none of this name; TypeError for what is no name.
     """
     if isinstance(name, Format):
         return name
+    if not isinstance(name, str):
+        raise TypeError(f"a format is a name or nc.format(name), not a {type(name).__name__}")
     if name in _formats:
         return _formats[name]
     longer = [other for other in formats() if name and other.startswith(name)]
@@ -225,11 +227,12 @@ def format(name: str | Format) -> Format:
     loaded = f"loaded are {', '.join(formats()) or 'none'}"
     hint = f"did you mean {' or '.join(near)}?" if near else loaded
     raise ValueError(
-        f"there is no format {name!r}: {hint} (formats of your own: nc.load or NARROWCAST_PLUGINS)"
+        f"there is no format {name!r}: {hint} (formats of your own: nc.load_plugin or "
+        "NARROWCAST_PLUGINS)"
     )
 
 
-def load(path: str | os.PathLike) -> list[str]:
+def load_plugin(path: str | os.PathLike) -> list[str]:
     """Loads a plugin file, or every .so file of a folder, and returns the names of the formats that
     came.
 
@@ -255,4 +258,4 @@ def load_all() -> None:
     """Loads the shipped formats, and those of NARROWCAST_PLUGINS (files, folders, os.pathsep)."""
     named = filter(None, os.environ.get("NARROWCAST_PLUGINS", "").split(os.pathsep))
     for path in (*shipped_plugins(), *named):
-        load(path)
+        load_plugin(path)

@@ -15,6 +15,7 @@ from narrowcast.tensor.store import Store
 def quantize(
     x: torch.Tensor,
     format: str | registry.Format,
+    *,
     rowwise: bool = True,
     columnwise: bool = True,
     source: str = "master",

@@ -18,7 +18,7 @@ from narrowcast.tensor.view import View
 
 # The tensors of a QuantizedTensor, by their attributes' names.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
-SPANNING = ("amax", "history", "master")
+SPANNING = ("tensor_amax", "history", "master")
 # As torch.compile knows them; and which usages have come, of a weight whose gathers differ by pass:
 # its buffers are those of all passes, for a graph is one for all.
 INNER = tuple(f"_inner_{name}" for name in (*BUFFERS, *SPANNING, "present"))

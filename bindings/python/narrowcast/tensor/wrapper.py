@@ -90,10 +90,8 @@ class QuantizedTensor(torch.Tensor):
         return self._view.buffer("columnwise", 1)
 
     @property
-    def amax(self) -> torch.Tensor | None:
-        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None.
-        torch's method of this name is hidden: torch.amax(w, dim) does the same.
-        """
+    def tensor_amax(self) -> torch.Tensor | None:
+        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None."""
         return self._view.spanning("amax")
 
     @property
@@ -305,9 +303,8 @@ def rebuild(
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"its dtype is {dtype}, not float32, bfloat16 or float16")
         partners_of(facts, matmul)
-        for part, tensor, is_kept in zip(
-            ("amax", "history"), tensors[4:], (facts.tensor_amax, facts.is_delayed), strict=False
-        ):
+        kept = ("tensor_amax", facts.tensor_amax), ("history", facts.is_delayed)
+        for (part, is_kept), tensor in zip(kept, tensors[4:], strict=False):
             if is_kept == (tensor is None):
                 verbs = ("keeps one", "has none") if is_kept else ("keeps none", "has one")
                 raise ValueError(f"{part}: {format} {verbs[0]}, and it {verbs[1]}")

@@ -13,13 +13,13 @@ from reference.scales import block_scales, decoded_two_level
 
 @dataclass
 class Quantized:
-    """The buffers of a matrix, as uint8 or fp32; None where absent. amax: fp32, (1,)."""
+    """The buffers of a matrix, as uint8 or fp32; None where absent. tensor_amax: fp32, (1,)."""
 
     rowwise_data: np.ndarray | None = None
     rowwise_scale_inv: np.ndarray | None = None
     columnwise_data: np.ndarray | None = None
     columnwise_scale_inv: np.ndarray | None = None
-    amax: np.ndarray | None = None
+    tensor_amax: np.ndarray | None = None
 
 
 def magnitudes(x):
@@ -59,7 +59,7 @@ def quantize(
     if source == "bf16":
         x = round_to_bf16(x)
     tensor = amax_of(x)[0, 0] if tensor_amax is None else np.float32(tensor_amax)
-    out = Quantized(amax=np.array([tensor], np.float32) if fmt.spans_tensor else None)
+    out = Quantized(tensor_amax=np.array([tensor], np.float32) if fmt.spans_tensor else None)
     for name in ("rowwise", "columnwise"):
         if not (rowwise if name == "rowwise" else columnwise):
             continue
@@ -92,7 +92,7 @@ def dequantize(q, fmt, shape, usage="rowwise"):
     codes = unpack(getattr(q, f"{usage}_data"), facts, fmt, shape)
     stored = stored_blocks(getattr(q, f"{usage}_scale_inv"), facts, shape)
     if fmt.tensor_scale is not None:
-        scales = decoded_two_level(stored, q.amax[0])
+        scales = decoded_two_level(stored, q.tensor_amax[0])
     elif fmt.scale == "f32":
         scales = stored
     else:
