@@ -23,7 +23,7 @@ def print_format(format: str, shape: tuple[int, int]) -> None:
     """Facts, a picture of the bytes, and their number for a weight."""
     f = registry.format(format)
     print(f"{f.name}: {f.summary}\n")
-    for key, value in _facts(f).items():
+    for key, value in _facts_of_format(f).items():
         print(f"  {key:<18}{value}")
     for usage in registry.USAGES:
         print()
@@ -33,7 +33,9 @@ def print_format(format: str, shape: tuple[int, int]) -> None:
 def print_difference(formats: Sequence[str], shape: tuple[int, int]) -> None:
     """The facts of two formats side by side; those that differ are marked."""
     table = [("", "", *formats)]
-    sides = [_facts(f) | _layouts(f) | _sizes(f, *shape) for f in map(registry.format, formats)]
+    sides = [
+        _facts_of_format(f) | _layouts(f) | _sizes(f, *shape) for f in map(registry.format, formats)
+    ]
     for key in sides[0]:
         values = [side[key] for side in sides]
         table.append(("*" if values[0] != values[1] else "", key, *values))
@@ -42,7 +44,7 @@ def print_difference(formats: Sequence[str], shape: tuple[int, int]) -> None:
     print(f"\n* {differing} of {len(table) - 1} facts differ")
 
 
-def _facts(f: registry.Format) -> dict[str, str]:
+def _facts_of_format(f: registry.Format) -> dict[str, str]:
     """What a format is as a whole."""
     under = f", under one {f.tensor_scale} scale of the tensor" if f.tensor_scale else ""
     derived = "rearranged from the rowwise bytes" if f.columnwise_derived else "from the master"

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.flat.shards import Ranges, Shard
+from narrowcast.flat.shards import FlatShard, Ranges
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import scale_groups
@@ -49,7 +49,7 @@ class Exchange(Reduction):
     @torch.inference_mode(False)  # a first call may be there, and later ones not
     def __init__(
         self,
-        shards: list[Shard],
+        shards: list[FlatShard],
         ranges: Ranges,
         group: dist.ProcessGroup | None,
         skips: Sequence[float] = (),
@@ -103,7 +103,9 @@ class Exchange(Reduction):
             one.shards.finish(one.amaxes, self.floats, source_bf16, stochastic, one.skips)
 
 
-def _flat_shards(own: list[Shard], ranges: Ranges, identity: list[torch.Tensor]) -> _C.FlatShards:
+def _flat_shards(
+    own: list[FlatShard], ranges: Ranges, identity: list[torch.Tensor]
+) -> _C.FlatShards:
     """Of one format; appends the words of what cuts divide of them, in each part."""
     matrices = [one.store.bytes for one in own]
     (part, parts), first_slot = own[0].part, 0

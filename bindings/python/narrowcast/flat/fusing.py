@@ -14,7 +14,7 @@ from narrowcast import _C
 from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange, FormatShards
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
-from narrowcast.flat.shards import Ranges, Shard
+from narrowcast.flat.shards import FlatShard, Ranges
 from narrowcast.tensor.casting import SKIP, TAKE
 from narrowcast.tensor.store import Store
 
@@ -76,7 +76,7 @@ def fuse(
             for shard, master in zip(own, master_weights, strict=True)
         ]
         runs = [(shard.begin, shard.end) for shard in own]
-        optimizer.fused.append(Updates([*model_weights], runs, masters, ranges, group))
+        optimizer.flat_updates.append(Updates([*model_weights], runs, masters, ranges, group))
         optimizer.forget_tables()
 
 
@@ -84,7 +84,7 @@ def unfuse(optimizer: FusedAdam) -> None:
     """Takes back every narrowcast.flat.fuse of an optimizer: its steps update masters alone. To be
     called on all ranks.
     """
-    optimizer.fused.clear()
+    optimizer.flat_updates.clear()
     optimizer.forget_tables()
 
 
@@ -113,7 +113,7 @@ class Updates:
 
     def _make_exchange(self) -> None:
         own = zip(self._stores, self._runs, strict=True)
-        own = [Shard(store, *run, None) for store, run in own]
+        own = [FlatShard(store, *run, None) for store, run in own]
         skips = [TAKE if begin < end else SKIP for begin, end in self._runs]
         self.exchange = Exchange(own, self._ranges, self.group, skips)
         self.device = self.exchange.device

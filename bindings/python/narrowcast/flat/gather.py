@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast import _C
-from narrowcast.flat.shards import Ranges, store_of
+from narrowcast.flat.shards import Ranges, checked_store
 from narrowcast.tensor.store import PendingColumnwise, Store
 
 
@@ -39,7 +39,7 @@ class Gather:
     ) -> None:
         self._weights, self._ranges, self._group = [*weights], ranges, group
         for place, weight in enumerate(weights):
-            store_of(f"weight {place}", weight)
+            checked_store(f"weight {place}", weight)
         self._flat: _C.FlatGather | None = None
         if group is not None and dist.get_world_size(group) > 1 and self._weights:
             self._make()

@@ -13,7 +13,7 @@ from narrowcast import _C
 from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
-from narrowcast.flat.shards import Ranges, Shard
+from narrowcast.flat.shards import FlatShard, Ranges
 from narrowcast.ranks import Fact, debugging
 from narrowcast.tensor.casting import RngKey
 from narrowcast.tensor.quantization import check_rounding, check_source, check_word
@@ -77,7 +77,9 @@ def quantize_master_weights(
     targets = _checked_targets(own, fsdp_shard_model_weights)
     if not own:
         return
-    debugging.compare("quantize_master_weights", lambda: _facts(own, group, source, rounding, seed))
+    debugging.compare(
+        "quantize_master_weights", lambda: _facts_of_shards(own, group, source, rounding, seed)
+    )
     draws = None
     if rounding == "stochastic":
         draws = [RngKey((int(seed) + i) % 2**64, int(step), 0) for i in range(len(own))]
@@ -112,7 +114,7 @@ def forget(weights: Sequence[torch.Tensor]) -> None:
         _known.pop(weight._store, None)
 
 
-def _exchange_of(own: list[Shard], group) -> Exchange:
+def _exchange_of(own: list[FlatShard], group) -> Exchange:
     """That of a list of weights, with the bytes that they have now. Collective in the first call
     with it.
     """
@@ -130,7 +132,7 @@ def _exchange_of(own: list[Shard], group) -> Exchange:
     return known.exchange
 
 
-def _facts(own: list[Shard], group, *options) -> list[Fact]:
+def _facts_of_shards(own: list[FlatShard], group, *options) -> list[Fact]:
     """What the debug mode compares at a call."""
     return [
         (group, one.store.bytes.device, f"weight {place}, {shards.line(one.store)}, {options}")
@@ -138,7 +140,7 @@ def _facts(own: list[Shard], group, *options) -> list[Fact]:
     ]
 
 
-def _checked_targets(own: list[Shard], targets) -> list[tuple[Shard, torch.Tensor]]:
+def _checked_targets(own: list[FlatShard], targets) -> list[tuple[FlatShard, torch.Tensor]]:
     """The shards whose codes go to a tensor as well, and that. TypeError or ValueError, with the
     place in the list, for a tensor that cannot take them.
     """
@@ -162,12 +164,12 @@ def _checked_targets(own: list[Shard], targets) -> list[tuple[Shard, torch.Tenso
     return every
 
 
-def _code_range(shard: Shard) -> tuple[int, int]:
+def _code_range(shard: FlatShard) -> tuple[int, int]:
     """Of the rowwise bytes those that hold its elements: begin and end."""
     bits = shard.store.format.rowwise.element_bits
     return shard.begin * bits // 8, -(-shard.end * bits // 8)
 
 
-def _own_codes(shard: Shard) -> torch.Tensor:
+def _own_codes(shard: FlatShard) -> torch.Tensor:
     """The rowwise bytes that hold its elements."""
     return shard.store.bytes.buffer(0).view(-1)[slice(*_code_range(shard))]

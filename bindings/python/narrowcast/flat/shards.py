@@ -19,7 +19,7 @@ from narrowcast.tensor.store import Store
 Ranges = list[list[tuple[int, int]]]  # of each rank, of each weight: begin and end
 
 
-class Shard(NamedTuple):
+class FlatShard(NamedTuple):
     """This rank's elements `begin` to `end` of a weight, row by row; `master`: their values,
     float32 [end - begin]; None, and begin == end, where it owns nothing.
     """
@@ -59,7 +59,7 @@ def read(
     weights: Sequence[torch.Tensor],
     masters: Sequence[torch.Tensor | None],
     starts: Sequence[int | None],
-) -> list[Shard]:
+) -> list[FlatShard]:
     """TypeError or ValueError, with the place in the lists, for what is no weight or no master."""
     return [
         _shard(f"weight {place}", *of_weight)
@@ -67,24 +67,24 @@ def read(
     ]
 
 
-def _shard(what: str, weight, master, start) -> Shard:
-    store = store_of(what, weight)
+def _shard(what: str, weight, master, start) -> FlatShard:
+    store = checked_store(what, weight)
     if store.master is not None:
         raise ValueError(
             f"{what}, a {store.describe()}, keeps a master of its own: drop it with "
             "weight.clear_high_precision_init_val()"
         )
     if master is None or master.numel() == 0:
-        return Shard(store, 0, 0, None)
+        return FlatShard(store, 0, 0, None)
     if master.dtype != torch.float32:
         raise TypeError(f"{what}: its master shard is {master.dtype}; float32 is needed")
     _C.check_there(master, f"{what}: its master shard")
     run = master.detach().resolve_neg().reshape(-1).contiguous()
     begin = operator.index(start)
-    return Shard(store, begin, begin + run.numel(), run)
+    return FlatShard(store, begin, begin + run.numel(), run)
 
 
-def store_of(what: str, weight) -> Store:
+def checked_store(what: str, weight) -> Store:
     """Of a whole weight with rowwise bytes. TypeError or ValueError about `what`, if it is none."""
     if not isinstance(weight, QuantizedTensor):
         raise TypeError(
@@ -107,7 +107,7 @@ def group_or_all(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     return group
 
 
-def exchange_ranges(shards: list[Shard], group: dist.ProcessGroup | None) -> Ranges:
+def exchange_ranges(shards: list[FlatShard], group: dist.ProcessGroup | None) -> Ranges:
     """What all ranks own. Collective, and the host waits: DisagreementError on all ranks if they
     hand in different weights.
     """

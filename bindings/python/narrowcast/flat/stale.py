@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast.flat.exchange import Exchange
-from narrowcast.flat.shards import Ranges, Shard
+from narrowcast.flat.shards import FlatShard, Ranges
 from narrowcast.ranks import Reduction
 from narrowcast.tensor import casting, scale_groups, unaligned
 from narrowcast.tensor.casting import SKIP, TAKE
@@ -134,7 +134,7 @@ class UnalignedCasts(ShardCasts):
     """Those of shards that share blocks, whose reduction has what cuts divide, too."""
 
     def _make(self, group: Group) -> Exchange:
-        shards = [shard_of(store) for store in self._stores]
+        shards = [flat_shard_of(store) for store in self._stores]
         return Exchange(shards, ranges_of(self._stores), group, [SKIP] * len(shards))
 
     def _is_redone(self, store: Store) -> bool:
@@ -144,7 +144,7 @@ class UnalignedCasts(ShardCasts):
         keys, draws = [_saved_key(store) for store in self._stores], None
         if any(keys):
             draws = [key or casting.RngKey(0, 0, 0) for key in keys]
-        self._reduction.collect([shard_of(one).master for one in self._stores], draws=draws)
+        self._reduction.collect([flat_shard_of(one).master for one in self._stores], draws=draws)
 
     def _cast(self) -> None:
         self._reduction.finish()
@@ -159,11 +159,11 @@ def _saved_key(store: Store) -> casting.RngKey | None:
     return store.master.saved.rng_key if store.is_stale and store.master.saved else None
 
 
-def shard_of(store: Store) -> Shard:
+def flat_shard_of(store: Store) -> FlatShard:
     """A shard that shares blocks, as one of the flattened whole."""
     if store.rows == 0:
-        return Shard(store, 0, 0, None)
-    return Shard(store, *store.shard.elements(store.columns), store.master.value.view(-1))
+        return FlatShard(store, 0, 0, None)
+    return FlatShard(store, *store.shard.elements(store.columns), store.master.value.view(-1))
 
 
 def ranges_of(stores: list[Store]) -> Ranges:

@@ -46,11 +46,11 @@ def check(group) -> None:
     for number, one in enumerate(torch_names.groups_of_tree(group)):
         if one not in _known and sharding.quantized(one):
             _known[one] = _Known(torch_names.is_kept(one), _has_any(one, checkpointed) or None)
-            facts += _facts(one, number)
+            facts += _facts_of_weights(one, number)
     ranks.same("the quantized weights of an FSDP2 model", facts)
 
 
-def _facts(group, number: int) -> list[ranks.Fact]:
+def _facts_of_weights(group, number: int) -> list[ranks.Fact]:
     """Of each quantized weight, in the order of payloads. `number`: of the group in its tree."""
     known = _known[group]
     kept = "kept" if known.is_kept else "resharded"

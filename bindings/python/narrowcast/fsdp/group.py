@@ -109,7 +109,7 @@ class GroupPlan:
         those of the whole module tree together, with one reduction. A backward reads the weights of
         its forward.
         """
-        debugging.compare("the weights of a forward", lambda: _facts(group))
+        debugging.compare("the weights of a forward", lambda: _facts_of_forward(group))
         has_empty, is_quiet = self._empty_shards.is_needed, self._gathers.are_quiet
         if has_empty or not is_quiet:
             _come_after_writes(self._stores[0])
@@ -233,7 +233,7 @@ def _shards_of_tree(group) -> list[tuple]:
     return [shard for one in torch_names.groups_of_tree(group) for shard in _shards(one)]
 
 
-def _facts(group) -> list:
+def _facts_of_forward(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
     written to, and the tensor-wide scales of those that are gathered.
     """

@@ -86,7 +86,7 @@ class FusedAdam(torch.optim.Optimizer):
         if state_dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
         self.state_dtype = state_dtype
-        self.fused: list[Updates] = []  # by narrowcast.flat.fuse
+        self.flat_updates: list[Updates] = []  # by narrowcast.flat.fuse
         self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -169,7 +169,7 @@ class FusedAdam(torch.optim.Optimizer):
             ranks.same("parameters of FusedAdam", facts)
             self._are_alike = True
         self._low_precision = states.LowPrecisionParameters(entries)
-        self._tables = Tables(entries, self.fused)
+        self._tables = Tables(entries, self.flat_updates)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
     def _forget(self) -> None:
@@ -215,7 +215,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        self.fused = []
+        self.flat_updates = []
         self._forget()
         self.register_state_dict_post_hook(states.as_saved)
 

@@ -75,7 +75,7 @@ def entries(optimizer: FusedAdam) -> list[Entry]:
     for group, parameter, name in named(groups):
         seed = seeds[group]
         if seed is not None:
-            place = index_in(optimizer.fused, parameter)
+            place = index_in(optimizer.flat_updates, parameter)
             seed = (seed + (len(found) if place is None else place)) % 2**64
         found.append(Entry(parameter, optimizer.state.get(parameter, {}), name, group, seed))
     return found
@@ -94,9 +94,9 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
         written = ", written to" if entry.store is not None and entry.store.is_stale else ""
         line = f"{gradient}{written}, step {int(entry.state.get('step', 0))}, {constants}"
         of_shards[id(entry.parameter)] = line
-        if index_in(optimizer.fused, entry.parameter) is None:
+        if index_in(optimizer.flat_updates, entry.parameter) is None:
             found.append(dtensors.fact(entry.parameter, f"{entry.line}, {line}"))
-    for one in optimizer.fused:
+    for one in optimizer.flat_updates:
         own = [of_shards.get(id(parameter)) for parameter in one.parameters]
         every = ranks.gather_objects(own, one.group, one.device)
         for place, lines in enumerate(zip(own, *every, strict=True)):

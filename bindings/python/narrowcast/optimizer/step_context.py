@@ -55,7 +55,7 @@ def is_skipped(optimizer: FusedAdam) -> bool:
         return False
     every = (parameter for _, parameter, _ in parameters.named(optimizer.param_groups))
     groups = {dtensors.shard_group(one): dtensors.device_of(one) for one in every}
-    groups |= {one.group: one.device for one in optimizer.fused}
+    groups |= {one.group: one.device for one in optimizer.flat_updates}
     groups.pop(None, None)
     # A GradScaler that has seen no gradient on this rank gives the number 0.
     return ranks.is_on_any(float(found_inf) != 0, groups)

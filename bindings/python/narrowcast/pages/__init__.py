@@ -39,7 +39,7 @@ def page(f: dict) -> str:
 
 Reference: {f["reference"]}
 
-{_table(("fact", "value"), _facts(f))}
+{_table(("fact", "value"), _rows_of_facts(f))}
 
 ## Bytes
 
@@ -119,7 +119,7 @@ def _table(columns: Sequence[str], rows: Iterable[Iterable]) -> str:
     return "\n".join([head, "|" + "---|" * len(columns), *lines])
 
 
-def _facts(f: dict) -> list[tuple]:
+def _rows_of_facts(f: dict) -> list[tuple]:
     return [
         ("element", f"{f['element']}, {f['packing']}"),
         ("scale", _scale(f)),

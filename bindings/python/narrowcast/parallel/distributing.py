@@ -131,7 +131,7 @@ class CastWritten:
         if self._watch is None or not self._watch.is_quiet or debugging.is_on:
             found = dict(_parts_of(module))
             self._watch = _C.Watch([local._store for local in found.values()])
-            debugging.compare("the weights of a forward", lambda: _facts(found))
+            debugging.compare("the weights of a forward", lambda: _facts_of_parts(found))
             stale.cast(
                 (local._store, dtensors.shard_group(parameter))
                 for parameter, local in found.items()
@@ -155,7 +155,7 @@ def _parts_of(module: nn.Module) -> Iterator[tuple[DTensor, QuantizedTensor]]:
             yield parameter, local
 
 
-def _facts(found: dict[DTensor, QuantizedTensor]) -> list:
+def _facts_of_parts(found: dict[DTensor, QuantizedTensor]) -> list:
     """What the debug mode compares before a forward: which parts were written to."""
     return [
         dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)

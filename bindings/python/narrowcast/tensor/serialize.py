@@ -48,7 +48,7 @@ def flattened(tensor) -> tuple[int, int] | None:
     return tensor._view.region.shape if tensor.is_flat else None
 
 
-def store_of(
+def store_of_parts(
     format: registry.Format,
     rows: int,
     columns: int,
@@ -140,7 +140,7 @@ def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[View, tor
     *tensors, present = map(inner.get, INNER)
     size = matrix or matrix_shape(shape)
     facts = registry.format(format)
-    store = store_of(facts, *size, tensors, partial, config, present)
+    store = store_of_parts(facts, *size, tensors, partial, config, present)
     return View(store, place=place and (shape, *place)), dtype
 
 
@@ -159,7 +159,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _facts(format: registry.Format) -> tuple[str, ...]:
+def _code_and_formats(format: registry.Format) -> tuple[str, ...]:
     """The code, and the identities of the formats that a weight's products multiply."""
     partners = format.matmul and (format.matmul.input, format.matmul.gradient)
     loaded = {name for name in partners or () if name in registry.formats()}
@@ -179,5 +179,5 @@ def stable_hash(tensor) -> str:
         for name, one in ((name, getattr(tensor, name)) for name in there)
     ]
     known = (*context, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
-    every = repr((known, _facts(tensor.format)))
+    every = repr((known, _code_and_formats(tensor.format)))
     return hashlib.blake2b(every.encode(), digest_size=16).hexdigest()

@@ -312,7 +312,7 @@ def rebuild(
             if tensors[index] is not None:
                 tensors[index] = tensors[index].reshape(facts.buffer_shape(index, *size))
         config = WeightConfig(name, recompute, matmul)
-        store = serialize.store_of(facts, *size, tensors, partial, config)
+        store = serialize.store_of_parts(facts, *size, tensors, partial, config)
     except (RuntimeError, TypeError, ValueError) as error:
         words = "a saved QuantizedTensor" if name is None else f"saved weight {name!r}"
         raise type(error)(f"{words}: {error}") from None
