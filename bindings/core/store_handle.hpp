@@ -1,6 +1,4 @@
-// What a step changes of a Python Store (narrowcast.tensor.store). Attributes are set, and no code
-// of Python's runs; so the handler of a signal, which may raise between any two of its
-// instructions, finds a step done or not begun.
+// What a step changes of a Python Store (narrowcast.tensor.store).
 #pragma once
 
 #include "bindings/core/buffers.hpp"

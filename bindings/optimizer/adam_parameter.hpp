@@ -120,10 +120,10 @@ class AdamParameter {
   void commit(bool cast) {
     if (!gradient_.defined()) return;
     *step_ += 1;
-    if (store_) cast ? store_->mark_fresh() : store_->mark_stale();
     // As any in-place operation of torch: a backward through the old value is then an error, not a
-    // wrong gradient.
+    // wrong gradient. First, because a master's count may be the parameter's.
     THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
+    if (store_) cast ? store_->mark_fresh() : store_->mark_stale();
     gradient_ = at::Tensor();
   }
 

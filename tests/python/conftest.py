@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 
 import building
 import markers
@@ -14,6 +15,11 @@ from narrowcast.command import toolchain
 # without processes of its own that compile, the first of a process takes 19 seconds instead of 39.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+# Tests that run beside each other share the processors: threads of OpenMP that wait for one that
+# does not run turn on it.
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def pytest_generate_tests(metafunc):

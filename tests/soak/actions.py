@@ -106,13 +106,11 @@ def _step(rng: random.Random, state: State) -> Action:
         "size": rng.choice((1e-3, 1.0, 30.0)),
     }
     traits = [f"{facts['source']} gradients"]
-    disturbance = rng.choice(("none", "scaler", "interrupt", "broken", "none"))
+    disturbance = rng.choice(("none", "scaler", "broken", "none"))
     if disturbance == "scaler" and state.can_scale:
         _scale(rng, state, facts, traits)
     if rng.random() < 0.5:
         _take_away(rng, state, facts, traits)
-    if disturbance == "interrupt":
-        _interrupt(rng, state, facts, traits)
     if disturbance == "broken" and state.spans and state.has_tables:
         facts["broken"] = True
         traits.append("reduction fails")
@@ -132,9 +130,7 @@ def _trained(rng: random.Random, state: State) -> int:
 
 
 def _take_away(rng: random.Random, state: State, facts: dict, traits: list) -> None:
-    """Gradients that are missing, on all ranks. One parameter always has a gradient: it tells
-    whether a step was done.
-    """
+    """Gradients that are missing, on all ranks. The last parameter always has one."""
     bad = facts.get("bad", (None,))[0]
     missing = [
         one
@@ -144,14 +140,3 @@ def _take_away(rng: random.Random, state: State, facts: dict, traits: list) -> N
     if missing:
         facts["missing"] = missing
         traits.append("gradients missing")
-
-
-def _interrupt(rng: random.Random, state: State, facts: dict, traits: list) -> None:
-    """A handler that raises within the step: on all ranks at one line, for they run one program."""
-    if not state.has_tables:
-        return
-    if state.world > 1 or rng.random() < 0.3:
-        facts["interrupt"] = ("line", rng.randrange(70))
-    else:
-        facts["interrupt"] = ("timer", rng.uniform(1e-6, 1e-3))
-    traits.append(f"interrupted at a {facts['interrupt'][0]}")

@@ -102,32 +102,9 @@ class Round:
         for rank, one in enumerate(came):
             wanted = "ConnectionError: no network" if broken else None
             self._expect(f"what rank {rank} raised", one["error"], wanted)
-        if self._is_done(facts, seen):
-            self.oracle.step(gradients, broken)
-        else:
-            self._learn(seen)
+        self.oracle.step(gradients, broken)
         self.state.has_tables = True
         self.counts["optimizer steps"] += 1
-
-    def _is_done(self, facts: dict, seen: list) -> bool:
-        """Whether all ranks have done the step, or none: a signal may come before it or after. The
-        last parameter, which always has a gradient, tells; all others are compared.
-        """
-        if "interrupt" not in facts:
-            return True
-        before = [shard.step for shard in self.oracle.parameters[-1].shards]
-        done = [of_rank[-1]["steps"] - was for of_rank, was in zip(seen, before, strict=True)]
-        self._expect("steps done by the ranks", len(set(done)), 1)
-        self.counts["steps done" if done[0] else "steps not begun"] += 1
-        return done[0] == 1
-
-    def _learn(self, seen: list) -> None:
-        """A step with delayed scaling begins with casts of what was written: only the ranks know
-        whether a signal came before them or after.
-        """
-        for index, parameter in enumerate(self.oracle.parameters):
-            if parameter.is_delayed and not any(of_rank[index]["is stale"] for of_rank in seen):
-                parameter.agree()
 
     def _gradients(self, facts: dict, came: list[dict]) -> list[list]:
         """Of each parameter and rank, as one process has them; the ranks have the same."""

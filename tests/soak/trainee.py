@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 
 import narrowcast as nc
 import setups
+from disturbances import Network, keep_coming
 from internals import bytes_of, is_stale
-from interrupts import Network, at_line, by_timer, keep_coming
 from narrowcast.optimizer import launches
 from net import build, groups, loss_of
 
@@ -62,7 +62,7 @@ class Trainee:
 
     # ---- actions ----
 
-    def step(self, seed, source, size, missing=(), scaler=None, bad=None, interrupt=None, **other):
+    def step(self, seed, source, size, missing=(), scaler=None, bad=None, **other):
         loss = None
         factor = self.scaler.get_scale() if scaler else 1.0
         if source == "backward":
@@ -78,12 +78,12 @@ class Trainee:
         if bad is not None:
             self._spoil(*bad)
         gradients = [None if p.grad is None else digest(p.grad.to_local()) for p in self.parameters]
-        error = self._take(scaler, interrupt, **other)
+        error = self._take(scaler, **other)
         for p in self.parameters:
             p.grad = None
         return {"loss": loss, "gradients": gradients, "error": error}
 
-    def _take(self, scaler, interrupt, broken=False):
+    def _take(self, scaler, broken=False):
         if scaler:
             # A scaler has its scale on the device only after it has been asked to scale.
             self.scaler.scale(torch.zeros((), device=self.setup.device))
@@ -94,23 +94,12 @@ class Trainee:
             return None
         _NETWORK.is_broken = broken
         try:
-            if interrupt is not None:
-                self._interrupted(*interrupt)
-            else:
-                self.optimizer.step()
-            if interrupt is not None and self.setup.device == "cuda":
-                torch.cuda.synchronize()
+            self.optimizer.step()
         except ConnectionError as error:
             return f"{type(error).__name__}: {error}"
         finally:
             _NETWORK.is_broken = False
         return None
-
-    def _interrupted(self, way: str, when) -> None:
-        if way == "timer":
-            by_timer(when, self.optimizer.step)
-            return
-        at_line(when, self.optimizer.step)
 
     def _give(self, p, whole: np.ndarray) -> None:
         gradient = torch.from_numpy(whole).to(p.dtype)[self._rows(p)].to(self.setup.device)

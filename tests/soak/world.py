@@ -126,8 +126,8 @@ def _begin(rank: int, size: int, setup, store: str, folder: str):
     import torch
     import torch.distributed as dist
 
+    import disturbances
     import hosts
-    import interrupts
     import trainee
 
     if setup.device == "cuda":
@@ -141,5 +141,5 @@ def _begin(rank: int, size: int, setup, store: str, folder: str):
     )
     mesh = dist.init_device_mesh(setup.device, (size,))
     dist.barrier()  # a rank that fails at once must not close connections being made
-    interrupts.keep_coming(rank in setup.signals)
+    disturbances.keep_coming(rank in setup.signals)
     return trainee.Trainee(setup, mesh, folder)

@@ -10,6 +10,7 @@ import narrowcast as nc
 from internals import bytes_of, config_of, tensors_of, view_of
 from models import BUFFERS, assert_quantized, assert_same, same, unit
 from narrowcast import _C
+from narrowcast.optimizer.launches import Part, run_step
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.gathered import GatheredStore
 
@@ -129,18 +130,14 @@ def table_of(format, tensors, stochastic):
     return table, states
 
 
-def run_step(table, amaxes):
+def step(table, amaxes):
     """A step of one table. `amaxes`: how many are reduced; to the largest of them."""
     if amaxes == 0:
-        _C.run_step([_C.AdamPart(table, None, False)], [])
+        run_step([Part(table, None, False)], [])
         return
     memory = torch.zeros(amaxes)
-
-    def reduce():
-        memory.fill_(memory.max())
-        return SimpleNamespace(wait=lambda: None)
-
-    _C.run_step([_C.AdamPart(table, memory, True)], [_C.Reduction(memory, reduce)])
+    reduction = SimpleNamespace(reduce=lambda: memory.fill_(memory.max()))
+    run_step([Part(table, memory, True)], [reduction])
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
@@ -163,7 +160,7 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
                     tensor.grad = gradient[begin : begin + len(tensor)]
                     begin += len(tensor)
                 assert table.prepare(options, None)
-                run_step(table, len(states) if spans else 0)
+                step(table, len(states) if spans else 0)
         (full, *moments), pieces = tables[0][1][0], tables[1][1]
         if not stochastic:
             assert_quantized(full, full.master)

@@ -15,6 +15,12 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tqdm")
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch):
+    """Of each rank, because other tests run beside it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture
 def demo(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -104,7 +110,7 @@ def training(out, *options):
     """A run of the example, of one rank and a format with histories, in a process that is killed
     alone.
     """
-    one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     small = ["--width", "32", "--layers", "1", "--time", "16", "--batch", "2", "--device", "cpu"]
     format = ["--format", "fp8_e4m3_delayed", "--steps", "12", "--text", str(EXAMPLES / "train.py")]

@@ -7,7 +7,7 @@ import narrowcast as nc
 
 PACKAGE = str(Path(nc.__file__).parent)
 # They leave what C has switched: there a handler runs behind the call alone, a trace before it too.
-SWITCHES = ("optimizer/step_context.py", "tensor/dispatch.py", "tensor/wrapper.py")
+SWITCHES = ("tensor/dispatch.py", "tensor/wrapper.py")
 
 
 class Interrupt(BaseException):

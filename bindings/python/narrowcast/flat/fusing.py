@@ -127,9 +127,10 @@ class Updates:
         """Whether the weights' buffers are those that the tables are of."""
         return self.exchange.is_current(self._stores)
 
-    def build(self, entries: list[Entry]) -> list[_C.AdamPart]:
-        """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
-        parameters. ValueError if shards of one format are rounded in two ways.
+    def build(self, entries: list[Entry]) -> list[tuple]:
+        """Makes the tables anew and returns their parts in a step, as optimizer/launches.py's Part
+        has them. `entries`: of the optimizer's parameters. ValueError if shards of one format are
+        rounded in two ways.
         """
         if not self.is_current():
             self._make_exchange()
@@ -140,7 +141,7 @@ class Updates:
             own = [known.get(id(self.parameters[index])) for index in of_format.indices]
             table = self._table(of_format, own)
             has_amaxes = is_reduced or of_format.peers is not None
-            made.append(_C.AdamPart(table, of_format.amaxes if has_amaxes else None, is_reduced))
+            made.append((table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 

@@ -1,6 +1,6 @@
 """The occasions that make the bytes of a weight in training from its value. There are no others:
 
-    1. a step of FusedAdam, which writes both in one pass (_C.run_step)
+    1. a step of FusedAdam, which writes both in one pass (optimizer/launches.py)
     2. the gather of a forward under FSDP2, of all that was written to in its module tree, and the
        only one that may need other ranks (flat.stale.cast, from fsdp/group.py); to_plain too
     3. the first product of a weight that is no shard: before_product()

@@ -23,8 +23,7 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
     Tables.step                       launches.py: zeros what ranks reduce; casts what was written
       |                                 to, only where scaling is delayed
       v
-    _C.run_step                       optimizer/step.cpp: all that changes parameters, in one call
-      |                                 in which no Python runs
+    run_step                          launches.py: all that changes parameters
       |  AdamTable.update             one launch a table: gradient, master and moments are read
       |                                 once, adam() (runtime/optimizer/adam.hpp) moves them, and
       |                                 they are written with the codes and scales of the new

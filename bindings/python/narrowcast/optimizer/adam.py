@@ -50,8 +50,7 @@ class FusedAdam(torch.optim.Optimizer):
     shards' group must call it; and so is the first step with any shards,
     which raises a RuntimeError on all ranks if their parameters are not alike. All ranks have
     gradients of the same parameters. A gradient or a parameter that does not fit raises an error
-    that names the parameter, and nothing changes on this rank. An exception that the handler of a
-    signal raises finds a step done or not begun.
+    that names the parameter, and nothing changes on this rank.
 
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
@@ -120,7 +119,8 @@ class FusedAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        step_context.without_gradients(self._take_step)
+        with torch.no_grad():
+            self._take_step()
         return loss
 
     def _take_step(self) -> None:

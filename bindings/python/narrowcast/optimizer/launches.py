@@ -12,7 +12,6 @@ from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
 from narrowcast.flat.fusing import Updates, index_in
 from narrowcast.fsdp import torch_names
-from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
@@ -32,15 +31,44 @@ class Key(NamedTuple):
     stochastic: bool = False
 
 
+class Part(NamedTuple):
+    """A table's part in a step. `amax`: float32, one a parameter, of the tables whose amaxes are
+    reduced or shared, which the caller has zeroed; `is_reduced`: the cast waits for a reduction.
+    """
+
+    table: _C.AdamTable
+    amax: torch.Tensor | None
+    is_reduced: bool
+
+
+def run_step(parts: list[Part], reductions: list[Reduction]) -> None:
+    """The step that every table has prepared. If a reduction fails, the step is counted, masters
+    are new, and the bytes that waited for it are stale: the next gather or step makes them. Those
+    of flat shards the next step makes.
+    """
+    for table, amax, is_reduced in parts:
+        table.update(amax)
+        if table.spans and not is_reduced:
+            table.finish(amax)
+    try:
+        for reduction in reductions:
+            reduction.reduce()
+    except BaseException:
+        for table, _, is_reduced in parts:
+            table.commit(not is_reduced)
+        raise
+    for table, amax, is_reduced in parts:
+        if is_reduced:
+            table.finish(amax)
+        table.commit(True)
+
+
 class Tables:
     """Made from all parameters of an optimizer. `fused`: flat shards, the optimizer's own list."""
 
     def __init__(self, entries: list[Entry], fused: list[Updates]):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
-        # Those of weights that are their own masters: a parameter's count may be the master's.
-        pairs = ((dtensors.local_of(entry.parameter), entry) for entry in entries)
-        self._counting = [one.store for local, one in pairs if isinstance(local, MasterWeight)]
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         every = [entry.parameter for entry in entries]
         self._redistributed = _redistributed(every)
@@ -53,9 +81,10 @@ class Tables:
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
-        self._parts += chain.from_iterable(one.build(entries) for one in self._updates)
+        flat = chain.from_iterable(one.build(entries) for one in self._updates)
+        self._parts += [Part(*one) for one in flat]
         every = [*self._reductions, *(one.exchange for one in self._updates)]
-        self._of_step = [one.of_step for one in every if one.is_collective]
+        self._collective = [one for one in every if one.is_collective]
 
     def _add(self, entry: Entry, sharing: dict[tuple, list[Entry]]) -> None:
         device, store = dtensors.local_of(entry.parameter).device, entry.store
@@ -91,7 +120,7 @@ class Tables:
             self._stores[key].append(entry.store)
         self._tables[key].add(parameter, name, group, state, *draw)
 
-    def _lay_out(self) -> list[_C.AdamPart]:
+    def _lay_out(self) -> list[Part]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
         order on all ranks: that of the parameters. So do those among which some share a scale.
         """
@@ -108,7 +137,7 @@ class Tables:
             self._reductions.append(reduction := Reduction(words, group))
             amaxes.update(zip(keys, reduction.floats.split(counts), strict=True))
         return [
-            _C.AdamPart(table, amaxes.get(key), key.group is not None)
+            Part(table, amaxes.get(key), key.group is not None)
             for key, table in self._tables.items()
         ]
 
@@ -124,16 +153,13 @@ class Tables:
 
     def step(self) -> None:
         """Takes the step that was prepared. First casts the stale weights with delayed scaling,
-        whose history the update continues; of all others the update makes the bytes. Then
-        _C.run_step (bindings/optimizer/step.cpp) does the rest.
+        whose history the update continues; of all others the update makes the bytes.
         """
         stale.cast(self._own)
         self._empty_shards.update()
         for one in (*self._reductions, *self._updates):
             one.begin()
-        _C.run_step(self._parts, self._of_step)
-        for store in self._counting:  # the step, which made the bytes, is counted after that
-            store.master.sync_version()
+        run_step(self._parts, self._collective)
 
 
 def _updates_of(key: tuple, entries: list[Entry]) -> Updates:

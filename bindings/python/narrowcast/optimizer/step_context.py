@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from narrowcast.optimizer import FusedAdam
 
 
-def without_gradients(function) -> None:
-    """Calls a function as within torch.no_grad(), by functions of C: no handler of a signal runs
-    between its last instruction and the one that switches gradients on again, while in torch's
-    Python code one that raises leaves them off.
-    """
-    before = torch.is_grad_enabled()
-    try:
-        torch._C._set_grad_enabled(False)
-        function()
-    finally:
-        torch._C._set_grad_enabled(before)
-
-
 def has_observers(one: torch.optim.Optimizer) -> bool:
     """Whether a profiler is running, or a step of this optimizer has hooks. torch wraps the step of
     every optimizer's class in a function that names it to profilers and calls hooks: some 20 us a

@@ -4,12 +4,18 @@ share. Magnitudes of floats order like their bits, so both are maxima of int32 w
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from narrowcast import _C
+
+# The work of the last reductions, about as many as a step has. gloo's threads let go of a work some
+# time after it has ended, and the last reference takes Python's lock to free its tensors, which
+# aborts the process if the interpreter is exiting by then.
+_recent = deque(maxlen=4)
 
 
 class Reduction:
@@ -31,21 +37,19 @@ class Reduction:
         self.words = identity.clone()
         self.floats = self.words.view(torch.float32)
         self._identity = identity.view(torch.float32)
-        # As optimizer steps run it: functions of C, between which no signal's handler can raise.
-        self.of_step: _C.Reduction | None = None
-        if several and len(identity) > 0:
-            self.of_step = _C.Reduction(self.words, _all_reduce(self.words, group))
-
-    @property
-    def is_collective(self) -> bool:
-        return self.of_step is not None
+        self.is_collective = several and len(identity) > 0
+        self._all_reduce = _all_reduce(self.words, group) if self.is_collective else None
 
     def begin(self) -> None:
         _C.copy_floats(self.floats, self._identity)
 
     def reduce(self) -> None:
-        if self.of_step is not None:
-            self.of_step.reduce()
+        if not self.is_collective:
+            return
+        work = self._all_reduce()
+        if not self.words.is_cuda:
+            _recent.append(work)
+            work.wait()
 
 
 def _all_reduce(words: torch.Tensor, group: dist.ProcessGroup):
