@@ -191,7 +191,8 @@ def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad:
         plans.replace_shard(group, managed, local)
         return False
     new = nn.Parameter(dtensors.like(parameter, local), requires_grad=requires_grad)
-    new.__dict__.update(parameter.__dict__)
+    is_its_own = isinstance(parameter, MasterWeight)
+    new.__dict__.update(parameter.attributes() if is_its_own else parameter.__dict__)
     for module, attribute in places:
         setattr(module, attribute, new)
     return True

@@ -208,7 +208,7 @@ class MasterWeight(torch.Tensor):
         if not isinstance(self, nn.Parameter):
             return self.value.__reduce_ex__(protocol)
         config = tuple(self.cell.config._replace(scale_group=None))
-        rest = self.requires_grad, self._own(), self.dtype
+        rest = self.requires_grad, self.attributes(), self.dtype
         return rebuild, (self.value, self.format.name, config, *rest)
 
     def __deepcopy__(self, memo):
@@ -221,7 +221,7 @@ class MasterWeight(torch.Tensor):
         elif self.requires_grad:
             made.requires_grad_()
         memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy(self._own(), memo))
+        made.__dict__.update(copy.deepcopy(self.attributes(), memo))
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
         return made
@@ -243,7 +243,7 @@ class MasterWeight(torch.Tensor):
         cell.use(view)
         return MasterWeight(value, cell, dtype)
 
-    def _own(self) -> dict:
+    def attributes(self) -> dict:
         """What others have set on it."""
         known = "value", "cell", "_is_param", "seen_by_graphs"
         return {key: one for key, one in self.__dict__.items() if key not in known}
@@ -313,7 +313,7 @@ def handles(*functions):
     return dispatch.enter(FUNCTIONS, functions)
 
 
-@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__)
+@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 def _as_numbers(func, args, kwargs):
     """These look at memory, of which a wrapper has none."""
     return func(*mapped(rounded, args), **mapped(rounded, kwargs))
