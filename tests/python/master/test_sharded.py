@@ -2,9 +2,12 @@
 values, where plain weights do: aligned shards, shards that share blocks, ranks without rows.
 """
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import format_utils
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
@@ -273,3 +276,62 @@ def test_a_checkpoint_on_other_ranks(format, size, tmp_path):
     ranks.run(2, "cpu", _saved, format, size, str(tmp_path))
     for world in (1, 3):
         ranks.run(world, "cpu", _loaded, format, size, str(tmp_path))
+
+
+def _train_bfloat16(mesh, format):
+    """Parameters of a bfloat16 model have one dtype, and so have gradients: as one process."""
+    of_bfloat16 = {"dtype": torch.bfloat16}
+    for size, optimizer_of in itertools.product(("aligned", "divided", "empty"), (_adamw, _fused)):
+        sizes = SIZES[size]
+        reference = converted(format, *sizes, **of_bfloat16)
+        how = 1, torch.bfloat16, sizes[0]
+        expected = _steps(reference, optimizer_of(reference), *how)
+        model = _shard(converted(format, *sizes, **of_bfloat16), mesh)
+        losses = _steps(model, optimizer_of(model), *how, is_first=mesh.get_local_rank() == 0)
+        assert losses == expected
+        assert {one.grad.dtype for one in model.parameters()} == {torch.bfloat16}
+        assert same(_full(model), values(reference))
+        model.to(torch.float32)
+        assert {one.dtype for one in model.parameters()} == {torch.float32}
+        assert same(_full(model), {k: one.float() for k, one in values(reference).items()})
+
+
+def _full(model):
+    """A full state dict, which has the values."""
+    options = dcp_state.StateDictOptions(full_state_dict=True)
+    return dcp_state.get_model_state_dict(model, options=options)
+
+
+def test_training_in_bfloat16():
+    ranks.run(2, "cpu", _train_bfloat16, FORMATS[1])
+
+
+def _save_bfloat16(mesh, folder):
+    """Checkpoints of a bfloat16 model have float32 values, and those of bfloat16 are loaded."""
+    sizes, of_bfloat16 = SIZES["empty"], {"dtype": torch.bfloat16}
+    model, other = (
+        _shard(converted(FORMATS[1], *sizes, seed=seed, **of_bfloat16), mesh) for seed in (0, 1)
+    )
+    _steps(model, _adamw(model), 1, torch.bfloat16, sizes[0], 1)
+    expected = _full(model)
+    in_bfloat16 = {name: one.bfloat16().to(one.dtype) for name, one in expected.items()}
+    assert not same(expected, in_bfloat16)
+    with pytest.raises(TypeError, match="no memory of this dtype"):
+        dcp.async_save(dict(model.named_parameters()), checkpoint_id=f"{folder}/refused").result()
+    dcp.async_save(model.state_dict(), checkpoint_id=f"{folder}/saved").result()
+    dcp.load(other.state_dict(), checkpoint_id=f"{folder}/saved")
+    assert same(_full(other), expected)
+    if mesh.get_local_rank() == 0:
+        format_utils.dcp_to_torch_save(f"{folder}/saved", f"{folder}/file")
+        assert same(torch.load(f"{folder}/file"), expected)
+    rounded = {name: one.bfloat16() for name, one in model.state_dict().items()}
+    dcp.save(rounded, checkpoint_id=f"{folder}/rounded")
+    dcp.load(other.state_dict(), checkpoint_id=f"{folder}/rounded")
+    assert same(_full(other), in_bfloat16)
+    other.load_state_dict(model.state_dict(), assign=True)
+    assert {one.dtype for one in other.parameters()} == {torch.bfloat16}
+    assert same(_full(other), expected)
+
+
+def test_checkpoints_of_bfloat16(tmp_path):
+    ranks.run(2, "cpu", _save_bfloat16, str(tmp_path))

@@ -60,20 +60,24 @@ def plain(width=256, hidden=512, out=64, seed=0):
     return nn.Sequential(*blocks, nn.Linear(width, out))
 
 
-def by_hand(format, *sizes, **options):
-    """The reference."""
-    model = plain(*sizes, **options)
+def by_hand(format, *sizes, dtype=torch.float32, **options):
+    """The reference. Of another dtype its weights are still float32, and their gradients not."""
+    model = plain(*sizes, **options).to(dtype)
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = LinearByHand
             module.format = format
+            if dtype != torch.float32:
+                module.weight = nn.Parameter(module.weight.detach().float())
+                module.weight.grad_dtype = dtype
     return model
 
 
-def converted(format, *sizes, device="cpu", convert=(), **options):
+def converted(format, *sizes, device="cpu", dtype=torch.float32, convert=(), model=None, **options):
     """What is tested."""
+    model = plain(*sizes, **options) if model is None else model
     with own_masters():
-        return nc.convert(plain(*sizes, **options).to(device), format, **dict(convert))
+        return nc.convert(model.to(device, dtype), format, **dict(convert))
 
 
 def batch(step, rank=0, width=256, dtype=torch.float32):

@@ -9,6 +9,7 @@ from torch import nn
 
 from narrowcast import _C
 from narrowcast.fsdp import sharding, torch_names
+from narrowcast.master import weight as masters
 from narrowcast.master.weight import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -91,9 +92,7 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """
     local, given = dtensors.local_of(parameter), dtensors.local_of(value)
     if isinstance(local, MasterWeight):
-        cell = local.cell
-        given = MasterWeight.of(given.float(), cell.format, cell.config, cell.readers)
-        return dtensors.like(value, given)
+        return dtensors.like(value, masters.like(local, given))
     quantized = torch.empty_like(local.detach(), device=given.device)
     quantized.copy_(given)
     halves = torch.bfloat16, torch.float16

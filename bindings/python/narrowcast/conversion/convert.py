@@ -31,8 +31,7 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 class Options(NamedTuple):
     """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
-    by the weights' names; `readers`: of the float32 weights, which are their own masters; None:
-    these are not.
+    by the weights' names; `readers`: of the weights that are their own masters; None: none is.
     """
 
     recompute: bool | None
@@ -192,7 +191,8 @@ def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad:
         plans.replace_shard(group, managed, local)
         return False
     new = nn.Parameter(dtensors.like(parameter, local), requires_grad=requires_grad)
-    new.__dict__.update(parameter.__dict__)
+    is_its_own = isinstance(parameter, MasterWeight)
+    new.__dict__.update(parameter.attributes() if is_its_own else parameter.__dict__)
     for module, attribute in places:
         setattr(module, attribute, new)
     return True
@@ -240,7 +240,7 @@ def _empty_like(
     rows, columns = matrix_shape(local.shape)
     is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
     is_trained = options.keeps_master(weight) and (is_managed or not isinstance(weight, DTensor))
-    if options.readers is not None and is_trained and weight.dtype == torch.float32:
+    if options.readers is not None and is_trained:
         return MasterWeight.of(local, format, config, options.readers)
     usages = registry.USAGES
     if is_managed:

@@ -130,7 +130,7 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
     gathered = 0 if managed is None else _gathered(*managed)
     masters = 0
     if isinstance(local, MasterWeight):
-        store, masters = sharding.store_of_weight(parameter), local.nbytes
+        store, masters = sharding.store_of_weight(parameter), local.value.nbytes
         local = QuantizedTensor(store, local.shape, local.dtype)
     if not isinstance(local, QuantizedTensor):
         reason = _reason(parameter, places)

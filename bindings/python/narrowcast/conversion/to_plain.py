@@ -48,7 +48,7 @@ def _value_of(local: QuantizedTensor | MasterWeight, values: str) -> torch.Tenso
     """Of the logical dtype, in memory of its own or in that of a master that nothing else keeps."""
     if isinstance(local, MasterWeight):
         if values == "master":
-            return local.value.detach()
+            return local.value.detach().to(local.dtype)
         local = products.narrowed(local.detach())
     if values == "master" and local.master is not None:
         return local.master.detach().to(local.dtype)

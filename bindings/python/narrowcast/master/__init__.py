@@ -1,5 +1,5 @@
-"""Weights in training that are their own masters: a float32 tensor to torch, narrow bytes to
-products of matrices. The bytes are a cache of the value.
+"""Weights in training that are their own masters: a tensor over a float32 value to torch, narrow
+bytes to products of matrices. The bytes are a cache of the value.
 
     value    a plain float32 tensor, which all of torch's operators read and write (weight.py)
       |      casts.py: four occasions, no others
@@ -21,5 +21,5 @@ __all__ = ["MasterWeight", "is_chosen", "note_write", "products"]
 
 
 def is_chosen() -> bool:
-    """Whether nc.convert makes such weights: of float32 ones that are trained."""
+    """Whether nc.convert makes such weights: of those that are trained."""
     return os.environ.get("NARROWCAST_MASTER_WEIGHTS", "0") not in ("", "0")

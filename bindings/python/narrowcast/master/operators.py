@@ -14,6 +14,11 @@ COPIES = {
     *(aten.new_zeros.default, aten.empty_like.default),
 }
 
+# What a weight may announce over its float32 value.
+HALVES = (torch.bfloat16, torch.float16)
+# Operators in place that take other tensors of these dtypes as they are.
+WIDENING = {aten.copy_.default, aten._foreach_copy_.default}
+
 
 class Facts(NamedTuple):
     """written   the places and names of the arguments that it writes to
@@ -45,3 +50,22 @@ def written_leaves(written, args, kwargs) -> list[torch.Tensor]:
     for one in every:
         leaves += [one] if isinstance(one, torch.Tensor) else one or ()
     return leaves
+
+
+def is_fused(func) -> bool:
+    """Whether it is the step of an optimizer with fused=True."""
+    return func._schema.name.startswith("aten::_fused_")
+
+
+def one_by_one(places: list[int], length: int, args, kwargs):
+    """The arguments of an operator over lists of a length: for each of the places alone, and for
+    all others together. What is widened of them takes memory of one tensor at a time.
+    """
+    rest = [at for at in range(length) if at not in places]
+    for some in (*([at] for at in places), *([rest] if rest else [])):
+
+        def chosen(argument, some=some):
+            is_list = isinstance(argument, (list, tuple)) and len(argument) == length
+            return [argument[at] for at in some] if is_list else argument
+
+        yield [*map(chosen, args)], {key: chosen(one) for key, one in kwargs.items()}

@@ -1,8 +1,16 @@
-"""MasterWeight: a tensor around its float32 value. What torch does with it, it does with that."""
+"""MasterWeight: a tensor around its float32 value. What torch does with it, it does with that.
+
+A weight of a bfloat16 or float16 model announces this dtype. Then
+
+    read      the value rounded to it
+    written   in float32: of other weights the values, of other tensors what they are, widened
+    copied    the value, and so is what `to` makes of another dtype that can be announced
+"""
 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -12,7 +20,7 @@ from torch.autograd.graph import increment_version
 from narrowcast import _C, registry
 from narrowcast.master import casts, operators
 from narrowcast.master.cell import Cell
-from narrowcast.tensor import QuantizedTensor, compiling, dispatch
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
 
@@ -25,10 +33,11 @@ DECODING: dict[Callable, Callable] = {}
 
 
 class MasterWeight(torch.Tensor):
-    """A weight in training, as nc.convert makes it: a float32 tensor to torch, its bytes to
-    products of matrices.
+    """A weight in training, as nc.convert makes it: to torch a tensor over a float32 value, to
+    products of matrices its bytes. Its dtype (float32, bfloat16 or float16) is that of what is read
+    of it, and of its gradient.
 
-    value  a plain float32 tensor: what optimizers, initializers and checkpoints read and write
+    value  a plain float32 tensor: what optimizers and initializers write, and checkpoints have
     cell   shared by all tensors over the value's memory: the bytes
     """
 
@@ -38,11 +47,11 @@ class MasterWeight(torch.Tensor):
     seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
 
     @staticmethod
-    def __new__(cls, value: torch.Tensor, cell: Cell):
+    def __new__(cls, value: torch.Tensor, cell: Cell, dtype: torch.dtype):
         place = {"strides": value.stride(), "storage_offset": value.storage_offset()}
         with torch.inference_mode(False):
             self = Tensor._make_wrapper_subclass(
-                cls, value.shape, **place, dtype=value.dtype, device=value.device
+                cls, value.shape, **place, dtype=dtype, device=value.device
             )
         _C.share_count(self, value)  # autograd, and a graph that writes, count for this one
         self.value, self.cell = value, cell
@@ -50,20 +59,24 @@ class MasterWeight(torch.Tensor):
 
     @classmethod
     def of(
-        cls, value: torch.Tensor, format: registry.Format, config: WeightConfig, readers=None
+        cls,
+        value: torch.Tensor,
+        format: registry.Format,
+        config: WeightConfig,
+        readers: weakref.WeakSet[Cell] | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> MasterWeight:
-        """Of a value whose memory it takes over, if that is a run of float32. TypeError for a value
-        of another dtype.
+        """Of a value whose memory it takes over, if that is a run of float32. It announces the
+        value's dtype, or `dtype` over one of float32, which may be a master. TypeError for others.
         """
-        if value.dtype != torch.float32:
-            raise TypeError(
-                f"{config.name or 'a weight'}: its value is float32, not {value.dtype}. For "
-                "gathers of bfloat16 use MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
-            )
+        if value.dtype not in LOGICAL_DTYPES:
+            raise _wrong_dtype(config, value.dtype)
+        dtype = dtype if value.dtype == torch.float32 else value.dtype
         with torch.inference_mode(False), torch.no_grad():
             # torch counts no writes to a tensor of inference mode.
-            value = value.clone() if value.is_inference() else value.resolve_neg().contiguous()
-            return cls(value, Cell(value, format, config, readers))
+            value = value.clone() if value.is_inference() else value.resolve_neg()
+            value = value.float().contiguous()
+            return cls(value, Cell(value, format, config, readers), dtype)
 
     # ---- for the rest of narrowcast ----
 
@@ -92,8 +105,9 @@ class MasterWeight(torch.Tensor):
 
     # ---- its memory is the value's: libraries find tied weights by it ----
 
-    def data_ptr(self) -> int:
-        return self.value.data_ptr()
+    def data_ptr(self) -> int | Address:
+        address = self.value.data_ptr()
+        return Address(self, address) if announces(self) else address
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """An object of its own, for torch.compile asks which tensors share one."""
@@ -101,8 +115,11 @@ class MasterWeight(torch.Tensor):
         is_own = type(self.value) is torch.Tensor and not self.value.is_meta
         return storage[:] if is_own else storage
 
+    def _typed_storage(self) -> torch.TypedStorage:
+        return self.value._typed_storage()
+
     def __repr__(self, *, tensor_contents=None) -> str:
-        return f"MasterWeight({self.format.name}, {self.value!r})"
+        return f"MasterWeight({self.format.name}, {self.dtype}, {self.value!r})"
 
     # ---- torch's protocols ----
 
@@ -124,33 +141,75 @@ class MasterWeight(torch.Tensor):
                 return func.decompose(*args, **kwargs)
             with torch.inference_mode(False), torch.no_grad():
                 return cls.__torch_dispatch__(func, types, args, kwargs)
-        read = DECODING.get(func, value_of)
-        out = func(*mapped(read, args), **mapped(read, kwargs))
         if facts.written:
-            leaves = operators.written_leaves(facts.written, args, kwargs)
-            # What runs below autograd is counted by nobody else.
-            increment_version([one.value for one in leaves if isinstance(one, cls)])
-            return None if out is None else leaves[0] if len(leaves) == 1 else leaves
+            return cls._write(func, facts.written, args, kwargs)
         first = args[0] if args else None
-        if not isinstance(first, cls):
-            return out
-        if facts.is_view:
+        if isinstance(first, cls) and facts.is_view:
+            out = func(*mapped(value_of, args), **mapped(value_of, kwargs))
             return first._part(out) if isinstance(out, Tensor) else [*map(first._part, out)]
-        if func in operators.COPIES and out.dtype == torch.float32:
-            return cls(out, first.cell.copy_of(out))
-        return out
+        if isinstance(first, cls) and func in operators.COPIES:
+            dtype = kwargs.get("dtype") or first.dtype
+            if dtype in LOGICAL_DTYPES:
+                return first._copy(func, args, kwargs, dtype)
+            # As Module.double() does, which would put what it gets in the parameter's place.
+            is_conversion = isinstance(first, nn.Parameter) and not torch.is_grad_enabled()
+            if dtype == torch.float64 and is_conversion:
+                raise _wrong_dtype(first.cell.config, dtype)
+        read = DECODING.get(func, rounded)
+        return func(*mapped(read, args), **mapped(read, kwargs))
+
+    @classmethod
+    def _write(cls, func, written, args, kwargs):
+        """Runs an operator that writes to weights, or to plain tensors what it reads of weights."""
+        leaves = operators.written_leaves(written, args, kwargs)
+        weights = [one for one in leaves if isinstance(one, cls)]
+        if not weights:
+            return func(*mapped(rounded, args), **mapped(rounded, kwargs))
+        narrow = [at for at, one in enumerate(leaves) if announces(one)]
+        if narrow and operators.is_fused(func):
+            raise NotImplementedError(
+                f"{func}: torch's fused steps know no weight of {leaves[narrow[0]].dtype} over a "
+                "float32 value. Use nc.FusedAdam, leave out fused=True, or train a float32 model "
+                "under MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+            )
+        if narrow and len(leaves) > 1 and isinstance(args[0], (list, tuple)):
+            for some in operators.one_by_one(narrow, len(leaves), args, kwargs):
+                cls.__torch_dispatch__(func, (cls,), *some)
+            return None
+
+        def in_float32(one):
+            if isinstance(one, cls):
+                return one.value
+            is_read = func not in operators.WIDENING and all(one is not other for other in leaves)
+            return one.float() if is_read and one.dtype in operators.HALVES else one
+
+        if narrow:
+            out = func(*mapped(in_float32, args, Tensor), **mapped(in_float32, kwargs, Tensor))
+        else:
+            out = func(*mapped(value_of, args), **mapped(value_of, kwargs))
+        # What runs below autograd is counted by nobody else.
+        increment_version([one.value for one in weights])
+        return None if out is None else leaves[0] if len(leaves) == 1 else leaves
 
     def _part(self, value: torch.Tensor) -> MasterWeight:
         """A tensor over the same memory, to which torch has given a count of its own."""
         _C.share_count(value, self.cell.whole)
-        return MasterWeight(value, self.cell)
+        return MasterWeight(value, self.cell, self.dtype)
+
+    def _copy(self, func, args, kwargs, dtype: torch.dtype) -> MasterWeight:
+        """One that announces a dtype, whose value is as exact as this one's."""
+        if "dtype" in kwargs:
+            kwargs = {**kwargs, "dtype": torch.float32}
+        value = func(*mapped(value_of, args), **mapped(value_of, kwargs))
+        return MasterWeight(value, self.cell.copy_of(value), dtype)
 
     def __reduce_ex__(self, protocol):
         """A parameter is pickled with its format, any other as a plain tensor."""
         if not isinstance(self, nn.Parameter):
             return self.value.__reduce_ex__(protocol)
         config = tuple(self.cell.config._replace(scale_group=None))
-        return rebuild, (self.value, self.format.name, config, self.requires_grad, self._own())
+        rest = self.requires_grad, self.attributes(), self.dtype
+        return rebuild, (self.value, self.format.name, config, *rest)
 
     def __deepcopy__(self, memo):
         made = self.detach().clone()
@@ -162,7 +221,7 @@ class MasterWeight(torch.Tensor):
         elif self.requires_grad:
             made.requires_grad_()
         memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy(self._own(), memo))
+        made.__dict__.update(copy.deepcopy(self.attributes(), memo))
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
         return made
@@ -170,7 +229,7 @@ class MasterWeight(torch.Tensor):
     # ---- torch.compile: a graph has the value, and the bytes as a QuantizedTensor ----
 
     def __tensor_flatten__(self):
-        return ["value", "narrowed"], None
+        return ["value", "narrowed"], self.dtype
 
     @property
     def narrowed(self) -> QuantizedTensor:
@@ -178,13 +237,13 @@ class MasterWeight(torch.Tensor):
         return QuantizedTensor(casts.before_graph(self), self.shape, self.dtype)
 
     @staticmethod
-    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+    def __tensor_unflatten__(inner, dtype, outer_size, outer_stride):
         value, view = inner["value"], inner["narrowed"]._view
         cell = Cell(value, view.store.format, view.store.config)
         cell.use(view)
-        return MasterWeight(value, cell)
+        return MasterWeight(value, cell, dtype)
 
-    def _own(self) -> dict:
+    def attributes(self) -> dict:
         """What others have set on it."""
         known = "value", "cell", "_is_param", "seen_by_graphs"
         return {key: one for key, one in self.__dict__.items() if key not in known}
@@ -194,19 +253,59 @@ class MasterWeight(torch.Tensor):
 compiling.leave_alone(MasterWeight.__torch_function__)
 
 
+class Address:
+    """Of the value of a weight that announces another dtype: libraries tell parameters apart by it.
+    TypeError where it is taken for a number, to read memory.
+    """
+
+    def __init__(self, weight: MasterWeight, number: int):
+        self._number, self._dtype = number, weight.dtype
+
+    def __hash__(self) -> int:
+        return hash(self._number)
+
+    def __eq__(self, other) -> bool:
+        return self._number == (other._number if isinstance(other, Address) else int(self))
+
+    def __int__(self) -> int:
+        raise TypeError(
+            f"a weight of {self._dtype} has no memory of this dtype, for its value is float32: use "
+            "weight.value, or what the model's state_dict() has"
+        )
+
+    __index__ = __int__
+
+
+def announces(tensor) -> bool:
+    """Whether it is a weight that announces another dtype than that of its value."""
+    return isinstance(tensor, MasterWeight) and tensor.dtype != torch.float32
+
+
 def value_of(weight: MasterWeight) -> torch.Tensor:
     return weight.value
 
 
-def mapped(function, argument):
-    """An argument with function(weight) for each MasterWeight in it."""
-    if isinstance(argument, MasterWeight):
+def rounded(weight: MasterWeight) -> torch.Tensor:
+    """What is read of a weight."""
+    return weight.value.to(weight.dtype)
+
+
+def mapped(function, argument, kind: type = MasterWeight):
+    """An argument with function(one) for each MasterWeight in it, or each tensor of a kind."""
+    if isinstance(argument, kind):
         return function(argument)
     if isinstance(argument, (list, tuple)):
-        return type(argument)([mapped(function, one) for one in argument])
+        return type(argument)([mapped(function, one, kind) for one in argument])
     if isinstance(argument, dict):
-        return {key: mapped(function, one) for key, one in argument.items()}
+        return {key: mapped(function, one, kind) for key, one in argument.items()}
     return argument
+
+
+def _wrong_dtype(config: WeightConfig, dtype: torch.dtype) -> TypeError:
+    return TypeError(
+        f"{config.name or 'a weight'}: its value is float32, read as float32, bfloat16 or float16, "
+        f"not {dtype}: use nc.to_plain(model) first, or a copy of weight.value"
+    )
 
 
 def handles(*functions):
@@ -214,9 +313,14 @@ def handles(*functions):
     return dispatch.enter(FUNCTIONS, functions)
 
 
-@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.is_shared)
-def _of_memory(func, args, kwargs):
+@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+def _as_numbers(func, args, kwargs):
     """These look at memory, of which a wrapper has none."""
+    return func(*mapped(rounded, args), **mapped(rounded, kwargs))
+
+
+@handles(Tensor.is_shared)
+def _of_memory(func, args, kwargs):
     return func(*mapped(value_of, args), **mapped(value_of, kwargs))
 
 
@@ -230,11 +334,10 @@ def _on_memory(func, args, kwargs):
 
 @handles(Tensor.data.__set__)
 def _set_data(func, args, kwargs):
-    """weight.data = data: that memory from now on, with bytes of its own."""
+    """weight.data = data: that memory from now on, or float32 of it, with bytes of its own."""
     weight, data = args
     if isinstance(weight, MasterWeight) and not isinstance(data, MasterWeight):
-        cell = weight.cell
-        data = MasterWeight.of(data.detach(), cell.format, cell.config, cell.readers)
+        data = like(weight, data.detach())
     dispatch.as_torch_does(func, (weight, data), kwargs)
     if isinstance(weight, MasterWeight):
         weight.value, weight.cell = data.value, data.cell
@@ -242,12 +345,25 @@ def _set_data(func, args, kwargs):
         _C.note_change()
 
 
-def rebuild(value: torch.Tensor, format: str, config: tuple, requires_grad: bool, own: dict):
+def like(weight: MasterWeight, value: torch.Tensor) -> MasterWeight:
+    """Of another value, or over it: see MasterWeight.of()."""
+    cell = weight.cell
+    return MasterWeight.of(value, cell.format, cell.config, cell.readers, weight.dtype)
+
+
+def rebuild(
+    value: torch.Tensor,
+    format: str,
+    config: tuple,
+    requires_grad: bool,
+    own: dict,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Parameter:
     """A parameter as it was pickled."""
     for prepare in dispatch.PARAMETER_LOADED:
         prepare()
-    config = WeightConfig(*config)
-    weight = nn.Parameter(MasterWeight.of(value, registry.format(format), config), requires_grad)
+    facts = registry.format(format), WeightConfig(*config)
+    weight = nn.Parameter(MasterWeight.of(value, *facts, dtype=dtype), requires_grad)
     weight.__dict__.update(own)
     return weight
 

@@ -40,8 +40,10 @@ class Entry(NamedTuple):
     @property
     def has_master(self) -> bool:
         """Whether its value is that of another tensor, in its state."""
-        is_quantized = isinstance(dtensors.local_of(self.parameter), QuantizedTensor)
-        return is_quantized or self.parameter.dtype != torch.float32
+        local = dtensors.local_of(self.parameter)
+        if isinstance(local, MasterWeight):
+            return False
+        return isinstance(local, QuantizedTensor) or local.dtype != torch.float32
 
     @property
     def line(self) -> str:
