@@ -28,7 +28,7 @@ def part_of(whole, parameter):
 
 def assert_part(parameter, whole, names, what):
     local = dtensors.local_of(parameter)
-    if not isinstance(local, nc.QuantizedTensor):
+    if not isinstance(local, (nc.QuantizedTensor, nc.MasterWeight)):
         assert same(local, part_of(whole.detach(), parameter)), what
         return
     if is_unaligned(local):  # its bytes are no part of the whole's

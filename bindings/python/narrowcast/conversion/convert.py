@@ -239,9 +239,11 @@ def _empty_like(
     config = WeightConfig(name, options.recompute, options.matmul, group)
     rows, columns = matrix_shape(local.shape)
     is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
-    is_trained = options.keeps_master(weight) and (is_managed or not isinstance(weight, DTensor))
+    is_trained = options.keeps_master(weight)
     if options.readers is not None and is_trained and weight.dtype == torch.float32:
-        return MasterWeight.of(local, format, config, options.readers)
+        made = MasterWeight.of(local, format, config, options.readers)
+        made.cell.is_part = not is_managed and dtensors.is_cut(weight)
+        return made
     usages = registry.USAGES
     if is_managed:
         usages = buffers.kept_usages(format, usages)

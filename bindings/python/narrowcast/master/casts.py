@@ -38,11 +38,11 @@ def before_product(cell: Cell) -> Store:
         casting.cast_masters([store])
     elif not store.is_stale:
         return store
-    elif cell.is_shard or store.config.scale_group is not None:
+    elif not _is_alone(cell):
         store.refresh()
     else:
         cell.readers.add(cell)
-        beside = (one.store for one in cell.readers if not one.is_shard)
+        beside = (one.store for one in cell.readers if _is_alone(one))
         casting.cast_masters([one for one in beside if one.is_stale])
     return store
 
@@ -55,7 +55,7 @@ def before_graph(weight: MasterWeight) -> View:
     cell, store, view = weight.cell, weight.cell.store, weight._view
     if store.master is None:  # in a trace
         return view
-    if not (cell.is_shard and store.needs_others):  # whose bytes the next gather makes
+    if not store.needs_others:  # whose bytes the next gather or forward makes
         store.refresh()
     if weight.seen_by_graphs != store.master.version:
         weight.seen_by_graphs = store.master.version
@@ -64,6 +64,12 @@ def before_graph(weight: MasterWeight) -> View:
     if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
         cell.of_graphs = Store(store.bytes, None, store.config)
     return View(cell.of_graphs, place=view.place)
+
+
+def _is_alone(cell: Cell) -> bool:
+    """Whether its cast needs no other rank, and no other weight."""
+    is_cut = cell.is_shard or cell.store.needs_others
+    return not is_cut and cell.config.scale_group is None
 
 
 def _is_captured(cell: Cell) -> bool:

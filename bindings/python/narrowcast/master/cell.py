@@ -24,6 +24,7 @@ class Cell:
               bytes of one are made anew, so are theirs (casts.py)
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
+    is_part   other ranks have other parts of the weight, as tensor parallelism cuts it
     of_graphs of torch.compile: a store of its bytes without the value
     """
 
@@ -37,7 +38,7 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
-        self.is_shard = False
+        self.is_shard = self.is_part = False
         self.of_graphs: Store | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -53,6 +54,7 @@ class Cell:
         if self._store is None:
             rows = matrix_shape(self.whole.shape)[0]
             self._keep(Store(self._allocate(rows), self._master(), self._config))
+            self._store.partial = self.is_part
         return self._store
 
     def become_shard(self, value: torch.Tensor, is_cut: bool, shard: UnalignedShard | None) -> None:
@@ -78,16 +80,20 @@ class Cell:
         object, by which an optimizer knows it.
         """
         store, whole = self.store, self.whole
-        shape, stride = tuple(value.shape), value.stride()
-        offset = value.storage_offset() - whole.storage_offset()
-        if (shape, stride, offset) == (tuple(whole.shape), whole.stride(), 0):
+        if self.is_whole(value):
             return self._whole_view
-        return View(store, place=(shape, stride, self._first + offset))
+        offset = value.storage_offset() - whole.storage_offset()
+        return View(store, place=(tuple(value.shape), value.stride(), self._first + offset))
+
+    def is_whole(self, value: torch.Tensor) -> bool:
+        """Whether a tensor over this memory is all of it."""
+        places = [(one.shape, one.stride(), one.storage_offset()) for one in (value, self.whole)]
+        return places[0] == places[1]
 
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.origin = weakref.ref(self)
+        copy.origin, copy.is_part = weakref.ref(self), self.is_part
         return copy
 
     def _master(self) -> Master:

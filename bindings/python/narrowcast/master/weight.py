@@ -90,6 +90,22 @@ class MasterWeight(torch.Tensor):
         mine = self.cell, None if origin is None else origin()
         return isinstance(other, MasterWeight) and other.cell in mine
 
+    def become_part(self, is_cut: bool) -> None:
+        """From now on it is what tensor parallelism has given this rank of a weight, in memory of
+        its own. `is_cut`: other ranks have other parts.
+        """
+        if not self.cell.is_whole(self.value):
+            cell = self.cell
+            made = MasterWeight.of(self.value.clone(), cell.format, cell.config, cell.readers)
+            self._take_over(made)
+        self.cell.is_part = self._store.partial = is_cut
+
+    def _take_over(self, other: MasterWeight) -> None:
+        """Has the value and the bytes of another one from now on."""
+        self.value, self.cell = other.value, other.cell
+        _C.share_count(self, other.value)
+        _C.note_change()
+
     # ---- its memory is the value's: libraries find tied weights by it ----
 
     def data_ptr(self) -> int:
@@ -237,9 +253,7 @@ def _set_data(func, args, kwargs):
         data = MasterWeight.of(data.detach(), cell.format, cell.config, cell.readers)
     dispatch.as_torch_does(func, (weight, data), kwargs)
     if isinstance(weight, MasterWeight):
-        weight.value, weight.cell = data.value, data.cell
-        _C.share_count(weight, data.value)
-        _C.note_change()
+        weight._take_over(data)
 
 
 def rebuild(value: torch.Tensor, format: str, config: tuple, requires_grad: bool, own: dict):
