@@ -163,7 +163,7 @@ def _convert(
     stale.cast(
         (tensor._store, dtensors.shard_group(weight))
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
-        if isinstance(tensor, QuantizedTensor)
+        if isinstance(tensor, QuantizedTensor) or tensor.cell.is_part
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:

@@ -1,10 +1,13 @@
 """The occasions that make the bytes of a weight in training from its value. There are no others:
 
     1. a step of FusedAdam, which writes both in one pass (_C.run_step)
-    2. the gather of a forward under FSDP2, of all that was written to in its module tree, and the
-       only one that may need other ranks (flat.stale.cast, from fsdp/group.py); to_plain too
+    2. flat.stale.cast, which alone may need other ranks: the gather of a forward under FSDP2, of
+       all that was written to in its module tree; tensor parallelism, as it cuts a weight and
+       before a forward (parallel/distributing.py); nc.to_plain and nc.export
     3. the first product of a weight that is no shard: before_product()
     4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
+    5. nc.load_published, whose bytes a cast of their value need not give: note_published(). They
+       stay until the value is written to
 
 Between them a write is a number: torch counts it, and the store's master knows the count of which
 it has bytes. What torch cannot count says note_write().
@@ -64,6 +67,14 @@ def before_graph(weight: MasterWeight) -> View:
     if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
         cell.of_graphs = Store(store.bytes, None, store.config)
     return View(cell.of_graphs, place=view.place)
+
+
+def note_published(weight: torch.Tensor) -> None:
+    """A weight has bytes that were read from a file, and their value. A graph that asks for them
+    and has counted no write since will not write either.
+    """
+    if isinstance(cell := getattr(weight, "cell", None), Cell):
+        weight.seen_by_graphs = cell.store.master.version
 
 
 def _is_alone(cell: Cell) -> bool:

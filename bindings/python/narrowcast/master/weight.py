@@ -144,8 +144,11 @@ class MasterWeight(torch.Tensor):
         out = func(*mapped(read, args), **mapped(read, kwargs))
         if facts.written:
             leaves = operators.written_leaves(facts.written, args, kwargs)
+            weights = [one for one in leaves if isinstance(one, cls)]
             # What runs below autograd is counted by nobody else.
-            increment_version([one.value for one in leaves if isinstance(one, cls)])
+            increment_version([one.value for one in weights])
+            if any(one.value.shape != one.shape for one in weights):  # torch resizes `out`
+                raise ValueError(f"{func}: its result has another shape than the weight it is for")
             return None if out is None else leaves[0] if len(leaves) == 1 else leaves
         first = args[0] if args else None
         if not isinstance(first, cls):

@@ -93,6 +93,8 @@ def _take_part(
         config, format = local.cell.config, local.format
         check_placements(parameter, config.name or name, format, [module])
         local.become_part(is_cut)
+        if config.scale_group is None:  # else forwards cast what shares a scale together
+            stale.cast([(local._store, dtensors.shard_group(parameter))])
     else:
         local.detach_from_base()
         store = local._store

@@ -90,9 +90,7 @@ class Parts(NamedTuple):
     origin: int
 
 
-def parts_of(
-    parameter: torch.Tensor | DTensorSpec, shape: tuple[int, ...] | None = None
-) -> Parts:
+def parts_of(parameter: torch.Tensor | DTensorSpec, shape: tuple[int, ...] | None = None) -> Parts:
     """The parts of a parameter, or of a shape that is cut as it is; one where nothing is cut."""
     index, shapes = 0, [shape or tuple(parameter.shape)]
     for cut in _cuts(parameter):
