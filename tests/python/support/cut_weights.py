@@ -7,7 +7,7 @@ from torch.distributed.tensor import DTensor
 import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
-from narrowcast.tensor import dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 EVERY = (*BUFFERS, "history", "master")
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
@@ -16,6 +16,8 @@ BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
 def part_of(whole, parameter):
     """What this rank has of a whole tensor."""
     shape, offset = dtensors.box(parameter)
+    if isinstance(whole, nc.MasterWeight):  # parts of the bytes
+        whole = QuantizedTensor(whole._view, whole.shape, whole.dtype)
     if len(shape) == 3:  # some rows of each matrix are no box of a quantized stack
         first, begin, column = offset
         matrices = whole[first : first + shape[0]].unbind()
@@ -28,7 +30,7 @@ def part_of(whole, parameter):
 
 def assert_part(parameter, whole, names, what):
     local = dtensors.local_of(parameter)
-    if not isinstance(local, (nc.QuantizedTensor, nc.MasterWeight)):
+    if not isinstance(local, nc.QuantizedTensor):
         assert same(local, part_of(whole.detach(), parameter)), what
         return
     if is_unaligned(local):  # its bytes are no part of the whole's

@@ -48,6 +48,12 @@ class Cell:
     def config(self) -> WeightConfig:
         return self._config if self._store is None else self._store.config
 
+    @config.setter
+    def config(self, config: WeightConfig) -> None:
+        self._config = config
+        if self._store is not None:
+            self._store.config = config
+
     @property
     def store(self) -> Store:
         """The record of the bytes. Without any before it, they are to be made."""

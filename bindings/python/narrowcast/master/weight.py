@@ -73,6 +73,15 @@ class MasterWeight(torch.Tensor):
         return self.cell.format
 
     @property
+    def config(self) -> WeightConfig:
+        """Its name and nc.convert's options."""
+        return self.cell.config
+
+    @config.setter
+    def config(self, config: WeightConfig) -> None:
+        self.cell.config = config
+
+    @property
     def _store(self) -> Store:
         return self.cell.store
 
