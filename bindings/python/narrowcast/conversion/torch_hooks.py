@@ -12,6 +12,7 @@ import functools
 import torch
 from torch import nn
 from torch.distributed import _state_dict_utils
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import distributed
 from torch.optim.swa_utils import AveragedModel
@@ -61,6 +62,7 @@ _REPLACED = [
     (AveragedModel, "update_parameters", averages.of_masters),
     # DistributedDataParallel would send decoded values, and every rank round its masters to them.
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
+    (FullyShardedDataParallel, "__init__", wrappers.keeping_weights),
     # On a mesh of one rank it would be the weight itself: within a module its arithmetic decodes,
     # and a write to it writes to the weight. On more ranks it is a copy of the masters.
     (DTensor, "full_tensor", distributing.full_tensor_of_masters),

@@ -8,9 +8,10 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, Format
-from narrowcast.tensor import buffers
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor import buffers, region
+from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
 from narrowcast.tensor.view import View
 
@@ -82,14 +83,28 @@ class Cell:
         self._store, self._whole_view, self._first = view.store, view, view.first
 
     def view(self, value: torch.Tensor) -> View:
-        """What a tensor over this memory is of the store. Of the whole it is always the same
-        object, by which an optimizer knows it.
+        """What a tensor over this memory is of the store: some of its blocks, or values alone. Of
+        the whole it is always the same object, by which an optimizer knows it.
         """
         store, whole = self.store, self.whole
         if self.is_whole(value):
             return self._whole_view
         offset = value.storage_offset() - whole.storage_offset()
-        return View(store, place=(tuple(value.shape), value.stride(), self._first + offset))
+        place = tuple(value.shape), value.stride(), self._first + offset
+        found = region.find(*place, store.rows, store.columns)
+        if found is None or not self._are_blocks(*found):
+            return View(store, place=place)
+        return View(store, *found)
+
+    def _are_blocks(self, part: Region, is_exchanged: bool) -> bool:
+        """Whether a region has bytes of its own, which scaled products read."""
+        if self.is_shard or (is_exchanged and self.format.rules.transpose.kind == "error"):
+            return False
+        try:
+            check_cut(self.store, part)
+        except ValueError:
+            return False
+        return True
 
     def is_whole(self, value: torch.Tensor) -> bool:
         """Whether a tensor over this memory is all of it."""
