@@ -136,3 +136,41 @@ def weights(model):
 
 def are_own_masters(model):
     return all(isinstance(one, nc.MasterWeight) for one in weights(model))
+
+
+class Read(torch.autograd.Function):
+    """A parameter as the value that its bytes have. Its derivative is the identity."""
+
+    @staticmethod
+    def forward(ctx, parameter, value):
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def call_by_hand(model, format, groups, *inputs):
+    """model(*inputs), whose products read the bytes of parameters: rowwise ones in the forward,
+    columnwise ones in the backward. `groups`: of the names of those that share a scale.
+    """
+    columnwise, read = {}, {}
+    for names in groups:
+        parameters = [model.get_parameter(name) for name in names]
+        whole = nc.quantize(torch.cat([one.detach().flatten(0, -2) for one in parameters]), format)
+        values = [whole.dequantize(usage=usage) for usage in ("rowwise", "columnwise")]
+        rows = [one.shape[:-1].numel() for one in parameters]
+        parts = zip(*(one.split(rows) for one in values), strict=True)
+        for name, parameter, part in zip(names, parameters, parts, strict=True):
+            forward, backward = (one.contiguous().clone().view(parameter.shape) for one in part)
+            columnwise[forward.untyped_storage().data_ptr()] = backward
+            read[name] = Read.apply(parameter, forward)
+
+    def pack(saved):
+        value = columnwise.get(saved.untyped_storage().data_ptr())
+        if value is None:
+            return saved
+        return value.as_strided(saved.shape, saved.stride(), saved.storage_offset())
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        return torch.func.functional_call(model, read, inputs)

@@ -7,7 +7,7 @@ from torch.distributed.tensor import DTensor
 import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
-from narrowcast.tensor import dtensors
+from narrowcast.tensor import QuantizedTensor, dtensors
 
 EVERY = (*BUFFERS, "history", "master")
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax", "history", "master")
@@ -16,6 +16,8 @@ BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax", "history", "mast
 def part_of(whole, parameter):
     """What this rank has of a whole tensor."""
     shape, offset = dtensors.box(parameter)
+    if isinstance(whole, nc.MasterWeight):  # parts of the bytes
+        whole = QuantizedTensor(whole._view, whole.shape, whole.dtype)
     if len(shape) == 3:  # some rows of each matrix are no box of a quantized stack
         first, begin, column = offset
         matrices = whole[first : first + shape[0]].unbind()

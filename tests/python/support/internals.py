@@ -5,6 +5,7 @@ function takes a QuantizedTensor, or a DTensor whose local part is one.
 import torch
 
 from narrowcast import _C
+from narrowcast.fsdp import sharding
 from narrowcast.tensor.dtensors import local_of
 from narrowcast.tensor.unaligned import UnalignedStore
 
@@ -51,7 +52,7 @@ def is_stale(weight):
 
 def is_unaligned(weight):
     """Whether it is a shard that shares blocks with other ranks."""
-    return isinstance(store_of(weight), UnalignedStore)
+    return isinstance(sharding.store_of_weight(weight), UnalignedStore)
 
 
 def kept_input_bytes():

@@ -162,7 +162,7 @@ def _convert(
     stale.cast(
         (tensor._store, dtensors.shard_group(weight))
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
-        if isinstance(tensor, QuantizedTensor)
+        if isinstance(tensor, QuantizedTensor) or tensor.cell.is_part
     )
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
@@ -239,9 +239,10 @@ def _empty_like(
     config = WeightConfig(name, options.recompute, options.matmul, group)
     rows, columns = matrix_shape(local.shape)
     is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
-    is_trained = options.keeps_master(weight) and (is_managed or not isinstance(weight, DTensor))
-    if options.readers is not None and is_trained:
-        return MasterWeight.of(local, format, config, options.readers)
+    if options.readers is not None and options.keeps_master(weight):
+        made = MasterWeight.of(local, format, config, options.readers)
+        made.cell.is_part = not is_managed and dtensors.is_cut(weight)
+        return made
     usages = registry.USAGES
     if is_managed:
         usages = buffers.kept_usages(format, usages)

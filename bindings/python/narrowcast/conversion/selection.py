@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torch import nn
 
+from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -144,7 +145,7 @@ def warn_of_left_out(model: nn.Module) -> None:
         and one.is_floating_point()
         and not isinstance(module, (nn.Embedding, nn.EmbeddingBag))
         and not experts.is_of_one_matrix(module)
-        and not isinstance(dtensors.local_of(one), QuantizedTensor)
+        and not isinstance(dtensors.local_of(one), (QuantizedTensor, MasterWeight))
     }
     share = sum(one.numel() for _, one in left.values())
     share /= max(1, sum(one.numel() for one in model.parameters()))

@@ -12,11 +12,13 @@ import functools
 import torch
 from torch import nn
 from torch.distributed import _state_dict_utils
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import distributed
 from torch.optim.swa_utils import AveragedModel
 
 from narrowcast.checkpoint import full_state_dicts
+from narrowcast.master import MasterWeight
 from narrowcast.operators import averages
 from narrowcast.parallel import distributing, wrappers
 from narrowcast.tensor import QuantizedTensor, dispatch, dtensors
@@ -31,11 +33,13 @@ def by_value(function):
     @functools.wraps(function)
     def initializer(tensor, *args, **kwargs):
         local = dtensors.local_of(tensor)
-        if not isinstance(local, QuantizedTensor):
+        is_eye = function.__name__ == "eye_"  # torch.eye knows no sharding
+        kinds = (QuantizedTensor, MasterWeight) if is_eye else QuantizedTensor
+        if not isinstance(local, kinds):
             return function(tensor, *args, **kwargs)
         plain = torch.empty(local.shape, dtype=torch.float32, device=local.device)
         value = dtensors.like(tensor, plain)
-        if function.__name__ == "eye_":  # torch.eye knows no sharding
+        if is_eye:
             (rows, columns), (row, column) = dtensors.box(tensor)
             plain.copy_(torch.eye(*tensor.shape)[row : row + rows, column : column + columns])
         else:
@@ -58,6 +62,7 @@ _REPLACED = [
     (AveragedModel, "update_parameters", averages.of_masters),
     # DistributedDataParallel would send decoded values, and every rank round its masters to them.
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
+    (FullyShardedDataParallel, "__init__", wrappers.keeping_weights),
     # On a mesh of one rank it would be the weight itself: within a module its arithmetic decodes,
     # and a write to it writes to the weight. On more ranks it is a copy of the masters.
     (DTensor, "full_tensor", distributing.full_tensor_of_masters),

@@ -76,9 +76,7 @@ def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTens
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
     own = _unaligned_shard(store.format, store.rows, shards, torch_names.own_rank())
-    if len(parts.shapes) > 1:
-        own = own._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
-    store.own_shard = own
+    store.own_shard = own = _as_part(own, parts)
     every = (own._replace(rank=rank) for rank in range(shards))
     regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]
     return [
@@ -146,11 +144,14 @@ def unaligned_shard_of(weight, format: Format, like=()) -> UnalignedShard | None
     if managed is None or torch_names.cut_dimension(managed) != 0:
         return None
     shape, shards = torch_names.full_shape(managed), torch_names.world(managed)
-    rows, _ = matrix_shape(shape)
-    if not _any_divides(format, [shape, *like], shards):
+    cut = torch_names.parallel_spec(managed)
+    parts = dtensors.Parts(0, (shape,), 0) if cut is None else dtensors.parts_of(cut)
+    if cut is not None:
+        like = [one for whole in like for one in dtensors.parts_of(cut, whole).shapes]
+    if len(shape) != 2 or not _any_divides(format, [*parts.shapes, *like], shards):
         return None
-    rank = weight.device_mesh.get_coordinate()[-1]  # of replicas all have the same
-    return _unaligned_shard(format, rows, shards, rank)
+    shard = _unaligned_shard(format, shape[0], shards, torch_names.shard_rank(managed))
+    return _as_part(shard, parts)
 
 
 def _unaligned_shard(format: Format, rows: int, shards: int, rank: int) -> UnalignedShard:
@@ -158,6 +159,13 @@ def _unaligned_shard(format: Format, rows: int, shards: int, rank: int) -> Unali
     each = -(-rows // shards)
     first_empty = -(-rows // max(each, 1))
     return UnalignedShard(min(rank, first_empty), shards, each, rows, format.shard_row_step)
+
+
+def _as_part(shard: UnalignedShard, parts: dtensors.Parts) -> UnalignedShard:
+    """A shard of the part that tensor parallelism has cut."""
+    if len(parts.shapes) == 1:
+        return shard
+    return shard._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
 
 
 def own_store(parameter) -> Store:
@@ -196,13 +204,13 @@ def store_of_weight(weight: torch.Tensor) -> Store:
 
 def _become_shard(parameter) -> None:
     """A weight that is its own master, and that FSDP2 has cut or padded anew, learns which rows of
-    the whole it has. Errors as of check_sharded().
+    the whole it has. Errors as of check_cuts().
     """
     local = torch_names.local_tensor(parameter)
     if not isinstance(local, MasterWeight) or local.cell.is_shard:
         return
     sharded, format, config = torch_names.sharded(parameter), local.format, local.cell.config
-    check_sharded(parameter, config.name or "a weight", format)
+    check_cuts(parameter, config.name or "a weight", format)
     like = () if config.scale_group is None else config.scale_group.shapes
     shard = unaligned_shard_of(sharded, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
@@ -218,6 +226,11 @@ def check_sharded(managed, name: str, format: Format) -> None:
             f"{name} is sharded by fully_shard and by tensor parallelism. Call nc.convert before "
             "fully_shard, in either order with parallelize_module"
         )
+    check_cuts(managed, name, format)
+
+
+def check_cuts(managed, name: str, format: Format) -> None:
+    """The same of an FSDPParam that may be a part of tensor parallelism."""
     shape = torch_names.full_shape(managed)
     rows, columns = matrix_shape(shape)
     dim, world = torch_names.cut_dimension(managed), torch_names.world(managed)

@@ -157,6 +157,16 @@ def offloading_device(parameter) -> torch.device | None:
     return parameter.device if parameter.offload_to_cpu else None
 
 
+def parallel_spec(parameter):
+    """How tensor parallelism had cut a weight before fully_shard did; None if it had not."""
+    return parameter._tp_spec if parameter.is_dtensor else None
+
+
+def shard_rank(parameter) -> int:
+    """Which of its shards is this rank's. Not of replicate()."""
+    return parameter.mesh_info.shard_mesh_rank
+
+
 def shard_rows(parameter) -> int:
     """The rows of the first rank's shard, as a matrix."""
     return parameter.padded_sharded_param_size[:-1].numel()

@@ -2,7 +2,7 @@
 bytes to products of matrices. The bytes are a cache of the value.
 
     value    a plain float32 tensor, which all of torch's operators read and write (weight.py)
-      |      casts.py: four occasions, no others
+      |      casts.py: five occasions, no others
     bytes    a Store, of which the cell knows how fresh it is (cell.py)
       |      products.py: what reads bytes; nothing else does
     F.linear, matmul, ...

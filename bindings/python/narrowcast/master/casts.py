@@ -1,10 +1,13 @@
 """The occasions that make the bytes of a weight in training from its value. There are no others:
 
     1. a step of FusedAdam, which writes both in one pass (optimizer/launches.py)
-    2. the gather of a forward under FSDP2, of all that was written to in its module tree, and the
-       only one that may need other ranks (flat.stale.cast, from fsdp/group.py); to_plain too
+    2. flat.stale.cast, which alone may need other ranks: the gather of a forward under FSDP2, of
+       all that was written to in its module tree; tensor parallelism, as it cuts a weight and
+       before a forward (parallel/distributing.py); nc.to_plain and nc.export
     3. the first product of a weight that is no shard: before_product()
     4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
+    5. nc.load_published, whose bytes a cast of their value need not give: note_published(). They
+       stay until the value is written to
 
 Between them a write is a number: torch counts it, and the store's master knows the count of which
 it has bytes. What torch cannot count says note_write().
@@ -38,11 +41,11 @@ def before_product(cell: Cell) -> Store:
         casting.cast_masters([store])
     elif not store.is_stale:
         return store
-    elif cell.is_shard or store.config.scale_group is not None:
+    elif not _is_alone(cell):
         store.refresh()
     else:
         cell.readers.add(cell)
-        beside = (one.store for one in cell.readers if not one.is_shard)
+        beside = (one.store for one in cell.readers if _is_alone(one))
         casting.cast_masters([one for one in beside if one.is_stale])
     return store
 
@@ -55,7 +58,7 @@ def before_graph(weight: MasterWeight) -> View:
     cell, store, view = weight.cell, weight.cell.store, weight._view
     if store.master is None:  # in a trace
         return view
-    if not (cell.is_shard and store.needs_others):  # whose bytes the next gather makes
+    if not store.needs_others:  # whose bytes the next gather or forward makes
         store.refresh()
     if weight.seen_by_graphs != store.master.version:
         weight.seen_by_graphs = store.master.version
@@ -63,7 +66,24 @@ def before_graph(weight: MasterWeight) -> View:
         _C.note_change()
     if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
         cell.of_graphs = Store(store.bytes, None, store.config)
-    return View(cell.of_graphs, place=view.place)
+    if cell.is_whole(weight.value):
+        return View(cell.of_graphs)
+    # A graph has the values of a part, for it asks where their memory is.
+    return View(cell.of_graphs, place=(tuple(weight.shape), weight.stride(), view.first))
+
+
+def note_published(weight: torch.Tensor) -> None:
+    """A weight has bytes that were read from a file, and their value. A graph that asks for them
+    and has counted no write since will not write either.
+    """
+    if isinstance(cell := getattr(weight, "cell", None), Cell):
+        weight.seen_by_graphs = cell.store.master.version
+
+
+def _is_alone(cell: Cell) -> bool:
+    """Whether its cast needs no other rank, and no other weight."""
+    is_cut = cell.is_shard or cell.store.needs_others
+    return not is_cut and cell.config.scale_group is None
 
 
 def _is_captured(cell: Cell) -> bool:

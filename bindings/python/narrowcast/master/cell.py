@@ -8,9 +8,10 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, Format
-from narrowcast.tensor import buffers
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor import buffers, region
+from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
 from narrowcast.tensor.view import View
 
@@ -24,6 +25,7 @@ class Cell:
               bytes of one are made anew, so are theirs (casts.py)
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
+    is_part   other ranks have other parts of the weight, as tensor parallelism cuts it
     of_graphs of torch.compile: a store of its bytes without the value
     """
 
@@ -37,7 +39,7 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
-        self.is_shard = False
+        self.is_shard = self.is_part = False
         self.of_graphs: Store | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -47,12 +49,19 @@ class Cell:
     def config(self) -> WeightConfig:
         return self._config if self._store is None else self._store.config
 
+    @config.setter
+    def config(self, config: WeightConfig) -> None:
+        self._config = config
+        if self._store is not None:
+            self._store.config = config
+
     @property
     def store(self) -> Store:
         """The record of the bytes. Without any before it, they are to be made."""
         if self._store is None:
             rows = matrix_shape(self.whole.shape)[0]
             self._keep(Store(self._allocate(rows), self._master(), self._config))
+            self._store.partial = self.is_part
         return self._store
 
     def become_shard(self, value: torch.Tensor, is_cut: bool, shard: UnalignedShard | None) -> None:
@@ -74,20 +83,38 @@ class Cell:
         self._store, self._whole_view, self._first = view.store, view, view.first
 
     def view(self, value: torch.Tensor) -> View:
-        """What a tensor over this memory is of the store. Of the whole it is always the same
-        object, by which an optimizer knows it.
+        """What a tensor over this memory is of the store: some of its blocks, or values alone. Of
+        the whole it is always the same object, by which an optimizer knows it.
         """
         store, whole = self.store, self.whole
-        shape, stride = tuple(value.shape), value.stride()
-        offset = value.storage_offset() - whole.storage_offset()
-        if (shape, stride, offset) == (tuple(whole.shape), whole.stride(), 0):
+        if self.is_whole(value):
             return self._whole_view
-        return View(store, place=(shape, stride, self._first + offset))
+        offset = value.storage_offset() - whole.storage_offset()
+        place = tuple(value.shape), value.stride(), self._first + offset
+        found = region.find(*place, store.rows, store.columns)
+        if found is None or not self._are_blocks(*found):
+            return View(store, place=place)
+        return View(store, *found)
+
+    def _are_blocks(self, part: Region, is_exchanged: bool) -> bool:
+        """Whether a region has bytes of its own, which scaled products read."""
+        if self.is_shard or (is_exchanged and self.format.rules.transpose.kind == "error"):
+            return False
+        try:
+            check_cut(self.store, part)
+        except ValueError:
+            return False
+        return True
+
+    def is_whole(self, value: torch.Tensor) -> bool:
+        """Whether a tensor over this memory is all of it."""
+        places = [(one.shape, one.stride(), one.storage_offset()) for one in (value, self.whole)]
+        return places[0] == places[1]
 
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.origin = weakref.ref(self)
+        copy.origin, copy.is_part = weakref.ref(self), self.is_part
         return copy
 
     def _master(self) -> Master:

@@ -86,6 +86,15 @@ class MasterWeight(torch.Tensor):
         return self.cell.format
 
     @property
+    def config(self) -> WeightConfig:
+        """Its name and nc.convert's options."""
+        return self.cell.config
+
+    @config.setter
+    def config(self, config: WeightConfig) -> None:
+        self.cell.config = config
+
+    @property
     def _store(self) -> Store:
         return self.cell.store
 
@@ -102,6 +111,20 @@ class MasterWeight(torch.Tensor):
         origin = self.cell.origin
         mine = self.cell, None if origin is None else origin()
         return isinstance(other, MasterWeight) and other.cell in mine
+
+    def become_part(self, is_cut: bool) -> None:
+        """From now on it is what tensor parallelism has given this rank of a weight, in memory of
+        its own. `is_cut`: other ranks have other parts.
+        """
+        if not self.cell.is_whole(self.value):
+            self._take_over(like(self, self.value.clone()))
+        self.cell.is_part = self._store.partial = is_cut
+
+    def _take_over(self, other: MasterWeight) -> None:
+        """Has the value and the bytes of another one from now on."""
+        self.value, self.cell = other.value, other.cell
+        _C.share_count(self, other.value)
+        _C.note_change()
 
     # ---- its memory is the value's: libraries find tied weights by it ----
 
@@ -189,6 +212,8 @@ class MasterWeight(torch.Tensor):
             out = func(*mapped(value_of, args), **mapped(value_of, kwargs))
         # What runs below autograd is counted by nobody else.
         increment_version([one.value for one in weights])
+        if any(one.value.shape != one.shape for one in weights):  # torch resizes `out`
+            raise ValueError(f"{func}: its result has another shape than the weight it is for")
         return None if out is None else leaves[0] if len(leaves) == 1 else leaves
 
     def _part(self, value: torch.Tensor) -> MasterWeight:
@@ -340,9 +365,7 @@ def _set_data(func, args, kwargs):
         data = like(weight, data.detach())
     dispatch.as_torch_does(func, (weight, data), kwargs)
     if isinstance(weight, MasterWeight):
-        weight.value, weight.cell = data.value, data.cell
-        _C.share_count(weight, data.value)
-        _C.note_change()
+        weight._take_over(data)
 
 
 def like(weight: MasterWeight, value: torch.Tensor) -> MasterWeight:

@@ -87,15 +87,19 @@ def _take_part(
     is_in_place = isinstance(module._parameters.get(name), DTensor)
     if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
+    is_cut = dtensors.is_cut(parameter)
+    # Where each rank cuts its own, that is a view of the whole.
     if isinstance(local, MasterWeight):
-        raise NotImplementedError(
-            f"{local.cell.config.name or name}: tensor parallelism cuts no weight that is its own "
-            "master. Call nc.convert after it, or without NARROWCAST_MASTER_WEIGHTS"
-        )
-    local.detach_from_base()  # where each rank cuts its own, that is a view of the whole
-    store = local._store
-    check_placements(parameter, store.config.name or name, store.format, [module])
-    store.partial = dtensors.is_cut(parameter)
+        config, format = local.cell.config, local.format
+        check_placements(parameter, config.name or name, format, [module])
+        local.become_part(is_cut)
+        if config.scale_group is None:  # else forwards cast what shares a scale together
+            stale.cast([(local._store, dtensors.shard_group(parameter))])
+    else:
+        local.detach_from_base()
+        store = local._store
+        check_placements(parameter, store.config.name or name, store.format, [module])
+        store.partial = is_cut
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
     watch_writes(model, parameter)
@@ -144,18 +148,19 @@ class CastWritten:
 compiling.leave_alone(CastWritten.__call__)
 
 
-def _parts_of(module: nn.Module) -> Iterator[tuple[DTensor, QuantizedTensor]]:
+def _parts_of(module: nn.Module) -> Iterator[tuple[DTensor, QuantizedTensor | MasterWeight]]:
     """The cut parameters within a module whose scale spans ranks, each with this rank's part."""
     sharded = torch_names.all_managed()
     for parameter in module.parameters():
         local = dtensors.local_of(parameter)
-        if not isinstance(local, QuantizedTensor) or local._store.master is None:
+        is_quantized = isinstance(local, (QuantizedTensor, MasterWeight))
+        if not is_quantized or local._store.master is None:
             continue
         if dtensors.is_cut(parameter) and local._store.needs_others and parameter not in sharded:
             yield parameter, local
 
 
-def _facts_of_parts(found: dict[DTensor, QuantizedTensor]) -> list:
+def _facts_of_parts(found: dict[DTensor, QuantizedTensor | MasterWeight]) -> list:
     """What the debug mode compares before a forward: which parts were written to."""
     return [
         dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)
@@ -170,9 +175,10 @@ class _Value(torch.autograd.Function):
     """A weight's master, or decoded value where none is kept. Its gradient is the weight's."""
 
     @staticmethod
-    def forward(ctx, weight: QuantizedTensor) -> torch.Tensor:
+    def forward(ctx, weight: QuantizedTensor | MasterWeight) -> torch.Tensor:
         # Not the master itself: a write to a full tensor changes no parameter.
-        return value_of(weight).to(weight.dtype, copy=True)
+        value = weight.value if isinstance(weight, MasterWeight) else value_of(weight)
+        return value.to(weight.dtype, copy=True)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
@@ -186,6 +192,7 @@ def full_tensor_of_masters(function):
     def full_tensor(self, **options):
         whole = function(self, **options)
         is_cut = any(placement.is_shard() for placement in self.placements)
-        return _Value.apply(whole) if is_cut and isinstance(whole, QuantizedTensor) else whole
+        is_weight = isinstance(whole, (QuantizedTensor, MasterWeight))
+        return _Value.apply(whole) if is_cut and is_weight else whole
 
     return full_tensor

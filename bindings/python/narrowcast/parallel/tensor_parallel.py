@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from narrowcast.master import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 
@@ -21,7 +22,7 @@ class TensorParallel:
     """
 
     def forward(self, input: DTensor) -> DTensor:
-        if not isinstance(dtensors.local_of(self.weight), QuantizedTensor):
+        if not isinstance(dtensors.local_of(self.weight), (QuantizedTensor, MasterWeight)):
             return super().forward(input)
         if not isinstance(input, DTensor):
             raise TypeError(

@@ -11,6 +11,7 @@ from torch.distributed._composable import replicate
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from narrowcast.master import MasterWeight
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -25,6 +26,24 @@ def check_unwrapped(model: nn.Module) -> None:
                 "found. Call nc.convert first, and wrap the model then: with the first two, or "
                 "with fully_shard"
             )
+
+
+def keeping_weights(function):
+    """FullyShardedDataParallel's __init__, which would put parts of a long plain tensor in the
+    place of weights: their bytes would be gone without a word.
+    """
+
+    @functools.wraps(function)
+    def init(self, module, *arguments, **options):
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, MasterWeight):
+                raise NotImplementedError(
+                    f"{name}: FullyShardedDataParallel joins parameters to one plain tensor, and "
+                    f"{parameter.format.name} is a format of matrices. Use fully_shard"
+                )
+        function(self, module, *arguments, **options)
+
+    return init
 
 
 def sent_as_bytes(function):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from narrowcast.master import MasterWeight
 from narrowcast.publishing.names import Entry
 from narrowcast.registry.layouts import Scheme
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -25,7 +26,8 @@ class Layer(NamedTuple):
 def layers_of(entry: Entry) -> list[Layer]:
     """The modules of the file that a quantized weight is in, or would be."""
     local = dtensors.local_of(entry.tensor)
-    is_scaled = isinstance(local, QuantizedTensor) and entry.store.config.matmul == "scaled"
+    is_quantized = isinstance(local, (QuantizedTensor, MasterWeight))
+    is_scaled = is_quantized and entry.store.config.matmul == "scaled"
     names = [entry.names_of(slot)["codes"].rpartition(".")[0] for slot in entry.slots]
     return [Layer(one, entry.scheme, entry.block, is_scaled) for one in names]
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from narrowcast import _C, ranks, registry
 from narrowcast.fsdp import sharding, torch_names
+from narrowcast.master.casts import note_published
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
 from narrowcast.publishing.encoding import LARGEST, Encoded, blocks_of, bytes_of
@@ -164,6 +165,7 @@ class Published(Match):
         _C.note_write()
         encoding.decode_into(self.entry.store.bytes, self._encoded(), self.entry.scheme)
         _follow(self.entry.store)
+        note_published(dtensors.local_of(self.tensor))
 
     def _value(self) -> torch.Tensor:
         """The whole of what is plain in the model."""

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from narrowcast import ranks, registry
 from narrowcast.flat import empty_shards
 from narrowcast.fsdp import torch_names
+from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts
 from narrowcast.publishing import encoding, names
 from narrowcast.publishing.names import Entry, Rename
@@ -152,7 +153,8 @@ def entries_of(
     model, naming = getattr(model, "_orig_mod", model), names.renaming(rename)
     found = _tensors_of(model)
     local = {name: dtensors.local_of(tensor) for name, (tensor, _) in found.items()}
-    formats = {k: one.format for k, one in local.items() if isinstance(one, QuantizedTensor)}
+    kinds = QuantizedTensor, MasterWeight
+    formats = {k: one.format for k, one in local.items() if isinstance(one, kinds)}
     if not formats:
         raise ValueError(
             "the model has no quantized weight, and a layout is of those: nc.convert() makes them"
@@ -221,7 +223,7 @@ def plain_layers(model: nn.Module, rename: Rename) -> list[str]:
     layers: dict[str, list] = defaultdict(list)
     for name, (tensor, module) in found.items():
         path, _, leaf = name.rpartition(".")
-        is_plain = not isinstance(dtensors.local_of(tensor), QuantizedTensor)
+        is_plain = not isinstance(dtensors.local_of(tensor), (QuantizedTensor, MasterWeight))
         is_matrix = tensor.dim() > 1 and leaf in experts.weights_of(module)
         if is_plain and is_matrix and not isinstance(module, nn.Embedding):
             layers[path] += [naming(slot.name).split(".") for slot in slots[name]]
@@ -270,10 +272,11 @@ def _published(entry: Entry, copy: bool):
     before the first is yielded, because a write may follow that.
     """
     tensor, scheme, format = entry.tensor, entry.scheme, entry.format
-    local, bits, block = dtensors.local_of(tensor), scheme.bits, entry.block
+    store, local = entry.store, dtensors.local_of(tensor)
+    bits, block = scheme.bits, entry.block
     place, columns = local._view.region, tensor.shape[-1]
-    place = place._replace(row=place.row + entry.store.rows_before)
-    encoded = encoding.encode(entry.store.bytes, place, scheme)
+    place = place._replace(row=place.row + store.rows_before)
+    encoded = encoding.encode(store.bytes, place, scheme)
     codes, scales = _gather(tensor, local, encoded.codes, columns * bits // 8), encoded.scales
     if block != "tensor":
         scales = _gather(tensor, local, scales, -(-columns // block[1]))[:: block[0]]
@@ -284,7 +287,7 @@ def _published(entry: Entry, copy: bool):
     except ValueError as error:
         raise ValueError(f"{entry.name}: {error}") from None
     if copy:
-        codes, scales = (_copied(one, entry.store.bytes.buffers) for one in (codes, scales))
+        codes, scales = (_copied(one, store.bytes.buffers) for one in (codes, scales))
     parts = {"codes": codes.view(getattr(torch, scheme.codes[1])), "scales": scales}
     parts["global"] = encoded.global_scale
     for slot in entry.slots:

@@ -18,9 +18,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from narrowcast.fsdp import sharding
 from narrowcast.registry import Format
 from narrowcast.registry.layouts import Scheme
-from narrowcast.tensor import dtensors, region
+from narrowcast.tensor import region
 from narrowcast.tensor.region import Region
 
 Naming = Callable[[str], str]
@@ -185,7 +186,7 @@ class Entry(NamedTuple):
 
     @property
     def store(self):
-        return dtensors.local_of(self.tensor)._store
+        return sharding.store_of_weight(self.tensor)
 
     @property
     def block(self) -> tuple[int, int] | str:

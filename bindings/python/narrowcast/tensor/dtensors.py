@@ -67,9 +67,9 @@ def leaves_any_empty(parameter: torch.Tensor) -> bool:
     return any(0 in shape for shape in parts_of(parameter).shapes)
 
 
-def _cuts(parameter: torch.Tensor) -> list[int]:
+def _cuts(parameter: torch.Tensor | DTensorSpec) -> list[int]:
     """The dimensions of its mesh over which a parameter is cut."""
-    if not isinstance(parameter, DTensor):
+    if not isinstance(parameter, (DTensor, DTensorSpec)):
         return []
     mesh = parameter.device_mesh
     return [
@@ -90,7 +90,7 @@ class Parts(NamedTuple):
     origin: int
 
 
-def parts_of(parameter: torch.Tensor, shape: tuple[int, ...] | None = None) -> Parts:
+def parts_of(parameter: torch.Tensor | DTensorSpec, shape: tuple[int, ...] | None = None) -> Parts:
     """The parts of a parameter, or of a shape that is cut as it is; one where nothing is cut."""
     index, shapes = 0, [shape or tuple(parameter.shape)]
     for cut in _cuts(parameter):

@@ -54,15 +54,15 @@ class ScaleGroup:
         """Names of the weights that the module still has; of all, if there is no such module."""
         if self._module() is None:
             return [*self.names]
-        return [dtensors.local_of(one)._store.config.name for one in self._weights()]
+        return [dtensors.local_of(one).config.name for one in self._weights()]
 
     def _weights(self) -> list[nn.Parameter]:
         """The module's parameters that have this group."""
         module = self._module()
         found = []
         for parameter in () if module is None else module.parameters():
-            view = getattr(dtensors.local_of(parameter), "_view", None)
-            if view is not None and view.store.config.scale_group is self:
+            config = getattr(dtensors.local_of(parameter), "config", None)
+            if getattr(config, "scale_group", None) is self:
                 found.append(parameter)
         return found
 
@@ -74,8 +74,8 @@ def _again(module, names, shapes, weights) -> ScaleGroup:
     """The group of a module that is copied or unpickled, whose weights have been."""
     group = ScaleGroup(module, names, shapes)
     for weight in weights:
-        store = dtensors.local_of(weight)._store
-        store.config = store.config._replace(scale_group=group)
+        local = dtensors.local_of(weight)
+        local.config = local.config._replace(scale_group=group)
     return group
 
 

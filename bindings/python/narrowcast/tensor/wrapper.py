@@ -171,6 +171,15 @@ class QuantizedTensor(torch.Tensor):
     def _store(self) -> Store:
         return self._view.store
 
+    @property
+    def config(self) -> WeightConfig:
+        """Its name and nc.convert's options."""
+        return self._store.config
+
+    @config.setter
+    def config(self, config: WeightConfig) -> None:
+        self._store.config = config
+
     def describe(self) -> str:
         """For messages."""
         return self._store.describe()
