@@ -166,7 +166,7 @@ def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
     """The Updates of shards on one device, rounded alike, that share blocks within a group."""
     _, group, *_ = key
     stores = [entry.store for entry in entries]
-    runs = [(one.begin, one.end) for one in map(stale.shard_of, stores)]
+    runs = [(one.begin, one.end) for one in map(stale.flat_shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
     weights = [dtensors.local_of(parameter) for parameter in parameters]
     return Updates(weights, runs, parameters, stale.ranges_of(stores), group)
