@@ -176,7 +176,7 @@ class MasterWeight(torch.Tensor):
         def in_float32(one):
             if isinstance(one, cls):
                 return one.value
-            is_read = func not in operators.WIDENING and all(one is not other for other in leaves)
+            is_read = func not in operators.CONVERTING and all(one is not other for other in leaves)
             return one.float() if is_read and one.dtype in operators.HALVES else one
 
         if narrow:
@@ -265,8 +265,8 @@ class Address:
 
     def __int__(self) -> int:
         raise TypeError(
-            f"a weight of {self._dtype} has no memory of this dtype, for its value is float32: use "
-            "weight.value, or what the model's state_dict() has"
+            f"a weight of {self._dtype} has no memory of this dtype, because its value is float32: "
+            "use weight.value, or what the model's state_dict() has"
         )
 
     __index__ = __int__
