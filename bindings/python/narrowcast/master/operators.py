@@ -16,8 +16,8 @@ COPIES = {
 
 # What a weight may announce over its float32 value.
 HALVES = (torch.bfloat16, torch.float16)
-# Operators in place that take other tensors of these dtypes as they are.
-WIDENING = {aten.copy_.default, aten._foreach_copy_.default}
+# Operators in place that convert other tensors themselves.
+CONVERTING = {aten.copy_.default, aten._foreach_copy_.default}
 
 
 class Facts(NamedTuple):

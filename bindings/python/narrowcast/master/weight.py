@@ -70,7 +70,7 @@ class MasterWeight(torch.Tensor):
         value's dtype, or `dtype` over one of float32, which may be a master. TypeError for others.
         """
         if value.dtype not in LOGICAL_DTYPES:
-            raise _wrong_dtype(config, value.dtype)
+            raise wrong_dtype(config, value.dtype)
         dtype = dtype if value.dtype == torch.float32 else value.dtype
         with torch.inference_mode(False), torch.no_grad():
             # torch counts no writes to a tensor of inference mode.
@@ -174,10 +174,6 @@ class MasterWeight(torch.Tensor):
             dtype = kwargs.get("dtype") or first.dtype
             if dtype in LOGICAL_DTYPES:
                 return first._copy(func, args, kwargs, dtype)
-            # As Module.double() does, which would put what it gets in the parameter's place.
-            is_conversion = isinstance(first, nn.Parameter) and not torch.is_grad_enabled()
-            if dtype == torch.float64 and is_conversion:
-                raise _wrong_dtype(first.cell.config, dtype)
         read = DECODING.get(func, rounded)
         return func(*mapped(read, args), **mapped(read, kwargs))
 
@@ -203,7 +199,7 @@ class MasterWeight(torch.Tensor):
         def in_float32(one):
             if isinstance(one, cls):
                 return one.value
-            is_read = func not in operators.WIDENING and all(one is not other for other in leaves)
+            is_read = func not in operators.CONVERTING and all(one is not other for other in leaves)
             return one.float() if is_read and one.dtype in operators.HALVES else one
 
         if narrow:
@@ -294,8 +290,8 @@ class Address:
 
     def __int__(self) -> int:
         raise TypeError(
-            f"a weight of {self._dtype} has no memory of this dtype, for its value is float32: use "
-            "weight.value, or what the model's state_dict() has"
+            f"a weight of {self._dtype} has no memory of this dtype, because its value is float32: "
+            "use weight.value, or what the model's state_dict() has"
         )
 
     __index__ = __int__
@@ -326,7 +322,7 @@ def mapped(function, argument, kind: type = MasterWeight):
     return argument
 
 
-def _wrong_dtype(config: WeightConfig, dtype: torch.dtype) -> TypeError:
+def wrong_dtype(config: WeightConfig, dtype: torch.dtype) -> TypeError:
     return TypeError(
         f"{config.name or 'a weight'}: its value is float32, read as float32, bfloat16 or float16, "
         f"not {dtype}: use nc.to_plain(model) first, or a copy of weight.value"
@@ -355,17 +351,6 @@ def _on_memory(func, args, kwargs):
     _of_memory(func, args, kwargs)
     increment_version([mapped(value_of, args[0])])
     return args[0]
-
-
-@handles(Tensor.data.__set__)
-def _set_data(func, args, kwargs):
-    """weight.data = data: that memory from now on, or float32 of it, with bytes of its own."""
-    weight, data = args
-    if isinstance(weight, MasterWeight) and not isinstance(data, MasterWeight):
-        data = like(weight, data.detach())
-    dispatch.as_torch_does(func, (weight, data), kwargs)
-    if isinstance(weight, MasterWeight):
-        weight._take_over(data)
 
 
 def like(weight: MasterWeight, value: torch.Tensor) -> MasterWeight:
