@@ -38,7 +38,15 @@ class MasterWeight(torch.Tensor):
     seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
 
     @staticmethod
-    def __new__(cls, value: torch.Tensor, cell: Cell):
+    def __new__(cls, value: torch.Tensor, cell: Cell | None = None, *, requires_grad=False):
+        if cell is None:  # as accelerate moves a parameter
+            if not isinstance(value, MasterWeight):
+                raise TypeError(
+                    "a plain value cannot take a converted weight's place. Offload with "
+                    "state_dict=model.state_dict(keep_vars=True), or "
+                    "nc.convert(..., trainable=False)"
+                )
+            return nn.Parameter(value, requires_grad)
         place = {"strides": value.stride(), "storage_offset": value.storage_offset()}
         with torch.inference_mode(False):
             self = Tensor._make_wrapper_subclass(
@@ -47,6 +55,9 @@ class MasterWeight(torch.Tensor):
         _C.share_count(self, value)  # autograd, and a graph that writes, count for this one
         self.value, self.cell = value, cell
         return self
+
+    def __init__(self, *arguments, **options):
+        super().__init__()  # all is done in __new__
 
     @classmethod
     def of(
@@ -165,7 +176,10 @@ class MasterWeight(torch.Tensor):
         if facts.is_view:
             return first._part(out) if isinstance(out, Tensor) else [*map(first._part, out)]
         if func in operators.COPIES and out.dtype == torch.float32:
-            return cls(out, first.cell.copy_of(out))
+            copied = cls(out, first.cell.copy_of(out))
+            if func is operators.aten.clone.default:  # one that is no longer the model's
+                copied.config = copied.config._replace(scale_group=None)
+            return copied
         return out
 
     def _part(self, value: torch.Tensor) -> MasterWeight:
