@@ -85,7 +85,8 @@ def _take_part(
         return
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
     before = module._parameters.get(name)
-    if isinstance(before, DTensor) or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
+    is_in_place = isinstance(before, DTensor)
+    if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
     # Where each rank cuts its own, that is a view of the whole.
