@@ -2,6 +2,8 @@
 weights that are quantized by hand, in one process and under fully_shard.
 """
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -90,20 +92,19 @@ def test_one_process(format, name):
 
 def _train_sharded(mesh):
     """Cuts divide the blocks of some formats. Gathers by pass, where the format has them."""
-    for format in TESTED_FORMATS:
-        for name, optimizer_of in OPTIMIZERS.items():
-            expected = _train_by_hand(format, name)
-            model = _converted(format)
-            for module in (model.out, model):
-                fully_shard(module, mesh=mesh, reshard_after_forward=True)
-            for module in (model, model.out):  # the first rank alone has a loss: sums are exact
-                module.set_force_sum_reduction_for_comms(True)
-                module.set_gradient_divide_factor(1.0)
-            share = float(mesh.get_local_rank() == 0)
-            assert _train(model, optimizer_of(model), _steps(format, name), share) == expected[0]
-            model.reshard()
-            whole = {key: one.detach().full_tensor() for key, one in model.named_parameters()}
-            assert same(whole, expected[1]), (format, name)
+    for format, name in zip(TESTED_FORMATS, itertools.cycle(OPTIMIZERS), strict=False):
+        losses, expected = _train_by_hand(format, name)
+        model = _converted(format)
+        for module in (model.out, model):
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
+            # The first rank alone has a loss, so sums are exact.
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+        share = float(mesh.get_local_rank() == 0)
+        assert _train(model, OPTIMIZERS[name](model), _steps(format, name), share) == losses
+        model.reshard()
+        whole = {key: one.detach().full_tensor() for key, one in model.named_parameters()}
+        assert same(whole, expected), (format, name)
 
 
 def test_two_ranks():

@@ -124,3 +124,24 @@ def test_a_step_between_a_forward_and_its_backward_is_an_error(step):
     optimizer.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("order", ["model first", "optimizer first"])
+def test_resumed_in_both_orders(format, order):
+    """No weight is left with another value than the checkpoint's, beside biases that have it; also
+    where the optimizer's state has an older value, as such of masters in the state had.
+    """
+    model, other = converted(format, 64, 64, 32), converted(format, 64, 64, 32, seed=1)
+    optimizers = [nc.FusedAdam(one.parameters(), **FUSED) for one in (model, other)]
+    for one, own in zip((model, other), optimizers, strict=True):
+        train(one, [own], 1, width=64)
+    state = optimizers[0].state_dict()
+    for one in state["state"].values():
+        one["master"] = torch.zeros_like(one["exp_avg"])
+    loads = [(other, model.state_dict()), (optimizers[1], state)]
+    for target, saved in loads if order == "model first" else reversed(loads):
+        target.load_state_dict(saved)
+    assert same(values(model), values(other))
+    pairs = zip((model, other), optimizers, strict=True)
+    losses = [train(one, [own], 2, 1, width=64) for one, own in pairs]
+    assert losses[0] == losses[1]

@@ -132,7 +132,9 @@ def convert(
 
 def convert_layer(module: nn.Module, name: str, format: str, matmul: str) -> None:
     """The same with the parameter `weight` of one module, which no other module shares, under a
-    name for messages.
+    name for messages. Never a MasterWeight: of Megatron's layers, which alone are converted so, the
+    masters are Megatron's own flat parameters, a shard of them on each rank. The weights are bytes
+    that its step writes, and their first value is what its optimizer begins with.
     """
     format = registry.format(format)
     weights = [(name, module.weight, [(module, "weight")])]

@@ -98,7 +98,9 @@ class Cell:
 
     def _are_blocks(self, part: Region, is_exchanged: bool) -> bool:
         """Whether a region has bytes of its own, which scaled products read."""
-        if self.is_shard or (is_exchanged and self.format.rules.transpose.kind == "error"):
+        is_traced = not self.store.bytes.is_plain
+        is_refused = is_exchanged and self.format.rules.transpose.kind == "error"
+        if self.is_shard or is_traced or is_refused:
             return False
         try:
             check_cut(self.store, part)

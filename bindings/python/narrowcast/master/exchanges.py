@@ -2,7 +2,6 @@
 
 import torch
 
-from narrowcast import _C
 from narrowcast.master.weight import MasterWeight, handles, like, wrong_dtype
 from narrowcast.tensor import dispatch
 

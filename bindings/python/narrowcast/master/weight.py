@@ -47,7 +47,22 @@ class MasterWeight(torch.Tensor):
     seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
 
     @staticmethod
-    def __new__(cls, value: torch.Tensor, cell: Cell, dtype: torch.dtype):
+    def __new__(
+        cls,
+        value: torch.Tensor,
+        cell: Cell | None = None,
+        dtype: torch.dtype = torch.float32,
+        *,
+        requires_grad: bool = False,
+    ):
+        if cell is None:  # as accelerate moves a parameter
+            if not isinstance(value, MasterWeight):
+                raise TypeError(
+                    "a plain value cannot take a converted weight's place. Offload with "
+                    "state_dict=model.state_dict(keep_vars=True), or "
+                    "nc.convert(..., trainable=False)"
+                )
+            return nn.Parameter(value, requires_grad)
         place = {"strides": value.stride(), "storage_offset": value.storage_offset()}
         with torch.inference_mode(False):
             self = Tensor._make_wrapper_subclass(
@@ -56,6 +71,9 @@ class MasterWeight(torch.Tensor):
         _C.share_count(self, value)  # autograd, and a graph that writes, count for this one
         self.value, self.cell = value, cell
         return self
+
+    def __init__(self, *arguments, **options):
+        super().__init__()  # all is done in __new__
 
     @classmethod
     def of(
@@ -222,7 +240,10 @@ class MasterWeight(torch.Tensor):
         if "dtype" in kwargs:
             kwargs = {**kwargs, "dtype": torch.float32}
         value = func(*mapped(value_of, args), **mapped(value_of, kwargs))
-        return MasterWeight(value, self.cell.copy_of(value), dtype)
+        copied = MasterWeight(value, self.cell.copy_of(value), dtype)
+        if func is operators.aten.clone.default:  # one that is no longer the model's
+            copied.config = copied.config._replace(scale_group=None)
+        return copied
 
     def __reduce_ex__(self, protocol):
         """A parameter is pickled with its format, any other as a plain tensor."""

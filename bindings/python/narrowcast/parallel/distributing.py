@@ -84,12 +84,15 @@ def _take_part(
     if local is parameter or not isinstance(local, (QuantizedTensor, MasterWeight)):
         return
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
-    is_in_place = isinstance(module._parameters.get(name), DTensor)
+    before = module._parameters.get(name)
+    is_in_place = isinstance(before, DTensor)
     if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
     # Where each rank cuts its own, that is a view of the whole.
     if isinstance(local, MasterWeight):
+        if isinstance(before, MasterWeight):  # of which this may be a copy
+            local.config = before.config
         config, format = local.cell.config, local.format
         check_placements(parameter, config.name or name, format, [module])
         local.become_part(is_cut)
