@@ -24,6 +24,7 @@ class Cell:
               bytes of one are made anew, so are theirs (casts.py)
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
+    is_loaded a state dict of the model, or one that it is a copy of, has set its value
     of_graphs of torch.compile: a store of its bytes without the value
     """
 
@@ -37,7 +38,7 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
-        self.is_shard = False
+        self.is_shard = self.is_loaded = False
         self.of_graphs: Store | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -87,7 +88,7 @@ class Cell:
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.origin = weakref.ref(self)
+        copy.origin, copy.is_loaded = weakref.ref(self), self.is_loaded
         return copy
 
     def _master(self) -> Master:
