@@ -15,12 +15,8 @@ from torch import nn
 import narrowcast as nc
 from checkpoints import converted, layer
 from internals import config_of
-from models import (
-    assert_quantized,
-    assert_same,
-    one_of_each,
-    same,
-)
+from models import assert_quantized, assert_same, one_of_each, same
+from second_mode import CONVERTED
 
 BF16 = torch.bfloat16
 TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
@@ -125,7 +121,7 @@ def test_to_plain(format):
     again = nc.convert(model, format, trainable=True).state_dict()
     assert same(again["2.weight"], masters[2].float())
     assert not model.load_state_dict(again, assign=True).missing_keys
-    assert isinstance(model[2].weight, nc.QuantizedTensor)
+    assert isinstance(model[2].weight, CONVERTED)
 
 
 def test_safetensors(format, tmp_path):
@@ -150,13 +146,12 @@ def test_save_pretrained(tmp_path):
     model.save_pretrained(tmp_path)
     plain = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
     for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
-        assert same(weight.master if isinstance(weight, nc.QuantizedTensor) else weight, other), (
-            name
-        )
+        assert same(weight.master if isinstance(weight, CONVERTED) else weight, other), name
 
 
 _WITHOUT_NARROWCAST = """
 import sys, torch
+from second_mode import CONVERTED
 print(sorted(torch.load(sys.argv[1], weights_only=True)))
 try:
     torch.load(sys.argv[2], weights_only=True)

@@ -30,6 +30,7 @@ from models import (
     train,
     uneven_rows,
 )
+from second_mode import CONVERTED
 
 BF16 = torch.bfloat16
 TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
@@ -49,7 +50,7 @@ def assert_holds(model, expected, what):
     for module in modules_of(model):
         module.unshard()
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, nc.QuantizedTensor):
+        if isinstance(parameter, CONVERTED):
             assert held[name].dtype == torch.float32
             assert_quantized(parameter.detach(), expected[name], f"{what} {name}")
     for module in modules_of(model):

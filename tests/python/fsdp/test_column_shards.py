@@ -12,6 +12,7 @@ from torch.distributed.tensor import Shard
 import narrowcast as nc
 import ranks
 from models import BUFFERS, SHARDINGS, assert_same, build, build_plain, loss_of, same, shard, train
+from second_mode import CONVERTED
 
 TESTED_FORMATS = SHARDINGS
 
@@ -42,7 +43,7 @@ def train_both(mesh, format, options, convert_first):
         for key in ("exp_avg", "exp_avg_sq"):
             moment, expected = optimizer.state[p][key].to_local(), whole_optimizer.state[w][key]
             assert same(moment, local_part(expected, p, mesh)), (name, key)
-        if isinstance(w, nc.QuantizedTensor):
+        if isinstance(w, CONVERTED):
             names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
             assert_same(p.to_local(), local_part(w.detach(), p, mesh), names, name)
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))

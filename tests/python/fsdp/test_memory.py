@@ -18,6 +18,7 @@ import ranks
 from internals import store_of
 from memory import SMALL, freed, grown, storages
 from models import GATHERS, build, loss_of, shard, train, uneven_rows, unit
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -195,7 +196,7 @@ def references(model, optimizer):
         for key, value in optimizer.state[p].items():
             found[name, key] = weakref.ref(getattr(value, "_local_tensor", value))
         local = p.to_local()
-        if isinstance(local, nc.QuantizedTensor):
+        if isinstance(local, CONVERTED):
             found[name, "shard"] = weakref.ref(local)
             found[name, "value"] = weakref.ref(store_of(local).master.value)
     return found

@@ -12,6 +12,7 @@ import narrowcast as nc
 import ranks
 from interrupting import Interrupt, interrupted_at
 from models import GATHERS, Model, assert_quantized, local_rows, loss_of, one_of_each, same, shard
+from second_mode import CONVERTED
 
 TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
 SPANNING = [name for name in GATHERS if nc.format(name).tensor_amax]
@@ -31,7 +32,7 @@ def give_gradients(model, step):
 
 def value(p):
     local = p.detach()
-    return local.master if isinstance(local, nc.QuantizedTensor) else local
+    return local.master if isinstance(local, CONVERTED) else local
 
 
 class Watch:
@@ -54,7 +55,7 @@ class Watch:
         assert moved in ([True] * len(moved), [False] * len(moved)), moved
         assert counted == [float(one) for one in moved]
         for name, p in self.model.named_parameters():
-            if isinstance(p, nc.QuantizedTensor):
+            if isinstance(p, CONVERTED):
                 p.dequantize()  # makes stale bytes
                 assert_quantized(p.detach().cpu(), p.master.cpu(), name)
         return moved[0]
@@ -135,7 +136,7 @@ def interrupted_ranks(mesh, format):
             loss_of(model, line, device)
         for name, p in model.named_parameters():
             local = p.to_local()
-            if not isinstance(local, nc.QuantizedTensor):
+            if not isinstance(local, CONVERTED):
                 continue
             if local.history is not None:
                 assert_quantized(local.detach().cpu(), local.master.cpu(), name)

@@ -26,6 +26,7 @@ from models import (
     shard,
     train,
 )
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -90,7 +91,7 @@ def test_frozen_parameters_have_no_moments(format):
     assert counts == {1}
     assert {int(optimizer.state[p]["step"]) for p in set(model.parameters()) - frozen} == {2}
     for p in model.parameters():
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert_quantized(p.detach(), p.master)
 
 
@@ -136,7 +137,7 @@ def test_gradients_of_zero_that_stay(format):
         optimizer.zero_grad(set_to_none=False)
         assert all(not p.grad.any() for p in model.parameters())
     for p in model.parameters():
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert_quantized(p.detach(), p.master)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import narrowcast as nc
 from models import assert_quantized, assert_same, build, build_plain, same, train
+from second_mode import CONVERTED
 
 
 def trained(format, seed=0, steps=2, **options):
@@ -28,7 +29,7 @@ def assert_equal(one, other):
         assert state.keys() == state2.keys()
         for key in state:
             assert same(state[key], state2[key]), (name, key)
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert_same(p.detach(), q.detach(), what=name)
 
 
@@ -42,7 +43,7 @@ def test_layout(format, dtype, state_dtype):
     optimizer.make_state()
     for p in model.parameters():
         state = optimizer.state[p]
-        own = isinstance(p, nc.QuantizedTensor) or dtype != torch.float32
+        own = isinstance(p, CONVERTED) or dtype != torch.float32
         history = {"history"} if getattr(p, "history", None) is not None else set()
         master = {"master"} if own else set()
         assert set(state) == {"step", "exp_avg", "exp_avg_sq"} | master | history
@@ -91,7 +92,7 @@ def test_the_optimizer_alone_restores_the_weights(format):
     one, other = trained(format), trained(format, seed=3)
     other[1].load_state_dict(one[1].state_dict())
     for p, q in zip(one[0].parameters(), other[0].parameters(), strict=True):
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert_same(q.detach(), p.detach())
             assert_quantized(q.detach(), other[1].state[q]["master"])
 
@@ -103,7 +104,7 @@ def test_loading_keeps_the_state_tensors(format):
     other[1].load_state_dict(one[1].state_dict())
     for p, pointers in before.items():
         assert {k: v.data_ptr() for k, v in other[1].state[p].items()} == pointers
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert p.master.data_ptr() == pointers["master"]
 
 

@@ -4,10 +4,10 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
 from narrowcast.tensor import dtensors
+from second_mode import CONVERTED
 
 EVERY = (*BUFFERS, "history", "master")
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
@@ -28,7 +28,7 @@ def part_of(whole, parameter):
 
 def assert_part(parameter, whole, names, what):
     local = dtensors.local_of(parameter)
-    if not isinstance(local, nc.QuantizedTensor):
+    if not isinstance(local, CONVERTED):
         assert same(local, part_of(whole.detach(), parameter)), what
         return
     if is_unaligned(local):  # its bytes are no part of the whole's

@@ -12,6 +12,7 @@ from models import (
     shard,
     train,
 )
+from second_mode import CONVERTED
 
 
 def trained(mesh, format, seed=0, rounding="stochastic"):
@@ -28,7 +29,7 @@ def assert_equal(model, other):
     other.reshard()
     for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
         a, b = p.to_local(), q.to_local()
-        if isinstance(a, nc.QuantizedTensor):
+        if isinstance(a, CONVERTED):
             assert same(a.master, b.master), name
             assert_same(a, b, what=name)
         else:

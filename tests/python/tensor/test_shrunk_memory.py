@@ -8,6 +8,7 @@ import torch
 import narrowcast as nc
 from internals import store_of
 from models import GATHERS, Model, same
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 BUFFERS = ["rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax"]
@@ -31,9 +32,7 @@ def shrink(tensor, left):
 
 def values(model):
     named = model.named_parameters()
-    return {
-        n: p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for n, p in named
-    }
+    return {n: p.master.clone() if isinstance(p, CONVERTED) else p.clone() for n, p in named}
 
 
 def assert_refused(model, optimizer, name):
