@@ -4,6 +4,7 @@ and what is loaded makes equal masters, and bytes that are a cast of them.
 
 import copy
 import io
+import re
 import subprocess
 import sys
 
@@ -57,6 +58,7 @@ def test_a_weight_that_is_tied_or_moved_later(format):
     assert same(state["3.weight"], model[1].weight.master)
 
 
+@pytest.mark.old_way("a master can be dropped")
 def test_without_a_master_the_bytes_are_saved(format):
     model, other = converted(format), converted(format)
     for one in (model, other):
@@ -151,7 +153,6 @@ def test_save_pretrained(tmp_path):
 
 _WITHOUT_NARROWCAST = """
 import sys, torch
-from second_mode import CONVERTED
 print(sorted(torch.load(sys.argv[1], weights_only=True)))
 try:
     torch.load(sys.argv[2], weights_only=True)
@@ -171,4 +172,4 @@ def test_loaded_without_narrowcast(format, tmp_path):
     command = [sys.executable, "-c", _WITHOUT_NARROWCAST, tmp_path / "state", tmp_path / "weights"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("['0.weight']\n")
-    assert "narrowcast.tensor.rebuild" in done.stdout
+    assert re.search(r"narrowcast\.\S+\.?rebuild", done.stdout)

@@ -7,7 +7,7 @@ from torch.distributed.tensor import DTensor
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
 from narrowcast.tensor import dtensors
-from second_mode import CONVERTED
+from second_mode import CONVERTED, as_quantized
 
 EVERY = (*BUFFERS, "history", "master")
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "amax", "history", "master")
@@ -31,10 +31,11 @@ def assert_part(parameter, whole, names, what):
     if not isinstance(local, CONVERTED):
         assert same(local, part_of(whole.detach(), parameter)), what
         return
+    local, whole = as_quantized(local), as_quantized(whole.detach())
     if is_unaligned(local):  # its bytes are no part of the whole's
         assert same(local.master, part_of(whole.master, parameter)), what
         return
-    part = part_of(whole.detach(), parameter)
+    part = part_of(whole, parameter)
     names = [name for name in names if getattr(local, name) is not None]
     assert_same(local, part, [name for name in names if name != "history"], what)
     assert same(local.history, whole.history), what

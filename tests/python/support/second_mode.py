@@ -11,6 +11,7 @@ What is to be deleted with these:  pytest tests/python -m old_way --collect-only
 import os
 
 import narrowcast as nc
+from narrowcast.tensor import dtensors
 from narrowcast.tensor.wrapper import QuantizedTensor
 
 IS_ON = os.environ.get("NARROWCAST_MASTER_WEIGHTS", "0") not in ("", "0")
@@ -18,11 +19,26 @@ CONVERTED = (QuantizedTensor, nc.MasterWeight)
 BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 
 
+def master_of(optimizer, parameter):
+    """The float32 value that an optimizer trains, in its state or the parameter's own."""
+    if (master := optimizer.state[parameter].get("master")) is not None:
+        return master
+    local = dtensors.local_of(parameter).detach()
+    return dtensors.like(parameter, getattr(local, "value", local))
+
+
+def as_quantized(weight):
+    """A QuantizedTensor of a weight's bytes, with the value as its master."""
+    if isinstance(weight, nc.MasterWeight):
+        return QuantizedTensor(weight._view, weight.shape, weight.dtype)
+    return weight
+
+
 def _of_bytes(name):
     """What a QuantizedTensor of the same bytes has by a name."""
 
     def get(weight):
-        return getattr(QuantizedTensor(weight._view, weight.shape, weight.dtype), name)
+        return getattr(as_quantized(weight), name)
 
     return get
 

@@ -17,6 +17,7 @@ from torch.nn.parallel import distributed
 from torch.optim.swa_utils import AveragedModel
 
 from narrowcast.checkpoint import full_state_dicts
+from narrowcast.master.weight import MasterWeight
 from narrowcast.operators import averages
 from narrowcast.parallel import distributing, wrappers
 from narrowcast.tensor import QuantizedTensor, dispatch, dtensors
@@ -31,7 +32,8 @@ def by_value(function):
     @functools.wraps(function)
     def initializer(tensor, *args, **kwargs):
         local = dtensors.local_of(tensor)
-        if not isinstance(local, QuantizedTensor):
+        is_shard = isinstance(tensor, DTensor) and isinstance(local, MasterWeight)
+        if not (is_shard or isinstance(local, QuantizedTensor)):
             return function(tensor, *args, **kwargs)
         plain = torch.empty(local.shape, dtype=torch.float32, device=local.device)
         value = dtensors.like(tensor, plain)

@@ -13,11 +13,11 @@ what arrives is a QuantizedTensor, without a master.
 
 import os
 
-from narrowcast.master import products  # enters handlers
+from narrowcast.master import conversions, products  # which enter handlers
 from narrowcast.master.casts import note_write
 from narrowcast.master.weight import MasterWeight
 
-__all__ = ["MasterWeight", "is_chosen", "note_write", "products"]
+__all__ = ["MasterWeight", "conversions", "is_chosen", "note_write", "products"]
 
 
 def is_chosen() -> bool:

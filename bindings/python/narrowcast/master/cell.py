@@ -24,6 +24,7 @@ class Cell:
               bytes of one are made anew, so are theirs (casts.py)
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
+    is_cut    shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
     of_graphs of torch.compile: a store of its bytes without the value
     """
@@ -38,7 +39,7 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
-        self.is_shard = self.is_loaded = False
+        self.is_shard = self.is_cut = self.is_loaded = False
         self.of_graphs: Store | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -60,6 +61,8 @@ class Cell:
         """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
         `shard`: where it lies, if it shares blocks with those.
         """
+        if (origin := self.origin and self.origin()) is not None:
+            origin.is_cut = True
         self.whole, self.is_shard, config = value, True, self.config
         rows = matrix_shape(value.shape)[0] if shard is None else shard.stored_rows
         bytes = self._allocate(rows)

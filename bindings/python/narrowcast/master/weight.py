@@ -235,6 +235,8 @@ def _set_data(func, args, kwargs):
     if isinstance(weight, MasterWeight) and not isinstance(data, MasterWeight):
         cell = weight.cell
         data = MasterWeight.of(data.detach(), cell.format, cell.config, cell.readers)
+    if isinstance(data, MasterWeight):
+        data.__class__ = MasterWeight  # nn.Module's came as another: conversions.py
     dispatch.as_torch_does(func, (weight, data), kwargs)
     if isinstance(weight, MasterWeight):
         weight.value, weight.cell = data.value, data.cell

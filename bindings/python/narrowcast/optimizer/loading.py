@@ -34,11 +34,13 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     states.share_masters(optimizer)
     entries = parameters.entries(optimizer)
     have_masters = any(one.has_master for one in entries)
-    if not of_adamw and have_masters and any(_DECOUPLED in group for group in saved_groups):
+    is_adamws = any(_DECOUPLED in group for group in saved_groups)
+    if not of_adamw and have_masters and is_adamws:
         raise ValueError(
             "the state dict is one of torch.optim.AdamW or Adam, which has no masters or old ones: "
             "load_state_dict(state_dict, of_adamw=True) leaves the masters as they are"
         )
+    of_adamw = of_adamw or is_adamws  # masters that AdamW has carried along are old ones
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     loaded, ignored = {}, []
     for key, entry in zip(keys, entries, strict=True):
