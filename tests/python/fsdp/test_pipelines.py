@@ -19,7 +19,7 @@ from torch.distributed.pipelining import (
 import narrowcast as nc
 import ranks
 from models import GATHERS, Block, assert_same, same, unit
-from second_mode import CONVERTED
+from second_mode import CONVERTED, as_quantized
 
 SCHEDULES = {
     "gpipe": (ScheduleGPipe, 1),
@@ -140,7 +140,7 @@ def assert_equal(p, w, optimizer, expected_optimizer, shards, grid):
     names = ["rowwise_data", "rowwise_scale_inv", "amax", "master"]
     if local.columnwise_data is not None:
         names += ["columnwise_data", "columnwise_scale_inv"]
-    assert_same(local, mine(w.detach()), names)
+    assert_same(local, mine(as_quantized(w.detach())), names)
 
 
 def compare_all(mesh, cases):

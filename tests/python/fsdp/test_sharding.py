@@ -12,6 +12,7 @@ from models import BUFFERS, assert_quantized, assert_same, same, unit
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.gathered import GatheredStore
+from second_mode import as_quantized
 
 TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
@@ -38,7 +39,7 @@ def rows_for(format, world):
 def convert(value, format):
     layer = nn.Linear(*value.shape[::-1], bias=False)
     layer.weight = nn.Parameter(value.clone())
-    return nc.convert(layer, format).weight
+    return nn.Parameter(as_quantized(nc.convert(layer, format).weight.detach()))
 
 
 def shards_of(weight, world):

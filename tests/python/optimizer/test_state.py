@@ -11,7 +11,7 @@ from torch import nn
 
 import narrowcast as nc
 from models import assert_quantized, assert_same, build, build_plain, same, train
-from second_mode import CONVERTED
+from second_mode import CONVERTED, IS_ON
 
 
 def trained(format, seed=0, steps=2, **options):
@@ -137,6 +137,8 @@ def test_groups_are_loaded(format):
 
 
 def test_deepcopied_state_dicts_are_not_followed(format):
+    if IS_ON and nc.format(format).is_delayed:
+        pytest.skip("what is written to a weight, by a load too, begins a history anew")
     model, optimizer = trained(format)
     saved = copy.deepcopy(optimizer.state_dict())
     other = trained(format, seed=3)

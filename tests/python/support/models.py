@@ -13,7 +13,7 @@ import narrowcast as nc
 from internals import store_of
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Master, Saved
-from second_mode import CONVERTED
+from second_mode import CONVERTED, as_quantized
 
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
 WHOLE_STATE = ("step", "history")  # of the optimizer: the same on all ranks
@@ -207,7 +207,7 @@ def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
             assert local.columnwise_data is None
         else:
             names += ["columnwise_data", "columnwise_scale_inv"]
-        assert_same(local, local_rows(w.detach(), p, mesh), names, name)
+        assert_same(local, local_rows(as_quantized(w.detach()), p, mesh), names, name)
 
 
 def local_values(model):

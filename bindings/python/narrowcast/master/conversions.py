@@ -27,8 +27,9 @@ def _replace(func, args, kwargs):
         others.get_swap_module_params_on_conversion()
         or others.get_overwrite_module_params_on_conversion()
     )
-    if is_by_data and all(isinstance(one, MasterWeight) for one in args):
-        if weight.device == converted.device and not weight.is_meta:
-            converted.__class__ = _ByData
-            return True
+    are_weights = all(isinstance(one, MasterWeight) for one in args)
+    is_on_device = weight.device == converted.device and not weight.is_meta
+    if is_by_data and are_weights and is_on_device:
+        converted.__class__ = _ByData
+        return True
     return dispatch.as_torch_does(func, args, kwargs)

@@ -130,7 +130,9 @@ class MasterWeight(torch.Tensor):
             leaves = operators.written_leaves(facts.written, args, kwargs)
             # What runs below autograd is counted by nobody else.
             increment_version([one.value for one in leaves if isinstance(one, cls)])
-            return None if out is None else leaves[0] if len(leaves) == 1 else leaves
+            if out is None or facts.is_collective:
+                return out
+            return leaves[0] if len(leaves) == 1 else leaves
         first = args[0] if args else None
         if not isinstance(first, cls):
             return out
