@@ -39,7 +39,9 @@ def rows_for(format, world):
 def convert(value, format):
     layer = nn.Linear(*value.shape[::-1], bias=False)
     layer.weight = nn.Parameter(value.clone())
-    return nn.Parameter(as_quantized(nc.convert(layer, format).weight.detach()))
+    weight = nc.convert(layer, format).weight.detach()
+    weight.dequantize()  # bytes may be made for their first reader
+    return nn.Parameter(as_quantized(weight))
 
 
 def shards_of(weight, world):

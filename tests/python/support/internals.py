@@ -3,14 +3,18 @@ function takes a QuantizedTensor, or a DTensor whose local part is one.
 """
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
+from narrowcast.fsdp import sharding
 from narrowcast.tensor.dtensors import local_of
 from narrowcast.tensor.unaligned import UnalignedStore
 
 
 def store_of(weight):
     """The store of its matrix."""
+    if isinstance(weight, DTensor):
+        return sharding.store_of_weight(weight)
     return local_of(weight)._store
 
 
