@@ -30,7 +30,7 @@ from models import (
     train,
     uneven_rows,
 )
-from second_mode import CONVERTED
+from second_mode import CONVERTED, as_quantized
 
 BF16 = torch.bfloat16
 TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
@@ -80,7 +80,7 @@ def save(mesh, format, folder):
         torch.save(whole, f"{folder}/whole")
     state = {"model": get_model_state_dict(model)}
     dcp.save(state, checkpoint_id=f"{folder}/saved")
-    frozen = converted(format)[0].weight.detach()
+    frozen = as_quantized(converted(format)[0].weight.detach())
     frozen.clear_high_precision_init_val()
     before, group = frozen.clone(), dist.new_group(backend="gloo")
     where = {"checkpoint_id": f"{folder}/async", "process_group": group}

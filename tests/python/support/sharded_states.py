@@ -12,12 +12,13 @@ from models import (
     shard,
     train,
 )
-from second_mode import CONVERTED
+from second_mode import CONVERTED, IS_ON
 
 
 def trained(mesh, format, seed=0, rounding="stochastic"):
     device = mesh.device_type
     model = shard(build(format, device, seed=seed), mesh)
+    rounding = "nearest" if IS_ON else rounding  # bytes are a function of the value
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, rounding=rounding, seed=2**64 - 2)
     train(model, optimizer, 2, device)
     return model, optimizer

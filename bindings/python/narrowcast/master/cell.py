@@ -27,6 +27,7 @@ class Cell:
     is_cut    shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
     of_graphs of torch.compile: a store of its bytes without the value
+    written   in a trace, whether the function that is compiled has written to it; else None
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Cell:
         self.origin: weakref.ref[Cell] | None = None
         self.is_shard = self.is_cut = self.is_loaded = False
         self.of_graphs: Store | None = None
+        self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
         self._first = 0  # the place of the first element in the store's matrix

@@ -130,6 +130,9 @@ class MasterWeight(torch.Tensor):
             leaves = operators.written_leaves(facts.written, args, kwargs)
             # What runs below autograd is counted by nobody else.
             increment_version([one.value for one in leaves if isinstance(one, cls)])
+            for one in leaves:
+                if isinstance(one, cls) and one.cell.written is not None:
+                    one.cell.written = True
             if out is None or facts.is_collective:
                 return out
             return leaves[0] if len(leaves) == 1 else leaves
@@ -184,6 +187,7 @@ class MasterWeight(torch.Tensor):
         value, view = inner["value"], inner["narrowed"]._view
         cell = Cell(value, view.store.format, view.store.config)
         cell.use(view)
+        cell.written = False
         return MasterWeight(value, cell)
 
     def _own(self) -> dict:
