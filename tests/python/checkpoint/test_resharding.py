@@ -14,6 +14,9 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import DEVICES, assert_equal_state, same
+from second_mode import IS_ON
+
+ROUNDING = "nearest" if IS_ON else "stochastic"  # bytes are a function of the value
 
 STOPS = {"cpu": (8, 3, 1, 4), "cuda": (4, 2, 1, 4)}
 WIDTH, STEPS = 48, 2
@@ -50,7 +53,7 @@ def made(folder, device, mesh=None):
     model = torch.load(f"{folder}/first", weights_only=False).to(device)
     if mesh is not None:
         fully_shard(model, mesh=mesh)
-    return model, nc.FusedAdam(model.parameters(), lr=1e-2, rounding="stochastic", seed=5)
+    return model, nc.FusedAdam(model.parameters(), lr=1e-2, rounding=ROUNDING, seed=5)
 
 
 def small_integers(shape, step, device):

@@ -30,6 +30,7 @@ from models import (
     train,
     uneven_rows,
 )
+from second_mode import CONVERTED, as_quantized
 
 BF16 = torch.bfloat16
 TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
@@ -49,7 +50,7 @@ def assert_holds(model, expected, what):
     for module in modules_of(model):
         module.unshard()
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, nc.QuantizedTensor):
+        if isinstance(parameter, CONVERTED):
             assert held[name].dtype == torch.float32
             assert_quantized(parameter.detach(), expected[name], f"{what} {name}")
     for module in modules_of(model):
@@ -79,7 +80,7 @@ def save(mesh, format, folder):
         torch.save(whole, f"{folder}/whole")
     state = {"model": get_model_state_dict(model)}
     dcp.save(state, checkpoint_id=f"{folder}/saved")
-    frozen = converted(format)[0].weight.detach()
+    frozen = as_quantized(converted(format)[0].weight.detach())
     frozen.clear_high_precision_init_val()
     before, group = frozen.clone(), dist.new_group(backend="gloo")
     where = {"checkpoint_id": f"{folder}/async", "process_group": group}

@@ -42,7 +42,10 @@ def states(model, optimizer):
     return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+EXACT = pytest.mark.old_way("a load brings bytes of stochastic rounding back")
+
+
+@pytest.mark.parametrize("rounding", ["nearest", pytest.param("stochastic", marks=EXACT)])
 def test_checkpoint_on_other_ranks(device, rounding, tmp_path):
     for world in (3, 2) if device == "cpu" else (2, 1):
         ranks.run(world, device, saved, by_pass(32), str(tmp_path / "saved"), rounding)

@@ -57,5 +57,6 @@ def of_optimizers(mesh, format):
     assert_whole(mesh, model)
 
 
+@pytest.mark.old_way("the optimizer's state has masters")
 def test_masters_of_an_optimizer(format, device):
     ranks.run(2, device, of_optimizers, format)

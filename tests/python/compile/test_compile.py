@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 import narrowcast as nc
 from models import BUFFERS, GATHERS, assert_same, same
 from narrowcast.tensor import serialize
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -27,7 +28,7 @@ def build(format):
 
 def assert_same_parameters(model, other):
     for one, another in zip(model.parameters(), other.parameters(), strict=True):
-        if isinstance(one, nc.QuantizedTensor):
+        if isinstance(one, CONVERTED):
             assert_same(one, another, BUFFERS)
             one, another = one.master, another.master
         assert same(one, another)

@@ -9,6 +9,7 @@ from torch import nn
 import narrowcast as nc
 from models import same
 from scaled import SCALED
+from second_mode import CONVERTED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TESTED_FORMATS = SCALED
@@ -34,7 +35,7 @@ def inputs():
 def values(model):
     """All that a step has made."""
     for one in model.parameters():
-        yield from (one.master, one.rowwise_data) if isinstance(one, nc.QuantizedTensor) else (one,)
+        yield from (one.master, one.rowwise_data) if isinstance(one, CONVERTED) else (one,)
 
 
 def trained(model, forward):

@@ -119,6 +119,7 @@ def changed_between(mesh, format, backend):
         assert same(x.grad, torch.autograd.grad(expected(x), x, gradient)[0]), step
 
 
+@pytest.mark.old_way("bytes of weights in training can be written to")
 @pytest.mark.parametrize("backend", [None, *BACKENDS])
 def test_the_backward_reads_its_own_gather(format, device, backend):
     ranks.run(2, device, changed_between, format, backend)

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 import narrowcast as nc
 import ranks
 from models import GATHERS, assert_equal_state, build, shard, train
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -39,7 +40,7 @@ def train_both(mesh, format):
 
 def quantized(model):
     parameters = [*model.parameters()]
-    return [p for p in parameters if isinstance(p.to_local(), nc.QuantizedTensor)]
+    return [p for p in parameters if isinstance(p.to_local(), CONVERTED)]
 
 
 def run(world, device, *task):

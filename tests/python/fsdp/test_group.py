@@ -15,6 +15,7 @@ import ranks
 from internals import store_of, view_of
 from models import BUFFERS, GATHERS, same, unit
 from narrowcast.fsdp import torch_names
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -95,7 +96,7 @@ def gathered(mesh, recompute, device):
     for _ in range(2):
         model.unshard()
         for layer, other in zip(model, whole, strict=True):
-            if not isinstance(other.weight, nc.QuantizedTensor):
+            if not isinstance(other.weight, CONVERTED):
                 assert torch.equal(layer.weight, other.weight)
                 continue
             assert view_of(layer.weight).usages  # what has come equals a direct quantization

@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 import narrowcast as nc
 import ranks
 from models import GATHERS, Block, assert_same, same, unit
+from second_mode import CONVERTED, as_quantized
 
 SCHEDULES = {
     "gpipe": (ScheduleGPipe, 1),
@@ -133,13 +134,13 @@ def assert_equal(p, w, optimizer, expected_optimizer, shards, grid):
         moment = optimizer.state[p][key]
         moment = moment.to_local() if shards > 1 else moment
         assert same(moment, mine(expected_optimizer.state[w][key]))
-    if not isinstance(w, nc.QuantizedTensor):
+    if not isinstance(w, CONVERTED):
         assert same(local, mine(w))
         return
     names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
     if local.columnwise_data is not None:
         names += ["columnwise_data", "columnwise_scale_inv"]
-    assert_same(local, mine(w.detach()), names)
+    assert_same(local, mine(as_quantized(w.detach())), names)
 
 
 def compare_all(mesh, cases):

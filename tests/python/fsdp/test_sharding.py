@@ -13,6 +13,7 @@ from narrowcast import _C
 from narrowcast.optimizer.launches import Part, run_step
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.gathered import GatheredStore
+from second_mode import as_quantized
 
 TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
@@ -39,7 +40,9 @@ def rows_for(format, world):
 def convert(value, format):
     layer = nn.Linear(*value.shape[::-1], bias=False)
     layer.weight = nn.Parameter(value.clone())
-    return nc.convert(layer, format).weight
+    weight = nc.convert(layer, format).weight.detach()
+    weight.dequantize()  # bytes may be made for their first reader
+    return nn.Parameter(as_quantized(weight))
 
 
 def shards_of(weight, world):

@@ -24,6 +24,7 @@ from models import (
     uneven_rows,
     unit,
 )
+from second_mode import master_of
 
 TESTED_FORMATS = SHARDINGS
 
@@ -146,7 +147,7 @@ def train_mixed(mesh, format):
     x = torch.ones(2, model.width, dtype=torch.bfloat16, device=device)
     assert model.head(x).dtype == weight.dtype
     model.reshard()
-    master = optimizer.state[model.head.weight]["master"]
+    master = master_of(optimizer, model.head.weight)
     assert master.dtype == torch.float32
     return [value.full_tensor().cpu().tolist() for value in (master, model.norm.weight)]
 

@@ -3,6 +3,7 @@ values, where plain weights do: aligned shards, shards that share blocks, ranks 
 """
 
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -215,6 +216,17 @@ WRITES = {
     "initializers": lambda weight: torch.nn.init.normal_(weight),
     "trunc_normal_": lambda weight: torch.nn.init.trunc_normal_(weight),
     "merges": lambda weight: weight.add_(torch.ones(weight.shape)),
+    "scales": lambda weight: weight.mul_(2.0),
+    "of its format": lambda weight: weight.copy_(
+        nc.quantize(torch.ones(weight.shape), weight.format)
+    ),
+    "data": lambda weight: setattr(weight, "data", torch.ones(weight.shape)),
+    "data of its format": lambda weight: setattr(
+        weight, "data", nc.quantize(torch.ones(weight.shape), weight.format)
+    ),
+    "through data": lambda weight: weight.data.zero_(),
+    "steps": lambda weight: torch._foreach_add_([weight], 1.0),
+    "collectives": lambda weight: torch.distributed.broadcast(weight.detach(), 0),
     "a part": lambda weight: weight[:128].copy_(torch.ones(128, weight.shape[1])),
 }
 
@@ -234,10 +246,67 @@ def _write_to_gathered(mesh, format):
                 write(weight)
         model[0].reshard()
         assert torch.equal(model(torch.ones(8, 256)), expected)
+        for assign in (False, True):  # state dicts are those of the shards
+            model(torch.ones(8, 256))
+            assert isinstance(model[2].weight, nc.QuantizedTensor)
+            state = {key: 2 * one for key, one in model.state_dict().items()}
+            model(torch.ones(8, 256))
+            model.load_state_dict(state, assign=assign)
+            assert same(_whole(model), {key: one.full_tensor() for key, one in state.items()})
 
 
 def test_a_gathered_weight_is_not_written_to(format):
     ranks.run(2, "cpu", _write_to_gathered, format)
+
+
+class Standardized(torch.nn.Linear):
+    def forward(self, x):
+        weight = self.weight - self.weight.mean(1, keepdim=True)
+        return torch.nn.functional.linear(x, weight, self.bias)
+
+
+def _read_gathered(mesh, format):
+    """Arithmetic under autograd with what has been gathered is told of once a weight; products, and
+    all that records no gradient, are not.
+    """
+    model = converted(format)
+    model[1].up.__class__ = Standardized
+    model = _shard(model, mesh)
+    for step in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            model(torch.ones(8, 256)).sum().backward()
+            model(torch.ones(8, 256))
+            weight = model[2].weight
+            with torch.no_grad():
+                assert weight.norm() > 0 and weight.detach().sum() != 0
+            assert len(told) == (step == 0)
+            weight.square().sum().backward()
+            (weight.float() - 1).sum().backward()
+        words = [str(one.message) for one in told]
+        assert [one.split(":")[0] for one in words] == ([] if step else ["1.up.weight", "2.weight"])
+        assert all("after the module's reshard()" in one for one in words)
+        model.reshard()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sum(one.square().sum() for one in model.parameters()).backward()
+
+
+def test_a_penalty_on_a_gathered_weight_is_told_of():
+    ranks.run(2, "cpu", _read_gathered, FORMATS[1])
+
+
+def _broadcast(mesh, format):
+    """A collective that writes to a weight is counted."""
+    model, reference = converted(format, seed=mesh.get_local_rank()), by_hand(format)
+    model(torch.ones(8, 256))
+    for one in model.parameters():
+        torch.distributed.broadcast(one.detach(), 0)
+    assert torch.equal(model(torch.ones(8, 256)), reference(torch.ones(8, 256)))
+
+
+def test_a_weight_that_is_broadcast(format):
+    ranks.run(2, "cpu", _broadcast, format)
 
 
 def _saved(mesh, format, size, folder):

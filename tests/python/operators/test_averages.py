@@ -82,6 +82,7 @@ def test_without_masters(format, way):
     assert same(average.module[1].weight.master, plain_average.module.weight)
 
 
+@pytest.mark.old_way("arithmetic in place is refused")
 def test_elsewhere_arithmetic_is_of_masters(format):
     """Out of place; in place it is refused, but for lerp_ between weights with masters."""
     layers = [nc.convert(nn.Linear(128, 128, bias=False), format) for _ in range(2)]

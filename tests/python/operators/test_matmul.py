@@ -9,6 +9,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, one_of_each, same
+from second_mode import CONVERTED, IS_ON
 
 TESTED_FORMATS = GATHERS
 WIDTH = 128
@@ -62,7 +63,7 @@ def decoded(model, plain, usage="rowwise"):
     """The plain model with the values of a usage."""
     with torch.no_grad():
         for mine, other in zip(plain.parameters(), model.parameters(), strict=True):
-            is_quantized = isinstance(other, nc.QuantizedTensor)
+            is_quantized = isinstance(other, CONVERTED)
             mine.copy_(other.dequantize(usage=usage) if is_quantized else other)
     return plain
 
@@ -71,7 +72,7 @@ def decoded(model, plain, usage="rowwise"):
 def test_forward_and_fast_paths(format, name):
     model = build(name, format)
     plain, x = decoded(model, build(name)), batch()
-    assert any(isinstance(one, nc.QuantizedTensor) for one in model.parameters())
+    assert any(isinstance(one, CONVERTED) for one in model.parameters())
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode():
             torch.testing.assert_close(output_of(model, x), output_of(plain, x))
@@ -125,7 +126,9 @@ def test_autocast(chosen, name):
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert mine.grad.dtype == other.grad.dtype
         if nc.format(chosen).columnwise_derived:
-            torch.testing.assert_close(mine.grad, other.grad)
+            # Autocast casts a parameter once, and so sums gradients of all steps in bfloat16.
+            near = {"rtol": 2e-2, "atol": 1e-2} if IS_ON and name == "gru" else {}
+            torch.testing.assert_close(mine.grad, other.grad, **near)
 
 
 def sharded(mesh, format, name):

@@ -27,6 +27,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.old_way("arithmetic in place is refused")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_out(format, device, name):
     weight, x = weight_of(format, device), torch.ones(64, 64, device=device)
@@ -64,10 +65,12 @@ def receive(mesh, format):
     assert torch.equal(weight.dequantize(), torch.ones(64, 64))
 
 
+@pytest.mark.old_way("collectives into a weight are refused")
 def test_collectives_into_a_weight(format):
     ranks.run(2, "cpu", receive, format)
 
 
+@pytest.mark.old_way("a sparse tensor is copied as torch does not")
 def test_copy_of_a_sparse_tensor(format, device):
     weight, value = weight_of(format, device), torch.eye(64, device=device)
     weight.copy_(value.to_sparse())
@@ -110,6 +113,7 @@ ADDRESSES = {
 }
 
 
+@pytest.mark.old_way("a weight is no memory of its value")
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_what_asks_for_an_address(format, device, name):
     """C++ that asks no __torch_function__ gets an error, not a null pointer, from views too."""

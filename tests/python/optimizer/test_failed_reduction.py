@@ -10,13 +10,14 @@ import ranks
 from internals import is_stale
 from models import SHARDINGS, assert_same, build, loss_of, same, shard
 from narrowcast.ranks import reduction
+from second_mode import CONVERTED
 
 TESTED_FORMATS = [name for name in SHARDINGS if nc.format(name).tensor_amax]
 
 
 def local_weights(model):
     named = ((name, p.to_local()) for name, p in model.named_parameters())
-    return {name: local for name, local in named if isinstance(local, nc.QuantizedTensor)}
+    return {name: local for name, local in named if isinstance(local, CONVERTED)}
 
 
 class Broken:

@@ -9,6 +9,7 @@ from torch import nn
 import narrowcast as nc
 from mixed_model import give_gradients, model_of
 from models import assert_quantized, build, loss_of, same, train
+from second_mode import CONVERTED, IS_ON, master_of
 
 
 def test_gradients_of_another_float_dtype():
@@ -22,7 +23,7 @@ def test_gradients_of_another_float_dtype():
         layer.to(dtype)
         layer.weight.grad = gradient
         optimizer.step()
-        results.append(optimizer.state[layer.weight]["master"].clone())
+        results.append(master_of(optimizer, layer.weight).clone())
     assert same(*results)
 
 
@@ -50,10 +51,10 @@ def test_memory_that_moved_is_found():
         model[2].weight.data = model[2].weight.detach().clone()
         quantized = nn.Parameter(model[0].weight.detach().clone())
         torch.utils.swap_tensors(model[0].weight, quantized)
-        first = optimizers[0].state[model[0].weight]["master"]
-        assert (first.data_ptr() == model[0].weight.master.data_ptr()) is False
+        first = master_of(optimizers[0], model[0].weight)
+        assert (first.data_ptr() == model[0].weight.master.data_ptr()) is IS_ON
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
-        if isinstance(a, nc.QuantizedTensor):
+        if isinstance(a, CONVERTED):
             a, b = a.master, b.master
         assert same(a, b)
     model[2].weight.data = torch.ones(3, 64)
@@ -67,7 +68,7 @@ def test_memory_that_moved_is_found():
 def test_changes_of_dtype_and_memory_keep_training():
     """module.to(dtype) after the optimizer was made."""
     model = build("mxfp8_e4m3")
-    optimizer = nc.FusedAdam([p for p in model.parameters() if isinstance(p, nc.QuantizedTensor)])
+    optimizer = nc.FusedAdam([p for p in model.parameters() if isinstance(p, CONVERTED)])
     train(model, optimizer, 1)
     model.to(torch.bfloat16)
     loss_of(model, 1, dtype=torch.bfloat16).backward()
@@ -75,4 +76,4 @@ def test_changes_of_dtype_and_memory_keep_training():
     weight = model.head.weight
     assert weight.dtype == torch.bfloat16
     assert optimizer.state[weight]["step"] == 2
-    assert_quantized(weight.detach(), optimizer.state[weight]["master"])
+    assert_quantized(weight.detach(), master_of(optimizer, weight))

@@ -11,6 +11,7 @@ import models
 import narrowcast as nc
 import ranks
 from models import STORAGES, assert_quantized, assert_same, same
+from second_mode import master_of
 
 
 def test_element_types_mixed_in_one_group():
@@ -38,7 +39,7 @@ def _step_with_an_empty_shard(mesh, rows):
         optimizer.step()
         optimizer.zero_grad()
     local = model.weight.to_local()
-    whole = nc.quantize(optimizer.state[model.weight]["master"].full_tensor(), "fp8_e4m3")
+    whole = nc.quantize(master_of(optimizer, model.weight).full_tensor(), "fp8_e4m3")
     assert same(local.tensor_amax, whole.tensor_amax)
     mine = models.local_rows(whole, model.weight, mesh)
     assert same(local.rowwise_data, mine.rowwise_data)

@@ -10,6 +10,7 @@ import torch
 import narrowcast as nc
 from models import GATHERS, assert_same, build_plain, loss_of
 from models import build as build_model
+from second_mode import CONVERTED
 
 TESTED_FORMATS = [*GATHERS, "plain"]
 
@@ -28,7 +29,7 @@ def train(model, optimizer, device, steps=1, first=0):
 
 def value(parameter):
     detached = parameter.detach()
-    return detached.dequantize() if isinstance(detached, nc.QuantizedTensor) else detached.clone()
+    return detached.dequantize() if isinstance(detached, CONVERTED) else detached.clone()
 
 
 def test_a_parameter_that_is_taken_out(format, device):

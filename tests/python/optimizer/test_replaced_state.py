@@ -12,6 +12,7 @@ import ranks
 from models import GATHERS, assert_same, build_plain, loss_of, same, shard
 from models import build as build_model
 from narrowcast.tensor import dtensors
+from second_mode import CONVERTED
 
 KINDS = [*GATHERS, "plain", "bfloat16"]  # quantized weights, and those that are not
 TESTED_FORMATS = KINDS
@@ -57,7 +58,7 @@ def snapshot(model, optimizer):
     found = [copy.deepcopy(optimizer.state_dict())]
     for p in model.parameters():
         local = dtensors.local_of(p).detach()
-        quantized = isinstance(local, nc.QuantizedTensor)
+        quantized = isinstance(local, CONVERTED)
         found.append(local.clone() if not quantized else local.dequantize())
     return found
 
@@ -75,7 +76,7 @@ def assert_equal(one, other):
     """Equal models and state."""
     for (name, p), q in zip(one[0].named_parameters(), other[0].parameters(), strict=True):
         a, b = (dtensors.local_of(t).detach() for t in (p, q))
-        if isinstance(a, nc.QuantizedTensor):
+        if isinstance(a, CONVERTED):
             assert_same(a, b, what=name)
         else:
             assert same(a, b), name

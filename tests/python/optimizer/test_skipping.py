@@ -10,15 +10,16 @@ import ranks
 from internals import tensors_of
 from models import GATHERS, Model, loss_of, same, shard
 from narrowcast import flat
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
 
 def snapshot(model, optimizer):
     shards = [p.to_local() for p in model.parameters()]
-    tensors = [p.master if isinstance(p, nc.QuantizedTensor) else p for p in shards]
+    tensors = [p.master if isinstance(p, CONVERTED) else p for p in shards]
     for p in shards:
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             tensors += tensors_of(p)
     tensors += [one for state in optimizer.state.values() for one in state.values()]
     return [getattr(one, "_local_tensor", one).clone() for one in tensors]

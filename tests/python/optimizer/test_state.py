@@ -11,6 +11,7 @@ from torch import nn
 
 import narrowcast as nc
 from models import assert_quantized, assert_same, build, build_plain, same, train
+from second_mode import CONVERTED, IS_ON
 
 
 def trained(format, seed=0, steps=2, **options):
@@ -28,7 +29,7 @@ def assert_equal(one, other):
         assert state.keys() == state2.keys()
         for key in state:
             assert same(state[key], state2[key]), (name, key)
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert_same(p.detach(), q.detach(), what=name)
 
 
@@ -42,7 +43,9 @@ def test_layout(format, dtype, state_dtype):
     optimizer.make_state()
     for p in model.parameters():
         state = optimizer.state[p]
-        own = isinstance(p, nc.QuantizedTensor) or dtype != torch.float32
+        own = isinstance(p, nc.QuantizedTensor) or (
+            dtype != torch.float32 and not isinstance(p, nc.MasterWeight)
+        )
         history = {"history"} if getattr(p, "history", None) is not None else set()
         master = {"master"} if own else set()
         assert set(state) == {"step", "exp_avg", "exp_avg_sq"} | master | history
@@ -86,12 +89,13 @@ def test_round_trip(format, through_file, state_dtype):
     assert_equal(one, other)
 
 
+@pytest.mark.old_way("the optimizer's state has masters")
 def test_the_optimizer_alone_restores_the_weights(format):
     """Masters come back bit for bit, and the bytes are made from them."""
     one, other = trained(format), trained(format, seed=3)
     other[1].load_state_dict(one[1].state_dict())
     for p, q in zip(one[0].parameters(), other[0].parameters(), strict=True):
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             assert_same(q.detach(), p.detach())
             assert_quantized(q.detach(), other[1].state[q]["master"])
 
@@ -100,11 +104,12 @@ def test_loading_keeps_the_state_tensors(format):
     """A launch's table points to them."""
     one, other = trained(format), trained(format, seed=3)
     before = {p: {k: v.data_ptr() for k, v in other[1].state[p].items()} for p in other[1].state}
+    masters = {p: p.master.data_ptr() for p in before if isinstance(p, CONVERTED)}
     other[1].load_state_dict(one[1].state_dict())
     for p, pointers in before.items():
         assert {k: v.data_ptr() for k, v in other[1].state[p].items()} == pointers
-        if isinstance(p, nc.QuantizedTensor):
-            assert p.master.data_ptr() == pointers["master"]
+        if isinstance(p, CONVERTED):
+            assert p.master.data_ptr() == masters[p] == pointers.get("master", masters[p])
 
 
 def test_loading_a_weight_sets_its_master(format):
@@ -132,6 +137,8 @@ def test_groups_are_loaded(format):
 
 
 def test_deepcopied_state_dicts_are_not_followed(format):
+    if IS_ON and nc.format(format).is_delayed:
+        pytest.skip("what is written to a weight, by a load too, begins a history anew")
     model, optimizer = trained(format)
     saved = copy.deepcopy(optimizer.state_dict())
     other = trained(format, seed=3)
@@ -161,7 +168,10 @@ def fewer_parameters(state):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (without_master, "one.weight: the state dict has no 'master'"),
+        pytest.param(
+            *(without_master, "one.weight: the state dict has no 'master'"),
+            marks=pytest.mark.old_way("the optimizer's state has masters"),
+        ),
         (other_shape, r"one.weight: exp_avg has shape \(3,\) in the state dict .*, \(64, 64\)"),
         (more_groups, r"groups of \[1, 0\] parameters, the optimizer of \[1\]"),
         (fewer_parameters, r"groups of \[0\] parameters"),

@@ -10,6 +10,7 @@ import narrowcast as nc
 from internals import store_of, tensors_of
 from mixed_model import give_gradients, model_of, snapshot, unchanged
 from models import DEVICES, assert_quantized, build, loss_of, same
+from second_mode import CONVERTED, master_of
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -23,9 +24,9 @@ def test_a_step_makes_the_bytes_of_the_new_masters(device, dtype):
     for p in model.parameters():
         state = optimizer.state[p]
         assert state["step"] == 3
-        if isinstance(p, nc.QuantizedTensor):
-            assert_quantized(p.detach(), state["master"])
-            assert p.master.data_ptr() == state["master"].data_ptr()
+        if isinstance(p, CONVERTED):
+            assert_quantized(p.detach(), master_of(optimizer, p))
+            assert p.master.data_ptr() == master_of(optimizer, p).data_ptr()
         elif dtype == torch.bfloat16:
             assert same(p.detach(), state["master"].bfloat16())
 

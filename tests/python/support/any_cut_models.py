@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, assert_same, same
+from second_mode import CONVERTED
 
 CUT_WITHIN_BLOCKS = [name for name in nc.formats() if nc.format(name).shard_row_step > 1]
 
@@ -74,7 +75,7 @@ def ranks_part(whole, mesh):
 def assert_whole(model, whole, optimizer=None, whole_optimizer=None):
     """Masters and moments of all shards, and what a gather brings."""
     for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
-        if isinstance(w, nc.QuantizedTensor):
+        if isinstance(w, CONVERTED):
             master = torch.cat([*gathered(p.to_local().master, p.device_mesh)])
             assert same(master, w.master), name
         state = {} if optimizer is None else optimizer.state[p]

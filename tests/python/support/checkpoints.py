@@ -11,6 +11,7 @@ import narrowcast as nc
 from models import unit
 from narrowcast.tensor import rebuild
 from narrowcast.tensor.serialize import BUFFERS, SPANNING
+from second_mode import as_quantized
 
 NAMES = BUFFERS + SPANNING
 FIELDS = (
@@ -20,8 +21,9 @@ FIELDS = (
 
 
 def weight_of(format, device="cpu"):
+    """A parameter of bytes, with a master."""
     layer = nc.convert(nn.Linear(unit(format), 2 * unit(format), bias=False, device=device), format)
-    return layer.weight
+    return nn.Parameter(as_quantized(layer.weight.detach()))
 
 
 def parts_of(tensor):

@@ -4,10 +4,10 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
-from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor import dtensors
+from second_mode import CONVERTED, as_quantized
 
 EVERY = (*BUFFERS, "history", "master")
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax", "history", "master")
@@ -16,8 +16,7 @@ BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax", "history", "mast
 def part_of(whole, parameter):
     """What this rank has of a whole tensor."""
     shape, offset = dtensors.box(parameter)
-    if isinstance(whole, nc.MasterWeight):  # parts of the bytes
-        whole = QuantizedTensor(whole._view, whole.shape, whole.dtype)
+    whole = as_quantized(whole)
     if len(shape) == 3:  # some rows of each matrix are no box of a quantized stack
         first, begin, column = offset
         matrices = whole[first : first + shape[0]].unbind()
@@ -30,13 +29,14 @@ def part_of(whole, parameter):
 
 def assert_part(parameter, whole, names, what):
     local = dtensors.local_of(parameter)
-    if not isinstance(local, nc.QuantizedTensor):
+    if not isinstance(local, CONVERTED):
         assert same(local, part_of(whole.detach(), parameter)), what
         return
+    local, whole = as_quantized(local), as_quantized(whole.detach())
     if is_unaligned(local):  # its bytes are no part of the whole's
         assert same(local.master, part_of(whole.master, parameter)), what
         return
-    part = part_of(whole.detach(), parameter)
+    part = part_of(whole, parameter)
     names = [name for name in names if getattr(local, name) is not None]
     assert_same(local, part, [name for name in names if name != "history"], what)
     assert same(local.history, whole.history), what

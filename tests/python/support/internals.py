@@ -3,6 +3,7 @@ function takes a QuantizedTensor, or a DTensor whose local part is one.
 """
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.fsdp import sharding
@@ -12,6 +13,8 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 def store_of(weight):
     """The store of its matrix."""
+    if isinstance(weight, DTensor):
+        return sharding.store_of_weight(weight)
     return local_of(weight)._store
 
 

@@ -6,6 +6,7 @@ from torch import nn
 import narrowcast as nc
 from internals import tensors_of
 from models import same
+from second_mode import CONVERTED
 
 MIXED = ["mxfp8_e4m3", "nvfp4", None]
 
@@ -32,7 +33,7 @@ def snapshot(model, optimizer):
     found = []
     for p in model.parameters():
         found += [value.clone() for value in optimizer.state.get(p, {}).values()]
-        if isinstance(p, nc.QuantizedTensor):
+        if isinstance(p, CONVERTED):
             found += [tensor.clone() for tensor in tensors_of(p)]
         else:
             found.append(p.detach().clone())

@@ -10,10 +10,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
-import second_mode  # noqa: F401 - it looks at the environment
 from internals import store_of
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Master, Saved
+from second_mode import CONVERTED, as_quantized
 
 BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 BUFFERS = (*BYTES, "tensor_amax")
@@ -199,22 +199,22 @@ def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
                 mine, value = mine.to_local(), local_rows(value, p, mesh)
             assert same(mine, value), (name, key)
         local = p.to_local()
-        if not isinstance(w, nc.QuantizedTensor):
+        if not isinstance(w, CONVERTED):
             assert same(local, local_rows(w, p, mesh)), name
             continue
-        assert isinstance(local, nc.QuantizedTensor)
+        assert isinstance(local, CONVERTED)
         names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
         if local.format.columnwise_derived:
             assert local.columnwise_data is None
         else:
             names += ["columnwise_data", "columnwise_scale_inv"]
-        assert_same(local, local_rows(w.detach(), p, mesh), names, name)
+        assert_same(local, local_rows(as_quantized(w.detach()), p, mesh), names, name)
 
 
 def local_values(model):
     """Masters, or what is its own master, of the local parts."""
     local = (dtensors.local_of(p).detach() for p in model.parameters())
-    return [p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for p in local]
+    return [p.master.clone() if isinstance(p, CONVERTED) else p.clone() for p in local]
 
 
 def pickled(value):

@@ -11,6 +11,7 @@ import narrowcast as nc
 import ranks
 from internals import store_of
 from models import GATHERS, assert_same, same
+from second_mode import CONVERTED
 
 
 def test_assigning_data(format):
@@ -78,7 +79,7 @@ def test_a_converted_parameter_is_the_same_one(format, device, name):
     weight.register_post_accumulate_grad_hook(calls.append)
     CONVERSIONS[name](layer, device)
     assert layer.weight is weight and known() is weight and weight.mark == "mine"
-    assert type(weight) is nc.QuantizedTensor and isinstance(weight, torch.nn.Parameter)
+    assert type(weight) in CONVERTED and isinstance(weight, torch.nn.Parameter)
     layer(torch.ones(2, 64, dtype=weight.dtype, device=device)).sum().backward()
     torch_forgets = name == "dtype"  # of plain parameters, too
     assert len(calls) == (1 if torch_forgets else 2)  # the accumulator's hook
@@ -99,7 +100,7 @@ def test_other_ways_of_torch_to_convert(format):
             layer.to(torch.bfloat16).to(torch.float32)
         finally:
             switch(False)
-        assert type(layer.weight) is nc.QuantizedTensor
+        assert type(layer.weight) in CONVERTED
         assert isinstance(layer.weight, torch.nn.Parameter)
         assert same(layer.weight.dequantize(), before)
 

@@ -12,6 +12,7 @@ from checkpoints import Changed, load, parts_of, weight_of
 from internals import config_of, store_of, view_of
 from models import assert_same, same, unit
 from narrowcast.tensor import rebuild
+from second_mode import as_quantized
 
 
 def saved_forms(format):
@@ -20,7 +21,7 @@ def saved_forms(format):
     weight = weight_of(format)
     layer = nn.Linear(n, n, bias=False, device="meta")
     yield weight
-    yield nc.convert(layer, format).weight
+    yield nn.Parameter(as_quantized(nc.convert(layer, format).weight.detach()))
     yield weight[n:]
     yield weight.detach().view(-1)
     yield weight.detach()[n:].view(-1)

@@ -63,6 +63,7 @@ def test_saved_after_a_write(format, where):
     assert_same(other.weight, model.weight)
 
 
+@pytest.mark.old_way("bytes are copied")
 def test_copied_over_a_write(format):
     """What is copied is there byte for byte, though the weight waited for a cast."""
     layer = nc.convert(nn.Linear(96, 64, bias=False), format)

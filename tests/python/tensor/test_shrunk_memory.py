@@ -8,6 +8,7 @@ import torch
 import narrowcast as nc
 from internals import store_of
 from models import BUFFERS, GATHERS, Model, same
+from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -30,9 +31,7 @@ def shrink(tensor, left):
 
 def values(model):
     named = model.named_parameters()
-    return {
-        n: p.master.clone() if isinstance(p, nc.QuantizedTensor) else p.clone() for n, p in named
-    }
+    return {n: p.master.clone() if isinstance(p, CONVERTED) else p.clone() for n, p in named}
 
 
 def assert_refused(model, optimizer, name):

@@ -9,6 +9,7 @@ import torch
 import narrowcast as nc
 from matrices import of_units, single_level
 from models import assert_quantized, assert_same, same, unit
+from second_mode import as_quantized
 
 
 def assert_read(q, f):
@@ -76,7 +77,7 @@ def test_a_transposed_weight_keeps_its_master(format):
         pytest.skip("its usages do not mirror each other")
     u = unit(format)
     layer = nc.convert(torch.nn.Linear(u, 2 * u), format)
-    weight, value = layer.weight.detach(), torch.randn(u, 2 * u)
+    weight, value = as_quantized(layer.weight.detach()), torch.randn(u, 2 * u)
     assert torch.equal(weight.t().master, weight.master.t())
     weight.t().copy_(value)
     assert torch.equal(weight.master, value.t())

@@ -12,6 +12,7 @@ from narrowcast.fsdp import sharding, torch_names
 from narrowcast.master import weight as masters
 from narrowcast.master.weight import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
+from narrowcast.tensor.gathered import GatheredStore
 
 
 def attach(model: nn.Module) -> None:
@@ -25,7 +26,7 @@ def attach(model: nn.Module) -> None:
         if module._parameters and hold_masters not in module._state_dict_hooks.values():
             module.register_state_dict_post_hook(hold_masters)
             module.register_state_dict_post_hook(share_counts)
-            module.register_load_state_dict_pre_hook(assign_quantized)
+            module.register_load_state_dict_pre_hook(prepare_load)
 
 
 def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
@@ -63,16 +64,25 @@ def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
             _C.share_count(local, own)
 
 
-def assign_quantized(module, state_dict, prefix: str, local_metadata, *rest) -> None:
-    """Before a load: one that assigns gets quantized tensors of the plain ones to assign."""
-    if not local_metadata.get("assign_to_params_buffers", False):
-        return
-    for name, parameter in _quantized(module):
+def prepare_load(module, state_dict, prefix: str, local_metadata, *rest) -> None:
+    """Before a load, which is noted of each weight: one that assigns gets quantized tensors of the
+    plain ones to assign.
+    """
+    every = _quantized(module)
+    if any(_is_gathered(one) for _, one in every):
+        # FSDP2's hook does this too, and comes later if fully_shard did.
+        torch_names.reshard_all([module])
+        every = _quantized(module)
+    assigns = local_metadata.get("assign_to_params_buffers", False)
+    for name, parameter in every:
         value = state_dict.get(prefix + name)
         if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
             continue  # torch has words for other shapes
-        if not _is_quantized(value):
-            state_dict[prefix + name] = _like(parameter, value.detach())
+        if assigns and not _is_quantized(value):
+            value = state_dict[prefix + name] = _like(parameter, value.detach())
+        loaded = dtensors.local_of(value if assigns else parameter)
+        if isinstance(loaded, MasterWeight):
+            loaded.cell.is_loaded = True
 
 
 def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -83,6 +93,10 @@ def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _is_quantized(tensor: torch.Tensor) -> bool:
     return isinstance(dtensors.local_of(tensor), (QuantizedTensor, MasterWeight))
+
+
+def _is_gathered(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, QuantizedTensor) and isinstance(tensor._store, GatheredStore)
 
 
 def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -166,19 +166,22 @@ def _convert(
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
         if isinstance(tensor, QuantizedTensor) or tensor.cell.is_part
     )
-    for (_, weight, places), tensor in zip(weights, quantized, strict=True):
+    for (name, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             module.register_parameter = distributing.Registration(module, model)
         if not options.keeps_master(weight):
             tensor._store.drop_master()
             tensor._store.leave_group()  # its bytes are not made again
         requires_grad = weight.requires_grad and options.trainable is not False
-        if replace(weight, places, tensor, requires_grad) and isinstance(weight, DTensor):
+        is_managed = not replace(weight, places, tensor, requires_grad)
+        if not is_managed and isinstance(weight, DTensor):
             for module, _ in places:
                 if isinstance(module, nn.Linear):
                     tensor_parallel.adopt(module)
             module, attribute = places[0]
             distributing.watch_writes(model, getattr(module, attribute))
+        elif is_managed and name in options.groups:
+            sharding.store_of_weight(weight)  # it knows that it is a shard
     for group in dict.fromkeys(options.groups.values()):
         group.attach()
 

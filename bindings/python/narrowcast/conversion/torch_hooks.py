@@ -18,7 +18,7 @@ from torch.nn.parallel import distributed
 from torch.optim.swa_utils import AveragedModel
 
 from narrowcast.checkpoint import full_state_dicts
-from narrowcast.master import MasterWeight
+from narrowcast.master.weight import MasterWeight
 from narrowcast.operators import averages
 from narrowcast.parallel import distributing, wrappers
 from narrowcast.tensor import QuantizedTensor, dispatch, dtensors
@@ -33,13 +33,12 @@ def by_value(function):
     @functools.wraps(function)
     def initializer(tensor, *args, **kwargs):
         local = dtensors.local_of(tensor)
-        is_eye = function.__name__ == "eye_"  # torch.eye knows no sharding
-        kinds = (QuantizedTensor, MasterWeight) if is_eye else QuantizedTensor
-        if not isinstance(local, kinds):
+        is_shard = isinstance(tensor, DTensor) and isinstance(local, MasterWeight)
+        if not (is_shard or isinstance(local, QuantizedTensor)):
             return function(tensor, *args, **kwargs)
         plain = torch.empty(local.shape, dtype=torch.float32, device=local.device)
         value = dtensors.like(tensor, plain)
-        if is_eye:
+        if function.__name__ == "eye_":  # torch.eye knows no sharding
             (rows, columns), (row, column) = dtensors.box(tensor)
             plain.copy_(torch.eye(*tensor.shape)[row : row + rows, column : column + columns])
         else:

@@ -37,6 +37,11 @@ def before_product(cell: Cell) -> Store:
     needs what other ranks have.
     """
     store = cell.store
+    if cell.written:
+        raise NotImplementedError(
+            f"{store.describe()}: a compiled function cannot write to it and then multiply by it, "
+            "because its graph has the bytes of before. Write outside of the function"
+        )
     if _is_captured(cell):  # a replay writes what the host does not see
         casting.cast_masters([store])
     elif not store.is_stale:

@@ -26,7 +26,10 @@ class Cell:
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
     is_part   other ranks have other parts of the weight, as tensor parallelism cuts it
+    is_cut    shards of it have taken its place
+    is_loaded a state dict of the model, or one that it is a copy of, has set its value
     of_graphs of torch.compile: a store of its bytes without the value
+    written   in a trace, whether the function that is compiled has written to it; else None
     """
 
     def __init__(
@@ -39,8 +42,9 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
-        self.is_shard = self.is_part = False
+        self.is_shard = self.is_part = self.is_cut = self.is_loaded = False
         self.of_graphs: Store | None = None
+        self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
         self._first = 0  # the place of the first element in the store's matrix
@@ -68,6 +72,8 @@ class Cell:
         """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
         `shard`: where it lies, if it shares blocks with those.
         """
+        if (origin := self.origin and self.origin()) is not None:
+            origin.is_cut = True
         self.whole, self.is_shard, config = value, True, self.config
         rows = matrix_shape(value.shape)[0] if shard is None else shard.stored_rows
         bytes = self._allocate(rows)
@@ -117,6 +123,7 @@ class Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
         copy.origin, copy.is_part = weakref.ref(self), self.is_part
+        copy.is_loaded = self.is_loaded
         return copy
 
     def _master(self) -> Master:

@@ -67,13 +67,35 @@ def _by_layer(input, weight, bias=None):
     *(torch.linalg.multi_dot, torch._grouped_mm, F.grouped_mm, F.bilinear, F.embedding),
     *(F.embedding_bag, F.conv1d, F.conv2d, F.conv3d),
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+    # Autocast would cast values before the operators within.
+    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
+    *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
+    *(F.multi_head_attention_forward, torch._native_multi_head_attention),
+    torch._transformer_encoder_layer_fwd,
 )
 def _product(func, args, kwargs):
     if dispatch.in_transform():
+        mapped(_check_transform, (args, kwargs))
         return dispatch.as_torch_does(func, args, kwargs)
     if isinstance(out := kwargs.get("out"), MasterWeight):
         return out.copy_(func(*args, **{**kwargs, "out": None}))
-    return func(*mapped(Narrowed.apply, args), **mapped(Narrowed.apply, kwargs))
+    return func(*mapped(_operand, args), **mapped(_operand, kwargs))
+
+
+def _check_transform(weight: MasterWeight) -> None:
+    """NotImplementedError of a weight whose products are scaled."""
+    if weight.cell.config.matmul == "scaled":
+        raise NotImplementedError(
+            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
+            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
+            'matmul="dequantized" for others'
+        )
+
+
+def _operand(weight: MasterWeight) -> QuantizedTensor:
+    if torch.is_grad_enabled():
+        return Narrowed.apply(weight)
+    return narrowed(weight).requires_grad_(weight.requires_grad)  # by which matmul chooses its way
 
 
 @dispatch.enter(

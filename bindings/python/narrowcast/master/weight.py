@@ -183,7 +183,7 @@ class MasterWeight(torch.Tensor):
             with torch.inference_mode(False), torch.no_grad():
                 return cls.__torch_dispatch__(func, types, args, kwargs)
         if facts.written:
-            return cls._write(func, facts.written, args, kwargs)
+            return cls._write(func, facts, args, kwargs)
         first = args[0] if args else None
         if isinstance(first, cls) and facts.is_view:
             out = func(*mapped(value_of, args), **mapped(value_of, kwargs))
@@ -196,9 +196,9 @@ class MasterWeight(torch.Tensor):
         return func(*mapped(read, args), **mapped(read, kwargs))
 
     @classmethod
-    def _write(cls, func, written, args, kwargs):
+    def _write(cls, func, facts, args, kwargs):
         """Runs an operator that writes to weights, or to plain tensors what it reads of weights."""
-        leaves = operators.written_leaves(written, args, kwargs)
+        leaves = operators.written_leaves(facts.written, args, kwargs)
         weights = [one for one in leaves if isinstance(one, cls)]
         if not weights:
             return func(*mapped(rounded, args), **mapped(rounded, kwargs))
@@ -228,7 +228,12 @@ class MasterWeight(torch.Tensor):
         increment_version([one.value for one in weights])
         if any(one.value.shape != one.shape for one in weights):  # torch resizes `out`
             raise ValueError(f"{func}: its result has another shape than the weight it is for")
-        return None if out is None else leaves[0] if len(leaves) == 1 else leaves
+        for one in weights:
+            if one.cell.written is not None:
+                one.cell.written = True
+        if out is None or facts.is_collective:
+            return out
+        return leaves[0] if len(leaves) == 1 else leaves
 
     def _part(self, value: torch.Tensor) -> MasterWeight:
         """A tensor over the same memory, to which torch has given a count of its own."""
@@ -283,6 +288,7 @@ class MasterWeight(torch.Tensor):
         value, view = inner["value"], inner["narrowed"]._view
         cell = Cell(value, view.store.format, view.store.config)
         cell.use(view)
+        cell.written = False
         return MasterWeight(value, cell, dtype)
 
     def attributes(self) -> dict:

@@ -12,19 +12,40 @@ from narrowcast.operators.common import refuse, run_on_values, value_of, written
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements
 
+aten = torch.ops.aten
+
 
 @implements(None)
 def run(func, args, kwargs):
     """Runs an operator on values, unless it is refused."""
-    writes = tree_any(_is_quantized, written(func, args, kwargs))
+    targets = [one for one in written(func, args, kwargs) if _is_quantized(one)]
+    for one in targets:
+        one._store.check_written()
+    writes = bool(targets)
     if reason := _reason_against(func, args, kwargs, writes):
         return refuse((args, kwargs), func, reason)
     if writes:
         return averages.run(func, args, kwargs)
     if averages.is_averaging():
         return run_on_values(func, args, kwargs, value_of)
+    if torch.is_grad_enabled() and func not in _PRODUCTS:
+        note_reads(args, kwargs)
     as_master = reads_masters(args, kwargs)
     return run_on_values(func, args, kwargs, lambda one: value_of(one, one.dtype, as_master))
+
+
+# Those that have no handler.
+_PRODUCTS = {
+    *(aten.convolution.default, aten.embedding.default, aten._embedding_bag.default),
+    *(aten.mkldnn_rnn_layer.default, aten._cudnn_rnn.default),
+}
+
+
+def note_reads(*values) -> None:
+    """Weights that arithmetic reads for a gradient of theirs."""
+    for leaf in tree_leaves(values):
+        if _is_quantized(leaf) and leaf.requires_grad:
+            leaf._store.note_arithmetic()
 
 
 _CALL = torch.nn.Module.__call__.__code__  # of every module
@@ -86,7 +107,7 @@ def _receives(func, args) -> bool:
 
 @implements(
     torch.ops._c10d_functional.all_gather_into_tensor.default,
-    torch.ops.aten.constant_pad_nd.default,
+    aten.constant_pad_nd.default,
 )
 def _gather_shards(func, args, kwargs):
     """DTensor makes a full tensor of shards with these two (full_tensor(); a short shard is padded

@@ -51,6 +51,7 @@ def _run(func, values: dict, parts: list[dict], store: Store) -> dist.Work:
     """Runs a collective for each tensor of a store. The new bytes are there when it returns, and
     what was written to the store before is gone.
     """
+    store.check_written()
     _C.note_write()
     # The work of a collective that is not asynchronous is nothing with NCCL, and to look at it
     # crashes.

@@ -3,7 +3,7 @@
 import torch
 
 from narrowcast.fsdp import sharding
-from narrowcast.operators.arithmetic import reads_masters
+from narrowcast.operators.arithmetic import note_reads, reads_masters
 from narrowcast.operators.common import run_on_values, value_of
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles, implements
@@ -26,6 +26,8 @@ def _to_plain(func, args, kwargs):
         return tensor
     if reads_masters(tensor):
         return func(value_of(tensor.detach()).clone(), *rest, **kwargs)
+    if torch.is_grad_enabled():
+        note_reads(tensor)
     return func(tensor.dequantize(torch.float32), *rest, **kwargs)
 
 
@@ -84,6 +86,7 @@ def _assign_data(func, args, kwargs):
     tensor, value = args
     if not isinstance(tensor, QuantizedTensor):
         return as_torch_does(func, args, kwargs)
+    tensor._store.check_written()
     if not _are_interchangeable(tensor, value):
         raise NotImplementedError(
             f"{tensor.describe()}: assigning to .data replaces the bytes, and takes a whole weight "

@@ -12,6 +12,7 @@ from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
 from narrowcast.flat.fusing import Updates, index_in
 from narrowcast.fsdp import torch_names
+from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
@@ -87,11 +88,12 @@ class Tables:
         self._collective = [one for one in every if one.is_collective]
 
     def _add(self, entry: Entry, sharing: dict[tuple, list[Entry]]) -> None:
-        device, store = dtensors.local_of(entry.parameter).device, entry.store
+        local, store = dtensors.local_of(entry.parameter), entry.store
+        device = local.device
         if store is None:
             self._enter(Key(device), entry, (0, 0))
             return
-        if store.is_cut:
+        if store.is_cut or (isinstance(local, MasterWeight) and local.cell.is_cut):
             raise RuntimeError(
                 f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam "
                 "was made, so a step would leave the model as it is. Make the optimizer after "

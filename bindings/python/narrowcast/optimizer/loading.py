@@ -1,10 +1,12 @@
 """A state dict is loaded into FusedAdam: its own or torch's AdamW's, without a cast."""
 
 import copy
+import warnings
 from itertools import chain
 
 import torch
 
+from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import options, parameters
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import dtensors
@@ -32,19 +34,27 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     states.share_masters(optimizer)
     entries = parameters.entries(optimizer)
     have_masters = any(one.has_master for one in entries)
-    if not of_adamw and have_masters and any(_DECOUPLED in group for group in saved_groups):
+    is_adamws = any(_DECOUPLED in group for group in saved_groups)
+    if not of_adamw and have_masters and is_adamws:
         raise ValueError(
             "the state dict is one of torch.optim.AdamW or Adam, which has no masters or old ones: "
             "load_state_dict(state_dict, of_adamw=True) leaves the masters as they are"
         )
+    of_adamw = of_adamw or is_adamws  # masters that AdamW has carried along are old ones
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    loaded = {}
+    loaded, ignored = {}, []
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := state_dict["state"].get(key):
             state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
             left = _NOT_ADAMWS if of_adamw else ()
-            _check({key: one for key, one in state.items() if key not in left}, saved, entry.name)
+            needed = {key: one for key, one in state.items() if key not in left}
+            if _has_own_master(entry, saved, of_adamw):
+                if _is_loaded(entry):
+                    ignored.append(entry.name)
+                else:
+                    needed["master"] = entry.parameter
+            _check(needed, saved, entry.name)
             loaded[entry.parameter] = state, saved
     loaded_options = [*map(_options_of, saved_groups)]
     for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
@@ -57,8 +67,28 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
     for entry in parameters.entries(optimizer):  # rounded as the loaded options say
         if entry.parameter in loaded:
             _copy(entry, *loaded[entry.parameter], of_adamw)
+    if ignored:
+        warnings.warn(
+            f"the optimizer's state dict, of an older version, has masters of {len(ignored)} "
+            f"weights ({ignored[0]} the first), which are left out: the model's state dict has "
+            "set the values of these weights",
+            stacklevel=3,
+        )
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
+
+
+def _has_own_master(entry: parameters.Entry, saved: dict, of_adamw: bool) -> bool:
+    """Whether a state has the master of a weight that is its own: those of older checkpoints do,
+    and the model's state dict has the same value.
+    """
+    is_own = isinstance(dtensors.local_of(entry.parameter), MasterWeight)
+    return is_own and "master" in saved and not of_adamw
+
+
+def _is_loaded(entry: parameters.Entry) -> bool:
+    """Whether the model's state dict has set the value of a weight that is its own master."""
+    return dtensors.local_of(entry.parameter).cell.is_loaded
 
 
 def _check(state: dict, saved: dict, name: str) -> None:
@@ -75,9 +105,13 @@ def _check(state: dict, saved: dict, name: str) -> None:
             )
         if key == "step" or other is None:
             continue
-        if isinstance(value, dtensors.DTensor) != isinstance(other, dtensors.DTensor) or (
-            tuple(value.shape) != tuple(other.shape)
-        ):
+        is_sharded = [isinstance(one, dtensors.DTensor) for one in (value, other)]
+        if isinstance(dtensors.local_of(value), MasterWeight) and is_sharded == [True, False]:
+            raise ValueError(
+                f"{name}: the state dict, of an older version, has the whole master, and the "
+                "weight is sharded. Load the model's state dict first: it has the value"
+            )
+        if len(set(is_sharded)) > 1 or tuple(value.shape) != tuple(other.shape):
             raise ValueError(
                 f"{name}: {key} has shape {tuple(other.shape)} in the state dict "
                 f"({type(other).__name__}), {tuple(value.shape)} in the optimizer "
@@ -104,6 +138,8 @@ def _copy(entry: parameters.Entry, state: dict, saved: dict, of_adamw: bool) -> 
         known = saved.get(key, 0)  # 0: no history yet, as after a write
         fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
         fill(known)
+    if _has_own_master(entry, saved, of_adamw) and not _is_loaded(entry):
+        dtensors.local_of(entry.parameter).copy_(dtensors.local_of(saved["master"]))
     local, master = map(dtensors.local_of, (entry.parameter, state.get("master")))
     if of_adamw or entry.store is None:
         if not of_adamw and master is not None:

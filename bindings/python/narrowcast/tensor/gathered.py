@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from narrowcast import _C
@@ -15,10 +17,11 @@ class GatheredStore(Store):
 
     gather   the gather that brings it; None in a trace of torch.compile
     is_copy  its shards are their own masters: what is written to it they do not have
+    is_read  arithmetic of a forward has read it, and a warning has told so
     present  if gathers differ by pass: which usages have come; else None
     """
 
-    __slots__ = ("gather", "is_copy", "present")
+    __slots__ = ("gather", "is_copy", "is_read", "present")
 
     def __init__(
         self,
@@ -28,7 +31,8 @@ class GatheredStore(Store):
         present: torch.Tensor | None = None,
     ):
         super().__init__(bytes, None, config)
-        self.gather, self.present, self.is_copy = gather, present, False
+        self.gather, self.present = gather, present
+        self.is_copy = self.is_read = False
 
     @property
     def step(self) -> tuple[int, int]:
@@ -58,6 +62,16 @@ class GatheredStore(Store):
                 "what is written to it. Call the module's reshard(), and write to the parameter"
             )
         super().check_written()
+
+    def note_arithmetic(self) -> None:
+        if self.is_copy and not self.is_read:
+            self.is_read = True
+            warnings.warn(
+                f"{self.describe()}: arithmetic under autograd reads the values that its bytes "
+                "decode to, because FSDP2 has gathered this weight. A penalty on weights belongs "
+                "to the sharded parameters, after the module's reshard()",
+                stacklevel=2,
+            )
 
     def check_copied(self) -> None:
         if self.present is not None and self.gather is None:

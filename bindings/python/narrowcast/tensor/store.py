@@ -226,6 +226,9 @@ class Store:
         """ValueError if FSDP2 has freed the bytes, or if what is written would be lost."""
         self.check_not_freed()
 
+    def note_arithmetic(self) -> None:
+        """Arithmetic that is no product reads it under autograd: of a gathered weight it warns."""
+
     def check_copied(self) -> None:
         """ValueError in a trace where gathers differ by pass."""
 
