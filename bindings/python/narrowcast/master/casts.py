@@ -71,7 +71,7 @@ def before_graph(weight: MasterWeight) -> View:
         _C.note_change()
     if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
         cell.of_graphs = Store(store.bytes, None, store.config)
-    if cell.is_whole(weight.value):
+    if cell.is_entire(weight.value):
         return View(cell.of_graphs)
     # A graph has the values of a part, for it asks where their memory is.
     return View(cell.of_graphs, place=(tuple(weight.shape), weight.stride(), view.first))

@@ -93,7 +93,7 @@ class Cell:
         the whole it is always the same object, by which an optimizer knows it.
         """
         store, whole = self.store, self.whole
-        if self.is_whole(value):
+        if self.is_entire(value):
             return self._whole_view
         offset = value.storage_offset() - whole.storage_offset()
         place = tuple(value.shape), value.stride(), self._first + offset
@@ -114,7 +114,7 @@ class Cell:
             return False
         return True
 
-    def is_whole(self, value: torch.Tensor) -> bool:
+    def is_entire(self, value: torch.Tensor) -> bool:
         """Whether a tensor over this memory is all of it."""
         places = [(one.shape, one.stride(), one.storage_offset()) for one in (value, self.whole)]
         return places[0] == places[1]

@@ -134,7 +134,7 @@ class MasterWeight(torch.Tensor):
         """From now on it is what tensor parallelism has given this rank of a weight, in memory of
         its own. `is_cut`: other ranks have other parts.
         """
-        if not self.cell.is_whole(self.value):
+        if not self.cell.is_entire(self.value):
             self._take_over(like(self, self.value.clone()))
         self.cell.is_part = self._store.partial = is_cut
 
