@@ -123,7 +123,8 @@ def test_caches_know_the_code(monkeypatch):
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(weight)
     pickled = [fake.__reduce_ex__(2)[1][-1]]
-    for name, value in ("_code", lambda: "another"), ("_code_and_formats", lambda format: ("another",)):
+    others = {"_code": lambda: "another", "_code_and_formats": lambda format: ("another",)}
+    for name, value in others.items():
         monkeypatch.setattr(serialize, name, value)
         keys.append(weight._stable_hash_for_caching())
         pickled.append(fake.__reduce_ex__(2)[1][-1])
