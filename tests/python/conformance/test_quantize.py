@@ -217,7 +217,7 @@ def decoded(name, usage, codes, per_block, shape, amax, dtype, device):
     fmt = FORMATS[name]
     data = np.ascontiguousarray(pack(codes, getattr(fmt, usage), fmt))
     scale = store_scales(np.ascontiguousarray(per_block), getattr(fmt, usage), shape)
-    truth = reference.Quantized(amax=np.array([amax], np.float32))
+    truth = reference.Quantized(tensor_amax=np.array([amax], np.float32))
     setattr(truth, f"{usage}_data", data)
     setattr(truth, f"{usage}_scale_inv", scale)
     q = nc.quantize(
