@@ -3,10 +3,9 @@
 import numpy as np
 
 from oracle import RESTORED, WINDOW, WRITTEN, Oracle, Parameter, Shard
-from trainee import digest
+from trainee import PARTS, digest
 
 _SHOWN = 6
-_PARTS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
 
 
 def differences(oracle: Oracle, seen: list[list[dict]]) -> tuple[list[str], int]:
@@ -38,7 +37,7 @@ def _wanted(oracle: Oracle, parameter: Parameter, shard: Shard, got: dict) -> di
         none = np.zeros(2 + WINDOW, np.float32)
         wanted["history"] = digest(none if shard.history is None else shard.history.values())
     if not got["is stale"] and shard.end > shard.begin and shard.state != WRITTEN:
-        for part in _PARTS:
+        for part in PARTS:
             value = getattr(shard.bytes, part)
             wanted[part] = None if value is None else digest(value)
     return wanted

@@ -19,7 +19,9 @@ from internals import bytes_of, is_stale
 from narrowcast.optimizer import launches
 from net import build, groups, loss_of
 
-_PARTS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax")
+# Of what bytes consist.
+PARTS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
+PARTS += ("tensor_amax",)
 _NETWORK = Network()
 launches.Reduction = _NETWORK.reduction
 
@@ -200,7 +202,7 @@ class Trainee:
         if store.history is not None:
             seen["history"] = digest(store.history)
         if not is_stale(local):
-            for part, value in zip(_PARTS, (*store.buffers, store.amax), strict=True):
+            for part, value in zip(PARTS, (*store.buffers, store.amax), strict=True):
                 seen[part] = None if value is None else digest(value)
         return seen
 
