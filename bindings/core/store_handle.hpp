@@ -1,4 +1,4 @@
-// What a step changes of a Python Store (narrowcast.tensor.store).
+// The changes that a step makes in a Python Store (narrowcast.tensor.store).
 #pragma once
 
 #include "bindings/core/buffers.hpp"

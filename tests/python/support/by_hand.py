@@ -138,11 +138,11 @@ def are_own_masters(model):
     return all(isinstance(one, nc.MasterWeight) for one in weights(model))
 
 
-class Read(torch.autograd.Function):
-    """A parameter as the value that its bytes have. Its derivative is the identity."""
+class Given(torch.autograd.Function):
+    """A value, with the gradient of another tensor: as a parameter's bytes give it."""
 
     @staticmethod
-    def forward(ctx, parameter, value):
+    def forward(ctx, other, value):
         return value.view_as(value)
 
     @staticmethod
@@ -164,7 +164,7 @@ def call_by_hand(model, format, groups, *inputs):
         for name, parameter, part in zip(names, parameters, parts, strict=True):
             forward, backward = (one.contiguous().clone().view(parameter.shape) for one in part)
             columnwise[forward.untyped_storage().data_ptr()] = backward
-            read[name] = Read.apply(parameter, forward)
+            read[name] = Given.apply(parameter, forward)
 
     def pack(saved):
         value = columnwise.get(saved.untyped_storage().data_ptr())

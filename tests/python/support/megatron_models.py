@@ -15,6 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
 import narrowcast as nc
+from by_hand import Given
 from narrowcast import megatron
 
 HIDDEN, HEADS, VOCABULARY, SEQUENCE, BATCH = 64, 2, 96, 8, 2
@@ -127,21 +128,9 @@ def use_values(layer, quantized):
     def forward(input, weight, **options):
         with torch.no_grad():
             value = megatrons(input, rowwise.requires_grad_(), **options)
-        return _Given.apply(megatrons(input, weight, **options), value)
+        return Given.apply(megatrons(input, weight, **options), value)
 
     layer._forward_impl = forward
-
-
-class _Given(torch.autograd.Function):
-    """A value, with the gradient of another."""
-
-    @staticmethod
-    def forward(ctx, other, value):
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ shards of their masters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -88,6 +88,16 @@ def unfuse(optimizer: FusedAdam) -> None:
     optimizer.forget_tables()
 
 
+class Part(NamedTuple):
+    """A table's part in a step. `amax`: float32, one a parameter, of the tables whose amaxes are
+    reduced or shared, which the caller has zeroed; `is_reduced`: the cast waits for a reduction.
+    """
+
+    table: _C.AdamTable
+    amax: torch.Tensor | None
+    is_reduced: bool
+
+
 class Updates:
     """The weights of one call of fuse(), or those of an optimizer's parameters that share blocks
     with other ranks. `runs`: the elements of each weight that are this rank's; `parameters`: the
@@ -127,10 +137,9 @@ class Updates:
         """Whether the weights' buffers are those that the tables are of."""
         return self.exchange.is_current(self._stores)
 
-    def build(self, entries: list[Entry]) -> list[tuple]:
-        """Makes the tables anew and returns their parts in a step, as optimizer/launches.py's Part
-        has them. `entries`: of the optimizer's parameters. ValueError if shards of one format are
-        rounded in two ways.
+    def build(self, entries: list[Entry]) -> list[Part]:
+        """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
+        parameters. ValueError if shards of one format are rounded in two ways.
         """
         if not self.is_current():
             self._make_exchange()
@@ -141,7 +150,7 @@ class Updates:
             own = [known.get(id(self.parameters[index])) for index in of_format.indices]
             table = self._table(of_format, own)
             has_amaxes = is_reduced or of_format.peers is not None
-            made.append((table, of_format.amaxes if has_amaxes else None, is_reduced))
+            made.append(Part(table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 

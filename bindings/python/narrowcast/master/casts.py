@@ -73,7 +73,7 @@ def before_graph(weight: MasterWeight) -> View:
         cell.of_graphs = Store(store.bytes, None, store.config)
     if cell.is_entire(weight.value):
         return View(cell.of_graphs)
-    # A graph has the values of a part, for it asks where their memory is.
+    # A graph has the values of a part, because it asks where their memory is.
     return View(cell.of_graphs, place=(tuple(weight.shape), weight.stride(), view.first))
 
 

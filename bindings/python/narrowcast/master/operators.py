@@ -15,7 +15,7 @@ COPIES = {
     *(aten.new_zeros.default, aten.empty_like.default),
 }
 
-# What a weight may announce over its float32 value.
+# The dtypes that a weight may announce over its float32 value.
 HALVES = (torch.bfloat16, torch.float16)
 # Operators in place that convert other tensors themselves.
 CONVERTING = {aten.copy_.default, aten._foreach_copy_.default}

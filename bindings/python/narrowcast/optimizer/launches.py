@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import empty_shards, stale
-from narrowcast.flat.fusing import Updates, index_in
+from narrowcast.flat.fusing import Part, Updates, index_in
 from narrowcast.fsdp import torch_names
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
@@ -30,16 +30,6 @@ class Key(NamedTuple):
     format: Format | None = None
     group: Any = None
     stochastic: bool = False
-
-
-class Part(NamedTuple):
-    """A table's part in a step. `amax`: float32, one a parameter, of the tables whose amaxes are
-    reduced or shared, which the caller has zeroed; `is_reduced`: the cast waits for a reduction.
-    """
-
-    table: _C.AdamTable
-    amax: torch.Tensor | None
-    is_reduced: bool
 
 
 def run_step(parts: list[Part], reductions: list[Reduction]) -> None:
@@ -65,9 +55,9 @@ def run_step(parts: list[Part], reductions: list[Reduction]) -> None:
 
 
 class Tables:
-    """Made from all parameters of an optimizer. `fused`: flat shards, the optimizer's own list."""
+    """Made from all parameters of an optimizer. `flat_updates`: the optimizer's own list."""
 
-    def __init__(self, entries: list[Entry], fused: list[Updates]):
+    def __init__(self, entries: list[Entry], flat_updates: list[Updates]):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
@@ -75,15 +65,14 @@ class Tables:
         self._redistributed = _redistributed(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
         for entry in entries:
-            if index_in(fused, entry.parameter) is None:
+            if index_in(flat_updates, entry.parameter) is None:
                 self._add(entry, sharing)
         self._empty_shards = empty_shards.EmptyShards(self._delayed)
         self._own = empty_shards.without_any(self._delayed)  # those that need no other rank's rows
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
-        self._updates = [*fused, *(_updates_of(*each) for each in sharing.items())]
-        flat = chain.from_iterable(one.build(entries) for one in self._updates)
-        self._parts += [Part(*one) for one in flat]
+        self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
+        self._parts += chain.from_iterable(one.build(entries) for one in self._updates)
         every = [*self._reductions, *(one.exchange for one in self._updates)]
         self._collective = [one for one in every if one.is_collective]
 
