@@ -8,13 +8,11 @@ A test of what goes with weights that have masters says so, and is skipped in th
 What is to be deleted with these:  pytest tests/python -m old_way --collect-only -q
 """
 
-import os
-
 import narrowcast as nc
 from narrowcast.tensor import dtensors
 from narrowcast.tensor.wrapper import QuantizedTensor
 
-IS_ON = os.environ.get("NARROWCAST_MASTER_WEIGHTS", "0") not in ("", "0")
+IS_ON = True
 CONVERTED = (QuantizedTensor, nc.MasterWeight)
 BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 

@@ -18,7 +18,7 @@ from narrowcast.conversion.share_scale import ShareScale, groups_of
 from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, torch_names
-from narrowcast.master import MasterWeight, is_chosen
+from narrowcast.master import MasterWeight
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
 from narrowcast.registry.partners import partners_of
@@ -111,9 +111,8 @@ def convert(
     format = registry.format(format)
     if recompute not in (True, False, "auto"):
         raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
-    options = Options(None if recompute == "auto" else recompute, matmul, trainable)
-    if is_chosen():
-        options = options._replace(readers=weakref.WeakSet())
+    recompute = None if recompute == "auto" else recompute
+    options = Options(recompute, matmul, trainable, readers=weakref.WeakSet())
     partners_of(format, matmul)  # checks the option
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())

@@ -11,15 +11,8 @@ Under FSDP2 a shard's bytes are gathered as those of any quantized weight (narro
 what arrives is a QuantizedTensor, without a master.
 """
 
-import os
-
 from narrowcast.master import exchanges, products  # enter handlers
 from narrowcast.master.casts import note_write
 from narrowcast.master.weight import MasterWeight
 
-__all__ = ["MasterWeight", "exchanges", "is_chosen", "note_write", "products"]
-
-
-def is_chosen() -> bool:
-    """Whether nc.convert makes such weights: of those that are trained."""
-    return os.environ.get("NARROWCAST_MASTER_WEIGHTS", "0") not in ("", "0")
+__all__ = ["MasterWeight", "exchanges", "note_write", "products"]
