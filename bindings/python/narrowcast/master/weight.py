@@ -45,6 +45,7 @@ class MasterWeight(torch.Tensor):
     value: torch.Tensor
     cell: Cell
     seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
+    of_graphs: QuantizedTensor | None = None  # the bytes that it was given, without the value
 
     @staticmethod
     def __new__(
@@ -140,7 +141,7 @@ class MasterWeight(torch.Tensor):
 
     def _take_over(self, other: MasterWeight) -> None:
         """Has the value and the bytes of another one from now on."""
-        self.value, self.cell = other.value, other.cell
+        self.value, self.cell, self.of_graphs = other.value, other.cell, None
         _C.share_count(self, other.value)
         _C.note_change()
 
@@ -281,7 +282,7 @@ class MasterWeight(torch.Tensor):
     @property
     def narrowed(self) -> QuantizedTensor:
         """For a graph that is about to run."""
-        return QuantizedTensor(casts.before_graph(self), self.shape, self.dtype)
+        return casts.before_graph(self)
 
     @staticmethod
     def __tensor_unflatten__(inner, dtype, outer_size, outer_stride):
@@ -289,11 +290,13 @@ class MasterWeight(torch.Tensor):
         cell = Cell(value, view.store.format, view.store.config)
         cell.use(view)
         cell.written = False
-        return MasterWeight(value, cell, dtype)
+        made = MasterWeight(value, cell, dtype)
+        made.of_graphs = inner["narrowed"]
+        return made
 
     def attributes(self) -> dict:
         """What others have set on it."""
-        known = "value", "cell", "_is_param", "seen_by_graphs"
+        known = "value", "cell", "_is_param", "seen_by_graphs", "of_graphs"
         return {key: one for key, one in self.__dict__.items() if key not in known}
 
 
