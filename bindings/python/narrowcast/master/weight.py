@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.autograd.graph import increment_version
 
 from narrowcast import _C, registry
 from narrowcast.master import casts, operators
 from narrowcast.master.cell import Cell
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch, serialize
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
 
@@ -253,6 +254,8 @@ class MasterWeight(torch.Tensor):
 
     def __reduce_ex__(self, protocol):
         """A parameter is pickled with its format, any other as a plain tensor."""
+        if isinstance(self.value, FakeTensor):  # torch 2.11 pickles what a graph rests on, as a key
+            return rebuild, (self._stable_hash_for_caching(),)
         if not isinstance(self, nn.Parameter):
             return self.value.__reduce_ex__(protocol)
         config = tuple(self.cell.config._replace(scale_group=None))
@@ -293,6 +296,8 @@ class MasterWeight(torch.Tensor):
         made = MasterWeight(value, cell, dtype)
         made.of_graphs = inner["narrowed"]
         return made
+
+    _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
 
     def attributes(self) -> dict:
         """What others have set on it."""
