@@ -70,6 +70,7 @@ class MasterWeight(torch.Tensor):
             self = Tensor._make_wrapper_subclass(
                 cls, value.shape, **place, dtype=dtype, device=value.device
             )
+        _C.withhold_memory(self)
         _C.share_count(self, value)  # autograd, and a graph that writes, count for this one
         self.value, self.cell = value, cell
         return self
