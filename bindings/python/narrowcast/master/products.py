@@ -109,6 +109,10 @@ def _operand(weight: MasterWeight) -> QuantizedTensor:
         *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
         *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
         *(aten.embedding.default, aten.convolution.default, aten.convolution_backward.default),
+        *(aten._embedding_bag.default, aten._embedding_bag_forward_only.default),
+        *(aten._trilinear.default, aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default),
+        *(aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default),
+        *(aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default),
     ],
 )
 def _decoded(weight: MasterWeight) -> torch.Tensor:
