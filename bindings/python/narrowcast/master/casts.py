@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import increment_version
 
-from narrowcast import _C
 from narrowcast.master.cell import Cell
 from narrowcast.tensor import casting, dtensors
 from narrowcast.tensor.store import Store
@@ -65,10 +64,9 @@ def before_graph(weight: MasterWeight) -> View:
         return view
     if not store.needs_others:  # whose bytes the next gather or forward makes
         store.refresh()
-    if weight.seen_by_graphs != store.master.version:
-        weight.seen_by_graphs = store.master.version
-        store.master.stale = True
-        _C.note_change()
+    if weight.seen_by_graphs != store.master._version:
+        weight.seen_by_graphs = store.master._version
+        store.mark_stale()
     if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
         cell.of_graphs = Store(store.bytes, None, store.config)
     if cell.is_entire(weight.value):
@@ -82,7 +80,7 @@ def note_published(weight: torch.Tensor) -> None:
     and has counted no write since will not write either.
     """
     if isinstance(cell := getattr(weight, "cell", None), Cell):
-        weight.seen_by_graphs = cell.store.master.version
+        weight.seen_by_graphs = cell.store.master._version
 
 
 def _is_alone(cell: Cell) -> bool:
