@@ -49,7 +49,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
             if is_adamws or entry.name in ignored:  # AdamW carries old masters along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             _check(needed, saved, entry.name)
-            loaded[entry.parameter] = state, saved
+            loaded[entry.parameter] = state, needed, saved
     loaded_options = [*map(_options_of, saved_groups)]
     for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
         options.check({**group, **given}, index)
@@ -58,9 +58,9 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)  # without any it begins anew
     optimizer.loaded_histories.clear()
-    for parameter, (state, saved) in loaded.items():
+    for parameter, (state, needed, saved) in loaded.items():
         optimizer.state[parameter] = state
-        _copy(parameter, state, saved)
+        _copy(parameter, needed, saved)
         if _is_history(saved.get("history"), state.get("history")):
             history = saved["history"].to(state["history"].device, copy=True)
             optimizer.loaded_histories[parameter] = state["history"] = history
@@ -117,10 +117,10 @@ def _options_of(group: dict) -> dict:
 
 @torch.no_grad()
 def _copy(parameter: torch.Tensor, state: dict, saved: dict) -> None:
-    """Copies what was saved of a parameter into its state, and its value from the master."""
+    """Copies what was saved into a parameter's state. A master is the parameter's value, too."""
     for key, value in state.items():
         if key in saved and key != "history":
             fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_
             fill(saved[key])
-    if "master" in saved:
-        dtensors.local_of(parameter).copy_(dtensors.local_of(saved["master"]))
+    if "master" in state and "master" in saved:
+        dtensors.local_of(parameter).copy_(dtensors.local_of(state["master"]))
