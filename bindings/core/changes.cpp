@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bindings/core/module.hpp"
-#include "bindings/core/python_tensors.hpp"
+#include "bindings/core/store.hpp"
 
 namespace narrowcast {
 
@@ -22,11 +22,9 @@ void WriteCounts::take() {
   for (auto& [count, value] : counts_) value = count.current_version();
 }
 
-Watch::Watch(const py::list& stores) : changes_(changes) {
-  static PyObject* const kMaster = PyUnicode_InternFromString("master");
-  for (const py::handle store : stores) {
-    const py::object master = attribute(store, kMaster);
-    if (!master.is_none()) written_.add(value_of(master));
+Watch::Watch(const std::vector<std::shared_ptr<Store>>& stores) : changes_(changes) {
+  for (const std::shared_ptr<Store>& store : stores) {
+    if (store->master) written_.add(*store->master);
   }
 }
 
@@ -64,7 +62,7 @@ void bind_changes(py::module_& module) {
                              "Whether nothing has been written since they were taken.")
       .def("take", &WriteCounts::take, "Takes them anew.");
   py::class_<Watch, std::shared_ptr<Watch>>(module, "Watch", "Of some stores, from now on.")
-      .def(py::init<const py::list&>(), py::arg("stores"))
+      .def(py::init<const std::vector<std::shared_ptr<Store>>&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,
                              "Whether no change has been noted since, of whichever store, and "
                              "nothing has been written to these stores' masters.");

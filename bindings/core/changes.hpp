@@ -2,13 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <pybind11/pytypes.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 namespace narrowcast {
+
+struct Store;
 
 // Counts. Python's lock guards them.
 inline int64_t changes = 0;  // that a tensor looks at another store, that a store has other parts,
@@ -49,7 +51,7 @@ class WriteCounts {
 // It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
 class Watch {
  public:
-  explicit Watch(const pybind11::list& stores);
+  explicit Watch(const std::vector<std::shared_ptr<Store>>& stores);
 
   // Whether no change has been noted since, and nothing has been written to the stores' masters.
   bool is_quiet() const;

@@ -10,16 +10,16 @@ import ranks
 from internals import tensors_of
 from models import GATHERS, Model, loss_of, same, shard
 from narrowcast import flat
-from second_mode import CONVERTED
+from weights import value_of
 
 TESTED_FORMATS = GATHERS
 
 
 def snapshot(model, optimizer):
     shards = [p.to_local() for p in model.parameters()]
-    tensors = [p.master if isinstance(p, CONVERTED) else p for p in shards]
+    tensors = [value_of(p) for p in model.parameters()]
     for p in shards:
-        if isinstance(p, CONVERTED):
+        if isinstance(p, nc.MasterWeight):
             tensors += tensors_of(p)
     tensors += [one for state in optimizer.state.values() for one in state.values()]
     return [getattr(one, "_local_tensor", one).clone() for one in tensors]

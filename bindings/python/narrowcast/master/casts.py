@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import increment_version
 
-from narrowcast import _C
 from narrowcast.master.cell import Cell
 from narrowcast.tensor import QuantizedTensor, casting, dtensors
 from narrowcast.tensor.store import Store
@@ -73,10 +72,9 @@ def before_graph(weight: MasterWeight) -> QuantizedTensor:
 def _refresh_for_graph(weight: MasterWeight, store: Store) -> None:
     if not store.needs_others:  # whose bytes the next gather or forward makes
         store.refresh()
-    if weight.seen_by_graphs != store.master.version:
-        weight.seen_by_graphs = store.master.version
-        store.master.stale = True
-        _C.note_change()
+    if weight.seen_by_graphs != store.master._version:
+        weight.seen_by_graphs = store.master._version
+        store.mark_stale()
 
 
 def _view_of_graphs(weight: MasterWeight, store: Store) -> View:
@@ -94,7 +92,7 @@ def note_published(weight: torch.Tensor) -> None:
     and has counted no write since will not write either.
     """
     if isinstance(cell := getattr(weight, "cell", None), Cell):
-        weight.seen_by_graphs = cell.store.master.version
+        weight.seen_by_graphs = cell.store.master._version
 
 
 def _is_alone(cell: Cell) -> bool:

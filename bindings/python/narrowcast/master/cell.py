@@ -10,7 +10,7 @@ from narrowcast import _C
 from narrowcast.registry import USAGES, Format
 from narrowcast.tensor import buffers, region
 from narrowcast.tensor.region import Region, matrix_shape
-from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
 from narrowcast.tensor.view import View
@@ -124,17 +124,17 @@ class Cell:
         copy.is_loaded = self.is_loaded
         return copy
 
-    def _master(self) -> Master:
-        """The value as a matrix, of which it is known what has been written."""
-        master = Master(self.whole.view(matrix_shape(self.whole.shape)))
+    def _master(self) -> torch.Tensor:
+        """The value as a matrix."""
+        master = self.whole.view(matrix_shape(self.whole.shape))
         # Below autograd torch gives a view a count of its own.
-        _C.share_count(master.value, self.whole)
-        master.watch()
-        master.stale = True
+        _C.share_count(master, self.whole)
         return master
 
     def _keep(self, store: Store) -> None:
-        store.master.stale = store.bytes.is_plain  # of others none are made
+        if not store.bytes.is_plain:  # of which none are made
+            store.mark_fresh()
+        _C.note_change()
         self.use(View(store))
 
     def _allocate(self, rows: int) -> _C.Buffers:

@@ -1,6 +1,6 @@
 """The state of FusedAdam: made when a parameter has its first gradient, saved by torch's own means.
-The masters and histories in it are the weights' own; the masters of bfloat16 and float16 parameters
-are there alone, and take over what is written to these between steps.
+The masters of bfloat16 and float16 parameters are there alone, and take over what is written to
+these between steps. A weight of nc.convert is its own master.
 """
 
 from collections.abc import Iterable
@@ -19,16 +19,18 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """step, exp_avg, exp_avg_sq; master where the parameter is not its own; history where scaling
-    is delayed.
+    """step, exp_avg, exp_avg_sq; master of a plain bfloat16 or float16 parameter; history where
+    scaling is delayed. TypeError if bytes are all that there is of it.
     """
     local = dtensors.local_of(parameter)
-    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
     if isinstance(local, QuantizedTensor):
-        local.detach_from_base()  # kernels write whole buffers
-        _share_master(parameter, state)
-    elif isinstance(local, MasterWeight):
-        _share_master(parameter, state)
+        raise TypeError(
+            f"{local.describe()}: it has no value in float32 that a step could change. "
+            "nc.convert(model, format, trainable=True) makes weights that are trained"
+        )
+    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
+    if isinstance(local, MasterWeight):
+        _share_history(parameter, state)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in MOMENTS:
@@ -37,29 +39,22 @@ def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, t
     return state
 
 
-def share_masters(optimizer) -> None:
-    """Makes the masters and histories in the state the weights' own, where FSDP2 has copied shards
-    since: a shard with fewer rows than the others is copied at every load of the model's state
-    dict.
+def share_histories(optimizer) -> None:
+    """Makes the histories in the state the weights' own, where FSDP2 has copied shards since. Those
+    of a loaded state dict wait for the next step.
     """
     for _, parameter, _ in parameters.named(optimizer.param_groups):
         state = optimizer.state.get(parameter)
-        if state and isinstance(dtensors.local_of(parameter), (QuantizedTensor, MasterWeight)):
-            _share_master(parameter, state)
+        if state and isinstance(dtensors.local_of(parameter), MasterWeight):
+            _share_history(parameter, state, optimizer.loaded_histories)
 
 
-def _share_master(parameter: torch.Tensor, state: dict) -> None:
-    """The history, and the master of a weight that is not its own."""
-    local, store = dtensors.local_of(parameter), sharding.store_of_weight(parameter)
-    store.keep_master()
-    store.mark_if_written()  # a weight that others have written to has no history
-    if store.bytes.history is not None:
+def _share_history(parameter: torch.Tensor, state: dict, loaded=()) -> None:
+    store = sharding.store_of_weight(parameter)
+    if store.bytes.history is not None and parameter not in loaded:
         state["history"] = store.bytes.history
-    if isinstance(local, MasterWeight):
-        return
-    master = dtensors.local_of(state.get("master"))
-    if master is None or master.data_ptr() != local.master.data_ptr():
-        state["master"] = dtensors.like(parameter, local.master)
+        if store.is_stale:  # the cast begins another one
+            state["history"].zero_()
 
 
 def as_saved(optimizer, state_dict: dict) -> dict:
