@@ -28,7 +28,6 @@ class Cell:
     is_part   other ranks have other parts of the weight, as tensor parallelism cuts it
     is_cut    shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
-    of_graphs of torch.compile: a store of its bytes without the value
     written   in a trace, whether the function that is compiled has written to it; else None
     """
 
@@ -43,7 +42,6 @@ class Cell:
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
         self.is_shard = self.is_part = self.is_cut = self.is_loaded = False
-        self.of_graphs: Store | None = None
         self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None

@@ -170,11 +170,14 @@ def is_fake(tensor) -> bool:
 
 def stable_hash(tensor) -> str:
     """A digest of what a graph depends on: parts, facts and code."""
-    there, context = tensor.__tensor_flatten__()
-    inner = [
-        (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
-        for name, one in ((name, getattr(tensor, name)) for name in there)
-    ]
-    known = (*context, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
-    every = repr((known, _code_and_formats(tensor.format)))
+    names, context = tensor.__tensor_flatten__()
+    parts = [(name, _key_of_part(getattr(tensor, name))) for name in names]
+    facts = context, tensor.shape, tensor.requires_grad, tensor.is_inference(), parts
+    every = repr((facts, _code_and_formats(tensor.format)))
     return hashlib.blake2b(every.encode(), digest_size=16).hexdigest()
+
+
+def _key_of_part(part: torch.Tensor) -> str | tuple:
+    if hasattr(part, "__tensor_flatten__"):
+        return stable_hash(part)
+    return part.shape, part.stride(), part.storage_offset(), part.dtype, part.device

@@ -229,7 +229,7 @@ class QuantizedTensor(torch.Tensor):
 
     __tensor_flatten__ = serialize.flatten
     inner_tensors = serialize.inner_tensors
-    _stable_hash_for_caching = serialize.stable_hash  # what torch asks from 2.12 on
+    _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
