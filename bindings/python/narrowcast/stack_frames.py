@@ -1,4 +1,4 @@
-"""The questions that the stack of Python answers, because torch leaves no other way: these two.
+"""The questions that the stack of Python answers, because torch leaves no other way: these two."""
 
 import sys
 from collections.abc import Iterator

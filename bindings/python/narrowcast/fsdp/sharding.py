@@ -5,6 +5,7 @@ the same answer.
 import torch
 
 from narrowcast.fsdp import cutting, torch_names, torch_parameters
+from narrowcast.master.cell import ASKED_FIRST, Cell
 from narrowcast.master.weight import MasterWeight
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtensors
@@ -217,6 +218,16 @@ def _become_shard(parameter) -> None:
     shard = unaligned_shard_of(sharded, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
     torch_parameters.know_padding(parameter)
+
+
+def _lay_out(cell: Cell) -> None:
+    """The same of a cell that is read before the first gather: it may be a shard's."""
+    _, parameter = torch_names.gathered_as(lambda one: getattr(one, "cell", None) is cell)
+    if parameter is not None:
+        _become_shard(parameter)
+
+
+ASKED_FIRST.append(_lay_out)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

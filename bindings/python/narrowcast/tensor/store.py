@@ -264,8 +264,8 @@ class Store(_C.Store):
         is_apart = group is not None and len(stores) == 1 and self.sender is not None
         if is_apart or any(one.needs_others for one in stores):
             raise ValueError(
-                f"{self.describe()}: this shard has been written to, and its cast needs what other "
-                "ranks have; so its bytes wait for the next gather (a forward, unshard()) or "
+                f"{self.describe()}: this shard's value has no bytes yet, and its cast needs what "
+                "other ranks have; so its bytes wait for the next gather (a forward, unshard()) or "
                 "optimizer step. Read it after one"
             )
         if group is not None and len(stores) == 1:  # a copy in another place
