@@ -10,8 +10,7 @@ namespace narrowcast {
 Watch::Watch(const std::vector<std::shared_ptr<Store>>& stores) : changes_(changes) {
   for (const std::shared_ptr<Store>& store : stores) {
     if (!store->master) continue;
-    const c10::VariableVersion& count =
-        store->master->unsafeGetTensorImpl()->version_counter();
+    const c10::VariableVersion& count = store->master->unsafeGetTensorImpl()->version_counter();
     written_.emplace_back(count, count.current_version());
   }
 }

@@ -20,8 +20,7 @@ __device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_ste
              /*is_first=*/first == 0,
              /*has_words=*/true});
   if (tensor.parameter == nullptr) return update_tile(tile, tensor, step);
-  with_dtype(tensor.value_dtype,
-             [&]<class Type>(Type*) { update_tile<Type>(tile, tensor, step); });
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) { update_tile<Type>(tile, tensor, step); });
   store_value(tile, tensor, tensor.parameter);
 }
 

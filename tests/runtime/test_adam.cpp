@@ -64,7 +64,9 @@ TEST_CASE("eps 0 and no squares give NaN, as IEEE says") {
   CHECK(std::isnan(next.parameter));
 }
 
-TEST_CASE("unquantized parameters: each element as the formula, a rounded copy and writes to it, any size") {
+TEST_CASE(
+    "unquantized parameters: each element as the formula, a rounded copy and writes to it, any "
+    "size") {
   const nc_machine& machine = plain_cpu();
   for (const int64_t n : {1, 555, 7777, 65535, 65536, 65537}) {
     CAPTURE(n);
