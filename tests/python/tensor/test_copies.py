@@ -4,10 +4,9 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 import narrowcast as nc
-from internals import config_of, tensors_of
+from internals import tensors_of
 from matrices import of_shape, weight_of
 from models import assert_quantized, assert_same
 
@@ -26,18 +25,6 @@ def test_copies_share_nothing(format, duplicate):
         assert_same(other, q)
         assert not addresses(other) & addresses(q)
         assert (other.shape, other.dtype) == (q.shape, q.dtype)
-
-
-def test_deepcopy_of_a_model(format):
-    model = nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), format)
-    other = copy.deepcopy(model)
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert type(p) is type(q)
-        assert isinstance(q, nn.Parameter)
-        assert q.requires_grad
-    assert_same(other[0].weight, model[0].weight)
-    assert not addresses(other[0].weight) & addresses(model[0].weight)
-    assert config_of(other[0].weight).name == "0.weight"
 
 
 def test_copy_from_the_same_format(format):

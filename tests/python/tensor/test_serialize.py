@@ -1,4 +1,4 @@
-"""A QuantizedTensor that is saved and loaded, flattened or held by a state dict: its bytes."""
+"""A QuantizedTensor that is saved and loaded, or flattened: the same bytes."""
 
 import io
 import pickle
@@ -10,7 +10,7 @@ from torch import nn
 import narrowcast as nc
 from internals import config_of
 from matrices import of_shape, weight_of
-from models import assert_quantized, assert_same, unit
+from models import assert_same, unit
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
@@ -39,20 +39,3 @@ def test_flatten_and_unflatten(format):
     other = nc.QuantizedTensor.__tensor_unflatten__(inner, context, q.shape, q.stride())
     assert_same(other, q)
     assert config_of(other) == config_of(q)._replace(name=None)
-
-
-def test_state_dict(format):
-    """In one process: it holds values, for a model in the format and for a plain one."""
-    model, other = (nc.convert(nn.Linear(96, 64), format) for _ in range(2))
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert_same(other.weight, model.weight)
-    assert torch.equal(other.weight.value, model.weight.value)
-    plain = nn.Linear(96, 64)
-    other.load_state_dict(plain.state_dict())
-    assert torch.equal(other.weight.value, plain.weight)
-    assert_quantized(other.weight, plain.weight.detach())
-    plain.load_state_dict(model.state_dict())
-    assert torch.equal(plain.weight, model.weight.value)
