@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 import narrowcast as nc
 from models import BUFFERS, GATHERS, assert_same, same
 from narrowcast.tensor import serialize
-from second_mode import CONVERTED
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -28,9 +28,8 @@ def build(format):
 
 def assert_same_parameters(model, other):
     for one, another in zip(model.parameters(), other.parameters(), strict=True):
-        if isinstance(one, CONVERTED):
-            assert_same(one, another, BUFFERS)
-            one, another = one.master, another.master
+        if isinstance(one, nc.MasterWeight):
+            assert_same(quantized(one), quantized(another), BUFFERS)
         assert same(one, another)
 
 

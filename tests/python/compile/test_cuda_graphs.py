@@ -9,7 +9,7 @@ from torch import nn
 import narrowcast as nc
 from models import same
 from scaled import SCALED
-from second_mode import CONVERTED
+from weights import quantized
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TESTED_FORMATS = SCALED
@@ -35,7 +35,9 @@ def inputs():
 def values(model):
     """All that a step has made."""
     for one in model.parameters():
-        yield from (one.master, one.rowwise_data) if isinstance(one, CONVERTED) else (one,)
+        yield one.detach()
+        if isinstance(one, nc.MasterWeight):
+            yield quantized(one).rowwise_data
 
 
 def trained(model, forward):

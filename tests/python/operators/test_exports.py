@@ -80,9 +80,11 @@ def test_saved_programs(format):
 
 def test_frozen_programs(format):
     """They compute the same; one that torch optimizes wants transposed weights in memory."""
-    layer, x = nc.convert(nn.Linear(64, 64), format).eval(), torch.randn(3, 64)
-    for program in (torch.jit.script(layer), torch.jit.trace(layer, x)):
-        assert torch.equal(torch.jit.freeze(program)(x), layer(x))
+    for is_trained in (True, False):
+        layer = nc.convert(nn.Linear(64, 64), format, trainable=is_trained).eval()
+        x = torch.randn(3, 64)
+        for program in (torch.jit.script(layer), torch.jit.trace(layer, x)):
+            assert torch.equal(torch.jit.freeze(program)(x), layer(x))
     if nc.format(format).rules.transpose.kind == "exact":
         return
     with pytest.raises(NotImplementedError, match=r"transposed view has no bytes.*nc\.to_plain"):

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, one_of_each, same
-from second_mode import CONVERTED, IS_ON
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 WIDTH = 128
@@ -63,8 +63,8 @@ def decoded(model, plain, usage="rowwise"):
     """The plain model with the values of a usage."""
     with torch.no_grad():
         for mine, other in zip(plain.parameters(), model.parameters(), strict=True):
-            is_quantized = isinstance(other, CONVERTED)
-            mine.copy_(other.dequantize(usage=usage) if is_quantized else other)
+            is_converted = isinstance(other, nc.MasterWeight)
+            mine.copy_(quantized(other).dequantize(usage=usage) if is_converted else other)
     return plain
 
 
@@ -72,7 +72,7 @@ def decoded(model, plain, usage="rowwise"):
 def test_forward_and_fast_paths(format, name):
     model = build(name, format)
     plain, x = decoded(model, build(name)), batch()
-    assert any(isinstance(one, CONVERTED) for one in model.parameters())
+    assert any(isinstance(one, nc.MasterWeight) for one in model.parameters())
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode():
             torch.testing.assert_close(output_of(model, x), output_of(plain, x))
@@ -127,7 +127,7 @@ def test_autocast(chosen, name):
         assert mine.grad.dtype == other.grad.dtype
         if nc.format(chosen).columnwise_derived:
             # Autocast casts a parameter once, and so sums gradients of all steps in bfloat16.
-            near = {"rtol": 2e-2, "atol": 1e-2} if IS_ON and name == "gru" else {}
+            near = {"rtol": 2e-2, "atol": 1e-2} if name == "gru" else {}
             torch.testing.assert_close(mine.grad, other.grad, **near)
 
 
