@@ -3,34 +3,24 @@
 #include <algorithm>
 
 #include "bindings/core/module.hpp"
-#include "bindings/core/python_tensors.hpp"
+#include "bindings/core/store.hpp"
 
 namespace narrowcast {
 
-void WriteCounts::add(const at::Tensor& tensor) {
-  if (tensor.is_inference()) return;
-  const c10::VariableVersion& count = tensor.unsafeGetTensorImpl()->version_counter();
-  counts_.emplace_back(count, count.current_version());
-}
-
-bool WriteCounts::are_same() const {
-  return std::ranges::all_of(
-      counts_, [](const auto& one) { return one.first.current_version() == one.second; });
-}
-
-void WriteCounts::take() {
-  for (auto& [count, value] : counts_) value = count.current_version();
-}
-
-Watch::Watch(const py::list& stores) : changes_(changes) {
-  static PyObject* const kMaster = PyUnicode_InternFromString("master");
-  for (const py::handle store : stores) {
-    const py::object master = attribute(store, kMaster);
-    if (!master.is_none()) written_.add(value_of(master));
+Watch::Watch(const std::vector<std::shared_ptr<Store>>& stores) : changes_(changes) {
+  for (const std::shared_ptr<Store>& store : stores) {
+    if (!store->master) continue;
+    const c10::VariableVersion& count =
+        store->master->unsafeGetTensorImpl()->version_counter();
+    written_.emplace_back(count, count.current_version());
   }
 }
 
-bool Watch::is_quiet() const { return changes_ == changes && written_.are_same(); }
+bool Watch::is_quiet() const {
+  return changes_ == changes && std::ranges::all_of(written_, [](const auto& one) {
+           return one.first.current_version() == one.second;
+         });
+}
 
 namespace {
 
@@ -52,19 +42,8 @@ void bind_changes(py::module_& module) {
       "changes", [] { return changes; }, "How many have been noted.");
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
              "From now on torch counts a write to either as one to both.");
-  py::class_<WriteCounts>(module, "WriteCounts",
-                          "torch's counts of the writes to tensors, as they are now.")
-      .def(py::init([](const std::vector<at::Tensor>& tensors) {
-             WriteCounts counts;
-             for (const at::Tensor& tensor : tensors) counts.add(tensor);
-             return counts;
-           }),
-           py::arg("tensors"))
-      .def_property_readonly("are_same", &WriteCounts::are_same,
-                             "Whether nothing has been written since they were taken.")
-      .def("take", &WriteCounts::take, "Takes them anew.");
   py::class_<Watch, std::shared_ptr<Watch>>(module, "Watch", "Of some stores, from now on.")
-      .def(py::init<const py::list&>(), py::arg("stores"))
+      .def(py::init<const std::vector<std::shared_ptr<Store>>&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,
                              "Whether no change has been noted since, of whichever store, and "
                              "nothing has been written to these stores' masters.");

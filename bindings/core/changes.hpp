@@ -2,13 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <pybind11/pytypes.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 namespace narrowcast {
+
+struct Store;
 
 // Counts. Python's lock guards them.
 inline int64_t changes = 0;  // that a tensor looks at another store, that a store has other parts,
@@ -31,32 +33,20 @@ inline void note_write() {
   write_observers.clear();
 }
 
-// torch's counts of the writes to some tensors, as they were when they were taken.
-class WriteCounts {
- public:
-  void add(const at::Tensor& tensor);  // torch counts nothing of tensors of inference mode
-  // Whether nothing has been written since.
-  bool are_same() const;
-  void take();
-
- private:
-  std::vector<std::pair<c10::VariableVersion, uint32_t>> counts_;
-};
-
 // Whether shards are as they were when all of them were looked at. Before a gather that is
 // asked of each weight of a group, and once a forward of all of a model, whose objects lie
 // scattered in memory: to look at them again takes longer than all else that the host does there.
 // It begins with a look at the stores, and keeps nothing of them but torch's counts of writes.
 class Watch {
  public:
-  explicit Watch(const pybind11::list& stores);
+  explicit Watch(const std::vector<std::shared_ptr<Store>>& stores);
 
   // Whether no change has been noted since, and nothing has been written to the stores' masters.
   bool is_quiet() const;
 
  private:
   int64_t changes_;
-  WriteCounts written_;
+  std::vector<std::pair<c10::VariableVersion, uint32_t>> written_;
 };
 
 }  // namespace narrowcast

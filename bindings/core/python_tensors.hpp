@@ -1,5 +1,5 @@
 // What the attributes of a tensor's Python object say of it: the local part of a DTensor, and the
-// bytes of a QuantizedTensor.
+// view that a quantized weight is.
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
@@ -33,34 +33,10 @@ inline py::object local_of(const py::object& tensor) {
   return is_dtensor(tensor) ? attribute(tensor, kLocalTensor) : tensor;
 }
 
-// What the store of a QuantizedTensor has by an interned name; a null object for any other tensor.
-inline py::object of_store(const py::handle& tensor, PyObject* name) {
+// The view that a quantized weight is of a store; a null object for any other tensor.
+inline py::object view_of(const py::handle& tensor) {
   static PyObject* const kView = PyUnicode_InternFromString("_view");
-  static PyObject* const kStore = PyUnicode_InternFromString("store");
-  const py::object view = attribute(tensor, kView);
-  if (!view) return {};
-  const py::object store = attribute(view, kStore);
-  return store ? attribute(store, name) : py::object();
-}
-
-// The Buffers that a QuantizedTensor looks at.
-inline py::object bytes_of(const py::handle& tensor) {
-  static PyObject* const kBytes = PyUnicode_InternFromString("bytes");
-  return of_store(tensor, kBytes);
-}
-
-// Its Master, or None.
-inline py::object master_of(const py::handle& tensor) {
-  static PyObject* const kMaster = PyUnicode_InternFromString("master");
-  return of_store(tensor, kMaster);
-}
-
-// The value of a Master of Python's.
-inline const at::Tensor& value_of(const py::handle& master) {
-  static PyObject* const kValue = PyUnicode_InternFromString("value");
-  const py::object value = attribute(master, kValue);
-  if (!value || !THPVariable_Check(value.ptr())) type_error("a master is no tensor");
-  return THPVariable_Unpack(value.ptr());
+  return attribute(tensor, kView);
 }
 
 }  // namespace narrowcast

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include "bindings/core/python_tensors.hpp"
+#include "bindings/core/store.hpp"
 
 namespace narrowcast {
 namespace {
@@ -18,34 +18,33 @@ constexpr const char *kWeight = "weight", *kVersion = "version", *kMaster = "mas
 // empty if it has none, or one whose writes torch does not count.
 std::vector<int64_t> state_of_master(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  const py::object master = master_of(py::cast(weight));
-  if (!master || master.is_none()) return {};
-  const at::Tensor& value = value_of(master);
-  if (value.is_inference()) return {};
-  return {reinterpret_cast<int64_t>(value.unsafeGetTensorImpl()),
-          static_cast<int64_t>(value._version())};
+  const std::shared_ptr<Store> store = store_of(py::cast(weight));
+  if (!store || !store->master) return {};
+  return {reinterpret_cast<int64_t>(store->master->unsafeGetTensorImpl()),
+          static_cast<int64_t>(store->master->_version())};
 }
 
 }  // namespace
 
 std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;  // a backward comes here without
-  static PyObject* const kView = PyUnicode_InternFromString("_view");
   static PyObject* const kOperand = PyUnicode_InternFromString("operand");
-  const py::object view = attribute(py::cast(weight), kView);
+  const py::object view = view_of(py::cast(weight));
   if (!view) type_error("narrowcast::linear takes a QuantizedTensor as its weight");
   return py::cast<std::shared_ptr<Buffers>>(attribute(view, kOperand)());
 }
 
 std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  return py::cast<std::shared_ptr<Buffers>>(bytes_of(py::cast(weight)));
+  return store_of(py::cast(weight))->bytes;
 }
 
 OptionalTensor present_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  static PyObject* const kPresent = PyUnicode_InternFromString("present");
-  return py::cast<OptionalTensor>(of_store(py::cast(weight), kPresent));
+  static PyObject *const kStore = PyUnicode_InternFromString("store"),
+                  *const kPresent = PyUnicode_InternFromString("present");
+  const py::object store = attribute(view_of(py::cast(weight)), kStore);
+  return py::cast<OptionalTensor>(attribute(store, kPresent));
 }
 
 at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, bool backward) {

@@ -5,7 +5,7 @@
 
 #include "bindings/core/buffers.hpp"
 #include "bindings/core/python_tensors.hpp"
-#include "bindings/core/store_handle.hpp"
+#include "bindings/core/store.hpp"
 #include "bindings/flat/shards.hpp"
 
 namespace narrowcast {
@@ -27,8 +27,8 @@ class AdamParameter {
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
     elements_ = tensor.numel();
-    if (bytes_of(wrapper)) {
-      store_.emplace(wrapper);
+    store_ = store_of(wrapper);
+    if (store_) {
       add_quantized(delayed);
     } else {
       add_plain(tensor);
@@ -76,7 +76,7 @@ class AdamParameter {
   // Whether `local` (its local tensor) is the one that the row was made from. The state's tensors
   // are looked at by the table (their memory), and by ParamGroupsSnapshot.
   bool is_current(const py::object& local) const {
-    if (store_) return store_->is_of(local);
+    if (store_) return store_of(local) == store_ && store_->bytes == bytes_;
     const at::Tensor& tensor = THPVariable_Unpack(local.ptr());
     return is_plain(tensor) && place_->is_of(tensor);
   }
@@ -130,10 +130,11 @@ class AdamParameter {
  private:
   // A weight's master is the store's, whatever the state has.
   void add_quantized(bool delayed) {
-    const Buffers& bytes = store_->bytes();
+    bytes_ = store_->bytes;
+    const Buffers& bytes = *bytes_;
     entry_ = bytes.entry();
     if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
-    if (!dormant_) entry_.value = checked_state(store_->value(), at::kFloat, "master");
+    if (!dormant_) entry_.value = checked_state(*store_->master, at::kFloat, "master");
     entry_.value_dtype = NC_F32;
     for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
     remember(bytes.amax);
@@ -192,8 +193,9 @@ class AdamParameter {
   py::object parameter_;
   std::string name_;
   py::dict state_;
-  std::optional<StoreHandle> store_;  // of a quantized parameter
-  std::optional<Place> place_;        // of another
+  std::shared_ptr<Store> store_;    // of a quantized parameter
+  std::shared_ptr<Buffers> bytes_;  // that it had
+  std::optional<Place> place_;      // of another
   at::Device device_;
   bool sharded_, dormant_;                 // a DTensor; without state
   int64_t elements_ = 0;                   // of it on this rank

@@ -1,4 +1,4 @@
-"""Full state dicts of frozen weights, which keep no master: their bytes, or what they decode to."""
+"""Full state dicts of frozen weights: their bytes, or what they decode to."""
 
 import pytest
 import torch
@@ -43,7 +43,6 @@ def load_bytes(mesh, format, options):
     part = local_rows(whole[0].weight.detach(), model[0].weight, mesh)
     local = model[0].weight.to_local()
     names = [name for name in BUFFERS if getattr(local, name) is not None]
-    assert local.master is None
     assert_same(local, part, names, format)
     assert same(model[1].weight.full_tensor(), whole[1].weight)
 
@@ -70,13 +69,13 @@ def load_values(mesh, format, options):
         torch.testing.assert_close(local.dequantize(), expected, rtol=1e-6, atol=0)
 
 
-def load_into_masters(mesh, format, options):
-    """The bytes of a frozen weight into one that has a master: its decoded value."""
+def load_into_values(mesh, format, options):
+    """The bytes of a frozen weight into one in training: its decoded value."""
     whole = two_layers(format, 0)
     model = fully_shard(two_layers(format, 1, trainable=True), mesh=mesh)
     set_model_state_dict(model, whole.state_dict() if mesh.get_rank() == 0 else {}, options=options)
-    master = model.state_dict()["0.weight"].full_tensor()
-    assert same(master, whole[0].weight.dequantize())
+    value = model.state_dict()["0.weight"].full_tensor()
+    assert same(value, whole[0].weight.dequantize())
 
 
 def full_state_dicts(mesh):
@@ -85,7 +84,7 @@ def full_state_dicts(mesh):
         for options in (StateDictOptions(full_state_dict=True), broadcast):
             load_bytes(mesh, format, options)
             load_values(mesh, format, options)
-    load_into_masters(mesh, SHARDED[0], broadcast)
+    load_into_values(mesh, SHARDED[0], broadcast)
 
 
 def test_full_state_dicts():

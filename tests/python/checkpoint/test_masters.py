@@ -1,5 +1,5 @@
-"""What a checkpoint holds of a weight with a master is the master, in float32, whoever saves it;
-and what is loaded makes equal masters, and bytes that are a cast of them.
+"""What a checkpoint holds of a weight in training is its value, in float32, whoever saves it; and
+what is loaded makes equal values, and bytes that are a cast of them.
 """
 
 import copy
@@ -17,14 +17,14 @@ import narrowcast as nc
 from checkpoints import converted, layer
 from internals import config_of
 from models import assert_quantized, assert_same, one_of_each, same
-from second_mode import CONVERTED
+from weights import quantized
 
 BF16 = torch.bfloat16
 TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
 
 
 def stepped(format, **options):
-    """A weight whose master is no value of its logical dtype, with bytes rounded by chance."""
+    """A weight whose value is none of its logical dtype, with bytes rounded by chance."""
     model = converted(format, **options)
     optimizer = nc.FusedAdam(model.parameters(), rounding="stochastic")
     model[0].weight.grad = torch.randn(model[0].weight.shape).to(model[0].weight.dtype)
@@ -32,7 +32,7 @@ def stepped(format, **options):
     return model
 
 
-def test_a_state_dict_holds_masters(format):
+def test_a_state_dict_holds_values(format):
     """No copies of them, in modules that were copied or pickled too."""
     model, file = stepped(format, dtype=BF16), io.BytesIO()
     torch.save(model, file)
@@ -41,32 +41,21 @@ def test_a_state_dict_holds_masters(format):
         value, weight = one.state_dict()["0.weight"], one[0].weight
         assert type(value) is torch.Tensor
         assert not value.requires_grad
-        assert same(value, model[0].weight.master)
-        assert value.data_ptr() == weight.master.data_ptr()
+        assert same(value, model[0].weight.value)
+        assert value.data_ptr() == weight.value.data_ptr()
         assert one[0].state_dict(keep_vars=True)["weight"] is weight
 
 
 def test_a_weight_that_is_tied_or_moved_later(format):
-    """The state dicts of the module that has it hold its master, too."""
+    """The state dicts of the module that has it hold its value, too."""
     model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(4)))
     nc.convert(model, format, filter=["0", "1"])
     model[2].weight = model[0].weight
     model[3].register_parameter("weight", nn.Parameter(model[1].weight.detach()))
     state = model.state_dict()
     assert {type(value) for value in state.values()} == {torch.Tensor}
-    assert same(state["2.weight"], model[0].weight.master)
-    assert same(state["3.weight"], model[1].weight.master)
-
-
-@pytest.mark.old_way("a master can be dropped")
-def test_without_a_master_the_bytes_are_saved(format):
-    model, other = converted(format), converted(format)
-    for one in (model, other):
-        one[0].weight.clear_high_precision_init_val()
-    other.load_state_dict(model.state_dict())
-    assert_same(other[0].weight, model[0].weight)
-    value = model[0].weight.dequantize()
-    assert same(nc.to_plain(model)[0].weight, value)
+    assert same(state["2.weight"], model[0].weight.value)
+    assert same(state["3.weight"], model[1].weight.value)
 
 
 def test_a_load_that_writes_to_the_state_dict(format, tmp_path):
@@ -76,12 +65,12 @@ def test_a_load_that_writes_to_the_state_dict(format, tmp_path):
     held = other.state_dict()
     for _ in range(2):
         dcp.load(held, checkpoint_id=tmp_path)
-        assert same(other[0].weight.master, model[0].weight.master)
-        assert_quantized(other[0].weight.detach(), model[0].weight.master)
+        assert same(other[0].weight.value, model[0].weight.value)
+        assert_quantized(other[0].weight.detach(), model[0].weight.value)
         for copied in (other[0].weight.detach().clone(), other[0].weight.detach().cpu()):
             assert_same(copied, model[0].weight)
         held["0.weight"].fill_(3.0)
-        assert_same(copy.deepcopy(other)[0].weight, nc.quantize(other[0].weight.master, format))
+        assert_same(copy.deepcopy(other)[0].weight, nc.quantize(other[0].weight.value, format))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -97,8 +86,8 @@ def test_assigned_values_are_quantized(format, device):
         assert isinstance(weight, nn.Parameter)
         assert (weight.dtype, weight.requires_grad) == (BF16, False)
         assert (config_of(weight).name, config_of(weight).recompute) == ("0.weight", True)
-        assert same(weight.master, state["0.weight"].float())
-        assert_quantized(weight.detach(), weight.master)
+        assert same(weight.value, state["0.weight"].float())
+        assert_quantized(weight.detach(), weight.value)
     assert type(state["0.weight"]) is torch.Tensor, "the caller's state dict is as it was"
 
 
@@ -108,8 +97,8 @@ def test_to_plain(format):
     model[1].weight, model[2].weight.tag = model[0].weight, "a tag"
     model[2].weight.requires_grad_(False)
     nc.convert(model.to(BF16), format, trainable=True)
-    decoded = [one.weight.dequantize(BF16) for one in model]
-    masters = [one.weight.master.to(BF16) for one in model]
+    decoded = [quantized(one.weight).dequantize(BF16) for one in model]
+    masters = [one.weight.value.to(BF16) for one in model]
     for values, expected in (("master", masters), ("dequantized", decoded)):
         plain = copy.deepcopy(model)
         assert nc.to_plain(plain, values=values) is plain
@@ -123,7 +112,7 @@ def test_to_plain(format):
     again = nc.convert(model, format, trainable=True).state_dict()
     assert same(again["2.weight"], masters[2].float())
     assert not model.load_state_dict(again, assign=True).missing_keys
-    assert isinstance(model[2].weight, CONVERTED)
+    assert isinstance(model[2].weight, nc.MasterWeight)
 
 
 def test_safetensors(format, tmp_path):
@@ -132,9 +121,9 @@ def test_safetensors(format, tmp_path):
     safetensors.save_file(model.state_dict(), tmp_path / "a.safetensors")
     state = safetensors.load_file(tmp_path / "a.safetensors")
     plain.load_state_dict(state)
-    assert same(plain[0].weight, model[0].weight.master)
+    assert same(plain[0].weight, model[0].weight.value)
     other.load_state_dict(state, assign=True)
-    assert same(other[0].weight.master, model[0].weight.master)
+    assert same(other[0].weight.value, model[0].weight.value)
 
 
 def test_save_pretrained(tmp_path):
@@ -148,7 +137,7 @@ def test_save_pretrained(tmp_path):
     model.save_pretrained(tmp_path)
     plain = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
     for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
-        assert same(weight.master if isinstance(weight, CONVERTED) else weight, other), name
+        assert same(weight.value if isinstance(weight, nc.MasterWeight) else weight, other), name
 
 
 _WITHOUT_NARROWCAST = """

@@ -1,4 +1,4 @@
-"""Checkpoints of models under FSDP2: what they hold of a weight is its master, for any number of
+"""Checkpoints of models under FSDP2: what they hold of a weight is its value, for any number of
 ranks, other formats and plain models.
 """
 
@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from checkpoints import converted
+from checkpoints import weight_of
 from models import (
     GATHERS,
     assert_quantized,
@@ -30,7 +30,6 @@ from models import (
     train,
     uneven_rows,
 )
-from second_mode import CONVERTED, as_quantized
 
 BF16 = torch.bfloat16
 TESTED_FORMATS = one_of_each(lambda f: f.tensor_amax)
@@ -43,14 +42,14 @@ def modules_of(model):
 
 
 def assert_holds(model, expected, what):
-    """Masters, plain parameters and bytes, whole."""
+    """Values, plain parameters and bytes, whole."""
     held = get_model_state_dict(model, options=FULL)
     for name, value in expected.items():
         assert same(held[name], value.to(held[name].dtype)), (what, name)
     for module in modules_of(model):
         module.unshard()
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, CONVERTED):
+        if isinstance(parameter, nc.QuantizedTensor):  # gathered
             assert held[name].dtype == torch.float32
             assert_quantized(parameter.detach(), expected[name], f"{what} {name}")
     for module in modules_of(model):
@@ -73,19 +72,18 @@ def into(model, folder):
 
 
 def save(mesh, format, folder):
-    """By dcp.save and, while training goes on, dcp.async_save; also a weight without a master."""
+    """By dcp.save and, while training goes on, dcp.async_save; also a frozen weight."""
     model, optimizer = trained(mesh, format)
     whole = {n: v.clone() for n, v in get_model_state_dict(model, options=FULL).items()}
     if mesh.get_rank() == 0:
         torch.save(whole, f"{folder}/whole")
     state = {"model": get_model_state_dict(model)}
     dcp.save(state, checkpoint_id=f"{folder}/saved")
-    frozen = as_quantized(converted(format)[0].weight.detach())
-    frozen.clear_high_precision_init_val()
+    frozen = weight_of(format).detach()
     before, group = frozen.clone(), dist.new_group(backend="gloo")
     where = {"checkpoint_id": f"{folder}/async", "process_group": group}
     saving = dcp.async_save({**state, "frozen": frozen}, **where)
-    frozen.zero_()
+    frozen.copy_(torch.zeros(frozen.shape))
     train(model, optimizer, 1, dtype=BF16, first=1)
     saving.result()
     loaded = {"frozen": frozen}
@@ -144,7 +142,7 @@ def there_and_back(mesh, format):
         optimizer.step()
         before = model(x)
         model.reshard()
-        master = model[0].weight.to_local().master.clone()
+        master = model[0].weight.to_local().value.clone()
         nc.to_plain(model, values=values)
         local = model[0].weight.to_local()
         assert type(local) is torch.Tensor
@@ -178,7 +176,7 @@ def held_from_the_start(mesh, format, when):
         model.load_state_dict(held)
         model(torch.ones(4, 64)).square().mean().backward()
         optimizer.step()
-        assert same(held["0.weight"].to_local(), model[0].weight.to_local().master)
+        assert same(held["0.weight"].to_local(), model[0].weight.to_local().value)
 
 
 @pytest.mark.parametrize("when", ["before the optimizer", "after it"])

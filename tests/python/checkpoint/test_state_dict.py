@@ -22,21 +22,20 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import (
+    GATHERS,
     assert_quantized,
-    assert_same,
     build,
     build_plain,
     loss_of,
-    one_of_each,
     same,
     shard,
     uneven_rows,
 )
 from narrowcast.fsdp import torch_names
-from second_mode import CONVERTED, IS_ON
 from sharded_states import assert_equal, assert_equal_state, go_on, trained
+from weights import quantized, value_of
 
-TESTED_FORMATS = one_of_each(lambda f: (f.gather, f.tensor_amax, f.amax))
+TESTED_FORMATS = GATHERS
 
 
 def assert_loaded(saved, loaded, device):
@@ -51,11 +50,11 @@ def assert_loaded(saved, loaded, device):
     go_on([saved, loaded], device)
 
 
-def move(mesh, format, full, cpu_offload, rounding="stochastic"):
+def move(mesh, format, full, cpu_offload):
     """From one model and optimizer into others that have seen other data."""
     device = mesh.device_type
     options = StateDictOptions(full_state_dict=full, cpu_offload=cpu_offload)
-    model, optimizer = trained(mesh, format, rounding=rounding)
+    model, optimizer = trained(mesh, format)
     weights = get_model_state_dict(model, options=options)
     state = get_optimizer_state_dict(model, optimizer, options=options)
     other, other_optimizer = trained(mesh, format, seed=3)
@@ -69,8 +68,7 @@ def move(mesh, format, full, cpu_offload, rounding="stochastic"):
 @pytest.mark.parametrize("cpu_offload", [False, True])
 @pytest.mark.parametrize("world", [1, 2])
 def test_sharded_state_dicts(format, device, world, cpu_offload):
-    rounding = "stochastic" if cpu_offload else "nearest"
-    ranks.run(world, device, move, format, False, cpu_offload, rounding)
+    ranks.run(world, device, move, format, False, cpu_offload)
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -79,8 +77,8 @@ def test_full_state_dicts(format, device, world):
 
 
 def checkpoint(mesh, format, folder):
-    """dcp.load writes into the weights' own state dict, and set_state_dict copies that onto them,
-    after the optimizer's: a copy onto itself, which must not undo what the optimizer restored.
+    """dcp.load writes into the weights' own state dict, and set_state_dict copies that onto them: a
+    copy onto itself.
     """
     device = mesh.device_type
     model, optimizer = trained(mesh, format)
@@ -99,9 +97,7 @@ def test_checkpoints(format, device, tmp_path):
 
 
 def full_values(mesh, format):
-    """set_state_dict loads the optimizer first; the plain values that it then copies into the
-    weights are those of the masters, and change nothing.
-    """
+    """set_state_dict loads the optimizer first."""
     device = mesh.device_type
     options = StateDictOptions(full_state_dict=True)
     model, optimizer = trained(mesh, format)
@@ -145,7 +141,7 @@ def load_plain(mesh, format):
     for module in (model, *model.blocks):
         module.unshard()
     for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
-        if isinstance(p, CONVERTED):
+        if isinstance(p, nc.QuantizedTensor):  # gathered
             assert_quantized(p.detach(), q.detach(), name)
         else:
             assert same(p, q), name
@@ -195,9 +191,10 @@ def shards_changed(mesh, format):
     other_optimizer.load_state_dict(optimizer.state_dict())
     local = other.blocks[0].up.weight.to_local()
     with torch.no_grad():
-        local.copy_(torch.full_like(local.master, 6.0 + mesh.get_rank()))
+        local.copy_(torch.full_like(local.value, 6.0 + mesh.get_rank()))
         loss_of(other, 9, device)
-    assert local.tensor_amax is None or local.tensor_amax.tolist() == [7.0]
+    amax = quantized(local).tensor_amax
+    assert amax is None or amax.tolist() == [7.0]
 
 
 def test_shards_changed_after_a_load(format, device):
@@ -233,17 +230,12 @@ def through_a_file(mesh, format):
     file = io.BytesIO()
     model.reshard()
     local = {name: p.detach().to_local() for name, p in model.named_parameters()}
-    assert any(isinstance(value, CONVERTED) for value in local.values())
     torch.save(local, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
-    for name, value in local.items():
-        if isinstance(value, CONVERTED):
-            if IS_ON:  # what is no parameter is saved as a plain tensor
-                assert same(value.master, loaded[name])
-                continue
-            assert same(value.master, loaded[name].master)
-            assert_same(value, loaded[name], what=name)
+    for name, parameter in model.named_parameters():
+        assert type(loaded[name]) is torch.Tensor  # because it is no parameter
+        assert same(loaded[name], value_of(parameter)), name
 
 
 def test_saved_shards(format):

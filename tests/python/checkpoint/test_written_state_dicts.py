@@ -1,14 +1,13 @@
-"""What is written to values of a sharded model's state dict, or to masters of the optimizer's, is
-the weight's, as with plain weights: DTensors, of which torch counts the writes apart.
+"""What is written to values of a sharded model's state dict is the weight's, as with plain weights:
+DTensors, of which torch counts the writes apart.
 """
 
 import pytest
 import torch
 
-import narrowcast as nc
 import ranks
 from models import same
-from written_models import assert_whole, expected_forward, forward, model_for, weights
+from written_models import assert_whole, expected_forward, forward, model_for
 
 WAYS = {
     "zero_": lambda value: value.zero_(),
@@ -43,20 +42,3 @@ def test_values_of_a_model(format, device, way, ran):
 
 def test_values_in_inference_mode(format, device):
     ranks.run(2, device, of_models, format, "zero_", True, True)
-
-
-def of_optimizers(mesh, format):
-    model = model_for(mesh, format)
-    optimizer = nc.FusedAdam(model.parameters())
-    optimizer.make_state()
-    forward(model, mesh)
-    with torch.no_grad():
-        for weight in weights(model).values():
-            optimizer.state[weight]["master"].mul_(3)
-    assert same(forward(model, mesh), expected_forward(mesh, model))
-    assert_whole(mesh, model)
-
-
-@pytest.mark.old_way("the optimizer's state has masters")
-def test_masters_of_an_optimizer(format, device):
-    ranks.run(2, device, of_optimizers, format)

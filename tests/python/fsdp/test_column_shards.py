@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard
 import narrowcast as nc
 import ranks
 from models import BUFFERS, SHARDINGS, assert_same, build, build_plain, loss_of, same, shard, train
-from second_mode import CONVERTED, IS_ON, as_quantized
+from weights import quantized
 
 TESTED_FORMATS = SHARDINGS
 
@@ -43,10 +43,10 @@ def train_both(mesh, format, options, convert_first):
         for key in ("exp_avg", "exp_avg_sq"):
             moment, expected = optimizer.state[p][key].to_local(), whole_optimizer.state[w][key]
             assert same(moment, local_part(expected, p, mesh)), (name, key)
-        if isinstance(w, CONVERTED):
-            names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
-            part = local_part(as_quantized(w.detach()), p, mesh)
-            assert_same(p.to_local(), part, names, name)
+        if isinstance(w, nc.MasterWeight):
+            assert same(p.to_local().value, local_part(w.value, p, mesh)), name
+            names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax"]
+            assert_same(p.to_local(), local_part(quantized(w), p, mesh), names, name)
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     for name, value in get_model_state_dict(whole).items():
         assert mesh.get_local_rank() > 0 or same(full[name], value), name
@@ -95,8 +95,7 @@ def refused(mesh, format, shape, dim, after):
         fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(dim))
     nc.convert(layer, format, filter=None, parameters="weight")
     fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(dim))
-    if IS_ON:  # the first gather finds what it has
-        layer.unshard()
+    layer.unshard()  # the first gather finds what it has
 
 
 @pytest.mark.parametrize("after", [False, True])

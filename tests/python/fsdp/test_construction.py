@@ -25,7 +25,6 @@ from models import (
     train,
     unit,
 )
-from second_mode import CONVERTED, master_of
 
 TESTED_FORMATS = SHARDINGS
 
@@ -44,7 +43,7 @@ def convert_after(mesh, format, forward_first):
     losses = [train(m, o, 3, device) for m, o in zip((before, after), optimizers, strict=True)]
     assert losses[0] == losses[1]
     for p, q in zip(before.parameters(), after.parameters(), strict=True):
-        if isinstance(p.to_local(), CONVERTED):
+        if isinstance(p.to_local(), nc.MasterWeight):
             assert config_of(q).name == config_of(p).name
             assert_same(q.to_local(), p.to_local())
 
@@ -67,7 +66,7 @@ def from_meta(mesh, format):
         layer.reset_parameters()
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
     optimizer.make_state()
-    masters = [master_of(optimizer, model[i].weight).full_tensor() for i in (0, 2)]
+    masters = [model[i].weight.full_tensor() for i in (0, 2)]
     x = torch.randn(8, 256, device=device)
     for _ in range(2):
         for i, master in zip((0, 2), masters, strict=True):
@@ -78,7 +77,7 @@ def from_meta(mesh, format):
         optimizer.step()
         optimizer.zero_grad()
         model.reshard()
-        masters = [master_of(optimizer, model[i].weight).full_tensor() for i in (0, 2)]
+        masters = [model[i].weight.full_tensor() for i in (0, 2)]
 
 
 @pytest.mark.parametrize("world", [1, 2])

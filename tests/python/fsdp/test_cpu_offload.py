@@ -1,4 +1,4 @@
-"""CPUOffloadPolicy: shards, masters and moments stay on the CPU. Weights, state and losses are
+"""CPUOffloadPolicy: shards and moments stay on the CPU. Weights, state and losses are
 those of one process.
 """
 
@@ -10,7 +10,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 import narrowcast as nc
 import ranks
 from models import GATHERS, assert_equal_state, build, shard, train
-from second_mode import CONVERTED
 
 TESTED_FORMATS = GATHERS
 
@@ -25,7 +24,7 @@ def train_both(mesh, format):
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
     losses = train(model, optimizer, 3, device)
     assert all(p.to_local().device.type == "cpu" for p in model.parameters())
-    assert all(p.to_local().master.device.type == "cpu" for p in quantized(model))
+    assert all(p.to_local().value.device.type == "cpu" for p in converted(model))
     if device == "cpu":
         whole = build(format)
         whole_optimizer = nc.FusedAdam(whole.parameters(), lr=1e-2)
@@ -38,9 +37,9 @@ def train_both(mesh, format):
     assert model.head.weight.device.type == device
 
 
-def quantized(model):
+def converted(model):
     parameters = [*model.parameters()]
-    return [p for p in parameters if isinstance(p.to_local(), CONVERTED)]
+    return [p for p in parameters if isinstance(p.to_local(), nc.MasterWeight)]
 
 
 def run(world, device, *task):

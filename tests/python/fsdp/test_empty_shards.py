@@ -15,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, assert_equal_state, same, unit
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 WORLD, STEPS = 4, 3
@@ -128,7 +129,7 @@ def load_trained(mesh, format, path):
         for p in saved.parameters():
             p.copy_(8 * p)
     x = torch.randn(4, unit(format), device=device)
-    expected, value = saved(x), saved.w.detach().dequantize()
+    expected, value = saved(x), quantized(saved.w).dequantize()
     for one in (saved, model):
         fully_shard(one, mesh=mesh)
     assert not torch.equal(model(x), expected)

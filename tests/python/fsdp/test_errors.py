@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS
-from second_mode import IS_ON
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -34,8 +34,7 @@ def wrap(mesh, format, rows, after):
     else:
         nc.convert(model, format)
         fully_shard(model, mesh=mesh)
-    if IS_ON:  # the first gather finds what a weight has been cut into
-        model.unshard()
+    model.unshard()  # the first gather finds what a weight has been cut into
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -72,7 +71,7 @@ def use_freed(mesh, format, use):
 @pytest.mark.parametrize("world", [1, 2])
 def test_freed_bytes(format, device, world, use):
     answers = ranks.errors(world, device, use_freed, format, use)
-    words = ("reshard()",) if IS_ON and use == "write" else ("freed", "unshard()")
+    words = ("reshard()",) if use == "write" else ("freed", "unshard()")
     assert_refused(answers, "ValueError", "0.weight", *words)
 
 
@@ -81,12 +80,11 @@ def read_stale(mesh, format):
     model = nc.convert(nn.Sequential(nn.Linear(64, 256)), format)
     fully_shard(model, mesh=mesh)
     with torch.no_grad():
-        if IS_ON:  # the first gather makes it a shard
-            model(torch.ones(2, 64))
-            model.reshard()
+        model(torch.ones(2, 64))  # the first gather makes it a shard
+        model.reshard()
         local = model[0].weight.to_local()
         local.copy_(torch.ones(local.shape))
-    local.dequantize()
+    quantized(local).dequantize()
 
 
 def test_reading_a_stale_shard(format):

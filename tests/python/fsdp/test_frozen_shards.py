@@ -1,4 +1,4 @@
-"""Frozen shards, which keep no master: whose bytes they may be given, and ranks without rows."""
+"""Frozen shards: whose bytes they may be given, and ranks without rows."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_bytes_of_another_scale(spanning, device):
     ranks.run(2, device, give_bytes, spanning)
 
 
-def give_bytes_to_shards_with_masters(mesh, format):
+def give_bytes_to_a_shard_in_training(mesh, format):
     """Whose value they become, under one scale for all."""
     torch.manual_seed(0)
     rows = 2 * unit(format)
@@ -51,13 +51,13 @@ def give_bytes_to_shards_with_masters(mesh, format):
     value = (1 + mesh.get_rank()) * torch.randn(local.shape, device=local.device)
     with torch.no_grad():
         local.copy_(nc.quantize(value, format))
-    masters = local.master.new_empty(rows, unit(format))
-    torch.distributed.all_gather_into_tensor(masters, local.master.contiguous())
+    masters = local.value.new_empty(rows, unit(format))
+    torch.distributed.all_gather_into_tensor(masters, local.value.contiguous())
     whole = nc.quantize(masters, format)
     x = torch.eye(unit(format), device=mesh.device_type)
     assert same(model(x), x @ whole.dequantize().t())
 
 
 @pytest.mark.parametrize("spanning", [one for one in SPANNING if not nc.format(one).is_delayed])
-def test_bytes_for_shards_with_masters(spanning, device):
-    ranks.run(2, device, give_bytes_to_shards_with_masters, spanning)
+def test_bytes_for_a_shard_in_training(spanning, device):
+    ranks.run(2, device, give_bytes_to_a_shard_in_training, spanning)

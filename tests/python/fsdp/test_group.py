@@ -15,7 +15,7 @@ import ranks
 from internals import store_of, view_of
 from models import BUFFERS, GATHERS, same, unit
 from narrowcast.fsdp import torch_names
-from second_mode import CONVERTED
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -96,13 +96,13 @@ def gathered(mesh, recompute, device):
     for _ in range(2):
         model.unshard()
         for layer, other in zip(model, whole, strict=True):
-            if not isinstance(other.weight, CONVERTED):
+            if not isinstance(other.weight, nc.MasterWeight):
                 assert torch.equal(layer.weight, other.weight)
                 continue
             assert view_of(layer.weight).usages  # what has come equals a direct quantization
             for name in BUFFERS:
-                value = getattr(layer.weight, name)
-                assert value is None or torch.equal(value, getattr(other.weight, name)), name
+                value, expected = (getattr(quantized(one.weight), name) for one in (layer, other))
+                assert value is None or torch.equal(value, expected), name
         model.reshard()
     managed = (torch_names.managed(layer.weight)[1] for layer in model)
     return [len(parameter.all_gather_outputs) for parameter in managed]

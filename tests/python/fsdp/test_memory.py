@@ -15,10 +15,8 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from internals import store_of
 from memory import SMALL, freed, grown, storages
 from models import GATHERS, build, loss_of, shard, train, uneven_rows, unit
-from second_mode import CONVERTED, IS_ON
 
 TESTED_FORMATS = GATHERS
 
@@ -47,16 +45,16 @@ def shard_bytes(format, world):
 def weights_only(mesh, format, after):
     before = storages()
     model = make(mesh, format, after)
-    master = 4 * WIDTH * WIDTH // mesh.size()
-    expected = LAYERS * (master + shard_bytes(format, mesh.size()))
-    least = LAYERS * master if IS_ON else expected  # bytes are made for their first reader
-    assert least <= grown(before) <= expected + SMALL
-    assert all(isinstance(p.to_local(), CONVERTED) for p in model.parameters())
+    value = 4 * WIDTH * WIDTH // mesh.size()
+    expected = LAYERS * (value + shard_bytes(format, mesh.size()))
+    # Bytes are made for their first reader.
+    assert LAYERS * value <= grown(before) <= expected + SMALL
+    assert all(isinstance(p.to_local(), nc.MasterWeight) for p in model.parameters())
 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("world", [1, 2])
-def test_only_the_sharded_master_is_kept(format, world, after):
+def test_only_the_sharded_value_is_kept(format, world, after):
     ranks.run(world, "cpu", weights_only, format, after)
 
 
@@ -64,8 +62,7 @@ def freed_after_forward(mesh, format):
     model = make(mesh, format, False)
     x = torch.randn(4, WIDTH)
     with torch.no_grad():
-        if IS_ON:  # bytes are made for their first reader
-            model(x)
+        model(x)  # makes the bytes
         before = storages()
         model(x)
         model(x)
@@ -199,9 +196,9 @@ def references(model, optimizer):
         for key, value in optimizer.state[p].items():
             found[name, key] = weakref.ref(getattr(value, "_local_tensor", value))
         local = p.to_local()
-        if isinstance(local, CONVERTED):
+        if isinstance(local, nc.MasterWeight):
             found[name, "shard"] = weakref.ref(local)
-            found[name, "value"] = weakref.ref(store_of(local).master.value)
+            found[name, "value"] = weakref.ref(local.value)
     return found
 
 

@@ -19,7 +19,7 @@ from torch.distributed.pipelining import (
 import narrowcast as nc
 import ranks
 from models import GATHERS, Block, assert_same, same, unit
-from second_mode import CONVERTED, as_quantized
+from weights import quantized
 
 SCHEDULES = {
     "gpipe": (ScheduleGPipe, 1),
@@ -134,13 +134,14 @@ def assert_equal(p, w, optimizer, expected_optimizer, shards, grid):
         moment = optimizer.state[p][key]
         moment = moment.to_local() if shards > 1 else moment
         assert same(moment, mine(expected_optimizer.state[w][key]))
-    if not isinstance(w, CONVERTED):
+    if not isinstance(w, nc.MasterWeight):
         assert same(local, mine(w))
         return
-    names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
-    if local.columnwise_data is not None:
+    assert same(local.value, mine(w.value))
+    names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax"]
+    if quantized(local).columnwise_data is not None:
         names += ["columnwise_data", "columnwise_scale_inv"]
-    assert_same(local, mine(as_quantized(w.detach())), names)
+    assert_same(local, mine(quantized(w)), names)
 
 
 def compare_all(mesh, cases):

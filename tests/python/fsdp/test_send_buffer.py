@@ -10,7 +10,6 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-import second_mode
 from narrowcast.fsdp import group, torch_names
 
 WIDTH = 512
@@ -77,44 +76,30 @@ def nothing(layer):
     pass
 
 
-def write_scales(layer):
-    layer.weight.to_local().rowwise_scale_inv.view(torch.uint8).fill_(120)
+def write(layer, factor=2):
+    with torch.no_grad():
+        layer.weight.to_local().mul_(factor)
 
 
 def give_the_first_ranks_shard(layer):
     dist.broadcast(layer.weight.to_local(), 0)
 
 
-def write_what_is_there(layer):
-    scales = layer.weight.to_local().rowwise_scale_inv
-    scales.copy_(scales.clone())
-
-
 def lose_what_was_packed(layer):
     send_buffer(layer).zero_()
 
 
-BYTES = pytest.mark.old_way("bytes of weights in training can be written to")
-CHANGES = [nothing, write_scales, give_the_first_ranks_shard]
-
-
 def changed(mesh, format, name):
+    """Bytes of a value that was written to are those of the next forward."""
     model = layers(mesh, format)
     change = globals()[name]
     before = expected(model, mesh)
-    gradient = gradient_after(model, change, mesh)
-    after = expected(model, mesh)
-    # Bytes of a value that was written to are those of the next forward.
-    assert torch.equal(gradient, before if second_mode.IS_ON else after)
-    if change is not nothing and dist.get_rank():
-        assert not torch.equal(after, before)
+    assert torch.equal(gradient_after(model, change, mesh), before)
+    assert torch.equal(expected(model, mesh), before) == (change is nothing)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [pytest.param(one.__name__, marks=BYTES if one is write_scales else ()) for one in CHANGES],
-)
-def test_a_backward_brings_what_was_written(format, change, device):
+@pytest.mark.parametrize("change", ["nothing", "write", "give_the_first_ranks_shard"])
+def test_a_backward_is_of_its_forward(format, change, device):
     ranks.run(2, device, changed, format, change)
 
 
@@ -122,11 +107,10 @@ def lost(mesh, format):
     model = layers(mesh, format)
     before = expected(model, mesh)
     assert not torch.equal(gradient_after(model, lose_what_was_packed, mesh), before)
-    write_what_is_there(model[0])
-    assert torch.equal(gradient_after(model, nothing, mesh), before)
+    write(model[0])
+    assert torch.equal(gradient_after(model, nothing, mesh), expected(model, mesh))
 
 
-@pytest.mark.old_way("bytes of weights in training can be written to")
 def test_a_backward_packs_nothing_again(format, device):
     ranks.run(2, device, lost, format)
 
@@ -135,24 +119,20 @@ def ahead(mesh, format):
     """The second layer's group is packed before the first one's forward."""
     model = layers(mesh, format)
     x = torch.ones(4, WIDTH, device=mesh.device_type)
-    right = model(x)
 
     def lose(*_):
         wait(mesh.device_type)
         lose_what_was_packed(model[1])
         wait(mesh.device_type)
 
-    for layer in model:
-        write_what_is_there(layer)
+    nc.FusedAdam(model.parameters(), lr=1e-2).step()
     hook = model[0].register_forward_hook(lose)
     wrong = model(x)
     hook.remove()
-    assert not torch.equal(wrong, right)
-    write_what_is_there(model[1])
-    assert torch.equal(model(x), right)
+    write(model[1], 1)
+    assert not torch.equal(model(x), wrong)
 
 
-@pytest.mark.old_way("bytes of weights in training can be written to")
 def test_the_first_gather_packs_all_groups(format, device):
     ranks.run(2, device, ahead, format)
 
@@ -160,18 +140,17 @@ def test_the_first_gather_packs_all_groups(format, device):
 def left_early(mesh, format):
     """A forward whose first gather packs all groups ends before the second layer's gather."""
     model, x = layers(mesh, format), torch.ones(4, WIDTH, device=mesh.device_type)
-    before = value_of(model[1])
+    nc.FusedAdam(model.parameters(), lr=1e-2).step()
     hook = model[0].register_forward_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model(x)
     hook.remove()
     wait(mesh.device_type)
-    write_scales(model[1])
+    write(model[1])
     wait(mesh.device_type)
-    first, second = value_of(model[1]), value_of(model[1])
-    return torch.equal(first, second) and not torch.equal(first, before)
+    expected = nc.quantize(model[1].weight.full_tensor(), format).dequantize()
+    return all(torch.equal(value_of(model[1]), expected) for _ in range(2))
 
 
-@pytest.mark.old_way("bytes of weights in training can be written to")
 def test_what_was_packed_ahead_is_of_its_forward(format, device):
     assert ranks.run(2, device, left_early, format) == [True, True]

@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 import narrowcast as nc
-from internals import bytes_of, config_of, tensors_of, view_of
-from models import BUFFERS, assert_quantized, assert_same, same, unit
+from internals import bytes_of, config_of, tensors_of
+from models import assert_quantized, assert_same, same, unit
 from narrowcast import _C
 from narrowcast.optimizer.launches import Part, run_step
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.gathered import GatheredStore
-from second_mode import as_quantized
+from narrowcast.tensor.store import UNNAMED
+from weights import quantized
 
 TESTED_FORMATS = nc.formats()
 WORLDS = [1, 2, 3, 4, 8, 33]
@@ -37,16 +37,10 @@ def rows_for(format, world):
     return counts
 
 
-def convert(value, format):
-    layer = nn.Linear(*value.shape[::-1], bias=False)
-    layer.weight = nn.Parameter(value.clone())
-    weight = nc.convert(layer, format).weight.detach()
-    weight.dequantize()  # bytes may be made for their first reader
-    return nn.Parameter(as_quantized(weight))
-
-
 def shards_of(weight, world):
-    """What fully_shard makes of a weight, rank by rank: a padded copy, and a view of its rows."""
+    """What fully_shard makes of a frozen weight, rank by rank: a padded copy, and a view of its
+    rows.
+    """
     pieces = list(torch.chunk(weight.detach(), world))
     pieces += [weight.detach().new_empty(0)] * (world - len(pieces))
     size = pieces[0].shape
@@ -75,7 +69,7 @@ def gather(shards, weight, both, backward):
     received = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
     if world == 1:
         assert len(received) == 1  # FSDP2 copies no other
-    receiver = senders[-1]
+    receiver = senders[0]  # which has rows, and so the scale of the tensor
     # Memory that FSDP2 has allocated anew.
     unpacked = torch.full((receiver.unpacked_bytes,), 0xA5, dtype=torch.uint8)
     receiver.receive_into(received, unpacked)
@@ -89,7 +83,7 @@ def gather(shards, weight, both, backward):
 def test_gathered_is_whole(format, world, columns):
     for rows in rows_for(format, world):
         value = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
-        weight = convert(value, format)
+        weight = nc.quantize(value, format)
         shards = shards_of(weight, world)
         assert sum(len(shard) for shard in shards) == rows
         for both in (False, True):
@@ -104,7 +98,7 @@ def test_gathered_is_whole(format, world, columns):
 
 @pytest.mark.parametrize("world", [2, 33])
 def test_a_missing_usage_is_named(format, world):
-    weight = convert(torch.randn(2 * nc.format(format).row_step * world, 64), format)
+    weight = nc.quantize(torch.randn(2 * nc.format(format).row_step * world, 64), format)
     if nc.format(format).gather != "by pass":
         return
     for backward in (False, True):
@@ -115,18 +109,16 @@ def test_a_missing_usage_is_named(format, world):
             whole.dequantize(usage=absent)
 
 
-def table_of(format, tensors, stochastic):
-    """The optimizer's table of the pieces of a quantized tensor, and their states."""
+def table_of(format, values, stochastic):
+    """The optimizer's table of the pieces of a weight, and their states."""
     first = 0
     table = _C.AdamTable(nc.format(format).plugin, torch.device("cpu"), stochastic)
     states = []
-    for index, tensor in enumerate(tensors):
-        tensor = tensor.detach()
-        if not view_of(tensor).is_whole:
-            tensor = tensor.clone()
+    for index, value in enumerate(values):
+        tensor = nc.MasterWeight.of(value.clone(), nc.format(format), UNNAMED)
         moments = [torch.zeros(tensor.shape) for _ in range(2)]
-        names = "step", "master", "exp_avg", "exp_avg_sq"
-        state = dict(zip(names, (torch.zeros(()), tensor.master, *moments), strict=True))
+        names = "step", "exp_avg", "exp_avg_sq"
+        state = dict(zip(names, (torch.zeros(()), *moments), strict=True))
         table.add(tensor, f"shard {index}", 0, state, 7, first)
         first += tensor.numel()
         states.append((tensor, *moments))
@@ -152,8 +144,8 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
     for rows in rows_for(format, world):
         generator = torch.Generator().manual_seed(rows)
         value = torch.randn(rows, 96, generator=generator)
-        whole, shards = convert(value, format), convert(value, format)
-        pieces = [whole], shards_of(shards, world)
+        shards = [*value.chunk(world)]
+        pieces = [value], shards + [value[:0]] * (world - len(shards))
         tables = [table_of(format, some, stochastic) for some in pieces]
         for _ in range(3):
             gradient = torch.randn(rows, 96, generator=generator)
@@ -166,25 +158,24 @@ def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
                 step(table, len(states) if spans else 0)
         (full, *moments), pieces = tables[0][1][0], tables[1][1]
         if not stochastic:
-            assert_quantized(full, full.master)
+            assert_quantized(full, full.value)
         begin = 0
         for tensor, *parts in pieces:
             end = begin + len(tensor)
-            assert same(tensor.master, full.master[begin:end])
+            assert same(tensor.value, full.value[begin:end])
             for part, moment in zip(parts, moments, strict=True):
                 assert same(part, moment[begin:end])
+            tensor, whole = quantized(tensor), quantized(full)
             if begin < end:
-                names = [name for name in BUFFERS if getattr(tensor, name) is not None]
-                assert_same(tensor, full[begin:end], names, (rows, begin))
-            assert same(tensor.tensor_amax, full.tensor_amax)  # of an empty shard too
-            assert same(tensor.history, full.history)
+                assert_same(tensor, whole[begin:end], what=(rows, begin))
+            assert same(tensor.tensor_amax, whole.tensor_amax)  # of an empty shard too
+            assert same(tensor.history, whole.history)
             begin = end
 
 
 def test_a_shard_owns_its_memory(format):
-    weight = convert(torch.randn(2 * unit(format), 64), format)
+    weight = nc.quantize(torch.randn(2 * unit(format), 64), format)
     theirs = {t.untyped_storage().data_ptr() for t in tensors_of(weight)}
     for shard in shards_of(weight, 2):
         assert not theirs & {t.untyped_storage().data_ptr() for t in tensors_of(shard)}
-        assert shard.master is not None
         assert (shard.columnwise_data is None) == nc.format(format).columnwise_derived

@@ -24,8 +24,8 @@ def by_initialization(layer, value):
     nn.init.constant_(layer.weight, 0.5)
 
 
-def by_master(layer, value):
-    layer.weight.to_local().master.copy_(value)
+def by_value(layer, value):
+    layer.weight.to_local().value.copy_(value)
 
 
 def by_state_dict(layer, value):
@@ -36,7 +36,7 @@ def by_adding(layer, value):
     layer.weight += dtensors.like(layer.weight, value)
 
 
-WRITES = [by_copy, by_initialization, by_master, by_state_dict, by_adding]
+WRITES = [by_copy, by_initialization, by_value, by_state_dict, by_adding]
 
 
 def gradient_of(layer, mesh, write=None):
@@ -61,9 +61,9 @@ def written(mesh, format, name):
     assert same(gradient_of(layer, mesh, globals()[name])[0], before)
     after, new = gradient_of(layer, mesh)
     assert not same(after, before) and not same(new, old)
-    masters = layer.weight.full_tensor()
+    whole = layer.weight.full_tensor()
     layer.unshard()
-    assert same(layer.weight.dequantize(), nc.quantize(masters, format).dequantize())
+    assert same(layer.weight.dequantize(), nc.quantize(whole, format).dequantize())
 
 
 @pytest.mark.parametrize("write", [one.__name__ for one in WRITES])

@@ -13,11 +13,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import narrowcast as nc
 from by_hand import (
-    are_own_masters,
+    are_trained,
     by_hand,
     converted,
     loss_of,
-    plain,
     same,
     train,
     values,
@@ -68,9 +67,8 @@ def test_what_is_read_is_rounded(dtype):
 
 
 def test_a_model_and_back(format):
-    model, today = _model(format), nc.convert(plain(*SIZES).to(BF16), format)
-    assert are_own_masters(model)
-    assert str(nc.summary(model)) == str(nc.summary(today))
+    model = _model(format)
+    assert are_trained(model)
     expected = {name: one.to(BF16) for name, one in values(model).items()}
     nc.to_plain(model)
     assert same(values(model), expected)
@@ -129,22 +127,20 @@ def test_torchs_optimizers(format, name):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_fused_adam(format, dtype):
-    """As today's class trains the same model: losses, masters and bytes."""
-    today = nc.convert(plain(*SIZES).to(dtype), format)
-    model = converted(format, *SIZES, dtype=dtype)
-    optimizers = [nc.FusedAdam(one.parameters(), 1e-2) for one in (today, model)]
+    models = by_hand(format, *SIZES, dtype=dtype), converted(format, *SIZES, dtype=dtype)
+    optimizers = [nc.FusedAdam(one.parameters(), 1e-2) for one in models]
     losses = [
         train(one, [optimizer], width=64, dtype=dtype)
-        for one, optimizer in zip((today, model), optimizers, strict=True)
+        for one, optimizer in zip(models, optimizers, strict=True)
     ]
     assert losses[0] == losses[1]
-    for mine, other in zip(weights(model), weights(today), strict=True):
-        assert torch.equal(mine.value, other.master)
-        assert not mine._store.is_stale
-        pairs = zip(mine._store.bytes.buffers, other._store.bytes.buffers, strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs if a is not None)
-        assert "master" not in optimizers[1].state[mine]
-    assert "master" in optimizers[1].state[model[0].up.bias]  # a plain parameter
+    assert same(*map(values, models))
+    for weight in weights(models[1]):
+        assert not weight._store.is_stale
+        bytes = [one._store.bytes.buffers for one in (weight, nc.quantize(weight.value, format))]
+        assert all(torch.equal(*pair) for pair in zip(*bytes, strict=True) if pair[0] is not None)
+        assert "master" not in optimizers[1].state[weight]
+    assert "master" in optimizers[1].state[models[1][0].up.bias]  # a plain parameter
 
 
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD])
@@ -159,11 +155,9 @@ def test_torchs_fused_steps_are_an_error(kind):
 
 def test_scaled_gradients():
     """A step whose gradients are infinite is skipped, and the scale falls."""
-    today = nc.convert(plain(*SIZES).half(), FORMAT)
-    model = converted(FORMAT, *SIZES, dtype=torch.float16)
-    masters = [[one.master for one in weights(today)], [one.value for one in weights(model)]]
-    before = values(model)
-    for one in (today, model):
+    models = [make(FORMAT, *SIZES, dtype=torch.float16) for make in (by_hand, converted)]
+    before = values(models[1])
+    for one in models:
         optimizer = nc.FusedAdam(one.parameters(), 1e-2)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-36)
         for step in range(3):
@@ -171,10 +165,10 @@ def test_scaled_gradients():
             scaler.scale(loss_of(one, step, width=64, dtype=torch.float16)).backward()
             scaler.step(optimizer)
             scaler.update()
-            assert step > 0 or same(values(model), before)
+            assert step > 0 or same(values(one), before)
         assert scaler.get_scale() == 2.0**4
-    assert all(map(torch.equal, *masters))
-    assert not torch.equal(masters[1][0], before["0.up.weight"])
+    assert same(*map(values, models))
+    assert not torch.equal(values(models[1])["0.up.weight"], before["0.up.weight"])
 
 
 # ---- writes ----
@@ -312,7 +306,7 @@ def test_a_model_of_another_dtype(way, dtype):
     assert not any(map(torch.equal, [one.value for one in weights(model)], expected))
     with pytest.raises(TypeError, match=r"not torch\.float64: use nc\.to_plain"):
         model.double()
-    assert are_own_masters(model)
+    assert are_trained(model)
 
 
 # ---- state dicts, and other ways to the memory ----
@@ -330,7 +324,7 @@ def test_state_dicts_are_of_float32(assign):
     rounded = {name: one.to(BF16) for name, one in state.items()}
     other.load_state_dict(rounded, assign=assign)
     assert {one.dtype for one in other.parameters()} == {BF16}
-    assert are_own_masters(other)
+    assert are_trained(other)
     assert same(values(other), {name: one.to(state[name].dtype) for name, one in rounded.items()})
 
 

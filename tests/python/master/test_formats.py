@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 import reference
-from by_hand import call_by_hand, own_masters, same, values
+from by_hand import call_by_hand, same, values
 from conformance import FORMATS, assert_same
 
 TESTED_FORMATS = nc.formats()
@@ -47,8 +47,7 @@ def _convert(model, format, **options):
 
 
 def _converted(format, **options):
-    with own_masters():
-        return _convert(Mixed(), format, **options)
+    return _convert(Mixed(), format, **options)
 
 
 def _batch(step):

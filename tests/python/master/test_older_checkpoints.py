@@ -64,7 +64,8 @@ def test_the_master_is_the_value_of_a_model_that_was_not_loaded(format, recwarn)
     other[1].load_state_dict(_older_of(*one))
     assert not recwarn
     assert same(values(other[0]), values(one[0]))
-    _goes_on_alike(one, other)
+    if not nc.format(format).is_delayed:  # whose bytes follow the present amax after a load
+        _goes_on_alike(one, other)
 
 
 @pytest.mark.parametrize("assign", [False, True])

@@ -8,7 +8,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import narrowcast as nc
 import ranks
-from by_hand import own_masters, value_of
+from by_hand import value_of
 from cut_weights import give_gradients, part_of
 from internals import bytes_of
 from models import same
@@ -26,8 +26,7 @@ def _model(mesh, format, plan, is_cut_first):
     plain = build_plain(format)
     if is_cut_first:
         parallelize_module(plain, mesh, plan)
-    with own_masters():
-        nc.convert(plain, format)
+    nc.convert(plain, format)
     return plain if is_cut_first else parallelize_module(plain, mesh, plan)
 
 

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 import narrowcast as nc
 import ranks
-from by_hand import FORMATS, by_hand, converted, loss_of, own_masters, plain, same, value_of, values
+from by_hand import FORMATS, by_hand, converted, loss_of, plain, same, value_of, values
 
 TESTED_FORMATS = FORMATS
 SIZES = {"aligned": (256, 512, 64), "divided": (192, 320, 48), "empty": (96, 100, 4)}
@@ -121,8 +121,7 @@ def _convert_later(mesh, format, size):
     how = 1, torch.float32, sizes[0]
     expected = _steps(reference, _adamw(reference), *how)
     model = _shard(plain(*sizes), mesh)
-    with own_masters():
-        nc.convert(model, format)
+    nc.convert(model, format)
     assert len(_locals(model)) == 5
     assert _steps(model, _adamw(model), *how, is_first=mesh.get_local_rank() == 0) == expected
     assert same(_whole(model), values(reference))

@@ -15,11 +15,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import narrowcast as nc
 from by_hand import (
     FORMATS,
-    are_own_masters,
+    are_trained,
     batch,
     by_hand,
     converted,
-    own_masters,
     plain,
     reads_its_bytes,
     same,
@@ -40,7 +39,7 @@ def _read(format, seed=0):
 
 
 def _check(model, format, expected=None):
-    assert are_own_masters(model)
+    assert are_trained(model)
     assert reads_its_bytes(model, format)
     if expected is not None:
         assert same(values(model), values(expected))
@@ -49,17 +48,15 @@ def _check(model, format, expected=None):
 # ---- what is converted ----
 
 
-def test_weights_that_are_trained_are_their_own_masters(format, monkeypatch):
+def test_weights_that_are_trained_are_their_own_masters(format):
     model = plain()
     model[0].down.weight.requires_grad_(False)
     memory = model[0].up.weight.data_ptr()
-    with own_masters():
-        nc.convert(model, format)
+    nc.convert(model, format)
     assert isinstance(model[0].up.weight, nc.MasterWeight)
     assert model[0].up.weight.dtype == torch.float32
     assert model[0].up.weight.data_ptr() == memory
     assert isinstance(model[0].down.weight, nc.QuantizedTensor)  # the bytes alone
-    assert isinstance(nc.convert(plain(), format)[0].up.weight, nc.QuantizedTensor)
     with pytest.raises(ValueError, match="quantized already"):
         nc.convert(model, format)
 
@@ -202,8 +199,7 @@ def test_an_average_by_data(format):
 def test_a_model_of_meta_weights(format):
     with torch.device("meta"):
         model = plain()
-    with own_masters():
-        nc.convert(model, format)
+    nc.convert(model, format)
     assert model(torch.empty(8, 256, device="meta")).is_meta
     model.to_empty(device="cpu")
     for module in model.modules():

@@ -7,10 +7,10 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-import second_mode
 from internals import store_of
 from models import GATHERS, unit
 from narrowcast import _C
+from weights import quantized
 
 FORMAT = "mxfp8_e4m3"
 TESTED_FORMATS = GATHERS
@@ -20,8 +20,8 @@ def weight() -> nn.Parameter:
     return nc.convert(nn.Linear(64, 64, bias=False), FORMAT).weight
 
 
-def write_to_the_master(weight):
-    weight.master[0] = 1.0
+def write_to_the_value(weight):
+    weight.value[0] = 1.0
 
 
 def fill(weight):
@@ -29,34 +29,12 @@ def fill(weight):
 
 
 def assign_data(weight):
-    weight.data = nc.quantize(torch.ones(64, 64), FORMAT)
+    weight.data = torch.ones(64, 64)
 
 
-def become_a_matrix_of_its_own(weight):
-    weight.data[:32].detach_from_base()
-
-
-def lose_the_master(weight):
-    weight.clear_high_precision_init_val()
-
-
-def get_a_master(weight):
-    store_of(weight).master = None
-    store_of(weight).keep_master()
-
-
-CHANGES = [
-    write_to_the_master,
-    fill,
-    assign_data,
-    *(
-        pytest.param(one, marks=pytest.mark.old_way("a weight has a master"))
-        for one in (become_a_matrix_of_its_own, lose_the_master, get_a_master)
-    ),
-]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "change", [write_to_the_value, fill, assign_data], ids=lambda one: one.__name__
+)
 def test_a_change_is_noticed(change):
     one = weight()
     watch = _C.Watch([store_of(one)])
@@ -71,16 +49,16 @@ def test_reading_changes_nothing():
     one, x = weight(), torch.ones(2, 64)
     watch = _C.Watch([store_of(one)])
     nn.functional.linear(x, one).sum().backward()
-    _ = one.dequantize(), one.master.sum(), one.detach(), one.t(), one[:32]
+    _ = quantized(one).dequantize(), one.value.sum(), one.detach(), one.t(), one[:32]
     assert watch.is_quiet
 
 
 def test_stale_bytes_are_named():
     written, marked, fresh = (weight() for _ in range(3))
     for one in (written, marked, fresh):
-        one.dequantize()  # its bytes may be made for their first reader
+        quantized(one).dequantize()  # its bytes may be made for their first reader
     with torch.no_grad():
-        write_to_the_master(written)
+        write_to_the_value(written)
         fill(marked)
     stores = [store_of(one) for one in (written, fresh, marked)]
     assert [store for store in stores if store.is_stale] == [stores[0], stores[2]]
@@ -146,7 +124,7 @@ def triple(model):
     """All ranks write to a weight."""
     local = model.b.weight.to_local()
     with torch.no_grad():
-        local.copy_(3 * local.master)
+        local.copy_(3 * local.value)
 
 
 def ungathered(mesh, format):
@@ -166,39 +144,19 @@ def test_shards_that_were_never_gathered(format, device):
 
 
 def swapped(mesh, format):
-    """FSDP2 is not told; the gather fails, unless the weights are their own masters, and the next
-    ones have the new shard.
-    """
+    """FSDP2 is not told, and the next gather has the new shard."""
     model, other, expected = (two(mesh, format, apart=False) for _ in range(3))
     triple(other)
     triple(expected)
     for one in (model, expected):
         output_of(one)
     torch.utils.swap_tensors(model.b.weight, other.b.weight)
-    if not second_mode.IS_ON:
-        with pytest.raises(RuntimeError, match="has taken the place of a shard"):
-            output_of(model)
     for _ in range(2):
         assert torch.equal(output_of(model), output_of(expected))
 
 
 def test_a_shard_that_is_swapped(format, device):
     ranks.run(2, device, swapped, format)
-
-
-def dropped(mesh, format):
-    """All ranks drop a master, and one makes a weight of its own."""
-    model = two(mesh, format)
-    before = [output_of(model) for _ in range(2)]
-    model.b.weight.to_local().clear_high_precision_init_val()
-    if mesh.get_rank() == 0:
-        nc.convert(nn.Linear(64, 64), FORMAT)
-    assert torch.equal(output_of(model), before[1])
-
-
-@pytest.mark.old_way("a master can be dropped")
-def test_a_dropped_master(format, device):
-    ranks.run(2, device, dropped, format)
 
 
 def first_in_inference_mode(mesh, format):

@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import assert_quantized, same
+from weights import quantized
 
 DELAYED = [name for name in nc.formats() if nc.format(name).is_delayed]
 WIDTH, WORLD = 32, 4
@@ -42,17 +43,17 @@ def written_before_a_step(mesh, name):
             local = weight.to_local()
             if step == 1 and local.numel():
                 with torch.no_grad():
-                    local.copy_(2 * local.master)
+                    local.copy_(2 * local.value)
         before = model.w.full_tensor()
         optimizer.step()
         optimizer.zero_grad()
         for weight in (model.w, model.out.weight):
-            whole, local = weight.full_tensor().float(), weight.to_local()
+            whole, local = weight.full_tensor(), quantized(weight.to_local())
             assert same(local.history[2], whole.abs().max()), step
             if local.numel():
-                assert_quantized(local.detach().cpu(), local.master.cpu(), f"step {step}")
+                assert_quantized(local.cpu(), weight.to_local().value.cpu(), f"step {step}")
         assert not same(before, model.w.full_tensor())
-    return [weight.to_local().history.tolist() for weight in (model.w, model.out.weight)]
+    return [quantized(weight.to_local()).history.tolist() for weight in (model.w, model.out.weight)]
 
 
 @pytest.mark.parametrize("name", DELAYED)

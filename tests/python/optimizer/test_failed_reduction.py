@@ -1,4 +1,4 @@
-"""A reduction of amaxes that fails within a step: masters are new, and the next use of the weights
+"""A reduction of amaxes that fails within a step: values are new, and the next use of the weights
 makes their bytes.
 """
 
@@ -10,14 +10,14 @@ import ranks
 from internals import is_stale
 from models import SHARDINGS, assert_same, build, loss_of, same, shard
 from narrowcast.ranks import reduction
-from second_mode import CONVERTED
+from weights import quantized
 
 TESTED_FORMATS = [name for name in SHARDINGS if nc.format(name).tensor_amax]
 
 
 def local_weights(model):
     named = ((name, p.to_local()) for name, p in model.named_parameters())
-    return {name: local for name, local in named if isinstance(local, CONVERTED)}
+    return {name: local for name, local in named if isinstance(local, nc.MasterWeight)}
 
 
 class Broken:
@@ -86,14 +86,14 @@ def failed_step(mesh, format, rounding="nearest"):
 
 
 def next_forward(mesh, format):
-    """Masters and moments are those of a step, and the next forward's loss is that of new bytes."""
+    """Values and moments are those of a step, and the next forward's loss is that of new bytes."""
     (model, optimizer), (expected, other) = failed_step(mesh, format)
     weights, truth = local_weights(model), local_weights(expected)
     for name, weight in weights.items():
         assert is_stale(weight), name
-        assert same(weight.master, truth[name].master), name
+        assert same(weight.value, truth[name].value), name
         with pytest.raises(ValueError, match="written to"):
-            weight.dequantize()
+            quantized(weight).dequantize()
     for p, q in zip(model.parameters(), expected.parameters(), strict=True):
         state, state2 = optimizer.state[p], other.state[q]
         for key in ("step", "exp_avg", "exp_avg_sq"):
@@ -107,7 +107,7 @@ def next_forward(mesh, format):
             p.copy_(masters[name])
         assert same(loss, loss_of(whole.to(mesh.device_type), 5, mesh.device_type))
     for name, weight in weights.items():
-        if weight.history is None:  # else the multiplier begins anew
+        if quantized(weight).history is None:  # else the multiplier begins anew
             assert_same(weight, truth[name], what=name)
 
 
@@ -128,14 +128,14 @@ def next_step(mesh, format, rounding):
     for name, weight in local_weights(model).items():
         truth = local_weights(expected)[name]
         assert not is_stale(weight)
-        assert same(weight.master, truth.master), name
-        if weight.history is None:
+        assert same(weight.value, truth.value), name
+        if quantized(weight).history is None:
             assert_same(weight, truth, what=name)
         else:
-            assert same(weight.history[2:3], truth.history[2:3]), name
+            assert same(quantized(weight).history[2:3], quantized(truth).history[2:3]), name
     with torch.no_grad():
         losses = [loss_of(model, 5, device) for model, _ in trained]
-    if model.head.weight.to_local().history is None:
+    if quantized(model.head.weight.to_local()).history is None:
         assert same(*losses)
 
 
@@ -151,7 +151,7 @@ def failed_refresh(mesh, format):
     with torch.no_grad():
         loss = loss_of(model, 0, device)
         weights = local_weights(model)
-        weights["head.weight"].copy_(weights["head.weight"].master * 2)
+        weights["head.weight"].copy_(weights["head.weight"].value * 2)
         with Broken(), pytest.raises(ConnectionError):
             loss_of(model, 0, device)
         assert is_stale(weights["head.weight"])

@@ -86,7 +86,7 @@ def test_a_master_that_is_written_to_before_a_step(name):
     optimizer = nc.FusedAdam(layer.parameters(), lr=1e-2, rounding="stochastic")
     layer.weight.grad = torch.ones(64, 64)
     optimizer.step()
-    layer.weight.master.mul_(0.5)
+    layer.weight.value.mul_(0.5)
     optimizer.step()
     before = [one.clone() for one in buffers_of(layer.weight)]
     layer(torch.ones(1, 64))

@@ -9,7 +9,7 @@ from torch import nn
 import narrowcast as nc
 from mixed_model import give_gradients, model_of
 from models import assert_quantized, build, loss_of, same, train
-from second_mode import CONVERTED, IS_ON, master_of
+from weights import quantized, value_of
 
 
 def test_gradients_of_another_float_dtype():
@@ -23,7 +23,7 @@ def test_gradients_of_another_float_dtype():
         layer.to(dtype)
         layer.weight.grad = gradient
         optimizer.step()
-        results.append(master_of(optimizer, layer.weight).clone())
+        results.append(layer.weight.value.clone())
     assert same(*results)
 
 
@@ -36,7 +36,7 @@ def test_strided_gradients_are_read():
         gradient = torch.arange(4096.0).view(64, 64)
         layer.weight.grad = gradient.t().contiguous().t() if strided else gradient
         optimizer.step()
-        results.append(layer.weight.rowwise_data.clone())
+        results.append(quantized(layer.weight).rowwise_data.clone())
     assert same(*results)
 
 
@@ -49,14 +49,9 @@ def test_memory_that_moved_is_found():
             give_gradients(m, step)
             optimizer.step()
         model[2].weight.data = model[2].weight.detach().clone()
-        quantized = nn.Parameter(model[0].weight.detach().clone())
-        torch.utils.swap_tensors(model[0].weight, quantized)
-        first = master_of(optimizers[0], model[0].weight)
-        assert (first.data_ptr() == model[0].weight.master.data_ptr()) is IS_ON
+        torch.utils.swap_tensors(model[0].weight, nn.Parameter(model[0].weight.detach().clone()))
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
-        if isinstance(a, CONVERTED):
-            a, b = a.master, b.master
-        assert same(a, b)
+        assert same(value_of(a), value_of(b))
     model[2].weight.data = torch.ones(3, 64)
     with pytest.raises(ValueError, match=r"2\.weight: state exp_avg has 4096 elements"):
         optimizers[0].step()
@@ -68,7 +63,7 @@ def test_memory_that_moved_is_found():
 def test_changes_of_dtype_and_memory_keep_training():
     """module.to(dtype) after the optimizer was made."""
     model = build("mxfp8_e4m3")
-    optimizer = nc.FusedAdam([p for p in model.parameters() if isinstance(p, CONVERTED)])
+    optimizer = nc.FusedAdam([p for p in model.parameters() if isinstance(p, nc.MasterWeight)])
     train(model, optimizer, 1)
     model.to(torch.bfloat16)
     loss_of(model, 1, dtype=torch.bfloat16).backward()
@@ -76,4 +71,4 @@ def test_changes_of_dtype_and_memory_keep_training():
     weight = model.head.weight
     assert weight.dtype == torch.bfloat16
     assert optimizer.state[weight]["step"] == 2
-    assert_quantized(weight.detach(), master_of(optimizer, weight))
+    assert_quantized(weight, weight.value)

@@ -11,7 +11,7 @@ import models
 import narrowcast as nc
 import ranks
 from models import STORAGES, assert_quantized, assert_same, same
-from second_mode import master_of
+from weights import quantized
 
 
 def test_element_types_mixed_in_one_group():
@@ -26,7 +26,7 @@ def test_element_types_mixed_in_one_group():
     optimizer.step()
     for layer, name in zip(layers, names, strict=True):
         assert layer.weight.format is nc.format(name)
-        assert_quantized(layer.weight.detach(), layer.weight.master)
+        assert_quantized(layer.weight.detach(), layer.weight.value)
 
 
 def _step_with_an_empty_shard(mesh, rows):
@@ -38,8 +38,8 @@ def _step_with_an_empty_shard(mesh, rows):
         model(torch.randn(8, 64)).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    local = model.weight.to_local()
-    whole = nc.quantize(master_of(optimizer, model.weight).full_tensor(), "fp8_e4m3")
+    local = quantized(model.weight.to_local())
+    whole = nc.quantize(model.weight.full_tensor(), "fp8_e4m3")
     assert same(local.tensor_amax, whole.tensor_amax)
     mine = models.local_rows(whole, model.weight, mesh)
     assert same(local.rowwise_data, mine.rowwise_data)

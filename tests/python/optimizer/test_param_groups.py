@@ -10,7 +10,7 @@ import torch
 import narrowcast as nc
 from models import GATHERS, assert_same, build_plain, loss_of
 from models import build as build_model
-from second_mode import CONVERTED
+from weights import value_of
 
 TESTED_FORMATS = [*GATHERS, "plain"]
 
@@ -28,8 +28,7 @@ def train(model, optimizer, device, steps=1, first=0):
 
 
 def value(parameter):
-    detached = parameter.detach()
-    return detached.dequantize() if isinstance(detached, CONVERTED) else detached.clone()
+    return value_of(parameter).clone()
 
 
 def test_a_parameter_that_is_taken_out(format, device):

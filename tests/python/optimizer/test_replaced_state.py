@@ -12,9 +12,9 @@ import ranks
 from models import GATHERS, assert_same, build_plain, loss_of, same, shard
 from models import build as build_model
 from narrowcast.tensor import dtensors
-from second_mode import CONVERTED
+from weights import value_of
 
-KINDS = [*GATHERS, "plain", "bfloat16"]  # quantized weights, and those that are not
+KINDS = [*GATHERS, "plain", "bfloat16"]  # converted weights, and those that are not
 TESTED_FORMATS = KINDS
 ENTRIES = ["exp_avg", "exp_avg_sq", "step"]
 NAME = "blocks.0.up.weight"
@@ -55,12 +55,8 @@ def other_value(entry, tensor):
 
 def snapshot(model, optimizer):
     """All that a step changes."""
-    found = [copy.deepcopy(optimizer.state_dict())]
-    for p in model.parameters():
-        local = dtensors.local_of(p).detach()
-        quantized = isinstance(local, CONVERTED)
-        found.append(local.clone() if not quantized else local.dequantize())
-    return found
+    values = (value_of(p).clone() for p in model.parameters())
+    return [copy.deepcopy(optimizer.state_dict()), *values]
 
 
 def assert_unchanged(before, after):
@@ -75,11 +71,9 @@ def assert_unchanged(before, after):
 def assert_equal(one, other):
     """Equal models and state."""
     for (name, p), q in zip(one[0].named_parameters(), other[0].parameters(), strict=True):
-        a, b = (dtensors.local_of(t).detach() for t in (p, q))
-        if isinstance(a, CONVERTED):
-            assert_same(a, b, what=name)
-        else:
-            assert same(a, b), name
+        assert same(value_of(p), value_of(q)), name
+        if isinstance(p := dtensors.local_of(p), nc.MasterWeight):
+            assert_same(p, dtensors.local_of(q), what=name)
     states = [each[1].state_dict()["state"] for each in (one, other)]
     for key, entries in states[0].items():
         for entry, tensor in entries.items():

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import narrowcast as nc
-from models import assert_quantized, assert_same, build, build_plain, same, train
-from second_mode import CONVERTED, IS_ON
+from models import GATHERS, assert_same, build, build_plain, one_of_each, same, train
+from weights import value_of
+
+TESTED_FORMATS = GATHERS
 
 
 def trained(format, seed=0, steps=2, **options):
@@ -29,24 +31,24 @@ def assert_equal(one, other):
         assert state.keys() == state2.keys()
         for key in state:
             assert same(state[key], state2[key]), (name, key)
-        if isinstance(p, CONVERTED):
+        if isinstance(p, nc.MasterWeight):
             assert_same(p.detach(), q.detach(), what=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_layout(format, dtype, state_dtype):
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.is_delayed))
+def test_layout(name, dtype, state_dtype):
     """State is made when it is needed."""
-    model = build(format, dtype=dtype)
+    model = build(name, dtype=dtype)
     optimizer = nc.FusedAdam(model.parameters(), state_dtype=state_dtype)
     assert len(optimizer.state) == 0
     optimizer.make_state()
     for p in model.parameters():
         state = optimizer.state[p]
-        own = isinstance(p, nc.QuantizedTensor) or (
-            dtype != torch.float32 and not isinstance(p, nc.MasterWeight)
-        )
-        history = {"history"} if getattr(p, "history", None) is not None else set()
+        is_converted = isinstance(p, nc.MasterWeight)
+        own = dtype != torch.float32 and not is_converted
+        history = {"history"} if is_converted and nc.format(name).is_delayed else set()
         master = {"master"} if own else set()
         assert set(state) == {"step", "exp_avg", "exp_avg_sq"} | master | history
         assert state["step"].shape == ()
@@ -57,9 +59,9 @@ def test_layout(format, dtype, state_dtype):
             assert state[moment].count_nonzero() == 0
         if own:
             assert (state["master"].shape, state["master"].dtype) == (p.shape, torch.float32)
-    plain = build_plain(format, dtype=dtype)
+    plain = build_plain(name, dtype=dtype)
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
-        assert same(optimizer.state[p].get("master", p.detach()), q.detach().float())
+        assert same(optimizer.state[p].get("master", value_of(p)), q.detach().float())
 
 
 def test_saved_constants(format):
@@ -89,35 +91,21 @@ def test_round_trip(format, through_file, state_dtype):
     assert_equal(one, other)
 
 
-@pytest.mark.old_way("the optimizer's state has masters")
-def test_the_optimizer_alone_restores_the_weights(format):
-    """Masters come back bit for bit, and the bytes are made from them."""
-    one, other = trained(format), trained(format, seed=3)
-    other[1].load_state_dict(one[1].state_dict())
-    for p, q in zip(one[0].parameters(), other[0].parameters(), strict=True):
-        if isinstance(p, CONVERTED):
-            assert_same(q.detach(), p.detach())
-            assert_quantized(q.detach(), other[1].state[q]["master"])
-
-
 def test_loading_keeps_the_state_tensors(format):
     """A launch's table points to them."""
     one, other = trained(format), trained(format, seed=3)
     before = {p: {k: v.data_ptr() for k, v in other[1].state[p].items()} for p in other[1].state}
-    masters = {p: p.master.data_ptr() for p in before if isinstance(p, CONVERTED)}
     other[1].load_state_dict(one[1].state_dict())
     for p, pointers in before.items():
         assert {k: v.data_ptr() for k, v in other[1].state[p].items()} == pointers
-        if isinstance(p, CONVERTED):
-            assert p.master.data_ptr() == masters[p] == pointers.get("master", masters[p])
 
 
-def test_loading_a_weight_sets_its_master(format):
+def test_a_step_goes_on_with_what_the_model_was_loaded_with(format):
     model, optimizer = trained(format)
     plain = build_plain(format, seed=9)
     model.load_state_dict(plain.state_dict())
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
-        assert same(optimizer.state[p].get("master", p.detach()), q.detach())
+        assert same(value_of(p), q.detach())
     other = build(format, seed=9)
     fresh = nc.FusedAdam(other.parameters(), lr=1e-2)
     fresh.load_state_dict(optimizer.state_dict())
@@ -137,8 +125,6 @@ def test_groups_are_loaded(format):
 
 
 def test_deepcopied_state_dicts_are_not_followed(format):
-    if IS_ON and nc.format(format).is_delayed:
-        pytest.skip("what is written to a weight, by a load too, begins a history anew")
     model, optimizer = trained(format)
     saved = copy.deepcopy(optimizer.state_dict())
     other = trained(format, seed=3)
@@ -147,10 +133,6 @@ def test_deepcopied_state_dicts_are_not_followed(format):
     other[1].load_state_dict(saved)
     other[0].load_state_dict(model.state_dict())
     assert_equal((model, optimizer), other)
-
-
-def without_master(state):
-    del state["state"][0]["master"]
 
 
 def other_shape(state):
@@ -168,10 +150,6 @@ def fewer_parameters(state):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        pytest.param(
-            *(without_master, "one.weight: the state dict has no 'master'"),
-            marks=pytest.mark.old_way("the optimizer's state has masters"),
-        ),
         (other_shape, r"one.weight: exp_avg has shape \(3,\) in the state dict .*, \(64, 64\)"),
         (more_groups, r"groups of \[1, 0\] parameters, the optimizer of \[1\]"),
         (fewer_parameters, r"groups of \[0\] parameters"),
@@ -200,13 +178,13 @@ def test_parameters_that_were_frozen_begin_anew(format):
     model[0].requires_grad_(True)
     optimizer = nc.FusedAdam(model.parameters())
     optimizer.load_state_dict(saved)
-    master = model[0].weight.master.clone()
+    before = model[0].weight.value.clone()
     assert not optimizer.state[model[0].weight]
     model(torch.ones(2, 96)).sum().backward()
     optimizer.step()
     steps = [int(optimizer.state[layer.weight]["step"]) for layer in model]
     assert steps == [1, 2]
-    assert not same(model[0].weight.master, master)
+    assert not same(model[0].weight.value, before)
 
 
 def stepped(model):

@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 import narrowcast as nc
-from internals import store_of, tensors_of
+from internals import tensors_of
 from mixed_model import give_gradients, model_of, snapshot, unchanged
 from models import DEVICES, assert_quantized, build, loss_of, same
-from second_mode import CONVERTED, master_of
+from weights import quantized
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_step_makes_the_bytes_of_the_new_masters(device, dtype):
+def test_a_step_makes_the_bytes_of_the_new_values(device, dtype):
     model = model_of(device, dtype)
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
     for step in range(3):
@@ -24,9 +24,8 @@ def test_a_step_makes_the_bytes_of_the_new_masters(device, dtype):
     for p in model.parameters():
         state = optimizer.state[p]
         assert state["step"] == 3
-        if isinstance(p, CONVERTED):
-            assert_quantized(p.detach(), master_of(optimizer, p))
-            assert p.master.data_ptr() == master_of(optimizer, p).data_ptr()
+        if isinstance(p, nc.MasterWeight):
+            assert_quantized(p, p.value)
         elif dtype == torch.bfloat16:
             assert same(p.detach(), state["master"].bfloat16())
 
@@ -52,9 +51,9 @@ def test_against_torch(adamw):
     """100 steps, within the distance that docs/numerics.md states."""
     values = 0.02 * torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
     weights = [nn.Parameter(values.clone()) for _ in range(3)]
-    quantized = nn.Linear(64, 64, bias=False)
-    quantized.weight = weights[0]
-    weights[0] = nc.convert(quantized, "mxfp8_e4m3").weight
+    layer = nn.Linear(64, 64, bias=False)
+    layer.weight = weights[0]
+    weights[0] = nc.convert(layer, "mxfp8_e4m3").weight
     kind = torch.optim.AdamW if adamw else torch.optim.Adam
     options = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
     optimizers = [
@@ -68,7 +67,7 @@ def test_against_torch(adamw):
         for weight, optimizer in zip(weights, optimizers, strict=True):
             weight.grad = gradient.clone()
             optimizer.step()
-    ours, plain, torchs = weights[0].master, weights[1].detach(), weights[2].detach()
+    ours, plain, torchs = weights[0].value, weights[1].detach(), weights[2].detach()
     assert same(ours, plain)
     movement = (torchs - values).abs().max()
     assert movement > 0.01
@@ -88,12 +87,12 @@ def test_parameters_without_a_gradient_count_no_step():
     optimizer = nc.FusedAdam(model.parameters())
     give_gradients(model)
     model[1].weight.grad = None
-    frozen = store_of(model[1].weight).map(torch.clone)
+    frozen = [one.clone() for one in tensors_of(model[1].weight)]
     optimizer.step()
     assert [int(optimizer.state[p]["step"]) for p in optimizer.state] == [1] * 5
     assert model[1].weight not in optimizer.state
     tensors = tensors_of(model[1].weight)
-    assert all(same(a, b) for a, b in zip(tensors, frozen.tensors, strict=True))
+    assert all(same(a, b) for a, b in zip(tensors, frozen, strict=True))
     optimizer.zero_grad()
     before = snapshot(model, optimizer)
     optimizer.step()
@@ -163,17 +162,7 @@ def test_empty_parameters_count_their_steps():
     layer(torch.ones(3, 64)).sum().backward()
     optimizer.step()
     assert [optimizer.state[p]["step"].item() for p in layer.parameters()] == [1, 1]
-    assert layer.weight.tensor_amax.tolist() == [0]
-
-
-def test_weights_without_a_master():
-    """Their decoded value is what the optimizer begins with."""
-    weight = nn.Parameter(nc.quantize(torch.randn(64, 64), "nvfp4"))
-    value = weight.dequantize().detach()
-    optimizer = nc.FusedAdam([weight], lr=0.0)
-    weight.grad = torch.ones(64, 64)
-    optimizer.step()
-    assert same(optimizer.state[weight]["master"], value)
+    assert quantized(layer.weight).tensor_amax.tolist() == [0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, assert_same, same
-from second_mode import CONVERTED
 
 CUT_WITHIN_BLOCKS = [name for name in nc.formats() if nc.format(name).shard_row_step > 1]
 
@@ -73,11 +72,10 @@ def ranks_part(whole, mesh):
 
 
 def assert_whole(model, whole, optimizer=None, whole_optimizer=None):
-    """Masters and moments of all shards, and what a gather brings."""
+    """Values and moments of all shards, and what a gather brings."""
     for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
-        if isinstance(w, CONVERTED):
-            master = torch.cat([*gathered(p.to_local().master, p.device_mesh)])
-            assert same(master, w.master), name
+        if isinstance(w, nc.MasterWeight):
+            assert same(torch.cat(gathered(p.to_local().value, p.device_mesh)), w.value), name
         state = {} if optimizer is None else optimizer.state[p]
         for key in ("exp_avg", "exp_avg_sq"):
             if key in state:
@@ -128,7 +126,7 @@ def train_both(mesh, format, options=None, rounding="nearest", convert_first=Tru
     train(mesh, models, optimizers, 3)
     assert_whole(*models, *optimizers)
     with torch.no_grad():  # all make the bytes anew, in the next forward
-        value = whole.up.weight.master.clone()
+        value = whole.up.weight.value.clone()
         value[:7] *= 1.5
         whole.up.weight.copy_(value)
         model.up.weight.to_local().copy_(ranks_part(value, mesh))
@@ -140,7 +138,7 @@ def train_both(mesh, format, options=None, rounding="nearest", convert_first=Tru
 
 
 def by_pass(step):
-    """A format whose columnwise bytes are quantized from masters, of some row step at least."""
+    """A format whose columnwise bytes are quantized from values, of some row step at least."""
     return next(
         name
         for name in CUT_WITHIN_BLOCKS

@@ -2,9 +2,6 @@
 that are quantized by hand, in each pass the usage that it reads.
 """
 
-import os
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -13,20 +10,6 @@ import narrowcast as nc
 from models import Block
 
 FORMATS = ["mxfp8_e4m3", "nvfp4", "fp8_block128"]
-OPTION = "NARROWCAST_MASTER_WEIGHTS"
-
-
-@contextmanager
-def own_masters():
-    """The option is set."""
-    before = os.environ.get(OPTION)
-    os.environ[OPTION] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(OPTION)
-        if before is not None:
-            os.environ[OPTION] = before
 
 
 class ByHand(torch.autograd.Function):
@@ -76,8 +59,7 @@ def by_hand(format, *sizes, dtype=torch.float32, **options):
 def converted(format, *sizes, device="cpu", dtype=torch.float32, convert=(), model=None, **options):
     """What is tested."""
     model = plain(*sizes, **options) if model is None else model
-    with own_masters():
-        return nc.convert(model.to(device, dtype), format, **dict(convert))
+    return nc.convert(model.to(device, dtype), format, **dict(convert))
 
 
 def batch(step, rank=0, width=256, dtype=torch.float32):
@@ -134,7 +116,7 @@ def weights(model):
     return [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
 
 
-def are_own_masters(model):
+def are_trained(model):
     return all(isinstance(one, nc.MasterWeight) for one in weights(model))
 
 

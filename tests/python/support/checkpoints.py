@@ -11,7 +11,6 @@ import narrowcast as nc
 from models import unit
 from narrowcast.tensor import rebuild
 from narrowcast.tensor.serialize import BUFFERS, SPANNING
-from second_mode import as_quantized
 
 NAMES = BUFFERS + SPANNING
 FIELDS = (
@@ -21,9 +20,9 @@ FIELDS = (
 
 
 def weight_of(format, device="cpu"):
-    """A parameter of bytes, with a master."""
-    layer = nc.convert(nn.Linear(unit(format), 2 * unit(format), bias=False, device=device), format)
-    return nn.Parameter(as_quantized(layer.weight.detach()))
+    """A frozen parameter of bytes."""
+    layer = nn.Linear(unit(format), 2 * unit(format), bias=False, device=device)
+    return nc.convert(layer, format, trainable=False).weight
 
 
 def parts_of(tensor):

@@ -13,6 +13,7 @@ from torch import nn
 import narrowcast as nc
 import reference
 import values
+from weights import quantized
 
 BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 BUFFERS = (*BYTES, "tensor_amax")
@@ -66,12 +67,12 @@ def differences_of_steps(fmt, x, device):
     for t in (1, 2, 3):
         weight.grad = torch.from_numpy(x * np.float32(t)).to(device)
         optimizer.step()
-        master = optimizer.state[weight]["master"].cpu().numpy()
+        value = weight.value.cpu().numpy()
         options = {"rounding": "stochastic", "seed": 3, "step": t}
-        truth = delayed.cast(master, **options) if delayed else None
-        truth = truth or reference.quantize(master, fmt, **options)
+        truth = delayed.cast(value, **options) if delayed else None
+        truth = truth or reference.quantize(value, fmt, **options)
         for name in BUFFERS:
-            if not same(getattr(weight.detach(), name), getattr(truth, name)):
+            if not same(getattr(quantized(weight), name), getattr(truth, name)):
                 yield f"{name} after step {t}"
 
 

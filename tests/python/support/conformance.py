@@ -9,6 +9,7 @@ import torch
 import narrowcast as nc
 import reference
 import values
+from weights import quantized
 
 ROOT = Path(__file__).parents[3]
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
@@ -40,7 +41,7 @@ def usages(fmt, shape):
 def assert_same(got, expected, where):
     """Equal bytes in every buffer; both sides have the same ones."""
     for name in (*BUFFERS, "tensor_amax"):
-        ours, truth = getattr(got, name), getattr(expected, name)
+        ours, truth = getattr(quantized(got), name), getattr(expected, name)
         assert (ours is None) == (truth is None), f"{where}: {name}"
         if truth is None:
             continue

@@ -4,19 +4,18 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
 from narrowcast.tensor import dtensors
-from second_mode import CONVERTED, as_quantized
+from weights import quantized, value_of
 
-EVERY = (*BUFFERS, "history", "master")
-BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax", "history", "master")
+BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax")
 
 
 def part_of(whole, parameter):
     """What this rank has of a whole tensor."""
     shape, offset = dtensors.box(parameter)
-    whole = as_quantized(whole)
     if len(shape) == 3:  # some rows of each matrix are no box of a quantized stack
         first, begin, column = offset
         matrices = whole[first : first + shape[0]].unbind()
@@ -29,16 +28,13 @@ def part_of(whole, parameter):
 
 def assert_part(parameter, whole, names, what):
     local = dtensors.local_of(parameter)
-    if not isinstance(local, CONVERTED):
-        assert same(local, part_of(whole.detach(), parameter)), what
-        return
-    local, whole = as_quantized(local), as_quantized(whole.detach())
-    if is_unaligned(local):  # its bytes are no part of the whole's
-        assert same(local.master, part_of(whole.master, parameter)), what
-        return
-    part = part_of(whole, parameter)
+    if not isinstance(local, nc.QuantizedTensor):
+        assert same(value_of(local), part_of(value_of(whole), parameter)), what
+    if not isinstance(local, (nc.QuantizedTensor, nc.MasterWeight)) or is_unaligned(local):
+        return  # plain, or with bytes that are no part of the whole's
+    local, whole = quantized(local), quantized(whole)
     names = [name for name in names if getattr(local, name) is not None]
-    assert_same(local, part, [name for name in names if name != "history"], what)
+    assert_same(local, part_of(whole, parameter), names, what)
     assert same(local.history, whole.history), what
 
 
@@ -51,7 +47,7 @@ def give_gradients(model, whole):
 def assert_parts(model, whole, optimizers, what):
     """Weights and moments are the parts of a whole model's. `optimizers`: of both."""
     is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
-    names = BY_SHARD if is_sharded else EVERY
+    names = BY_SHARD if is_sharded else BUFFERS
     for (name, p), w in zip(model.named_parameters(), whole.parameters(), strict=True):
         assert_part(p, w, names, f"{what} {name}")
         mine, others = (one.state[q] for one, q in zip(optimizers, (p, w), strict=True))

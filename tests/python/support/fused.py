@@ -6,6 +6,7 @@ import flats
 import narrowcast as nc
 from models import same
 from narrowcast import flat
+from weights import quantized
 
 NEAREST, STOCHASTIC = {"lr": 0.05}, {"lr": 0.05, "rounding": "stochastic", "seed": 2**64 - 1}
 
@@ -63,9 +64,10 @@ class Flat:
     def fault(self, whole):
         """Empty, or what is not as in the whole."""
         for place, (weight, expected) in enumerate(zip(self.weights, whole.weights, strict=True)):
-            if not flats.is_written_rightly(weight, to_device(expected, weight.device)):
+            bytes = quantized(expected)
+            if not flats.is_written_rightly(weight, to_device(bytes, weight.device)):
                 return f"weight {place} has other bytes"
-            if weight.history is not None and not same(weight.history.cpu(), expected.history):
+            if weight.history is not None and not same(weight.history.cpu(), bytes.history):
                 return f"weight {place} has another history"
             if self.masters[place] is None:
                 continue
@@ -74,7 +76,7 @@ class Flat:
                 for one, key in ((self, self.masters[place]), (whole, expected))
             )
             begin, end = self.cuts[place][self.rank : self.rank + 2]
-            if not same_numbers(self.masters[place], expected.master.view(-1)[begin:end]):
+            if not same_numbers(self.masters[place], expected.value.view(-1)[begin:end]):
                 return f"weight {place} has another master"
             for moment in ("exp_avg", "exp_avg_sq"):
                 if not same_numbers(state[moment], of_whole[moment].view(-1)[begin:end]):

@@ -9,11 +9,8 @@ import inspect
 import os
 from types import CodeType, FunctionType
 
-import pytest
-
 import narrowcast as nc
 import ranks
-import second_mode
 from models import one_of_each
 
 QUICK = os.environ.get("NARROWCAST_QUICK") == "1"
@@ -29,8 +26,6 @@ def mark(item):
         item.add_marker("compile")
     if item.path.parent.name == "programs" or "executable" in names:
         item.add_marker("slow")
-    if second_mode.IS_ON and (old := item.get_closest_marker("old_way")):
-        item.add_marker(pytest.mark.skip(reason=f"goes with the old way: {old.args[0]}"))
 
 
 def _mentioned(test):

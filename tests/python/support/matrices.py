@@ -5,7 +5,6 @@ from torch import nn
 
 import narrowcast as nc
 from models import unit
-from second_mode import as_quantized
 
 
 def of_shape(format, rows=64, columns=96, seed=0, **usages):
@@ -23,11 +22,11 @@ def of_units(format, rows=3, columns=2, seed=0, less=0, **usages):
 
 
 def weight_of(format, seed=0, dtype=torch.float32):
-    """A converted weight as a QuantizedTensor, which has a master."""
+    """A frozen weight, as a parameter."""
     layer = nn.Linear(96, 64, bias=False, dtype=dtype)
     with torch.no_grad():
         layer.weight.copy_(of_shape(format, seed=seed)[0])
-    return nn.Parameter(as_quantized(nc.convert(layer, format).weight.detach()))
+    return nc.convert(layer, format, trainable=False).weight
 
 
 def single_level(format):

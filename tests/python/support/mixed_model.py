@@ -6,7 +6,6 @@ from torch import nn
 import narrowcast as nc
 from internals import tensors_of
 from models import same
-from second_mode import CONVERTED
 
 MIXED = ["mxfp8_e4m3", "nvfp4", None]
 
@@ -33,7 +32,7 @@ def snapshot(model, optimizer):
     found = []
     for p in model.parameters():
         found += [value.clone() for value in optimizer.state.get(p, {}).values()]
-        if isinstance(p, CONVERTED):
+        if isinstance(p, nc.MasterWeight):
             found += [tensor.clone() for tensor in tensors_of(p)]
         else:
             found.append(p.detach().clone())

@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 from internals import store_of
-from narrowcast.tensor import casting, dtensors
-from narrowcast.tensor.store import Master, Saved
-from second_mode import CONVERTED, as_quantized
+from narrowcast import _C
+from narrowcast.tensor.casting import NEWEST_AMAX
+from weights import quantized, value_of
 
 BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 BUFFERS = (*BYTES, "tensor_amax")
@@ -154,23 +154,22 @@ def same(a, b):
 
 
 def assert_same(got, expected, names=BUFFERS, what=""):
-    """Two quantized tensors have the same bytes in the buffers named."""
+    """Two weights have the same bytes in the buffers named."""
     for name in names:
-        a, b = getattr(got, name), getattr(expected, name)
+        a, b = getattr(quantized(got), name), getattr(quantized(expected), name)
         assert same(a, b), f"{what} {name}: {a} is not {b}"
 
 
 def assert_quantized(got, value, what=""):
-    """A quantized tensor has the bytes of nc.quantize(value), in the usages that it has; with
-    delayed scaling, those under the multiplier of its history.
+    """A weight has the bytes of nc.quantize(value), in the usages that it has; with delayed
+    scaling, those under the multiplier of its history.
     """
-    fresh = nc.quantize(value, got.format)
-    store = store_of(fresh)
+    got, fresh = quantized(got), nc.quantize(value, got.format)
     if got.history is not None:
+        store = store_of(fresh)
         store.bytes.history.copy_(got.history)
-        store.master = Master(value.reshape(store.rows, store.columns))
-        store.master.saved = Saved(None)
-        casting.cast_masters([store])
+        _C.CastList([store.bytes], [value.reshape(store.rows, store.columns)]).cast(None)
+        store.bytes.amax.copy_(got.history[NEWEST_AMAX])
     present = [name for name in BUFFERS if getattr(got, name) is not None]
     assert "rowwise_data" in present or "columnwise_data" in present
     assert_same(got, fresh, present, what)
@@ -199,22 +198,22 @@ def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
                 mine, value = mine.to_local(), local_rows(value, p, mesh)
             assert same(mine, value), (name, key)
         local = p.to_local()
-        if not isinstance(w, CONVERTED):
+        if not isinstance(w, nc.MasterWeight):
             assert same(local, local_rows(w, p, mesh)), name
             continue
-        assert isinstance(local, CONVERTED)
-        names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"]
+        assert isinstance(local, nc.MasterWeight)
+        assert same(local.value, local_rows(w.value, p, mesh)), name
+        names = ["rowwise_data", "rowwise_scale_inv", "tensor_amax"]
         if local.format.columnwise_derived:
-            assert local.columnwise_data is None
+            assert quantized(local).columnwise_data is None
         else:
             names += ["columnwise_data", "columnwise_scale_inv"]
-        assert_same(local, local_rows(as_quantized(w.detach()), p, mesh), names, name)
+        assert_same(local, local_rows(quantized(w), p, mesh), names, name)
 
 
 def local_values(model):
-    """Masters, or what is its own master, of the local parts."""
-    local = (dtensors.local_of(p).detach() for p in model.parameters())
-    return [p.master.clone() if isinstance(p, CONVERTED) else p.clone() for p in local]
+    """Copies of the values of the local parts."""
+    return [value_of(p).clone() for p in model.parameters()]
 
 
 def pickled(value):

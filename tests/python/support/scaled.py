@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from weights import quantized
 
 SCALED = [name for name in nc.formats() if nc.format(name).matmul]
 ACCUMULATION = 2**-10  # of a row: the error of the accumulation
@@ -22,7 +23,7 @@ def values(x, format, usage):
 
 
 def weight_values(weight, usage):
-    return weight.detach().dequantize(usage=usage).double()
+    return quantized(weight.detach()).dequantize(usage=usage).double()
 
 
 def forward(x, weight):

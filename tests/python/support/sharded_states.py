@@ -12,26 +12,24 @@ from models import (
     shard,
     train,
 )
-from second_mode import CONVERTED, IS_ON
 
 
-def trained(mesh, format, seed=0, rounding="stochastic"):
+def trained(mesh, format, seed=0):
     device = mesh.device_type
     model = shard(build(format, device, seed=seed), mesh)
-    rounding = "nearest" if IS_ON else rounding  # bytes are a function of the value
-    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, rounding=rounding, seed=2**64 - 2)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
     train(model, optimizer, 2, device)
     return model, optimizer
 
 
 def assert_equal(model, other):
-    """Equal weights, in bytes and masters."""
+    """Equal weights, in bytes and values."""
     model.reshard()
     other.reshard()
     for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
         a, b = p.to_local(), q.to_local()
-        if isinstance(a, CONVERTED):
-            assert same(a.master, b.master), name
+        if isinstance(a, nc.MasterWeight):
+            assert same(a.value, b.value), name
             assert_same(a, b, what=name)
         else:
             assert same(a, b), name

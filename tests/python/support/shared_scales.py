@@ -9,6 +9,7 @@ import narrowcast as nc
 import reference
 from conformance import FORMATS, assert_same
 from models import one_of_each, same
+from weights import quantized
 
 SPANNING = one_of_each(
     lambda f: f.tensor_amax and (f.amax, f.gather, f.rowwise.block, f.tensor_scale)
@@ -67,24 +68,25 @@ class Truth:
         self.histories = [reference.Delayed(self.format) for _ in ENTRIES]
 
     def compare(self, what, optimizer=None, step=0, is_new=True):
-        """`optimizer`, `step`: of stochastic rounding; is_new: other masters than at the last."""
+        """`optimizer`, `step`: of stochastic rounding; is_new: other values than at the last."""
         positions = [*self.model.parameters()]
         seeded = optimizer is not None and optimizer.param_groups[0]["rounding"] == "stochastic"
         for group, history in zip(groups(self.model), self.histories, strict=True):
-            masters = [weight.master.detach().cpu().numpy() for weight in group]
-            whole = np.concatenate(masters)
+            own = [weight.value.detach().cpu().numpy() for weight in group]
+            whole = np.concatenate(own)
             if self.is_delayed and is_new:
                 history.cast(whole)
-            for weight, master in zip(group, masters, strict=True):
+            for weight, value in zip(group, own, strict=True):
                 options = {"tensor_amax": np.abs(whole).max()}
                 if self.is_delayed:
                     options["tensor_multiplier"] = history.present
-                    assert weight.history[0] == history.present, what
-                    assert weight.history[1] == history.next, what
-                    assert same(weight.history, group[0].history), what
+                    of_weight = quantized(weight).history
+                    assert of_weight[0] == history.present, what
+                    assert of_weight[1] == history.next, what
+                    assert same(of_weight, quantized(group[0]).history), what
                 if seeded:
                     place = next(i for i, one in enumerate(positions) if one is weight)
                     seed = optimizer.param_groups[0]["seed"] + place
                     options |= {"rounding": "stochastic", "seed": seed, "step": step}
-                expected = reference.quantize(master, self.format, **options)
+                expected = reference.quantize(value, self.format, **options)
                 assert_same(weight.detach(), expected, what)

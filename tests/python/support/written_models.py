@@ -5,6 +5,7 @@ import torch
 import narrowcast as nc
 from internals import is_stale
 from models import Model, local_rows, loss_of, same, shard, uneven_rows
+from weights import quantized
 
 
 def model_for(mesh, format):
@@ -19,9 +20,7 @@ def model_for(mesh, format):
 def weights(model):
     """The quantized parameters, by name."""
     named = model.named_parameters()
-    return {
-        n: p for n, p in named if isinstance(p.to_local(), (nc.QuantizedTensor, nc.MasterWeight))
-    }
+    return {name: p for name, p in named if isinstance(p.to_local(), nc.MasterWeight)}
 
 
 def write(mesh, weight, factor, largest=0):
@@ -30,20 +29,15 @@ def write(mesh, weight, factor, largest=0):
     """
     local = weight.to_local()
     with torch.no_grad():
-        local.copy_((factor if mesh.get_local_rank() == largest else 1.0) * local.master)
-
-
-def whole_master(weight):
-    """Of all shards; a full tensor of a shard that keeps its master is that."""
-    return weight.full_tensor().float()
+        local.copy_((factor if mesh.get_local_rank() == largest else 1.0) * local.value)
 
 
 def assert_whole(mesh, model):
-    """Every weight has the bytes of its whole master, on every rank. With delayed scaling they
+    """Every weight has the bytes of its whole value, on every rank. With delayed scaling they
     follow from earlier amaxes too: there the newest one is that of the whole.
     """
     for name, weight in weights(model).items():
-        local, whole = weight.to_local(), whole_master(weight).cpu()
+        local, whole = quantized(weight.to_local()), weight.full_tensor().cpu()
         assert not is_stale(local), name
         value = nc.quantize(whole, local.format)
         if local.history is None:
@@ -59,7 +53,7 @@ def forward(model, mesh):
 
 
 def expected_forward(mesh, model):
-    """The loss of a whole model, converted from the sharded one's masters."""
+    """The loss of a whole model, converted from the sharded one's values."""
     whole = Model(model.width)
     values = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
     whole.load_state_dict(values)

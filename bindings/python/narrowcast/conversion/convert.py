@@ -25,7 +25,7 @@ from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.scale_groups import ScaleGroup
-from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.unaligned import UnalignedStore
 
 
@@ -255,13 +255,11 @@ def _empty_like(
     value = local.resolve_neg()
     if options.keeps_master(weight):
         value = value.to(torch.float32)
-    master = Master(value.reshape(rows, columns).contiguous())
-    master.watch()  # a state dict of the plain model may have the memory, too
+    master = value.reshape(rows, columns).contiguous()
     like = () if group is None else group.shapes
     shard = sharding.unaligned_shard_of(weight, format, like)
     stored_rows = rows if shard is None else shard.stored_rows
     room = buffers.allocate(format, stored_rows, columns, usages, local.device)
-    master.stale = True  # the bytes are still to be made
     if shard is None:
         store = Store(room, master, config)
     else:

@@ -135,8 +135,6 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
     if not isinstance(local, QuantizedTensor):
         reason = _reason(parameter, places)
         return Parameter(*facts, None, reason, parameter.requires_grad, local.nbytes, 0, gathered)
-    if local.master is not None:
-        masters = local.master.nbytes
     group = local._store.config.scale_group
     rest = local.nbytes, masters, gathered, () if group is None else group.present_names()
     return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest)

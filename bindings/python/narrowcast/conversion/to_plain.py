@@ -50,7 +50,5 @@ def _value_of(local: QuantizedTensor | MasterWeight, values: str) -> torch.Tenso
         if values == "master":
             return local.value.detach().to(local.dtype)
         local = products.narrowed(local.detach())
-    if values == "master" and local.master is not None:
-        return local.master.detach().to(local.dtype)
     usages = local._view.usages
     return local.detach().decode(local.dtype, "rowwise" if "rowwise" in usages else usages[0])

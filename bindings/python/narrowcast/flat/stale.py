@@ -86,34 +86,22 @@ class ShardCasts:
 
     def run(self) -> None:
         """Makes the bytes of the shards that are stale, on this rank or, of one without rows, on
-        others. Those of a saved state are made as they were.
+        others.
         """
         stale = scale_groups.stale_of(self._stores)
         self._reduction.begin()
         if stale:
-            self._take(store for store in stale if not self._is_redone(store))
+            taken = set(stale)
+            skips = [TAKE if store in taken else SKIP for store in self._stores]
+            self._skips.copy_(torch.tensor(skips, dtype=torch.float32, device="cpu"))
         takes_part = bool(stale) or any(store.rows == 0 for store in self._stores)
         if takes_part:
             self._collect()
         self._reduction.reduce()
         if takes_part:
             self._cast()
-        if any(map(self._is_redone, stale)):
-            self._cast_again()
         for store in stale:
-            store.master.mark_fresh()
-
-    def _take(self, stores: Iterable[Store]) -> None:
-        """Has launches skip all others, but for what other ranks take."""
-        taken = set(stores)
-        skips = [TAKE if store in taken else SKIP for store in self._stores]
-        self._skips.copy_(torch.tensor(skips, dtype=torch.float32, device="cpu"))
-
-    def _is_redone(self, store: Store) -> bool:
-        """Whether its bytes are those of a saved state that a cast to nearest does not make."""
-        return _saved_key(store) is not None or (
-            store.is_stale and store.master.saved is not None and store.format.is_delayed
-        )
+            store.mark_fresh()
 
     def _collect(self) -> None:
         for casts, _, amaxes, _ in self._casts:
@@ -124,11 +112,6 @@ class ShardCasts:
             scale_groups.share(peers, amaxes)
             casts.cast(amaxes, skip=skips)
 
-    def _cast_again(self) -> None:
-        for store, amax in zip(self._stores, self._amaxes, strict=True):
-            if self._is_redone(store):
-                casting.cast_again(store, amax)
-
 
 class UnalignedCasts(ShardCasts):
     """Those of shards that share blocks, whose reduction has what cuts divide, too."""
@@ -137,33 +120,18 @@ class UnalignedCasts(ShardCasts):
         shards = [flat_shard_of(store) for store in self._stores]
         return Exchange(shards, ranges_of(self._stores), group, [SKIP] * len(shards))
 
-    def _is_redone(self, store: Store) -> bool:
-        return _saved_key(store) is not None
-
     def _collect(self) -> None:
-        keys, draws = [_saved_key(store) for store in self._stores], None
-        if any(keys):
-            draws = [key or casting.RngKey(0, 0, 0) for key in keys]
-        self._reduction.collect([flat_shard_of(one).master for one in self._stores], draws=draws)
+        self._reduction.collect([flat_shard_of(one).master for one in self._stores])
 
     def _cast(self) -> None:
         self._reduction.finish()
-
-    def _cast_again(self) -> None:
-        self._take(filter(self._is_redone, self._stores))
-        self._reduction.finish(stochastic=True)
-
-
-def _saved_key(store: Store) -> casting.RngKey | None:
-    """With which the bytes to make were rounded stochastically, if they are a saved state's."""
-    return store.master.saved.rng_key if store.is_stale and store.master.saved else None
 
 
 def flat_shard_of(store: Store) -> FlatShard:
     """A shard that shares blocks, as one of the flattened whole."""
     if store.rows == 0:
         return FlatShard(store, 0, 0, None)
-    return FlatShard(store, *store.shard.elements(store.columns), store.master.value.view(-1))
+    return FlatShard(store, *store.shard.elements(store.columns), store.master.view(-1))
 
 
 def ranges_of(stores: list[Store]) -> Ranges:

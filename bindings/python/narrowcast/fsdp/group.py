@@ -200,10 +200,7 @@ def _plan_for(tensor) -> GroupPlan:
     """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
     is another one: it took a shard's place, and FSDP2 was not told.
     """
-    if isinstance(tensor, MasterWeight):
-        group, parameter = torch_names.gathered_as(tensor.stands_for)
-    else:
-        group, parameter = torch_names.gathered_now()
+    group, parameter = torch_names.gathered_as(tensor.stands_for)
     if group is None:
         raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
     if parameter is not sharding.quantized(group)[0][0]:

@@ -4,7 +4,7 @@ the same answer.
 
 import torch
 
-from narrowcast.fsdp import torch_names, torch_parameters
+from narrowcast.fsdp import cutting, torch_names, torch_parameters
 from narrowcast.master.cell import ASKED_FIRST, Cell
 from narrowcast.master.weight import MasterWeight
 from narrowcast.registry import Format
@@ -24,12 +24,13 @@ def chunk(tensor, chunks: int, dim: int = 0):
     cut would divide a block, or what ranks cannot share; NotImplementedError if fully_shard cuts
     along a dimension that is neither the first nor the last, nor the second of three.
     """
-    if torch_names.is_measuring():
+    cut, store = cutting.now(), tensor._store
+    if cut is not None and cut.is_measured:
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    store = tensor._store
-    if not torch_names.is_sharding():
-        if dtensors.is_distributing():
-            return distributed_parts.cut(tensor, chunks, dim)
+    if cut is None:
+        pass
+    elif cut.parameter is None:
+        return distributed_parts.cut(tensor, chunks, dim)
     elif dim % tensor.dim() != 0:
         check_inner(store.config.name or "a weight", store.format, tensor.shape, chunks, dim)
         _begin(store, chunks)
@@ -40,13 +41,12 @@ def chunk(tensor, chunks: int, dim: int = 0):
         _begin(store, chunks)
         # Parts of tensor parallelism may be of different sizes: what one of them shares is reduced
         # by the ranks of all. So is what weights share that have one scale.
-        parameter, group = torch_names.being_sharded(), store.config.scale_group
-        parts = dtensors.parts_of(parameter)
+        group, parts = store.config.scale_group, dtensors.parts_of(cut.weight)
         shapes = parts.shapes if tensor.dim() == 2 else ()
         for whole in () if group is None else group.shapes:
-            shapes += dtensors.parts_of(parameter, whole).shapes
+            shapes += dtensors.parts_of(cut.weight, whole).shapes
         if tensor.dim() == 2 and _any_divides(store.format, shapes, chunks):
-            return _unaligned(tensor, chunks, parts)
+            return _unaligned(tensor, chunks, parts, cut.own_rank)
         tensor = _without_derived(tensor)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
 
@@ -73,10 +73,12 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 
-def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTensor]:
+def _unaligned(
+    tensor: QuantizedTensor, shards: int, parts: dtensors.Parts, rank: int
+) -> list[QuantizedTensor]:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
-    own = _unaligned_shard(store.format, store.rows, shards, torch_names.own_rank())
+    own = _unaligned_shard(store.format, store.rows, shards, rank)
     store.own_shard = own = _as_part(own, parts)
     every = (own._replace(rank=rank) for rank in range(shards))
     regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]

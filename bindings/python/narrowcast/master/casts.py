@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import increment_version
 
-from narrowcast import _C
 from narrowcast.master.cell import Cell
-from narrowcast.tensor import casting, dtensors
+from narrowcast.tensor import QuantizedTensor, casting, dtensors
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.view import View
 
@@ -55,26 +54,37 @@ def before_product(cell: Cell) -> Store:
     return store
 
 
-def before_graph(weight: MasterWeight) -> View:
+def before_graph(weight: MasterWeight) -> QuantizedTensor:
     """The bytes of a weight, fresh, for a graph that is about to run, without the value. A graph
     that will write to it has counted that by now, and counts nothing more: so bytes that are made
     after a count which this tensor has not seen are made again for the next reader.
     """
-    cell, store, view = weight.cell, weight.cell.store, weight._view
-    if store.master is None:  # in a trace
-        return view
+    store, made = weight.cell.store, weight.of_graphs
+    if store.master is not None:
+        _refresh_for_graph(weight, store)
+    if made is None or made._store.bytes is not store.bytes or made.config is not store.config:
+        # Guards compare addresses, so it is one object as long as the bytes are.
+        made = QuantizedTensor(_view_of_graphs(weight, store), weight.shape, weight.dtype)
+        weight.of_graphs = made
+    return made
+
+
+def _refresh_for_graph(weight: MasterWeight, store: Store) -> None:
     if not store.needs_others:  # whose bytes the next gather or forward makes
         store.refresh()
-    if weight.seen_by_graphs != store.master.version:
-        weight.seen_by_graphs = store.master.version
-        store.master.stale = True
-        _C.note_change()
-    if cell.of_graphs is None or cell.of_graphs.bytes is not store.bytes:
-        cell.of_graphs = Store(store.bytes, None, store.config)
-    if cell.is_entire(weight.value):
-        return View(cell.of_graphs)
+    if weight.seen_by_graphs != store.master._version:
+        weight.seen_by_graphs = store.master._version
+        store.mark_stale()
+
+
+def _view_of_graphs(weight: MasterWeight, store: Store) -> View:
+    view = weight._view
+    if store.master is None:  # in a trace
+        return view
     # A graph has the values of a part, because it asks where their memory is.
-    return View(cell.of_graphs, place=(tuple(weight.shape), weight.stride(), view.first))
+    is_entire = weight.cell.is_entire(weight.value)
+    place = None if is_entire else (tuple(weight.shape), weight.stride(), view.first)
+    return View(Store(store.bytes, None, store.config), place=place)
 
 
 def note_published(weight: torch.Tensor) -> None:
@@ -82,7 +92,7 @@ def note_published(weight: torch.Tensor) -> None:
     and has counted no write since will not write either.
     """
     if isinstance(cell := getattr(weight, "cell", None), Cell):
-        weight.seen_by_graphs = cell.store.master.version
+        weight.seen_by_graphs = cell.store.master._version
 
 
 def _is_alone(cell: Cell) -> bool:

@@ -11,7 +11,7 @@ from narrowcast import _C
 from narrowcast.registry import USAGES, Format
 from narrowcast.tensor import buffers, region
 from narrowcast.tensor.region import Region, matrix_shape
-from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
 from narrowcast.tensor.view import View
@@ -34,7 +34,6 @@ class Cell:
     is_part   other ranks have other parts of the weight
     is_cut    shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
-    of_graphs of torch.compile: a store of its bytes without the value
     written   in a trace, whether the function that is compiled has written to it; else None
     """
 
@@ -50,7 +49,6 @@ class Cell:
         self.origin: weakref.ref[Cell] | None = None
         self.shard: UnalignedShard | None = None
         self.is_shard = self.is_part = self.is_cut = self.is_loaded = False
-        self.of_graphs: Store | None = None
         self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -149,17 +147,17 @@ class Cell:
         copy._take_place(self)
         return copy
 
-    def _master(self) -> Master:
-        """The value as a matrix, of which it is known what has been written."""
-        master = Master(self.whole.view(matrix_shape(self.whole.shape)))
+    def _master(self) -> torch.Tensor:
+        """The value as a matrix."""
+        master = self.whole.view(matrix_shape(self.whole.shape))
         # Below autograd torch gives a view a count of its own.
-        _C.share_count(master.value, self.whole)
-        master.watch()
-        master.stale = True
+        _C.share_count(master, self.whole)
         return master
 
     def _keep(self, store: Store) -> None:
-        store.master.stale = store.bytes.is_plain  # of others none are made
+        if not store.bytes.is_plain:  # of which none are made
+            store.mark_fresh()
+        _C.note_change()
         self.use(View(store))
 
     def _allocate(self, rows: int) -> _C.Buffers:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from narrowcast import _C
 from narrowcast.master import casts
 from narrowcast.master.weight import DECODING, MasterWeight, handles, mapped
-from narrowcast.tensor import QuantizedTensor, dispatch
+from narrowcast.tensor import QuantizedTensor, compiling, dispatch
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 
@@ -33,6 +33,7 @@ class Narrowed(torch.autograd.Function):
         return gradient
 
 
+@dispatch.enter(DECODING, [torch.ops.narrowcast.linear.default])
 def narrowed(weight: MasterWeight) -> QuantizedTensor:
     """The same outside of autograd."""
     casts.before_product(weight.cell)
@@ -42,9 +43,7 @@ def narrowed(weight: MasterWeight) -> QuantizedTensor:
 @handles(F.linear)
 def _linear(func, args, kwargs):
     """By one call of C++, which saves the weight itself, where that can be."""
-    result = None
-    if not (dispatch.in_transform() or _C.is_watched()):
-        result = _by_layer(*args, **kwargs)
+    result = None if dispatch.in_transform() else _by_layer(*args, **kwargs)
     return _product(func, args, kwargs) if result is None else result
 
 
@@ -56,6 +55,9 @@ def _by_layer(input, weight, bias=None):
     if view.place is not None:
         return None
     is_scaled = store.config.matmul == "scaled"
+    if _C.is_watched():
+        compiling.check_export(weight.describe())
+        return _C.linear(input, weight, bias, is_scaled)
     return _C.linear(input, weight, bias, is_scaled, view.operand(), view.key if is_scaled else 0)
 
 
@@ -76,6 +78,8 @@ def _by_layer(input, weight, bias=None):
 def _product(func, args, kwargs):
     if dispatch.in_transform():
         mapped(_check_transform, (args, kwargs))
+        return dispatch.as_torch_does(func, args, kwargs)
+    if torch.jit.is_tracing():  # whose graph is to hold operators, and no function of autograd
         return dispatch.as_torch_does(func, args, kwargs)
     if isinstance(out := kwargs.get("out"), MasterWeight):
         return out.copy_(func(*args, **{**kwargs, "out": None}))
@@ -105,6 +109,10 @@ def _operand(weight: MasterWeight) -> QuantizedTensor:
         *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
         *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
         *(aten.embedding.default, aten.convolution.default, aten.convolution_backward.default),
+        *(aten._embedding_bag.default, aten._embedding_bag_forward_only.default),
+        *(aten._trilinear.default, aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default),
+        *(aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default),
+        *(aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default),
     ],
 )
 def _decoded(weight: MasterWeight) -> torch.Tensor:

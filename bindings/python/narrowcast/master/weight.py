@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.autograd.graph import increment_version
 
 from narrowcast import _C, registry
 from narrowcast.master import casts, operators
 from narrowcast.master.cell import Cell
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch, serialize
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
 
@@ -45,6 +46,7 @@ class MasterWeight(torch.Tensor):
     value: torch.Tensor
     cell: Cell
     seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
+    of_graphs: QuantizedTensor | None = None  # the bytes that it was given, without the value
 
     @staticmethod
     def __new__(
@@ -68,6 +70,7 @@ class MasterWeight(torch.Tensor):
             self = Tensor._make_wrapper_subclass(
                 cls, value.shape, **place, dtype=dtype, device=value.device
             )
+        _C.withhold_memory(self)
         _C.share_count(self, value)  # autograd, and a graph that writes, count for this one
         self.value, self.cell = value, cell
         return self
@@ -140,7 +143,7 @@ class MasterWeight(torch.Tensor):
 
     def _take_over(self, other: MasterWeight) -> None:
         """Has the value and the bytes of another one from now on."""
-        self.value, self.cell = other.value, other.cell
+        self.value, self.cell, self.of_graphs = other.value, other.cell, None
         _C.share_count(self, other.value)
         _C.note_change()
 
@@ -252,6 +255,8 @@ class MasterWeight(torch.Tensor):
 
     def __reduce_ex__(self, protocol):
         """A parameter is pickled with its format, any other as a plain tensor."""
+        if isinstance(self.value, FakeTensor):  # torch 2.11 pickles what a graph rests on, as a key
+            return rebuild, (self._stable_hash_for_caching(),)
         if not isinstance(self, nn.Parameter):
             return self.value.__reduce_ex__(protocol)
         config = tuple(self.cell.config._replace(scale_group=None))
@@ -281,7 +286,7 @@ class MasterWeight(torch.Tensor):
     @property
     def narrowed(self) -> QuantizedTensor:
         """For a graph that is about to run."""
-        return QuantizedTensor(casts.before_graph(self), self.shape, self.dtype)
+        return casts.before_graph(self)
 
     @staticmethod
     def __tensor_unflatten__(inner, dtype, outer_size, outer_stride):
@@ -289,11 +294,15 @@ class MasterWeight(torch.Tensor):
         cell = Cell(value, view.store.format, view.store.config)
         cell.use(view)
         cell.written = False
-        return MasterWeight(value, cell, dtype)
+        made = MasterWeight(value, cell, dtype)
+        made.of_graphs = inner["narrowed"]
+        return made
+
+    _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
 
     def attributes(self) -> dict:
         """What others have set on it."""
-        known = "value", "cell", "_is_param", "seen_by_graphs"
+        known = "value", "cell", "_is_param", "seen_by_graphs", "of_graphs"
         return {key: one for key, one in self.__dict__.items() if key not in known}
 
 

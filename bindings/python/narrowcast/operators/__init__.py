@@ -7,9 +7,8 @@ from narrowcast.operators import (  # which enter handlers
     collectives,
     copies,
     functions,
-    joins,
     views,
     writes,
 )
 
-__all__ = ["arithmetic", "collectives", "copies", "functions", "joins", "views", "writes"]
+__all__ = ["arithmetic", "collectives", "copies", "functions", "views", "writes"]

@@ -59,7 +59,5 @@ def _run(func, values: dict, parts: list[dict], store: Store) -> dist.Work:
     for one in work:
         one.wait()
     store.used = store.rows
-    if store.master is not None:
-        store.master.sync_version()
-        store.master.mark_fresh()
+    store.mark_fresh()
     return work[-1]

@@ -1,6 +1,5 @@
 """What the handlers of operators share."""
 
-import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from narrowcast.tensor import QuantizedTensor
@@ -22,14 +21,8 @@ def written(func, args, kwargs) -> list:
     return tree_leaves([values.get(k) for k, alias in aliases.items() if alias and alias.is_write])
 
 
-def value_of(tensor: QuantizedTensor, dtype=torch.float32, as_master=True) -> torch.Tensor:
-    """The master in a dtype, or the decoded value where none is kept or wanted."""
-    has_one = as_master and tensor._store.master is not None
-    return tensor.master.to(dtype) if has_one else tensor.decode(dtype)
-
-
-def run_on_values(func, args, kwargs, value):
-    """Runs a function with value(tensor) in the place of each QuantizedTensor."""
+def run_on_values(func, args, kwargs, value=lambda one: one.decode(one.dtype)):
+    """Runs a function with value(tensor) for each QuantizedTensor: its decoded value by default."""
     args, kwargs = tree_map_only(QuantizedTensor, value, (args, kwargs))
     return func(*args, **kwargs)
 

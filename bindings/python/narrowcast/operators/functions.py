@@ -3,8 +3,8 @@
 import torch
 
 from narrowcast.fsdp import sharding
-from narrowcast.operators.arithmetic import note_reads, reads_masters
-from narrowcast.operators.common import run_on_values, value_of
+from narrowcast.operators.arithmetic import note_reads
+from narrowcast.operators.common import run_on_values
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
@@ -24,8 +24,6 @@ def _to_plain(func, args, kwargs):
     tensor, *rest = args
     if _OWN.get(func) == tensor.dtype:
         return tensor
-    if reads_masters(tensor):
-        return func(value_of(tensor.detach()).clone(), *rest, **kwargs)
     if torch.is_grad_enabled():
         note_reads(tensor)
     return func(tensor.dequantize(torch.float32), *rest, **kwargs)
@@ -90,8 +88,8 @@ def _assign_data(func, args, kwargs):
     if not _are_interchangeable(tensor, value):
         raise NotImplementedError(
             f"{tensor.describe()}: assigning to .data replaces the bytes, and takes a whole weight "
-            "of the same format, shape and device. Use weight.copy_(value) under torch.no_grad(), "
-            "which sets the bytes and the master; before a library does so "
+            "of the same format, shape and device. Use weight.copy_(value) under torch.no_grad(); "
+            "before a library does so "
             "(torch.nn.utils.prune.remove; peft's merges of DoRA, IA3 and others, and "
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )

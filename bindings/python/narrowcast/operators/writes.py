@@ -1,13 +1,13 @@
-"""Writing in place: copy_ takes the bytes of a tensor of the same format, and the values of others;
-a fill does not depend on the old value. Values go to the master, if there is one, and the bytes are
-made when they are next read.
+"""Writing in place, as loads and merges do: copy_ takes the bytes of a tensor of the same format,
+and the values of others. What a merge leaves is kept in float32 beside the bytes from then on.
 """
+
+from itertools import compress
 
 import torch
 
 from narrowcast import _C
-from narrowcast.operators import arithmetic, averages
-from narrowcast.operators.common import value_of
+from narrowcast.operators import arithmetic
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.region import Region
@@ -18,23 +18,6 @@ from narrowcast.tensor.store_copies import copy_region, write
 aten = torch.ops.aten
 
 
-@implements(
-    *(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default),
-    *(aten.uniform_.default, aten.normal_.default),
-)
-def _fill(func, args, kwargs):
-    tensor, *rest = args
-    if not isinstance(tensor, QuantizedTensor):
-        return arithmetic.run(func, args, kwargs)
-    if tensor.master is not None:
-        func(tensor.master, *rest, **kwargs)
-        tensor._store.mark_stale(tensor._view.region.row_end)
-        return tensor
-    value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
-    tensor.write(func(value, *rest, **kwargs))
-    return tensor
-
-
 @implements(aten.add_.Tensor, aten.sub_.Tensor)
 def _merge(func, args, kwargs):
     """`w += x`. With a factor, as optimizers have it, it is arithmetic."""
@@ -43,17 +26,34 @@ def _merge(func, args, kwargs):
     if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
         return arithmetic.run(func, args, kwargs)
     tensor._store.keep_master()
-    return averages.run(func, args, kwargs)
+    func(tensor._view.master, other)
+    tensor._store.mark_stale()
+    return tensor
 
 
-@implements(aten._foreach_copy_.default, aten._foreach_zero_.default)
+@implements(aten._foreach_copy_.default)
 def _each(func, args, kwargs):
-    """_foreach_name_(tensors, others) is tensor.name_(other) of each pair: torch would run the list
-    as one.
-    """
-    name = func._schema.name.removeprefix("aten::_foreach_")
-    for tensor, *others in zip(*(one for one in args if isinstance(one, list)), strict=True):
-        getattr(tensor, name)(*others)
+    """Of each pair: torch would run the list as one."""
+    for tensor, other in zip(*args[:2], strict=True):
+        tensor.copy_(other)
+
+
+@implements(
+    *(aten.lerp_.Scalar, aten.lerp_.Tensor, aten._foreach_lerp_.List),
+    *(aten._foreach_lerp_.Scalar, aten._foreach_lerp_.ScalarList),
+)
+def _average(func, args, kwargs):
+    """A step of AveragedModel: an average of weights that are frozen stays as it is."""
+    is_list = isinstance(args[0], list)
+    pairs = [*zip(*args[:2], strict=True)] if is_list else [args[:2]]
+    frozen = [isinstance(average, QuantizedTensor) for average, _ in pairs]
+    if not all(torch.equal(*pair) for pair in compress(pairs, frozen)):
+        return arithmetic.run(func, args, kwargs)
+    if not all(frozen):
+        moves = [not one for one in frozen]
+        moved = [[*compress(one, moves)] if isinstance(one, list) else one for one in args]
+        func(*moved, **kwargs)
+    return None if is_list else args[0]
 
 
 # ---- copy_ ----
@@ -72,7 +72,7 @@ def _copy(func, args, kwargs):
         _copy_bytes(target, source)
         return target
     if brings:
-        source = value_of(source, torch.float32, arithmetic.reads_masters(target, source))
+        source = source.decode(torch.float32)
     if not is_quantized:
         return target.copy_(source, *args[2:])
     _write(target, source)
@@ -94,7 +94,7 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if apart or _would_change_others(store, region, origin, taken):
         write(store, region, origin.high_precision(taken))
     elif missing and origin.master is not None:
-        write(store, region, taken.slice(origin.master.value))
+        write(store, region, taken.slice(origin.master))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
         rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
@@ -129,7 +129,4 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
         value = value.to_dense()
     value = value.to(target.device).expand(target.shape)
     value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
-    if averages.is_averaging():
-        averages.write(target, value)
-    else:
-        target.write(value)
+    target.write(value)

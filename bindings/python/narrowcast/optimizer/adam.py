@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from narrowcast import _C, ranks
+from narrowcast import _C, ranks, stack_frames
 from narrowcast.flat.fusing import Updates
 from narrowcast.optimizer import loading, options, parameters, step_context
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.launches import Tables
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, compiling, dtensors
+from narrowcast.tensor import compiling, dtensors
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -35,16 +35,17 @@ class FusedAdam(torch.optim.Optimizer):
                   as AdamW has them: not there yet, here and in groups (NotImplementedError)
 
     Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
-    weight, and the value of a bfloat16 or float16 one, are made from them. The master of a
-    quantized weight is the weight's own (weight.master).
+    weight, and the value of a bfloat16 or float16 one, are made from them. A weight of
+    nc.convert is its own master.
 
     A parameter gets state with its first gradient, or from a state dict; a frozen one has none.
-    Before that, the parameters of groups may be replaced freely. The entries are: master (absent
-    for a plain float32 parameter, which is its own), exp_avg and exp_avg_sq, as DTensors where the
-    parameter is one, and step, a 0-dim float32 tensor on the CPU. In a format with delayed scaling
-    also history, float32: the multiplier behind the present bytes, that of the next update, and the
-    last amaxes of the whole tensor, the newest first. A value that is set by other means than
-    step() or load_state_dict() is rounded to nearest, and begins a history anew.
+    Before that, the parameters of groups may be replaced freely. The entries are: master (of a
+    plain bfloat16 or float16 parameter; others are their own), exp_avg and exp_avg_sq, as DTensors
+    where the parameter is one, and step, a 0-dim float32 tensor on the CPU. In a format with
+    delayed scaling also history, float32: the multiplier behind the present bytes, that of the next
+    update, and the last amaxes of the whole tensor, the newest first. A value that is set by other
+    means than step() is rounded to nearest, by its present amax, and begins a history anew; a
+    history from a state dict goes on with the next step.
 
     With shards of a format whose scale spans the tensor, step() is collective: every rank of the
     shards' group must call it; and so is the first step with any shards,
@@ -56,9 +57,7 @@ class FusedAdam(torch.optim.Optimizer):
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
     and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
     put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
-    The next step begins with what was written to a parameter since the last; but a write into
-    `parameter.data` of a bfloat16 or float16 one is not seen, nor is another tensor in the place of
-    state["master"]: the value of a parameter is its own.
+    The next step begins with what was written to a parameter since the last.
     """
 
     _step_supports_amp_scaling = True
@@ -86,6 +85,7 @@ class FusedAdam(torch.optim.Optimizer):
             raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
         self.state_dtype = state_dtype
         self.flat_updates: list[Updates] = []  # by narrowcast.flat.fuse
+        self.loaded_histories: dict[torch.Tensor, torch.Tensor] = {}  # for the next step
         self._forget()
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
@@ -98,8 +98,6 @@ class FusedAdam(torch.optim.Optimizer):
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         options.check(self.param_groups[index], index)
-        # Before the masters of shards with fewer rows than the others are handed out.
-        _detach(self.param_groups[index:])
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, which the first step with a gradient does
@@ -124,14 +122,14 @@ class FusedAdam(torch.optim.Optimizer):
         return loss
 
     def _take_step(self) -> None:
-        if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
+        if step_context.is_estimate() or (not self.state and stack_frames.is_dcp_state_init()):
             self.make_state(lambda parameter: parameter.grad is not None)
             self.is_state_form = True
         elif not step_context.is_skipped(self):
             self._prepare()
             debugging.compare("a step of FusedAdam", lambda: parameters.facts_of_step(self))
             self._tables.step()
-            self._low_precision.note_writes()
+            self.loaded_histories.clear()
             self.is_state_form = False
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
@@ -146,7 +144,6 @@ class FusedAdam(torch.optim.Optimizer):
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
             self._seeds = seeds
             self._rebuild()
-        self._low_precision.sync_written()
         grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
         if not self._tables.prepare(constants, scale):
@@ -160,23 +157,21 @@ class FusedAdam(torch.optim.Optimizer):
         and when groups or state were changed by hand.
         """
         self._snapshot = None
-        _detach(self.param_groups)
         self.make_state(lambda parameter: parameter.grad is not None)
-        states.share_masters(self)
+        states.share_histories(self)
         entries = parameters.entries(self)
         if not self._are_alike:
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same("parameters of FusedAdam", facts)
             self._are_alike = True
-        self._low_precision = states.LowPrecisionParameters(entries)
-        self._tables = Tables(entries, self.flat_updates)
+        self._tables = Tables(entries, self.flat_updates, self.loaded_histories)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
     def _forget(self) -> None:
         """What steps keep: the tables, what they were made from (no `_snapshot`: make them anew),
         and whether ranks were compared.
         """
-        self._seeds = self._snapshot = self._tables = self._low_precision = None
+        self._seeds = self._snapshot = self._tables = None
         self._are_alike = False
         self.is_state_form = False  # the state is there for a checkpoint to be loaded into it
 
@@ -185,29 +180,27 @@ class FusedAdam(torch.optim.Optimizer):
         self._snapshot = None
 
     def state_dict(self):
-        """As torch's; masters are the weights' present ones, histories copies. Once there is state,
-        that of parameters which require a gradient and have had none is made too: so all ranks have
-        the same entries, and checkpoints of all times.
+        """As torch's; histories are copies. Once there is state, that of parameters which require a
+        gradient and have had none is made too: so all ranks have the same entries, and checkpoints
+        of all times.
         """
         if any(self.state.values()):
             self.make_state(lambda parameter: parameter.requires_grad)
         self._follow_writes()
         return super().state_dict()
 
-    def load_state_dict(self, state_dict, of_adamw: bool = False) -> None:
-        """Copies a state dict's values into the state, which is made where there is none, without a
-        cast: masters and moments to the bit. The quantized bytes are made from the masters when
-        they are next needed. A parameter of which it has nothing begins anew. `of_adamw`: moments,
-        steps and options are taken, and the masters stay as they are: for a state of torch's AdamW
-        or Adam. ValueError, before anything changes, if it does not fit.
+    def load_state_dict(self, state_dict) -> None:
+        """Copies a state dict's values, its own or one of torch's AdamW or Adam, into the state,
+        which is made where there is none, without a cast. A parameter of which it has nothing
+        begins anew. ValueError, before anything changes, if it does not fit.
         """
-        loading.load_state_dict(self, state_dict, of_adamw)
+        loading.load_state_dict(self, state_dict)
         self._snapshot, self.is_state_form = None, False
 
     def _follow_writes(self) -> None:
-        """The state's masters are those of the weights, and of what was written to parameters."""
-        states.share_masters(self)
-        states.LowPrecisionParameters(parameters.entries(self))
+        """The state's histories are those of the weights, and its masters what was written."""
+        states.share_histories(self)
+        states.follow_writes(self.state)
 
     def __getstate__(self):
         self._follow_writes()  # the copy sees no write before it
@@ -215,18 +208,9 @@ class FusedAdam(torch.optim.Optimizer):
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        self.flat_updates = []
+        self.flat_updates, self.loaded_histories = [], {}
         self._forget()
         self.register_state_dict_post_hook(states.as_saved)
-
-
-def _detach(groups: list[dict]) -> None:
-    """Makes weights that are views of larger matrices, as FSDP2 cuts a short shard, matrices of
-    their own: kernels write whole buffers.
-    """
-    for _, parameter, _ in parameters.named(groups):
-        if isinstance(local := dtensors.local_of(parameter), QuantizedTensor):
-            local.detach_from_base()
 
 
 # torch.compile calls a step and does not look into it.

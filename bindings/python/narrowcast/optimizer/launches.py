@@ -55,12 +55,20 @@ def run_step(parts: list[Part], reductions: list[Reduction]) -> None:
 
 
 class Tables:
-    """Made from all parameters of an optimizer. `flat_updates`: the optimizer's own list."""
+    """Made from all parameters of an optimizer. `flat_updates`, `loaded_histories`: the optimizer's
+    own.
+    """
 
-    def __init__(self, entries: list[Entry], flat_updates: list[Updates]):
+    def __init__(
+        self,
+        entries: list[Entry],
+        flat_updates: list[Updates],
+        loaded_histories: dict[torch.Tensor, torch.Tensor],
+    ):
         self._tables: dict[Key, _C.AdamTable] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
+        self._loaded_histories = loaded_histories
         every = [entry.parameter for entry in entries]
         self._redistributed = _redistributed(every)
         sharing: dict[tuple, list[Entry]] = {}  # shards that share blocks with others
@@ -148,6 +156,9 @@ class Tables:
         """
         stale.cast(self._own)
         self._empty_shards.update()
+        for parameter, store in self._delayed if self._loaded_histories else ():
+            if (history := self._loaded_histories.get(parameter)) is not None:
+                store.bytes.history.copy_(history)
         for one in (*self._reductions, *self._updates):
             one.begin()
         run_step(self._parts, self._collective)

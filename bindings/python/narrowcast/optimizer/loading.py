@@ -10,16 +10,15 @@ from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import options, parameters
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import dtensors
-from narrowcast.tensor.casting import RngKey
 
 _DECOUPLED = "decoupled_weight_decay"  # what torch's AdamW calls adamw
-_NOT_ADAMWS = ("master", "history")  # entries of the state that torch's AdamW has not
+_OPTIONAL = ("master", "history")  # entries that a saved state may lack
 
 
-def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
+def load_state_dict(optimizer, state_dict: dict) -> None:
     """torch.optim.Optimizer.load_state_dict, but values are copied into the present state: the base
     class would cast it to the parameters' dtypes. Options, entries and shapes are checked before
-    anything changes. `of_adamw`: masters and weights are left as they are.
+    anything changes.
     """
     state_dict = state_dict.copy()
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
@@ -31,31 +30,26 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
         raise ValueError(
             f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
         )
-    states.share_masters(optimizer)
     entries = parameters.entries(optimizer)
-    have_masters = any(one.has_master for one in entries)
     is_adamws = any(_DECOUPLED in group for group in saved_groups)
-    if not of_adamw and have_masters and is_adamws:
-        raise ValueError(
-            "the state dict is one of torch.optim.AdamW or Adam, which has no masters or old ones: "
-            "load_state_dict(state_dict, of_adamw=True) leaves the masters as they are"
-        )
-    of_adamw = of_adamw or is_adamws  # masters that AdamW has carried along are old ones
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     loaded, ignored = {}, []
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := state_dict["state"].get(key):
-            state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
-            left = _NOT_ADAMWS if of_adamw else ()
-            needed = {key: one for key, one in state.items() if key not in left}
-            if _has_own_master(entry, saved, of_adamw):
-                if _is_loaded(entry):
+            needed = state = entry.state or states.make_state(
+                entry.parameter, optimizer.state_dtype
+            )
+            local = dtensors.local_of(entry.parameter)
+            if isinstance(local, MasterWeight) and "master" in saved and not is_adamws:
+                if local.cell.is_loaded:
                     ignored.append(entry.name)
                 else:
-                    needed["master"] = entry.parameter
+                    needed = {**state, "master": entry.parameter}
+            if is_adamws or entry.name in ignored:  # AdamW carries old masters along
+                saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             _check(needed, saved, entry.name)
-            loaded[entry.parameter] = state, saved
+            loaded[entry.parameter] = state, needed, saved
     loaded_options = [*map(_options_of, saved_groups)]
     for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
         options.check({**group, **given}, index)
@@ -63,10 +57,13 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
         group.update(given)
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)  # without any it begins anew
-    optimizer.state.update({parameter: state for parameter, (state, _) in loaded.items()})
-    for entry in parameters.entries(optimizer):  # rounded as the loaded options say
-        if entry.parameter in loaded:
-            _copy(entry, *loaded[entry.parameter], of_adamw)
+    optimizer.loaded_histories.clear()
+    for parameter, (state, needed, saved) in loaded.items():
+        optimizer.state[parameter] = state
+        _copy(parameter, needed, saved)
+        if _is_history(saved.get("history"), state.get("history")):
+            history = saved["history"].to(state["history"].device, copy=True)
+            optimizer.loaded_histories[parameter] = state["history"] = history
     if ignored:
         warnings.warn(
             f"the optimizer's state dict, of an older version, has masters of {len(ignored)} "
@@ -78,30 +75,16 @@ def load_state_dict(optimizer, state_dict: dict, of_adamw: bool) -> None:
         hook(optimizer)
 
 
-def _has_own_master(entry: parameters.Entry, saved: dict, of_adamw: bool) -> bool:
-    """Whether a state has the master of a weight that is its own: those of older checkpoints do,
-    and the model's state dict has the same value.
-    """
-    is_own = isinstance(dtensors.local_of(entry.parameter), MasterWeight)
-    return is_own and "master" in saved and not of_adamw
-
-
-def _is_loaded(entry: parameters.Entry) -> bool:
-    """Whether the model's state dict has set the value of a weight that is its own master."""
-    return dtensors.local_of(entry.parameter).cell.is_loaded
-
-
 def _check(state: dict, saved: dict, name: str) -> None:
-    """ValueError unless a parameter's state can be that which was saved. A history may be missing:
-    it begins anew.
+    """ValueError unless a parameter's state can be that which was saved. Without a master the value
+    is the parameter's, and without a history one begins anew.
     """
     for key, value in state.items():
         other = saved.get(key)
-        if other is None and key != "history":
+        if other is None and key not in _OPTIONAL:
             raise ValueError(
                 f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
-                "come from FusedAdam with such a parameter, or with of_adamw=True, which leaves "
-                "the masters as they are, from any or from torch.optim.AdamW or Adam"
+                "come from FusedAdam with such a parameter, or from torch.optim.AdamW or Adam"
             )
         if key == "step" or other is None:
             continue
@@ -120,6 +103,11 @@ def _check(state: dict, saved: dict, name: str) -> None:
             )
 
 
+def _is_history(saved: torch.Tensor | None, present: torch.Tensor | None) -> bool:
+    """Whether a saved history can be continued: of the same format, and begun."""
+    return None not in (saved, present) and saved.shape == present.shape and bool(saved[0] != 0)
+
+
 def _options_of(group: dict) -> dict:
     """The options that a saved group brings."""
     left = ("params", _DECOUPLED)
@@ -128,30 +116,11 @@ def _options_of(group: dict) -> dict:
 
 
 @torch.no_grad()
-def _copy(entry: parameters.Entry, state: dict, saved: dict, of_adamw: bool) -> None:
-    """Copies values into a parameter's state, and makes its value from that: the bytes are those
-    that the last step left.
-    """
+def _copy(parameter: torch.Tensor, state: dict, saved: dict) -> None:
+    """Copies what was saved into a parameter's state. A master is the parameter's value, too."""
     for key, value in state.items():
-        if of_adamw and key in _NOT_ADAMWS:
-            continue
-        known = saved.get(key, 0)  # 0: no history yet, as after a write
-        fill = value.copy_ if isinstance(known, torch.Tensor) else value.fill_
-        fill(known)
-    if _has_own_master(entry, saved, of_adamw) and not _is_loaded(entry):
-        dtensors.local_of(entry.parameter).copy_(dtensors.local_of(saved["master"]))
-    local, master = map(dtensors.local_of, (entry.parameter, state.get("master")))
-    if of_adamw or entry.store is None:
-        if not of_adamw and master is not None:
-            local.copy_(master)
-        return
-    history = state["history"].clone() if "history" in state else None
-    if master is not None:
-        local.write(master)
-    elif not entry.store.is_stale:  # the bytes are those of its value
-        return
-    step = int(state["step"])
-    stochastic = entry.seed is not None and step > 0  # before the first step, all is to nearest
-    first = dtensors.first_element(entry.parameter) if stochastic else 0
-    rng_key = RngKey(entry.seed, step, first) if stochastic else None
-    local._store.resume(history, rng_key)
+        if key in saved and key != "history":
+            fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_
+            fill(saved[key])
+    if "master" in state and "master" in saved:
+        dtensors.local_of(parameter).copy_(dtensors.local_of(state["master"]))

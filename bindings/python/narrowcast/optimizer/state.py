@@ -1,13 +1,10 @@
 """The state of FusedAdam: made when a parameter has its first gradient, saved by torch's own means.
-The masters and histories in it are the weights' own; the masters of bfloat16 and float16 parameters
-are there alone, and take over what is written to these between steps.
+A weight of nc.convert is its own master. Those of plain bfloat16 and float16 parameters are there
+alone; a step begins with what was written to the parameter.
 """
-
-from collections.abc import Iterable
 
 import torch
 
-from narrowcast import _C
 from narrowcast.fsdp import sharding
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import parameters
@@ -19,16 +16,18 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """step, exp_avg, exp_avg_sq; master where the parameter is not its own; history where scaling
-    is delayed.
+    """step, exp_avg, exp_avg_sq; master of a plain bfloat16 or float16 parameter; history where
+    scaling is delayed. TypeError if bytes are all that there is of it.
     """
     local = dtensors.local_of(parameter)
-    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
     if isinstance(local, QuantizedTensor):
-        local.detach_from_base()  # kernels write whole buffers
-        _share_master(parameter, state)
-    elif isinstance(local, MasterWeight):
-        _share_master(parameter, state)
+        raise TypeError(
+            f"{local.describe()}: it has no value in float32 that a step could change. "
+            "nc.convert(model, format, trainable=True) makes weights that are trained"
+        )
+    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
+    if isinstance(local, MasterWeight):
+        _share_history(parameter, state)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     for moment in MOMENTS:
@@ -37,29 +36,22 @@ def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, t
     return state
 
 
-def share_masters(optimizer) -> None:
-    """Makes the masters and histories in the state the weights' own, where FSDP2 has copied shards
-    since: a shard with fewer rows than the others is copied at every load of the model's state
-    dict.
+def share_histories(optimizer) -> None:
+    """Makes the histories in the state the weights' own, where FSDP2 has copied shards since. Those
+    of a loaded state dict wait for the next step.
     """
     for _, parameter, _ in parameters.named(optimizer.param_groups):
         state = optimizer.state.get(parameter)
-        if state and isinstance(dtensors.local_of(parameter), (QuantizedTensor, MasterWeight)):
-            _share_master(parameter, state)
+        if state and isinstance(dtensors.local_of(parameter), MasterWeight):
+            _share_history(parameter, state, optimizer.loaded_histories)
 
 
-def _share_master(parameter: torch.Tensor, state: dict) -> None:
-    """The history, and the master of a weight that is not its own."""
-    local, store = dtensors.local_of(parameter), sharding.store_of_weight(parameter)
-    store.keep_master()
-    store.mark_if_written()  # a weight that others have written to has no history
-    if store.bytes.history is not None:
+def _share_history(parameter: torch.Tensor, state: dict, loaded=()) -> None:
+    store = sharding.store_of_weight(parameter)
+    if store.bytes.history is not None and parameter not in loaded:
         state["history"] = store.bytes.history
-    if isinstance(local, MasterWeight):
-        return
-    master = dtensors.local_of(state.get("master"))
-    if master is None or master.data_ptr() != local.master.data_ptr():
-        state["master"] = dtensors.like(parameter, local.master)
+        if store.is_stale:  # the cast begins another one
+            state["history"].zero_()
 
 
 def as_saved(optimizer, state_dict: dict) -> dict:
@@ -78,37 +70,11 @@ def as_saved(optimizer, state_dict: dict) -> dict:
     return state_dict
 
 
-class LowPrecisionParameters:
-    """The bfloat16 and float16 parameters of an optimizer, whose masters are in its state. What is
-    written to one (a load of the model's state dict, a clamp, an initialization) becomes its
-    master's value. A write through `parameter.data` is not seen: torch does not count it.
-    """
-
-    def __init__(self, entries: Iterable[parameters.Entry]):
-        self._pairs = [
-            (one.parameter, one.state["master"])
-            for one in entries
-            if one.parameter.dtype != torch.float32 and one.store is None and "master" in one.state
-        ]
-        # A DTensor counts the writes to it, and its local part those to that.
-        every = [value for value, _ in self._pairs]
-        self._writes = _C.WriteCounts([*every, *map(dtensors.local_of, every)])
-        self._take_over()
-
-    def sync_written(self) -> None:
-        """Before a step: masters take over what has been written since the last one."""
-        if not self._writes.are_same:
-            self._take_over()
-
-    def note_writes(self) -> None:
-        """What was written until now is in the masters: after a step, which writes too."""
-        self._writes.take()
-
-    @torch.no_grad()
-    def _take_over(self) -> None:
-        """Has masters take over the elements that are no longer their own, rounded."""
-        for pair in self._pairs:
-            value, master = map(dtensors.local_of, pair)
+@torch.no_grad()
+def follow_writes(state: dict[torch.Tensor, dict]) -> None:
+    """Has masters take over what was written to their parameters, as the next step would."""
+    for parameter, entries in state.items():
+        if "master" in entries:
+            value, master = map(dtensors.local_of, (parameter, entries["master"]))
             differs = master.to(value.dtype) != value
             master.copy_(torch.where(differs, value.to(master.dtype), master))
-        self.note_writes()

@@ -1,11 +1,10 @@
 """Weights that tensor or expert parallelism cuts: where a cut may be, how a converted module takes
 a DTensor of a part (parallelize_module and distribute_module register one), casts of parts that
-have been written to, in formats whose scale spans the tensor, and what full_tensor() gives.
+have been written to, in formats whose scale spans the tensor.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterator
 
@@ -15,9 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import stale
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import cutting, torch_names
 from narrowcast.master import MasterWeight
-from narrowcast.operators.common import value_of
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
 from narrowcast.registry import Format
@@ -86,7 +84,7 @@ def _take_part(
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
     before = module._parameters.get(name)
     is_in_place = isinstance(before, DTensor)
-    if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
+    if is_in_place or cutting.now() or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
     # Where each rank cuts its own, that is a view of the whole.
@@ -169,33 +167,3 @@ def _facts_of_parts(found: dict[DTensor, QuantizedTensor | MasterWeight]) -> lis
         dtensors.fact(one, local.describe() + ", written to" * local._store.is_stale)
         for one, local in found.items()
     ]
-
-
-# ---- what a full tensor is ----
-
-
-class _Value(torch.autograd.Function):
-    """A weight's master, or decoded value where none is kept. Its gradient is the weight's."""
-
-    @staticmethod
-    def forward(ctx, weight: QuantizedTensor | MasterWeight) -> torch.Tensor:
-        # Not the master itself: a write to a full tensor changes no parameter.
-        value = weight.value if isinstance(weight, MasterWeight) else value_of(weight)
-        return value.to(weight.dtype, copy=True)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
-def full_tensor_of_masters(function):
-    """torch's full_tensor(), whose result is a plain tensor on any number of ranks."""
-
-    @functools.wraps(function)
-    def full_tensor(self, **options):
-        whole = function(self, **options)
-        is_cut = any(placement.is_shard() for placement in self.placements)
-        is_weight = isinstance(whole, (QuantizedTensor, MasterWeight))
-        return _Value.apply(whole) if is_cut and is_weight else whole
-
-    return full_tensor

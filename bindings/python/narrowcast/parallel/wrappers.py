@@ -1,6 +1,6 @@
 """Modules that wrap a whole model. DistributedDataParallel (and replicate(), which makes one) keeps
 every weight whole on every rank, and gives all ranks those of one. FullyShardedDataParallel
-flattens parameters, which no format allows: see cat in narrowcast.operators.joins.
+flattens parameters, which no format allows.
 """
 
 import functools
@@ -48,7 +48,7 @@ def keeping_weights(function):
 
 def sent_as_bytes(function):
     """torch's function that gives all ranks the parameters and buffers of one, joined to long plain
-    tensors. Quantized weights travel as the bytes that they are, and those that announce another
+    tensors. Frozen weights travel as the bytes that they are, and those that announce another
     dtype than float32 as their values, which would be rounded to it, on the rank that sends, too.
     """
 

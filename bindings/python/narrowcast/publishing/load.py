@@ -337,7 +337,6 @@ def _follow(store) -> None:
         bytes.history[casting.NEWEST_AMAX] = LARGEST[format.element] * bytes.buffer(1)
     if store.master is not None:
         first = store.rows_before
-        store.master.value.copy_(value[first : first + store.rows])
-        store.master.sync_version()
-        store.master.mark_fresh()
+        store.master.copy_(value[first : first + store.rows])
+        store.mark_fresh()
     store.used = store.rows

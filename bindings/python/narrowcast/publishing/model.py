@@ -127,7 +127,7 @@ def _check_finite(entries: list[Entry]) -> None:
 
 def _largest(store) -> torch.Tensor:
     """Not finite if a value is not: of a weight without a master, where its format keeps that."""
-    value = store.bytes.amax if store.master is None else store.master.value
+    value = store.bytes.amax if store.master is None else store.master
     if value is None or value.numel() == 0:
         return torch.zeros((), device=store.bytes.device)
     return torch.stack(value.aminmax()).abs().amax()

@@ -61,14 +61,13 @@ def cast_value(
 
 def casts_of(stores: list[Store]) -> _C.CastList:
     """The casts of matrices from their masters, as one list."""
-    return _C.CastList([store.bytes for store in stores], [store.master.value for store in stores])
+    return _C.CastList([store.bytes for store in stores], [store.master for store in stores])
 
 
 def cast_masters(stores: list[Store]) -> None:
     """Makes the bytes of matrices from their masters. They are whole tensors, or have no scale that
     spans more. One launch for each device and format, two if a scale spans the tensor, four if some
-    share one; and one for each matrix of a saved state. ValueError if a matrix shares a scale with
-    one that is not there.
+    share one. ValueError if a matrix shares a scale with one that is not there.
     """
     alike = defaultdict(list)
     for store in stores:
@@ -78,22 +77,6 @@ def cast_masters(stores: list[Store]) -> None:
         casts, peers = casts_of(same), scale_groups.peers_of(same)
         amaxes = casts.find_amaxes()
         scale_groups.share(peers, amaxes)
-        saved = [place for place, store in enumerate(same) if store.master.saved is not None]
-        skips = None
-        if saved:
-            words = [SKIP if place in saved else TAKE for place in range(len(same))]
-            skips = torch.tensor(words, dtype=torch.float32, device=same[0].bytes.device)
-        casts.cast(amaxes, skip=skips)
-        for place in saved:
-            cast_again(same[place], None if amaxes is None else amaxes[place : place + 1])
+        casts.cast(amaxes)
     for store in stores:
-        store.master.mark_fresh()
-
-
-def cast_again(store: Store, amax: torch.Tensor | None) -> None:
-    """Makes the bytes of a saved state. `amax`: float32 (1,), of the whole tensor."""
-    rng_key, keeps_history = store.master.saved.rng_key, store.format.is_delayed
-    amax = None if keeps_history else amax
-    casts_of([store]).cast(amax, draws=None if rng_key is None else [rng_key])
-    if keeps_history:
-        store.bytes.amax.copy_(store.bytes.history[NEWEST_AMAX])
+        store.mark_fresh()

@@ -13,12 +13,12 @@ from torch._subclasses import FakeTensor
 from narrowcast import _C, registry
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
 
 # The tensors of a QuantizedTensor, by their attributes' names.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
-SPANNING = ("tensor_amax", "history", "master")
+SPANNING = ("tensor_amax", "history")
 # As torch.compile knows them; and which usages have come, of a weight whose gathers differ by pass:
 # its buffers are those of all passes, for a graph is one for all.
 INNER = tuple(f"_inner_{name}" for name in (*BUFFERS, *SPANNING, "present"))
@@ -31,16 +31,15 @@ def parts_of(tensor) -> tuple:
     """
     view, config = tensor._view, tensor._view.store.config
     view.store.check_aligned(
-        "be saved by itself: a state dict holds its master. One that keeps no master can be left "
-        "out of a sharded checkpoint (StateDictOptions(ignore_frozen_params=True)), or saved in a "
-        "full one (full_state_dict=True), or keep one (nc.convert(..., trainable=True))"
+        "be saved by itself. It can be left out of a sharded checkpoint "
+        "(StateDictOptions(ignore_frozen_params=True)), or saved in a full one "
+        "(full_state_dict=True), or be its own master (nc.convert(..., trainable=True))"
     )
     facts = view.store.format.name, tuple(tensor.shape), tensor.dtype
     partial = view.store.partial or not view.is_whole
     options = config.name, config.recompute, partial, flattened(tensor)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    tensors = [*_tensors_of(tensor), tensor.master]
-    return *facts, tensors, *options, tensor.requires_grad, is_parameter, config.matmul
+    return *facts, _tensors_of(tensor), *options, tensor.requires_grad, is_parameter, config.matmul
 
 
 def flattened(tensor) -> tuple[int, int] | None:
@@ -58,19 +57,18 @@ def store_of_parts(
     present: torch.Tensor | None = None,
 ) -> Store:
     """The store of a tensor's parts; `present`: of a gathered weight's in a trace."""
-    *buffers, amax, history, master = tensors
+    *buffers, amax, history = tensors
     bytes = _C.Buffers(format, rows, columns, buffers, amax, history)
     if present is not None:
         store = GatheredStore(bytes, config, None, present)
     else:
-        kept = None if master is None else Master(master.reshape(rows, columns).contiguous())
-        store = Store(bytes, kept, config)
+        store = Store(bytes, None, config)
     store.partial = partial
     return store
 
 
 def _tensors_of(tensor) -> list[torch.Tensor | None]:
-    """Those that are there, in the order of BUFFERS and SPANNING, but for the master."""
+    """Those that are there, in the order of BUFFERS and SPANNING."""
     bytes = tensor._view.operand()
     return [*bytes.buffers, bytes.amax, bytes.history]
 
@@ -122,16 +120,15 @@ def inner_tensor(tensor, index: int) -> torch.Tensor | None:
 
 
 def inner_tensors(tensor) -> list[torch.Tensor | None]:
-    """Those that INNER names. The master as it is kept, a matrix: a trace asks where no operator,
-    and so no view, can run. None of a view without bytes, and of a weight whose gathers differ by
+    """Those that INNER names. None of a view without bytes, and of a weight whose gathers differ by
     pass, of which the buffers of both passes are there.
     """
     view, store = tensor._view, tensor._store
     if store.present is not None or view.place is not None:
         bytes = store.bytes
         buffers = bytes.buffers if store.present is None else store.traced_buffers
-        return [*buffers, bytes.amax, bytes.history, None, store.present]
-    return [*_tensors_of(tensor), view.master, None]
+        return [*buffers, bytes.amax, bytes.history, store.present]
+    return [*_tensors_of(tensor), None]
 
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[View, torch.dtype]:
@@ -173,11 +170,14 @@ def is_fake(tensor) -> bool:
 
 def stable_hash(tensor) -> str:
     """A digest of what a graph depends on: parts, facts and code."""
-    there, context = tensor.__tensor_flatten__()
-    inner = [
-        (name, one.shape, one.stride(), one.storage_offset(), one.dtype, one.device)
-        for name, one in ((name, getattr(tensor, name)) for name in there)
-    ]
-    known = (*context, tensor.shape, tensor.requires_grad, tensor.is_inference(), inner)
-    every = repr((known, _code_and_formats(tensor.format)))
+    names, context = tensor.__tensor_flatten__()
+    parts = [(name, _key_of_part(getattr(tensor, name))) for name in names]
+    facts = context, tensor.shape, tensor.requires_grad, tensor.is_inference(), parts
+    every = repr((facts, _code_and_formats(tensor.format)))
     return hashlib.blake2b(every.encode(), digest_size=16).hexdigest()
+
+
+def _key_of_part(part: torch.Tensor) -> str | tuple:
+    if hasattr(part, "__tensor_flatten__"):
+        return stable_hash(part)
+    return part.shape, part.stride(), part.storage_offset(), part.dtype, part.device

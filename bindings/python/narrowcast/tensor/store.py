@@ -8,14 +8,14 @@ matrix has the same Store.
 
 from __future__ import annotations
 
+import weakref
 from typing import NamedTuple
 
 import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting, compiling, scale_groups
-from narrowcast.tensor.casting import RngKey
+from narrowcast.tensor import buffers, casting, scale_groups
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.scale_groups import ScaleGroup
 
@@ -46,70 +46,12 @@ class PendingColumnwise(NamedTuple):
     manual: bool
 
 
-class Saved(NamedTuple):
-    """The bytes to make are those of a saved state: with the rounding that the step before it used
-    (None: to nearest), and with the multiplier of its history, to which nothing is added.
-    """
-
-    rng_key: RngKey | None
-
-    def offset_by(self, elements: int) -> Saved:
-        """Of a matrix that begins so many elements later."""
-        key = self.rng_key
-        return self if key is None else Saved(key._replace(first=(key.first + elements) % 2**64))
-
-
-class Master:
-    """The value that a matrix's bytes are made from, and what is known of it.
-
-    value    float32 [rows, columns]: the optimizer's
-    stale    it has changed since the bytes were made
-    saved    the stale bytes are those of a saved state, not new ones
-    version  of a value that was handed out: torch's count of the writes to it that are known here
-    """
-
-    __slots__ = ("saved", "stale", "value", "version")
-
-    def __init__(self, value: torch.Tensor):
-        if value.is_inference():  # torch counts no writes to it
-            with torch.inference_mode(False), torch.no_grad():
-                value = value.clone()
-        self.value, self.stale = value, False
-        self.saved: Saved | None = None
-        self.version: int | None = None
-        _C.note_change()
-
-    def watch(self) -> None:
-        """The value is handed out, so from now on torch's count of writes is looked at."""
-        if self.version is None:
-            self.version = self.value._version
-
-    def sync_version(self) -> None:
-        """All that has been written is known."""
-        if self.version is not None:
-            self.version = self.value._version
-
-    @property
-    def was_written(self) -> bool:
-        """Whether code outside of narrowcast has written to it since sync_version()."""
-        return self.version is not None and self.value._version != self.version
-
-    def mark_fresh(self) -> None:
-        """The bytes are those of the value."""
-        self.stale, self.saved = False, None
-
-    def with_value(self, value: torch.Tensor) -> Master:
-        """The same in other memory."""
-        copy = Master(value)
-        copy.stale, copy.saved = self.stale, self.saved
-        return copy
-
-
-class Store:
+class Store(_C.Store):
     """bytes           a _C.Buffers: a usage that is absent there is absent. Others may take its
                     place, of the same format, rows and columns
     rows, columns   of the matrix; `region`: all of it
-    master          the value behind the bytes, or None if none is kept
+    master          float32 [rows, columns]: the value that the bytes are made from, or None if
+                    they alone are it. Torch's count of its writes tells whether they are stale
     config          of the weight
     partial         it is part of a larger tensor, to which its amax belongs
     used            rows from this one on are the zeros that FSDP2 pads shards with
@@ -118,14 +60,15 @@ class Store:
     traced          what torch.compile has asked of it (narrowcast.tensor.serialize)
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
                     number there
+    origin          a weak reference to the store that it was copied from, on another device
     is_cut          fully_shard has made shards of it, which have taken its place in the model
     own_shard       of a matrix that fully_shard cuts into shards with blocks in common: this
                     rank's, an UnalignedShard
     """
 
     __slots__ = (
-        *("bytes", "columns", "config", "format", "is_cut", "master", "own_shard", "partial"),
-        *("pending", "region", "rows", "sender", "traced", "used", "__weakref__"),
+        *("columns", "config", "format", "is_cut", "origin", "own_shard", "partial"),
+        *("pending", "region", "rows", "sender", "traced", "used"),
     )
     # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
     # come. Of a GatheredStore alone.
@@ -136,37 +79,32 @@ class Store:
     def __init__(
         self,
         bytes: _C.Buffers,
-        master: Master | None = None,
+        master: torch.Tensor | None = None,
         config: WeightConfig = UNNAMED,
         rows: int | None = None,
     ):
-        self.bytes, self.master, self.config = bytes, master, config
+        if master is not None and master.is_inference():  # torch counts no writes to it
+            with torch.inference_mode(False), torch.no_grad():
+                master = master.clone()
+        super().__init__(bytes, master)
+        self.config = config
         self.format, self.columns = bytes.format, bytes.columns
         self.rows = self.used = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
         self.partial = self.is_cut = False
-        self.sender = self.own_shard = self.traced = None
+        self.sender = self.own_shard = self.traced = self.origin = None
         self.pending: PendingColumnwise | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All that is there: buffers, what spans the tensor, and the master."""
-        master = None if self.master is None else self.master.value
-        every = *self.bytes.buffers, self.bytes.amax, self.bytes.history, master
+        every = *self.bytes.buffers, self.bytes.amax, self.bytes.history, self.master
         return [one for one in every if one is not None]
 
     @property
     def step(self) -> tuple[int, int]:
         """The rows and the columns at whose multiples it can be cut."""
         return self.format.step(self.bytes.usages)
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the master has changed since the bytes were made."""
-        if self.master is None:
-            return False
-        self.mark_if_written()
-        return self.master.stale
 
     @property
     def needs_others(self) -> bool:
@@ -186,32 +124,34 @@ class Store:
         """
         bytes, master = buffers.allocate(self.format, rows, columns, usages, device), None
         if self.master is not None:
-            master = Master(torch.empty(rows, columns, device=device, dtype=torch.float32))
+            master = torch.empty(rows, columns, device=device, dtype=torch.float32)
         return self._with_flags(Store(bytes, master, self.config), rows)
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
         self.check_not_freed()
         self._derive_pending()
-        self.mark_if_written()
-        master = self.master and self.master.with_value(function(self.master.value))
-        return self._with_flags(self._over(buffers.mapped(self.bytes, function), master), self.used)
+        master = None if self.master is None else function(self.master)
+        copy = self._with_flags(self._over(buffers.mapped(self.bytes, function), master), self.used)
+        copy.origin = weakref.ref(self)
+        return copy
 
     def transposed(self) -> Store:
         """Rows and columns exchanged, over the same buffers and a master of its own."""
         self.check_aligned("have rows and columns exchanged")
         self._derive_pending()
-        self.mark_if_written()
-        master = self.master and self.master.with_value(self.master.value.t().contiguous())
+        master = None if self.master is None else self.master.t().contiguous()
         exchanged = Store(buffers.exchanged(self.bytes), master, self.config)
         return self._with_flags(exchanged, self.columns)
 
-    def _over(self, bytes: _C.Buffers, master: Master | None) -> Store:
+    def _over(self, bytes: _C.Buffers, master: torch.Tensor | None) -> Store:
         """A store of the same rows over other bytes."""
         return Store(bytes, master, self.config)
 
     def _with_flags(self, copy: Store, used: int) -> Store:
         copy.partial, copy.used = self.partial, used
+        if not self.is_stale:
+            copy.mark_fresh()
         return copy
 
     # ---- what other kinds of stores refuse ----
@@ -245,7 +185,7 @@ class Store:
     def high_precision(self, region: Region) -> torch.Tensor:
         """float32 [rows, columns]: the master, or the decoded value where none is kept."""
         if self.master is not None:
-            return region.slice(self.master.value)
+            return region.slice(self.master)
         usage = "rowwise" if self.bytes.has("rowwise") else "columnwise"
         return self.dequantize(region, torch.float32, usage)
 
@@ -253,7 +193,9 @@ class Store:
         """From now on there is a master: the decoded value, where none was kept."""
         self.check_written()
         if self.master is None:
-            self.master = Master(self.high_precision(self.region))
+            self.master = self.high_precision(self.region)
+            self.mark_fresh()
+            _C.note_change()
 
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a region, [rows, columns]: one launch, after a cast if it is stale."""
@@ -338,34 +280,3 @@ class Store:
         """From now on there is none: the bytes alone are the value."""
         self.master = self.traced = None
         _C.note_change()
-
-    def resume(self, history: torch.Tensor | None, rng_key: RngKey | None) -> None:
-        """The master is that of a saved state, whose bytes are to be made again: with its history,
-        unless that is another format's, and rounded with its key.
-        """
-        own = self.bytes.history
-        if history is not None and (None in (self.master, own) or own.shape != history.shape):
-            return
-        if history is not None and history[0] == 0:  # saved after a write, before its cast
-            self.mark_stale(self.used)
-            return
-        if history is not None:
-            own.copy_(history)
-        self.master.saved = Saved(rng_key)
-
-    def mark_if_written(self) -> None:
-        """Marks the bytes as stale if code outside of narrowcast has written to the master."""
-        if self.master is not None and self.master.was_written:
-            self.mark_stale(self.used)
-
-    def mark_stale(self, end: int) -> None:
-        """The master has changed, up to row `end`."""
-        if not self.bytes.is_plain:
-            compiling.check_write(self.describe())
-        self.master.sync_version()
-        self.master.stale, self.master.saved = True, None
-        _C.note_change()
-        if self.bytes.history is not None:
-            # A saved state says so too, even if no bytes are made before.
-            self.bytes.history.zero_()
-        self.used = max(self.used, end)

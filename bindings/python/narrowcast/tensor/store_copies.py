@@ -49,20 +49,15 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     else:
         buffers.copy_region(target.bytes, region, source.bytes, source_region)
     if target.master is not None:
-        target.mark_if_written()
-        region.slice(target.master.value).copy_(source.high_precision(source_region))
-        target.master.sync_version()
+        region.slice(target.master).copy_(source.high_precision(source_region))
     target.used = max(target.used, region.row_end)
     part_of_source = region.rows < source.used or region.columns < source.columns
     target.partial = target.partial or source.partial or part_of_source
     has_all = set(target.bytes.usages) <= set(source.bytes.usages)
-    if source.is_stale:
-        target.mark_stale(region.row_end)
-        if source.master.saved is not None:
-            rows = source_region.row - region.row
-            target.master.saved = source.master.saved.offset_by(rows * target.columns)
-    elif target.master is not None and region == target.region and has_all:
-        target.master.mark_fresh()  # whatever it was before
+    if region == target.region and has_all and not source.is_stale:
+        target.mark_fresh()
+    elif source.is_stale:
+        target.mark_stale()
     buffers.copy_spanning(target.bytes, source.bytes)
 
 
@@ -92,7 +87,7 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
         zeros = store.new_empty(rows, columns, usages, device)
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
-        zeros.master.value.zero_()
+        zeros.master.zero_()
     if zeros.master is not None or store.is_cut or shard is not None:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
@@ -104,18 +99,15 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
 
 def write(store: Store, region: Region, value: torch.Tensor) -> None:
     """Sets a region to a value, [rows, columns] of float32, bfloat16 or float16. With a master,
-    that is set and the bytes become stale; without, they are made at once. The value that a
-    saved state has just brought changes nothing: its bytes may be others than a new value's.
-    ValueError if FSDP2 has freed the bytes.
+    that is set and the bytes become stale; without, they are made at once. ValueError if FSDP2 has
+    freed the bytes.
     """
     store.check_written()
     compiling.check_write(store.describe())
     if store.master is not None:
-        store.mark_if_written()
-        own, is_saved = region.slice(store.master.value), store.master.saved is not None
-        if not (is_saved and _have_same_bits(own, value)):
-            own.copy_(value)
-            store.mark_stale(region.row_end)
+        region.slice(store.master).copy_(value)
+        store.mark_stale()
+        store.used = max(store.used, region.row_end)
     elif region == store.region and not store.needs_others:
         casting.cast_value(store.bytes, value)
         store.used = store.rows
@@ -133,9 +125,3 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
             "master is kept (nc.convert(..., trainable=True) keeps one). Write the whole tensor, "
             "or load plain values before nc.convert, which then quantizes shards together"
         )
-
-
-def _have_same_bits(value: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether float32 values are those of another tensor, signs of zeros and NaNs included."""
-    other = other.to(value.device, torch.float32)
-    return torch.equal(*(one.contiguous().view(torch.int32) for one in (value, other)))

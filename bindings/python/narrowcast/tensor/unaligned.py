@@ -9,7 +9,7 @@ import torch
 from narrowcast import _C
 from narrowcast.tensor import buffers, casting
 from narrowcast.tensor.region import Region
-from narrowcast.tensor.store import Master, Store, WeightConfig
+from narrowcast.tensor.store import Store, WeightConfig
 
 
 class UnalignedShard(NamedTuple):
@@ -90,7 +90,11 @@ class UnalignedStore(Store):
     __slots__ = ("shard",)
 
     def __init__(
-        self, bytes: _C.Buffers, master: Master | None, config: WeightConfig, shard: UnalignedShard
+        self,
+        bytes: _C.Buffers,
+        master: torch.Tensor | None,
+        config: WeightConfig,
+        shard: UnalignedShard,
     ):
         super().__init__(bytes, master, config, shard.own_rows)
         self.shard, self.partial = shard, True
@@ -103,7 +107,7 @@ class UnalignedStore(Store):
     def rows_before(self) -> int:
         return self.shard.rows_before
 
-    def _over(self, bytes: _C.Buffers, master: Master | None) -> UnalignedStore:
+    def _over(self, bytes: _C.Buffers, master: torch.Tensor | None) -> UnalignedStore:
         return UnalignedStore(bytes, master, self.config, self.shard)
 
     def check_aligned(self, what: str) -> None:
@@ -133,7 +137,7 @@ def fill(made: UnalignedStore, store: Store) -> None:
     buffers.copy_spanning(made.bytes, store.bytes)
     made.used = made.rows
     if made.master is not None:
-        made.master.value.copy_(store.master.value[shard.row_begin : shard.row_end])
+        made.master.copy_(store.master[shard.row_begin : shard.row_end])
 
 
 def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
@@ -142,6 +146,5 @@ def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> Unal
     bytes = buffers.allocate(store.format, shard.stored_rows, store.columns, usages, device)
     master = None
     if store.master is not None:
-        empty = torch.empty(shard.own_rows, store.columns, device=device, dtype=torch.float32)
-        master = Master(empty)
+        master = torch.empty(shard.own_rows, store.columns, device=device, dtype=torch.float32)
     return UnalignedStore(bytes, master, store.config, shard)

@@ -18,12 +18,12 @@ LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class QuantizedTensor(torch.Tensor):
-    """A tensor in a narrow format, made by nc.quantize and nc.convert.
+    """A tensor in a narrow format, which bytes alone are: made by nc.quantize, a frozen weight of
+    nc.convert, or a weight that FSDP2 has gathered.
 
     It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
-    made from. Shape and copy operations act on its bytes exactly or raise an error. Arithmetic that
-    makes a plain tensor reads decoded values, outside of forwards and backwards the master; in
-    place it raises, but for `w += x`, `w -= x` and averages, which act on the master. A slice of
+    made from. Shape and copy operations act on its bytes exactly or raise an error. Arithmetic
+    reads decoded values. It takes no writes but loads (copy_), `w += x` and `w -= x`. A slice of
     rows is a view: it writes through.
     """
 
@@ -102,17 +102,9 @@ class QuantizedTensor(torch.Tensor):
         return self._view.spanning("history")
 
     @property
-    def master(self) -> torch.Tensor | None:
-        """float32, of this shape: the value that the bytes are made from, which the optimizer
-        owns. None if it is not kept. What is written to it, the bytes follow.
-        """
-        master = self._view.master
-        return master if master is None or master.shape == self.shape else master.view(self.shape)
-
-    @property
     def nbytes(self) -> int:
-        """Of codes, scales and what spans the tensor, padding included; the master apart.
-        element_size() is that of the logical dtype.
+        """Of codes, scales and what spans the tensor, padding included. element_size() is that of
+        the logical dtype.
         """
         view, bytes = self._view, self._store.bytes
         if not view.is_whole:
@@ -122,15 +114,16 @@ class QuantizedTensor(torch.Tensor):
         return sum(one.nbytes for one in every if one is not None)
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
-        """float32, of this shape, on the CPU: a copy of the master (before the first step, what
-        nc.convert was given), for an optimizer that keeps masters itself; None if it is not kept.
-        Transformer Engine's name for it.
+        """float32, of this shape, on the CPU: a copy of the value that the bytes were made from,
+        for an optimizer that keeps masters itself; None if it is not kept, as it is of Megatron's
+        layers alone. Transformer Engine's name for it.
         """
-        return None if self.master is None else self.master.detach().to("cpu", copy=True)
+        value = self._view.master
+        return None if value is None else value.detach().reshape(self.shape).to("cpu", copy=True)
 
     def clear_high_precision_init_val(self) -> None:
-        """Drops the master, after which the bytes alone are the value: nc.quantize_master_weights
-        sets them from an optimizer's shards. FusedAdam then makes a master from the bytes.
+        """Lets go of that value: nc.quantize_master_weights sets the bytes from an optimizer's
+        shards.
         """
         self._store.refresh()
         self._store.drop_master()
@@ -189,6 +182,12 @@ class QuantizedTensor(torch.Tensor):
         value = self._view.decode(dtype, usage)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
+    def stands_for(self, other: torch.Tensor) -> bool:
+        """Whether it looks at the store of another weight, or at a copy on another device."""
+        origin = self._store.origin
+        mine = self._store, None if origin is None else origin()
+        return isinstance(other, QuantizedTensor) and other._store in mine
+
     def with_store(self, store: Store, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
@@ -230,7 +229,7 @@ class QuantizedTensor(torch.Tensor):
 
     __tensor_flatten__ = serialize.flatten
     inner_tensors = serialize.inner_tensors
-    _stable_hash_for_caching = serialize.stable_hash  # what torch asks from 2.12 on
+    _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
@@ -312,6 +311,11 @@ def rebuild(
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"its dtype is {dtype}, not float32, bfloat16 or float16")
         partners_of(facts, matmul)
+        if len(tensors) > len(serialize.BUFFERS + serialize.SPANNING):
+            raise ValueError(
+                "an older version has saved it, with a master. Save model.state_dict() with that "
+                "version, and load it into a converted model"
+            )
         kept = ("tensor_amax", facts.tensor_amax), ("history", facts.is_delayed)
         for (part, is_kept), tensor in zip(kept, tensors[4:], strict=False):
             if is_kept == (tensor is None):

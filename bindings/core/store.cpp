@@ -1,0 +1,22 @@
+#include "bindings/core/store.hpp"
+
+#include "bindings/core/module.hpp"
+
+namespace narrowcast {
+
+void bind_store(py::module_& module) {
+  py::class_<Store, std::shared_ptr<Store>>(
+      module, "Store", "The bytes of a matrix, and the float32 value that they are made from.")
+      .def(py::init<std::shared_ptr<Buffers>, OptionalTensor>(), py::arg("bytes"),
+           py::arg("master"))
+      .def_readwrite("bytes", &Store::bytes,
+                     "A Buffers. Another may take its place, of the same format and shape.")
+      .def_readwrite("master", &Store::master,
+                     "float32 [rows, columns]: the value, or None where the bytes alone are it.")
+      .def_property_readonly("is_stale", &Store::is_stale,
+                             "Whether the master was written to since the bytes were made.")
+      .def("mark_fresh", &Store::mark_fresh, "The bytes are those of the master.")
+      .def("mark_stale", &Store::mark_stale, "They are not, whatever torch counts.");
+}
+
+}  // namespace narrowcast

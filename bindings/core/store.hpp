@@ -1,0 +1,47 @@
+// The record of a quantized matrix: its bytes, and the value that they are made from. Python's Store
+// extends it by what it is to torch.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bindings/core/buffers.hpp"
+#include "bindings/core/changes.hpp"
+#include "bindings/core/python_tensors.hpp"
+
+namespace narrowcast {
+
+struct Store {
+  // `master`: float32 [rows, columns], no tensor of inference mode, whose writes torch does not
+  // count. The bytes are still to be made.
+  Store(std::shared_ptr<Buffers> its_bytes, OptionalTensor its_master)
+      : bytes(std::move(its_bytes)), master(std::move(its_master)) {}
+
+  // Whether the master has been written to since the bytes were made from it, as torch counts.
+  bool is_stale() const { return master && made_from_ != master->_version(); }
+  // The bytes are those of the master.
+  void mark_fresh() {
+    if (master) made_from_ = master->_version();
+  }
+  // They are not, whatever torch counts.
+  void mark_stale() {
+    made_from_.reset();
+    note_change();
+  }
+
+  std::shared_ptr<Buffers> bytes;
+  OptionalTensor master;
+
+ private:
+  std::optional<int64_t> made_from_;  // torch's count of writes
+};
+
+// The store that a quantized weight looks at; null for any other tensor.
+inline std::shared_ptr<Store> store_of(const py::handle& tensor) {
+  static PyObject* const kStore = PyUnicode_InternFromString("store");
+  const py::object view = view_of(tensor);
+  return view ? py::cast<std::shared_ptr<Store>>(attribute(view, kStore)) : nullptr;
+}
+
+}  // namespace narrowcast
