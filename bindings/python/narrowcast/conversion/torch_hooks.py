@@ -16,14 +16,14 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import distributed
 
 from narrowcast.checkpoint import full_state_dicts
-from narrowcast.fsdp import cutting
+from narrowcast.fsdp import cutting, sharding
 from narrowcast.parallel import wrappers
 from narrowcast.tensor import dispatch
 
 # Whose function, its name, what makes the new one of it.
 _REPLACED = [
     # They cut weights, and do not say that it is they who cut.
-    (FSDPParam, "_init_sharded_param", cutting.by_fully_shard),
+    (FSDPParam, "_init_sharded_param", sharding.noting_cuts),
     (
         *(FSDPParam, "_init_sharded_post_forward_param_metadata"),
         functools.partial(cutting.by_fully_shard, is_measured=True),

@@ -2,10 +2,11 @@
 the same answer.
 """
 
+import functools
+
 import torch
 
 from narrowcast.fsdp import cutting, torch_names, torch_parameters
-from narrowcast.master.cell import ASKED_FIRST, Cell
 from narrowcast.master.weight import MasterWeight
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtensors
@@ -49,6 +50,20 @@ def chunk(tensor, chunks: int, dim: int = 0):
             return _unaligned(tensor, chunks, parts, cut.own_rank)
         tensor = _without_derived(tensor)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
+
+
+def noting_cuts(function):
+    """The method with which fully_shard cuts a weight: one that is its own master learns which rows
+    of it this rank has. Errors as of check_cuts().
+    """
+    cut = cutting.by_fully_shard(function)
+
+    @functools.wraps(function)
+    def init_sharded_param(self, *args, **kwargs):
+        cut(self, *args, **kwargs)
+        _become_shard(self)
+
+    return init_sharded_param
 
 
 def _begin(store: Store, shards: int) -> None:
@@ -139,12 +154,11 @@ def _shard_rows(rows: int, shape, shards: int) -> int:
     return -(-shape[0] // shards) * (rows // shape[0])
 
 
-def unaligned_shard_of(weight, format: Format, like=()) -> UnalignedShard | None:
-    """Where the rows lie of the shard of a plain weight that fully_shard has cut into rows,
-    if cuts divide blocks of a format, of it or of whole weights of the shapes `like`; else None.
+def unaligned_shard_of(managed, format: Format, like=()) -> UnalignedShard | None:
+    """Where the rows of an FSDPParam's shard lie, if cuts of rows divide blocks of a format, of
+    it or of whole weights of the shapes `like`; else None.
     """
-    _, managed = torch_names.managed(weight)
-    if managed is None or torch_names.cut_dimension(managed) != 0:
+    if torch_names.cut_dimension(managed) != 0:
         return None
     shape, shards = torch_names.full_shape(managed), torch_names.world(managed)
     cut = torch_names.parallel_spec(managed)
@@ -215,19 +229,9 @@ def _become_shard(parameter) -> None:
     sharded, format, config = torch_names.sharded(parameter), local.format, local.cell.config
     check_cuts(parameter, config.name or "a weight", format)
     like = () if config.scale_group is None else config.scale_group.shapes
-    shard = unaligned_shard_of(sharded, format, like)
+    shard = unaligned_shard_of(parameter, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
     torch_parameters.know_padding(parameter)
-
-
-def _lay_out(cell: Cell) -> None:
-    """The same of a cell that is read before the first gather: it may be a shard's."""
-    _, parameter = torch_names.gathered_as(lambda one: getattr(one, "cell", None) is cell)
-    if parameter is not None:
-        _become_shard(parameter)
-
-
-ASKED_FIRST.append(_lay_out)
 
 
 def check_sharded(managed, name: str, format: Format) -> None:

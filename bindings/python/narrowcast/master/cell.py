@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 
 import torch
 
@@ -15,10 +14,6 @@ from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.store_copies import check_cut
 from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
 from narrowcast.tensor.view import View
-
-# Called with the cell of a copy that is about to have bytes: fully_shard cuts a weight by copies,
-# which FSDP2 alone knows before the first gather. Those that are shards become_shard().
-ASKED_FIRST: list[Callable[[Cell], None]] = []
 
 
 class Cell:
@@ -68,20 +63,8 @@ class Cell:
     def store(self) -> Store:
         """The record of the bytes. Without any before it, they are to be made."""
         if self._store is None:
-            self._find_place()
-        if self._store is None:
             self._begin_store()
         return self._store
-
-    def _find_place(self) -> None:
-        """Learns whether a copy of a weight is a shard of it, or a copy of one."""
-        if self.origin is None or self._store is not None:
-            return
-        for ask in ASKED_FIRST:
-            ask(self)
-        if self._store is None and (origin := self.origin()) is not None:
-            origin._find_place()
-            self._take_place(origin)
 
     def _take_place(self, origin: Cell) -> None:
         self.is_part = self.is_part or origin.is_part
