@@ -99,6 +99,7 @@ def frozen(mesh, format):
     device = mesh.device_type
     whole = build(format, device, trainable=False)
     model = sharded(build(format, device, trainable=False), mesh)
+    assert isinstance(model.up.weight.to_local(), nc.QuantizedTensor)
     x = torch.ones(3, 64, device=device)
     assert same(model(x), whole(x))
     model.reshard()

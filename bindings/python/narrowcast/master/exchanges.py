@@ -1,9 +1,11 @@
 """Another value in a weight's place: `weight.data = value`, with which nn.Module converts, too."""
 
+import functools
+
 import torch
 
 from narrowcast.master.weight import MasterWeight, handles, like, wrong_dtype
-from narrowcast.tensor import dispatch
+from narrowcast.tensor import dispatch, dtensors
 
 
 @handles(torch.Tensor.data.__set__)
@@ -25,17 +27,39 @@ def _is_by_data(func, args, kwargs):
     that would no longer be a weight.
     """
     weight, converted = args
-    if isinstance(weight, MasterWeight) and not isinstance(converted, MasterWeight):
-        raise wrong_dtype(weight.cell.config, converted.dtype)
+    _check(weight, converted)
     others = torch.__future__  # ways to put a converted tensor in a parameter's place
     is_by_data = not (
         others.get_swap_module_params_on_conversion()
         or others.get_overwrite_module_params_on_conversion()
     )
-    if is_by_data and isinstance(weight, MasterWeight) and not weight.is_meta:
+    moves = converted.is_meta or weight.is_meta  # for which torch makes a parameter anew
+    if is_by_data and isinstance(weight, MasterWeight) and not moves:
         _become(converted, _ByData)
         return True
     return dispatch.as_torch_does(func, args, kwargs)
+
+
+def _check(weight: torch.Tensor, converted: torch.Tensor) -> None:
+    if isinstance(weight, MasterWeight) and not isinstance(converted, MasterWeight):
+        raise wrong_dtype(weight.cell.config, converted.dtype)
+
+
+def checking_parts(function):
+    """nn.Module's conversion of its tensors, of which it asks DTensors nothing: TypeError if one
+    would have parts that are no weights.
+    """
+
+    @functools.wraps(function)
+    def apply(self, convert, *args, **kwargs):
+        def checked(tensor):
+            converted = convert(tensor)
+            _check(dtensors.local_of(tensor), dtensors.local_of(converted))
+            return converted
+
+        return function(self, checked, *args, **kwargs)
+
+    return apply
 
 
 class _ByData(MasterWeight):
