@@ -6,7 +6,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from by_hand import converted, loss_of, same, train, value_of, values
+from by_hand import converted, loss_of, train, value_of
 
 TESTED_FORMATS = ["mxfp8_e4m3", "nvfp4"]
 SIZES = (64, 64, 32)

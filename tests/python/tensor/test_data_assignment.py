@@ -8,13 +8,10 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import narrowcast as nc
 import ranks
 from models import GATHERS, assert_same, same
-from narrowcast.tensor import dtensors
 from weights import quantized
 
 
@@ -120,30 +117,6 @@ def test_to_meta_and_back(format):
     layer.to_empty(device="cpu").load_state_dict({"weight": value})
     assert same(layer.weight.value, value)
     assert_same(layer.weight, nc.quantize(value, format))
-
-
-def to_float64(mesh):
-    """Of what announces other dtypes alone: one error, whoever has cut the weight."""
-    for cut in (
-        lambda model: model,
-        lambda model: fully_shard(model, mesh=mesh),
-        lambda model: parallelize_module(model, mesh, {"0": ColwiseParallel()}),
-    ):
-        model = cut(nc.convert(nn.Sequential(nn.Linear(64, 64)), "mxfp8_e4m3"))
-        for switch in (False, True):
-            torch.__future__.set_swap_module_params_on_conversion(switch)
-            try:
-                with pytest.raises(TypeError, match=r"0\.weight: .*not torch.float64"):
-                    model.double()
-                model.half()
-            finally:
-                torch.__future__.set_swap_module_params_on_conversion(False)
-        assert model[0].weight.dtype == torch.float16
-        assert isinstance(dtensors.local_of(model[0].weight), nc.MasterWeight)
-
-
-def test_no_weight_becomes_float64():
-    ranks.run(2, "cpu", to_float64)
 
 
 def in_ddp(mesh, name):

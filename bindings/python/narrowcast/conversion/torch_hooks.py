@@ -9,7 +9,6 @@ by its name before the first nc.convert is torch's own.
 
 import functools
 
-from torch import nn
 from torch.distributed import _state_dict_utils
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
@@ -18,7 +17,6 @@ from torch.nn.parallel import distributed
 
 from narrowcast.checkpoint import full_state_dicts
 from narrowcast.fsdp import cutting, sharding
-from narrowcast.master import exchanges
 from narrowcast.parallel import wrappers
 from narrowcast.tensor import dispatch
 
@@ -31,8 +29,6 @@ _REPLACED = [
         functools.partial(cutting.by_fully_shard, is_measured=True),
     ),
     (Shard, "_split_tensor", cutting.by_distribute_tensor),
-    # model.double() would leave plain weights in DTensors.
-    (nn.Module, "_apply", exchanges.checking_parts),
     # DistributedDataParallel would send decoded values of frozen weights, and ranks cast them anew.
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
     (FullyShardedDataParallel, "__init__", wrappers.keeping_weights),

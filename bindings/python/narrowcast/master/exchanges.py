@@ -1,11 +1,9 @@
 """Another value in a weight's place: `weight.data = value`, with which nn.Module converts, too."""
 
-import functools
-
 import torch
 
 from narrowcast.master.weight import MasterWeight, handles, like, wrong_dtype
-from narrowcast.tensor import dispatch, dtensors
+from narrowcast.tensor import dispatch
 
 
 @handles(torch.Tensor.data.__set__)
@@ -27,7 +25,8 @@ def _is_by_data(func, args, kwargs):
     that would no longer be a weight.
     """
     weight, converted = args
-    _check(weight, converted)
+    if isinstance(weight, MasterWeight) and not isinstance(converted, MasterWeight):
+        raise wrong_dtype(weight.cell.config, converted.dtype)
     others = torch.__future__  # ways to put a converted tensor in a parameter's place
     is_by_data = not (
         others.get_swap_module_params_on_conversion()
@@ -38,28 +37,6 @@ def _is_by_data(func, args, kwargs):
         _become(converted, _ByData)
         return True
     return dispatch.as_torch_does(func, args, kwargs)
-
-
-def _check(weight: torch.Tensor, converted: torch.Tensor) -> None:
-    if isinstance(weight, MasterWeight) and not isinstance(converted, MasterWeight):
-        raise wrong_dtype(weight.cell.config, converted.dtype)
-
-
-def checking_parts(function):
-    """nn.Module's conversion of its tensors, of which it asks DTensors nothing: TypeError if one
-    would have parts that are no weights.
-    """
-
-    @functools.wraps(function)
-    def apply(self, convert, *args, **kwargs):
-        def checked(tensor):
-            converted = convert(tensor)
-            _check(dtensors.local_of(tensor), dtensors.local_of(converted))
-            return converted
-
-        return function(self, checked, *args, **kwargs)
-
-    return apply
 
 
 class _ByData(MasterWeight):
