@@ -7,28 +7,19 @@
 
 namespace narrowcast {
 
-void WriteCounts::add(const at::Tensor& tensor) {
-  if (tensor.is_inference()) return;
-  const c10::VariableVersion& count = tensor.unsafeGetTensorImpl()->version_counter();
-  counts_.emplace_back(count, count.current_version());
-}
-
-bool WriteCounts::are_same() const {
-  return std::ranges::all_of(
-      counts_, [](const auto& one) { return one.first.current_version() == one.second; });
-}
-
-void WriteCounts::take() {
-  for (auto& [count, value] : counts_) value = count.current_version();
-}
-
 Watch::Watch(const std::vector<std::shared_ptr<Store>>& stores) : changes_(changes) {
   for (const std::shared_ptr<Store>& store : stores) {
-    if (store->master) written_.add(*store->master);
+    if (!store->master) continue;
+    const c10::VariableVersion& count = store->master->unsafeGetTensorImpl()->version_counter();
+    written_.emplace_back(count, count.current_version());
   }
 }
 
-bool Watch::is_quiet() const { return changes_ == changes && written_.are_same(); }
+bool Watch::is_quiet() const {
+  return changes_ == changes && std::ranges::all_of(written_, [](const auto& one) {
+           return one.first.current_version() == one.second;
+         });
+}
 
 namespace {
 
@@ -50,17 +41,6 @@ void bind_changes(py::module_& module) {
       "changes", [] { return changes; }, "How many have been noted.");
   module.def("share_count", &share_count, py::arg("outer"), py::arg("inner"),
              "From now on torch counts a write to either as one to both.");
-  py::class_<WriteCounts>(module, "WriteCounts",
-                          "torch's counts of the writes to tensors, as they are now.")
-      .def(py::init([](const std::vector<at::Tensor>& tensors) {
-             WriteCounts counts;
-             for (const at::Tensor& tensor : tensors) counts.add(tensor);
-             return counts;
-           }),
-           py::arg("tensors"))
-      .def_property_readonly("are_same", &WriteCounts::are_same,
-                             "Whether nothing has been written since they were taken.")
-      .def("take", &WriteCounts::take, "Takes them anew.");
   py::class_<Watch, std::shared_ptr<Watch>>(module, "Watch", "Of some stores, from now on.")
       .def(py::init<const std::vector<std::shared_ptr<Store>>&>(), py::arg("stores"))
       .def_property_readonly("is_quiet", &Watch::is_quiet,

@@ -33,18 +33,6 @@ inline void note_write() {
   write_observers.clear();
 }
 
-// torch's counts of the writes to some tensors, as they were when they were taken.
-class WriteCounts {
- public:
-  void add(const at::Tensor& tensor);  // torch counts nothing of tensors of inference mode
-  // Whether nothing has been written since.
-  bool are_same() const;
-  void take();
-
- private:
-  std::vector<std::pair<c10::VariableVersion, uint32_t>> counts_;
-};
-
 // Whether shards are as they were when all of them were looked at. Before a gather that is
 // asked of each weight of a group, and once a forward of all of a model, whose objects lie
 // scattered in memory: to look at them again takes longer than all else that the host does there.
@@ -58,7 +46,7 @@ class Watch {
 
  private:
   int64_t changes_;
-  WriteCounts written_;
+  std::vector<std::pair<c10::VariableVersion, uint32_t>> written_;
 };
 
 }  // namespace narrowcast

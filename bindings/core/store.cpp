@@ -15,7 +15,10 @@ void bind_store(py::module_& module) {
                      "float32 [rows, columns]: the value, or None where the bytes alone are it.")
       .def_property_readonly("is_stale", &Store::is_stale,
                              "Whether the master was written to since the bytes were made.")
-      .def("mark_fresh", &Store::mark_fresh, "The bytes are those of the master.")
+      .def_readonly("is_nearest", &Store::is_nearest,
+                    "Whether a cast of the master to nearest makes the bytes, if they are fresh.")
+      .def("mark_fresh", &Store::mark_fresh, py::arg("by_nearest") = false,
+           "The bytes are those of the master. `by_nearest`: a cast to nearest makes them.")
       .def("mark_stale", &Store::mark_stale, "They are not, whatever torch counts.");
 }
 

@@ -1,5 +1,5 @@
-// The record of a quantized matrix: its bytes, and the value that they are made from. Python's Store
-// extends it by what it is to torch.
+// The record of a quantized matrix: its bytes, and the value that they are made from. Python's
+// Store extends it by what it is to torch.
 #pragma once
 
 #include <memory>
@@ -20,9 +20,10 @@ struct Store {
 
   // Whether the master has been written to since the bytes were made from it, as torch counts.
   bool is_stale() const { return master && made_from_ != master->_version(); }
-  // The bytes are those of the master.
-  void mark_fresh() {
+  // The bytes are those of the master. `by_nearest`: a cast to nearest makes them.
+  void mark_fresh(bool by_nearest) {
     if (master) made_from_ = master->_version();
+    is_nearest = by_nearest;
   }
   // They are not, whatever torch counts.
   void mark_stale() {
@@ -32,6 +33,7 @@ struct Store {
 
   std::shared_ptr<Buffers> bytes;
   OptionalTensor master;
+  bool is_nearest = false;  // as mark_fresh() was told
 
  private:
   std::optional<int64_t> made_from_;  // torch's count of writes

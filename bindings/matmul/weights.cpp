@@ -42,7 +42,7 @@ std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
 OptionalTensor present_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
   static PyObject *const kStore = PyUnicode_InternFromString("store"),
-                  *const kPresent = PyUnicode_InternFromString("present");
+                         *const kPresent = PyUnicode_InternFromString("present");
   const py::object store = attribute(view_of(py::cast(weight)), kStore);
   return py::cast<OptionalTensor>(attribute(store, kPresent));
 }

@@ -115,15 +115,15 @@ class AdamParameter {
     if (store_) store_->mark_stale();
   }
 
-  // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master;
-  // otherwise they are stale.
-  void commit(bool cast) {
+  // Counts a step, if it had a gradient. `cast`: whether the bytes are those of the new master, to
+  // `nearest` or not; otherwise they are stale.
+  void commit(bool cast, bool nearest) {
     if (!gradient_.defined()) return;
     *step_ += 1;
     // As any in-place operation of torch: a backward through the old value is then an error, not a
     // wrong gradient. First, because a master's count may be the parameter's.
     THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
-    if (store_) cast ? store_->mark_fresh() : store_->mark_stale();
+    if (store_) cast ? store_->mark_fresh(nearest && !bytes_->history) : store_->mark_stale();
     gradient_ = at::Tensor();
   }
 

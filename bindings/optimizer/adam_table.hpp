@@ -137,7 +137,7 @@ class AdamTable {
       if (any(&AdamParameter::has_gradient) && any(&AdamParameter::lacks_gradient))
         outdated.push_back(&parameters_[i]);
     }
-    for (AdamParameter& parameter : parameters_) parameter.commit(cast);
+    for (AdamParameter& parameter : parameters_) parameter.commit(cast, !stochastic_);
     for (const AdamParameter* one : outdated) one->mark_stale();
   }
 

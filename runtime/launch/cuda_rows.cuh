@@ -1,6 +1,8 @@
 // Rows of plain numbers between memory and a tile: values, and the state that Adam updates.
 #pragma once
 
+#include <type_traits>
+
 #include "runtime/launch/dtype.hpp"
 #include "runtime/optimizer/adam.hpp"
 #include "runtime/tile/cuda_memory.cuh"
@@ -98,11 +100,13 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
 
 // Adam on a thread's elements: master and moments in memory, and the new master in the tile. Rows
 // are loaded in batches before the first use: that many loads in flight keep memory busy, and more
-// would cost the registers that keep blocks resident.
-template <class Grad, class State, class Tile>
+// would cost the registers that keep blocks resident. `Rounded`: the type of the parameter that has
+// the master rounded; float if there is none.
+template <class Grad, class State, class Rounded, class Tile>
 __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
   constexpr int kBatch = Tile::kFull ? 4 : 1;
+  constexpr bool kIsRounded = !std::is_same_v<Rounded, float>;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
   State* exp_avg = static_cast<State*>(tensor.exp_avg);
@@ -112,17 +116,21 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
     Four<float> p[kBatch];
     Four<State> m[kBatch], v[kBatch];
     Four<Grad> g[kBatch];
+    [[maybe_unused]] Four<Rounded> rounded[kBatch];
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       p[r] = load_four(tile, master, first + r);
       m[r] = load_four(tile, exp_avg, first + r);
       v[r] = load_four(tile, exp_avg_sq, first + r);
       g[r] = load_four(tile, grad, first + r);
+      if constexpr (kIsRounded)
+        rounded[r] = load_four(tile, static_cast<const Rounded*>(tensor.parameter), first + r);
     }
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
 #pragma unroll
       for (int c = 0; c < kThreadColumns; ++c) {
+        if constexpr (kIsRounded) p[r].at[c] = following(p[r].at[c], rounded[r].at[c]);
         const AdamElement next =
             adam({p[r].at[c], widen(m[r].at[c]), widen(v[r].at[c])}, widen(g[r].at[c]), step);
         p[r].at[c] = next.parameter;
@@ -137,14 +145,14 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
   }
 }
 
-template <class Tile>
+template <class Rounded = float, class Tile>
 __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
   with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
     if (tensor.state_dtype == NC_BF16) {
-      update_rows<Grad, Bf16>(tile, tensor, step);
+      update_rows<Grad, Bf16, Rounded>(tile, tensor, step);
     } else {
-      update_rows<Grad, float>(tile, tensor, step);
+      update_rows<Grad, float, Rounded>(tile, tensor, step);
     }
   });
   tile.share_values();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/numeric/float_bits.hpp"
+#include "runtime/numeric/narrow.hpp"
 #include "runtime/plugin/table.h"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -10,6 +11,13 @@ namespace narrowcast::inline NC_VARIANT {
 struct AdamElement {
   float parameter, exp_avg, exp_avg_sq;
 };
+
+// The master of a parameter that has its value rounded: the parameter's, if that was written to.
+template <class Type>
+NC_EVERYWHERE float following(float master, Type parameter) {
+  const float present = widen(parameter);
+  return widen(narrow<Type>(master)) == present ? master : present;
+}
 
 NC_EVERYWHERE AdamElement adam(AdamElement x, float grad, const nc_step& step) {
   const float p = x.parameter;

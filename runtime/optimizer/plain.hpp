@@ -2,7 +2,8 @@
 //
 // In nc_tensor, rows is 1 and columns the number of elements, `value` the fp32 master, and
 // `parameter` the bf16 or fp16 copy (of value_dtype) that receives the master rounded, or NULL
-// where the parameter is its own master.
+// where the parameter is its own master. Where the copy is not the master rounded, it was written
+// to since the last step, and the update begins with it.
 #pragma once
 
 #include "runtime/plugin/table.h"

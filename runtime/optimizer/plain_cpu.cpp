@@ -28,6 +28,13 @@ NC_MACHINE void update_run(const nc_tensor& tensor, const nc_step& step_in_memor
 }
 
 template <class Type>
+NC_MACHINE void follow_run(const nc_tensor& tensor, int64_t first, int64_t count) {
+  float* __restrict master = static_cast<float*>(tensor.value) + first;
+  const Type* __restrict parameter = static_cast<const Type*>(tensor.parameter) + first;
+  for (int64_t i = 0; i < count; ++i) master[i] = following(master[i], parameter[i]);
+}
+
+template <class Type>
 NC_MACHINE void round_run(const nc_tensor& tensor, int64_t first, int64_t count) {
   const float* __restrict master = static_cast<const float*>(tensor.value) + first;
   Type* __restrict parameter = static_cast<Type*>(tensor.parameter) + first;
@@ -42,6 +49,11 @@ void update_tile(const nc_launch& launch, int64_t tile) {
   const int64_t first = (tile - tensor.first_tile) * kRun;
   const int64_t left = tensor.columns - first;
   const int64_t count = left < kRun ? left : kRun;
+  const bool is_rounded = tensor.parameter != nullptr;
+  if (is_rounded) {
+    with_dtype(tensor.value_dtype,
+               [&]<class Type>(Type*) { follow_run<Type>(tensor, first, count); });
+  }
   with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
     if (tensor.state_dtype == NC_BF16) {
       update_run<Grad, Bf16>(tensor, step, first, count);
@@ -49,7 +61,7 @@ void update_tile(const nc_launch& launch, int64_t tile) {
       update_run<Grad, float>(tensor, step, first, count);
     }
   });
-  if (tensor.parameter == nullptr) return;
+  if (!is_rounded) return;
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) { round_run<Type>(tensor, first, count); });
 }
 

@@ -19,8 +19,9 @@ __device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_ste
              {0, Tile::kRows},
              /*is_first=*/first == 0,
              /*has_words=*/true});
-  update_tile(tile, tensor, step);
-  if (tensor.parameter != nullptr) store_value(tile, tensor, tensor.parameter);
+  if (tensor.parameter == nullptr) return update_tile(tile, tensor, step);
+  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) { update_tile<Type>(tile, tensor, step); });
+  store_value(tile, tensor, tensor.parameter);
 }
 
 template <class Grad, class State>
@@ -30,6 +31,11 @@ __device__ __forceinline__ void update_element(const nc_tensor& tensor, const nc
   State* exp_avg = static_cast<State*>(tensor.exp_avg) + i;
   State* exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq) + i;
   const float grad = widen(static_cast<const Grad*>(step.grad)[i]);
+  if (tensor.parameter != nullptr) {
+    with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+      *master = following(*master, static_cast<const Type*>(tensor.parameter)[i]);
+    });
+  }
   const AdamElement next = adam({*master, widen(*exp_avg), widen(*exp_avg_sq)}, grad, step);
   *master = next.parameter;
   *exp_avg = narrow<State>(next.exp_avg);

@@ -175,7 +175,7 @@ def train(mode, args, text) -> dict:
             f"held-out text, {1e3 * paces[-1]:.1f} ms a step"
         )
     weights = list(training.model.parameters())
-    quantized = [weight for weight in weights if isinstance(weight, nc.QuantizedTensor)]
+    quantized = [weight for weight in weights if isinstance(weight, nc.MasterWeight)]
     return {
         "losses": [round(loss / math.log(2), 5) for loss in training.losses.tolist()],
         "held_out": held_out,

@@ -9,20 +9,20 @@ from torch.distributed.tensor import DTensor
 
 import narrowcast as nc
 
-BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
+CONVERTED = nc.QuantizedTensor, nc.MasterWeight
 SMALL = 2**12  # bytes: a loss, a step count
 
 
 def quantized_weights(model):
     """This rank's shards of the quantized weights."""
     locals_ = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
-    return [local for local in locals_ if isinstance(local, nc.QuantizedTensor)]
+    return [local for local in locals_ if isinstance(local, CONVERTED)]
 
 
 def shard_bytes(model) -> int:
-    """What this rank stores of the quantized weights besides their masters."""
-    buffers = [getattr(w, name) for w in quantized_weights(model) for name in BUFFERS]
-    return sum(buffer.nbytes for buffer in buffers if buffer is not None)
+    """What this rank stores of the quantized weights besides their values."""
+    buffers = [one for w in quantized_weights(model) for one in w._store.bytes.buffers]
+    return sum(one.nbytes for one in buffers if one is not None)
 
 
 def held(device: str) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from narrowcast.tensor import QuantizedTensor
+from narrowcast import MasterWeight
 
 HOOKS = ("fsdp_pre_all_gather", "fsdp_post_all_gather")
 
@@ -20,14 +20,14 @@ HOOKS = ("fsdp_pre_all_gather", "fsdp_post_all_gather")
 def timed_hooks():
     """Gives a dict of the seconds of each call, by hook."""
     seconds = {name: [] for name in HOOKS}
-    plain = {name: getattr(QuantizedTensor, name) for name in HOOKS}
+    plain = {name: getattr(MasterWeight, name) for name in HOOKS}
     for name in HOOKS:
-        setattr(QuantizedTensor, name, _timed(plain[name], seconds[name]))
+        setattr(MasterWeight, name, _timed(plain[name], seconds[name]))
     try:
         yield seconds
     finally:
         for name in HOOKS:
-            setattr(QuantizedTensor, name, plain[name])
+            setattr(MasterWeight, name, plain[name])
 
 
 def _timed(function, seconds):

@@ -74,16 +74,16 @@ def build(kept: str, mesh, trainable: bool = True):
 
 
 def stored(model) -> int:
-    """Bytes of this rank's shards, without masters."""
+    """Bytes of this rank's shards, without values."""
     shards = [p.to_local() for p in model.parameters()]
-    return memory.shard_bytes(model) + sum(
-        one.nbytes for one in shards if not isinstance(one, nc.QuantizedTensor)
-    )
+    plain = [one for one in shards if not isinstance(one, memory.CONVERTED)]
+    return memory.shard_bytes(model) + sum(one.nbytes for one in plain)
 
 
 def masters(model, optimizer) -> int:
     """Of those beside the shards; of bf16 ones they are the optimizer's."""
-    own = [one.master for one in memory.quantized_weights(model) if one.master is not None]
+    weights = memory.quantized_weights(model)
+    own = [one.value for one in weights if isinstance(one, nc.MasterWeight)]
     if not own:
         own = [s["master"].to_local() for s in optimizer.state.values() if "master" in s]
     return sum(one.nbytes for one in own)

@@ -19,9 +19,10 @@ from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, local_rows, same
+from models import GATHERS, assert_same, local_rows, same
 from narrowcast import _C, torch_version
 from narrowcast.fsdp import sharding, torch_names
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -202,10 +203,10 @@ def two_meshes(mesh, format):
         assert same(*losses), step
     for one, other in zip(model.parameters(), whole.parameters(), strict=True):
         own = grid["all"] if one.device_mesh == grid["all"] else grid["alone"]
-        if isinstance(other, nc.QuantizedTensor):
-            master = one.to_local().master
-            assert same(master, local_rows(other.master, one, own))
-            assert same(one.to_local().rowwise_data, local_rows(other.rowwise_data, one, own))
+        if isinstance(other, nc.MasterWeight):
+            local = one.to_local()
+            assert same(local.value, local_rows(other.value, one, own))
+            assert_same(local, local_rows(quantized(other), one, own), ["rowwise_data"])
 
 
 @pytest.mark.skipif(

@@ -64,21 +64,26 @@ TEST_CASE("eps 0 and no squares give NaN, as IEEE says") {
   CHECK(std::isnan(next.parameter));
 }
 
-TEST_CASE("unquantized parameters: each element as the formula, a rounded copy, any size") {
+TEST_CASE(
+    "unquantized parameters: each element as the formula, a rounded copy and writes to it, any "
+    "size") {
   const nc_machine& machine = plain_cpu();
   for (const int64_t n : {1, 555, 7777, 65535, 65536, 65537}) {
     CAPTURE(n);
     std::vector<float> master = draw(Kind::kOrdinary, n, 1), exp_avg = draw(Kind::kOrdinary, n, 2),
                        exp_avg_sq = exp_avg;
     for (float& value : exp_avg_sq) value *= value;
-    std::vector<Bf16> grad, parameter(n);
+    std::vector<Bf16> grad, parameter;
     for (float value : draw(Kind::kOrdinary, n, 3)) grad.push_back(narrow<Bf16>(value));
+    for (float value : master) parameter.push_back(narrow<Bf16>(value));
+    parameter[n / 2] = narrow<Bf16>(7.0f);  // written to since the last step
     nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
     step.grad = grad.data();
     step.grad_dtype = NC_BF16;
     std::vector<AdamElement> expected;
     for (int64_t i = 0; i < n; ++i) {
-      expected.push_back(adam({master[i], exp_avg[i], exp_avg_sq[i]}, widen(grad[i]), step));
+      const float value = i == n / 2 ? 7.0f : master[i];
+      expected.push_back(adam({value, exp_avg[i], exp_avg_sq[i]}, widen(grad[i]), step));
     }
     nc_tensor tensor = tensor_of({1, n});
     tensor.value = master.data();

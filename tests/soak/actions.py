@@ -30,7 +30,6 @@ class State:
     frozen: int
     has_tables: bool = False
     saved: str | None = None  # how
-    can_share: bool = True  # no bytes wait for other ranks: then a checkpoint can be written
 
     @property
     def format(self):
@@ -62,7 +61,7 @@ def draw(rng: random.Random, state: State) -> Action:
     if kind == "resharding" and _may_reshard(state):
         return Action("resharding", {"after_forward": rng.random() < 0.5})
     if kind == "save":
-        way = "checkpoint" if state.can_share and rng.random() < 0.6 else "own files"
+        way = "checkpoint" if rng.random() < 0.6 else "own files"
         return Action("save", {"way": way}, (f"save in {way}",))
     if kind == "load" and state.saved is not None:
         return _load(rng, state)

@@ -25,13 +25,11 @@ def oracle_of(setup) -> Oracle:
                 format=format if is_quantized else None,
                 is_frozen=not p.requires_grad,
                 group=index,
-                master=value,
+                value=value,
                 exp_avg=np.zeros_like(value),
                 exp_avg_sq=np.zeros_like(value),
             )
             parameter.cut(setup.worlds[0])
-            if is_quantized:
-                parameter.cast_anew(parameter.shards)
             parameters.append(parameter)
     options = [dict(setup.options), dict(setup.options)]
     return Oracle(parameters, options, setup.worlds[0], setup.bf16_state, setup.scale)

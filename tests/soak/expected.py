@@ -1,8 +1,6 @@
 """The ranks beside the oracle: which part of which shard is not what it should be."""
 
-import numpy as np
-
-from oracle import RESTORED, WINDOW, WRITTEN, Oracle, Parameter, Shard
+from oracle import Oracle, Parameter, Shard
 from trainee import PARTS, digest
 
 _SHOWN = 6
@@ -14,7 +12,7 @@ def differences(oracle: Oracle, seen: list[list[dict]]) -> tuple[list[str], int]
     for index, parameter in enumerate(oracle.parameters):
         for rank, shard in enumerate(parameter.shards):
             got = seen[rank][index]
-            wanted = _wanted(oracle, parameter, shard, got)
+            wanted = _wanted(parameter, shard)
             count += len(wanted)
             found += [
                 f"{part} of {parameter.name} on rank {rank} is {got.get(part)}, not {value}"
@@ -25,18 +23,18 @@ def differences(oracle: Oracle, seen: list[list[dict]]) -> tuple[list[str], int]
     return found[:_SHOWN] + more, count
 
 
-def _wanted(oracle: Oracle, parameter: Parameter, shard: Shard, got: dict) -> dict:
-    wanted = {"steps": shard.step, "master": digest(parameter.master[shard.rows])}
+def _wanted(parameter: Parameter, shard: Shard) -> dict:
+    wanted = {"steps": shard.step, "value": digest(parameter.value[shard.rows])}
     for moment in ("exp_avg", "exp_avg_sq"):
         wanted[moment] = digest(getattr(parameter, moment)[shard.rows])
     if parameter.format is None:
         return wanted
-    if shard.state != RESTORED:  # when the bytes of a saved state are made, nobody can tell
-        wanted["is stale"] = shard.state == WRITTEN
+    wanted["is stale"] = shard.is_written
+    if shard.is_written:
+        return wanted
     if parameter.is_delayed:
-        none = np.zeros(2 + WINDOW, np.float32)
-        wanted["history"] = digest(none if shard.history is None else shard.history.values())
-    if not got["is stale"] and shard.end > shard.begin and shard.state != WRITTEN:
+        wanted["history"] = digest(shard.history.values())
+    if shard.end > shard.begin:
         for part in PARTS:
             value = getattr(shard.bytes, part)
             wanted[part] = None if value is None else digest(value)

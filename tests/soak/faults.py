@@ -26,7 +26,7 @@ def unreduced_amax() -> None:
 
 
 def failure_forgotten() -> None:
-    """After a reduction that has failed, old bytes are taken for those of the new masters."""
+    """After a reduction that has failed, old bytes are taken for those of the new values."""
     from narrowcast import FusedAdam
     from narrowcast.optimizer import parameters
 
@@ -42,13 +42,6 @@ def failure_forgotten() -> None:
             raise
 
     FusedAdam._step = broken
-
-
-def draw_not_loaded() -> None:
-    """A loaded state's bytes are rounded to nearest."""
-    from narrowcast.optimizer import loading
-
-    loading.RngKey = lambda *_: None
 
 
 def lone_inf() -> None:
@@ -91,7 +84,6 @@ FAULTS = {
     for one in (
         unreduced_amax,
         failure_forgotten,
-        draw_not_loaded,
         lone_inf,
         lost_rank,
     )

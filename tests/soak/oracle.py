@@ -1,4 +1,4 @@
-"""One process that saw the same: masters, moments, histories and bytes of all shards, from the
+"""One process that saw the same: values, moments, histories and bytes of all shards, from the
 definitions in tests/python/support/reference and from the law of docs/sharding.md. Nothing of it
 is taken from narrowcast.
 """
@@ -11,7 +11,6 @@ import numpy as np
 import reference
 from setups import bounds
 
-SETTLED, RESTORED, WRITTEN = "settled", "restored", "written"
 WINDOW = 1024
 
 
@@ -34,12 +33,12 @@ class History(reference.Delayed):
 
 @dataclass
 class Shard:
-    """`state`: of the bytes; `bytes`: what they are, or will be where they are restored."""
+    """`is_written`: the bytes are still to be made of the value."""
 
     begin: int
     end: int
     step: int = 0
-    state: str = SETTLED
+    is_written: bool = True
     bytes: reference.Quantized | None = None
     history: History | None = None
 
@@ -57,7 +56,7 @@ class Parameter:
     format: reference.Format | None
     is_frozen: bool
     group: int
-    master: np.ndarray
+    value: np.ndarray
     exp_avg: np.ndarray
     exp_avg_sq: np.ndarray
     shards: list[Shard] = field(default_factory=list)
@@ -65,7 +64,7 @@ class Parameter:
     def cut(self, world: int) -> None:
         """For so many ranks, all of which have counted the same steps."""
         step = self.shards[0].step if self.shards else 0
-        self.shards = [Shard(*some, step) for some in bounds(len(self.master), world)]
+        self.shards = [Shard(*some, step) for some in bounds(len(self.value), world)]
 
     @property
     def spans(self) -> bool:
@@ -77,7 +76,7 @@ class Parameter:
 
     @property
     def amax(self) -> np.float32:
-        return reference.amax_of(self.master)[0, 0]
+        return reference.amax_of(self.value)[0, 0]
 
     def cast(self, shard: Shard, amax, draw: tuple[int, int] | None) -> None:
         """The bytes of a shard under the amax of the whole, or under the history's multiplier."""
@@ -86,9 +85,9 @@ class Parameter:
             options["tensor_multiplier"] = shard.history.present
         if draw is not None:
             options |= {"rounding": "stochastic", "seed": draw[0], "step": draw[1]}
-            options["offset"] = shard.begin * self.master.shape[1]
+            options["offset"] = shard.begin * self.value.shape[1]
         derived = self.format.columnwise.block == self.format.rowwise.block
-        value = self.master[shard.rows]
+        value = self.value[shard.rows]
         shard.bytes = reference.quantize(value, self.format, columnwise=not derived, **options)
 
     def cast_anew(self, shards: list[Shard]) -> None:
@@ -99,29 +98,27 @@ class Parameter:
                 shard.history = History(self.format)
                 shard.history.record(amax)
             self.cast(shard, amax, None)
-            shard.state = SETTLED
+            shard.is_written = False
 
     def agree(self) -> None:
         """All ranks make what waits: before a gather."""
-        written = [shard for shard in self.shards if shard.state == WRITTEN]
+        written = [shard for shard in self.shards if shard.is_written]
         if written:
             self.cast_anew(self.shards if self.spans else written)
-        for shard in self.shards:
-            shard.state = SETTLED
 
     def write(self, shard: Shard, value: np.ndarray) -> None:
-        self.master[shard.rows] = value
+        self.value[shard.rows] = value
         self.mark(shard)
 
     def mark(self, shard: Shard) -> None:
         """The bytes are to be made anew."""
-        shard.state, shard.history = WRITTEN, None
+        shard.is_written, shard.history = True, None
 
     def decoded(self, usage: str) -> np.ndarray:
         """The value of the whole, of settled bytes."""
         derived = self.format.columnwise.block == self.format.rowwise.block
         usage = "rowwise" if derived else usage
-        columns = self.master.shape[1]
+        columns = self.value.shape[1]
         return np.concatenate(
             [
                 reference.dequantize(
@@ -178,7 +175,7 @@ class Oracle:
         options = self.options[parameter.group]
         adam = {key: options[key] for key in ("lr", "betas", "eps", "weight_decay", "adamw")}
         shard.step += 1
-        whole = parameter.master, parameter.exp_avg, parameter.exp_avg_sq
+        whole = parameter.value, parameter.exp_avg, parameter.exp_avg_sq
         parts = [one[shard.rows] for one in whole]
         new = reference.adam(*parts, gradient, t=shard.step, bf16_state=self.bf16_state, **adam)
         for part, value in zip(parts, new, strict=True):
@@ -190,7 +187,7 @@ class Oracle:
             if parameter.is_delayed:
                 shard.history.record(amax)
             parameter.cast(shard, amax, self.draw_of(parameter, shard))
-            shard.state = SETTLED
+            shard.is_written = False
 
     def update_scale(self, found_inf: bool) -> None:
         """As the GradScaler of the ranks does: half of it, or twice after two good steps."""
@@ -202,29 +199,17 @@ class Oracle:
 
     def loaded(self, world: int, from_checkpoint: bool, seen: list[list[dict]]) -> "Oracle":
         """What becomes of this state when it is loaded. A checkpoint that ranks wrote together has
-        one number of steps for all shards, that of any rank (seen[rank][parameter]), and no state
-        of frozen parameters: their values come from the model.
+        one number of steps for all shards, that of any rank (seen[rank][parameter]).
         """
         new = copy.deepcopy(self)
         new.world = world
         for index, parameter in enumerate(new.parameters):
-            histories = [shard.history for shard in parameter.shards]
             step = seen[0][index]["steps"]
             if from_checkpoint and step in {shard.step for shard in parameter.shards}:
                 for shard in parameter.shards:
                     shard.step = step
             if world != self.world:
                 parameter.cut(world)
-                histories = [copy.deepcopy(histories[0]) for _ in range(world)]
-            if parameter.format is None:
-                continue
-            for shard, history in zip(parameter.shards, histories, strict=True):
-                shard.history, shard.state = history, RESTORED
-                if (parameter.is_delayed and history is None) or (
-                    from_checkpoint and parameter.is_frozen
-                ):
-                    parameter.mark(shard)
-                    continue
-                amax = history.amaxes[-1] if parameter.is_delayed else parameter.amax
-                parameter.cast(shard, amax, new.draw_of(parameter, shard))
+            for shard in parameter.shards if parameter.format is not None else ():
+                parameter.mark(shard)
         return new

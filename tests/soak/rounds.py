@@ -14,7 +14,7 @@ import setups
 from actions import Action, State
 from beginning import oracle_of
 from expected import differences
-from oracle import SETTLED, Oracle
+from oracle import Oracle
 from trainee import digest
 from twin import Twin
 
@@ -79,8 +79,6 @@ class Round:
         self.counts["comparisons"] += count
         if found:
             raise MismatchError("; ".join(found))
-        shards = [shard for p in self.oracle.parameters for shard in p.shards]
-        self.state.can_share = all(shard.state == SETTLED for shard in shards)
 
     def _expect(self, what: str, got, wanted) -> None:
         self.counts["comparisons"] += 1
@@ -115,7 +113,7 @@ class Round:
             whole = [
                 None
                 if p.is_frozen
-                else setups.noise(p.master.shape, facts["seed"] + n, facts["size"])
+                else setups.noise(p.value.shape, facts["seed"] + n, facts["size"])
                 for n, p in enumerate(self.oracle.parameters)
             ]
         self._spoil(whole, facts)
@@ -165,7 +163,7 @@ class Round:
     def _after_write(self, facts: dict, came: list[dict], seen: list) -> None:
         weights = [p for p in self.oracle.parameters if p.format is not None]
         parameter = weights[facts["weight"]]
-        whole = setups.noise(parameter.master.shape, facts["seed"], facts["size"])
+        whole = setups.noise(parameter.value.shape, facts["seed"], facts["size"])
         for shard in parameter.shards:
             if shard.end > shard.begin:
                 parameter.write(shard, whole[shard.rows])
@@ -181,9 +179,7 @@ class Round:
         self.state.saved = facts["way"]
 
     def _after_load(self, facts: dict, came: list[dict], seen: list):
-        """All shards get the steps that one rank had counted, where a checkpoint keeps one number;
-        a forward then makes the bytes of frozen weights, which came by the model's way.
-        """
+        """A checkpoint keeps one number of steps for all shards."""
         scale, good = self.oracle.scale, self.oracle.good
         shared = facts["way"] == "checkpoint"
         self.oracle = self._saved[1].loaded(facts["world"], shared, seen)

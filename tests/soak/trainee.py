@@ -52,7 +52,7 @@ class Trainee:
         self.model = model
         moments = torch.bfloat16 if setup.bf16_state else torch.float32
         self.optimizer = nc.FusedAdam(groups(model), state_dtype=moments, **setup.options)
-        self.optimizer.make_state()  # a dict of no state would not carry histories
+        self.optimizer.make_state()  # which a checkpoint is loaded into
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -126,7 +126,7 @@ class Trainee:
                 local.copy_(value[self._rows(p)].to(self.setup.device))
 
     def _quantized(self) -> list[torch.Tensor]:
-        return [p for p in self.parameters if isinstance(p.to_local(), nc.QuantizedTensor)]
+        return [p for p in self.parameters if isinstance(p.to_local(), nc.MasterWeight)]
 
     def options(self, group, options):
         self.optimizer.param_groups[group].update(options)
@@ -159,8 +159,8 @@ class Trainee:
             dcp.save(states, checkpoint_id=f"{self.folder}/{name}")
             return
         self.file = io.BytesIO()
-        weights = {name: _readable(value) for name, value in self.model.state_dict().items()}
-        torch.save({"m": weights, "o": self.optimizer.state_dict()}, self.file)
+        states = {"m": self.model.state_dict(), "o": self.optimizer.state_dict()}
+        torch.save(states, self.file)
 
     def load(self, way, fresh, world, name, scale):
         """`scale`: of the gradients, on those ranks that trained before."""
@@ -191,12 +191,11 @@ class Trainee:
         for key in ("exp_avg", "exp_avg_sq"):
             seen[key] = digest(state[key].to_local() if state else nothing)
         seen["steps"] = int(state.get("step", 0))
-        if not isinstance(local, nc.QuantizedTensor):
-            master = state["master"].to_local() if "master" in state else local.float()
-            seen["master"] = digest(master)
-            seen["value"] = digest(local)
+        if not isinstance(local, nc.MasterWeight):
+            value = state["master"].to_local() if "master" in state else local.float()
+            seen["value"] = digest(value)
             return seen
-        seen["master"] = digest(local.master)
+        seen["value"] = digest(local.value)
         seen["is stale"] = is_stale(local)
         store = bytes_of(local)
         if store.history is not None:
@@ -205,16 +204,6 @@ class Trainee:
             for part, value in zip(PARTS, (*store.buffers, store.amax), strict=True):
                 seen[part] = None if value is None else digest(value)
         return seen
-
-
-def _readable(value: torch.Tensor) -> torch.Tensor:
-    """The master in the place of a shard whose bytes wait for the other ranks."""
-    if not isinstance(value, DTensor):
-        return value  # a history
-    local = value.to_local()
-    if isinstance(local, nc.QuantizedTensor) and is_stale(local):
-        return _like(value, local.master)
-    return value
 
 
 def _like(p: DTensor, local: torch.Tensor) -> DTensor:

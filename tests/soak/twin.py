@@ -64,7 +64,7 @@ class Twin:
         for parameter, p in zip(oracle.parameters, self._parameters(), strict=True):
             if parameter.format is None:
                 with torch.no_grad():
-                    p.copy_(torch.from_numpy(parameter.master))
+                    p.copy_(torch.from_numpy(parameter.value))
                 continue
             layer = self._model.get_submodule(parameter.name.removesuffix(".weight"))
             for usage in ("rowwise", "columnwise"):

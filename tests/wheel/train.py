@@ -48,6 +48,7 @@ def hash_of(format: str) -> str:
         layer.weight.grad = ((numbers * (53 + step) % 997 - 498) / 4096).float()
         optimizer.step()
     weight = layer.weight
+    weight = nc.QuantizedTensor(weight._view, weight.shape, weight.dtype)  # its bytes
     hashed = hashlib.sha256()
     for buffer in (weight.rowwise_data, weight.rowwise_scale_inv):
         hashed.update(buffer.contiguous().view(torch.uint8).numpy().tobytes())

@@ -1,30 +1,38 @@
-"""The functions that are running, from the innermost out: for questions about a caller that no
-argument answers.
-"""
+"""The questions that the stack of Python answers, because torch leaves no other way: these two."""
 
 import sys
 from collections.abc import Iterator
 from types import FrameType
 
 
-def frames() -> Iterator[FrameType]:
-    """Those of this thread."""
+def _frames() -> Iterator[FrameType]:
+    """Those of this thread, from the innermost out."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def modules() -> Iterator[str]:
-    """The names of the modules whose functions they are."""
-    return (frame.f_globals.get("__name__", "") for frame in frames())
+def is_dcp_state_init() -> bool:
+    """Whether torch.distributed.checkpoint makes state by the present step of an optimizer: it sets
+    gradients of zeros and a learning rate of 0, and calls step(), which would be counted, rounded
+    and remembered in histories like any other. A schedule may begin at 0, too, and a rank may have
+    gradients of zeros alone.
+    """
+    dcp = sys.modules.get("torch.distributed.checkpoint.state_dict")  # slow to import
+    return dcp is not None and any(
+        frame.f_code is dcp._init_optim_state.__code__ for frame in _frames()
+    )
 
 
-def is_running(name: str) -> bool:
-    """Whether a function of a name is, on this thread."""
-    return any(frame.f_code.co_name == name for frame in frames())
+# By the beginnings of their modules' names.
+_REPEATING = "torch.utils.checkpoint", "torch.distributed.pipelining."
 
 
-def argument_of(name: str, argument: str = "self"):
-    """What the innermost running function of a name was given; None if there is none."""
-    return next((one.f_locals[argument] for one in frames() if one.f_code.co_name == name), None)
+def is_repeated() -> bool:
+    """Whether a forward is that of a checkpoint, which computes it again, or of a pipeline, which
+    keeps what a backward has gathered. A model that calls torch.utils.checkpoint itself, and the
+    schedule of a pipeline, leave no other trace before the first gather.
+    """
+    names = (frame.f_globals.get("__name__", "") for frame in _frames())
+    return any(name.startswith(_REPEATING) for name in names)

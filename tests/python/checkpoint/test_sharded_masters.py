@@ -2,7 +2,6 @@
 ranks, other formats and plain models.
 """
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -160,25 +159,3 @@ def there_and_back(mesh, format):
 
 def test_plain_and_converted_again_under_fsdp(format):
     ranks.run(3, "cpu", there_and_back, format)
-
-
-def held_from_the_start(mesh, format, when):
-    """A state dict that is kept, as torchtitan does, has what training makes of short shards too:
-    FSDP2 copies them before the first forward and at loads.
-    """
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, uneven_rows(format), bias=False))
-    fully_shard(nc.convert(model, format), mesh=mesh)
-    held = model.state_dict() if when == "before the optimizer" else None
-    optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
-    held = held or model.state_dict()
-    for _ in range(2):
-        model.load_state_dict(held)
-        model(torch.ones(4, 64)).square().mean().backward()
-        optimizer.step()
-        assert same(held["0.weight"].to_local(), model[0].weight.to_local().value)
-
-
-@pytest.mark.parametrize("when", ["before the optimizer", "after it"])
-def test_a_state_dict_that_is_kept(when):
-    ranks.run(3, "cpu", held_from_the_start, TESTED_FORMATS[0], when)

@@ -23,17 +23,14 @@ import narrowcast as nc
 import ranks
 from models import (
     GATHERS,
-    assert_quantized,
     build,
-    build_plain,
     loss_of,
     same,
     shard,
-    uneven_rows,
 )
 from narrowcast.fsdp import torch_names
 from sharded_states import assert_equal, assert_equal_state, go_on, trained
-from weights import quantized, value_of
+from weights import value_of
 
 TESTED_FORMATS = GATHERS
 
@@ -96,22 +93,6 @@ def test_checkpoints(format, device, tmp_path):
     ranks.run(2, device, checkpoint, format, str(tmp_path))
 
 
-def full_values(mesh, format):
-    """set_state_dict loads the optimizer first."""
-    device = mesh.device_type
-    options = StateDictOptions(full_state_dict=True)
-    model, optimizer = trained(mesh, format)
-    other, other_optimizer = trained(mesh, format, seed=3)
-    weights, state = get_state_dict(model, optimizer, options=options)
-    states = {"model_state_dict": weights, "optim_state_dict": state}
-    set_state_dict(other, other_optimizer, **states, options=options)
-    assert_loaded((model, optimizer), (other, other_optimizer), device)
-
-
-def test_full_values_after_the_optimizer(format, device):
-    ranks.run(2, device, full_values, format)
-
-
 def broadcast(mesh, format):
     """Only the first rank has the full state dict."""
     device = mesh.device_type
@@ -129,27 +110,6 @@ def broadcast(mesh, format):
 
 def test_full_state_dicts_from_the_first_rank(format, device):
     ranks.run(2, device, broadcast, format)
-
-
-def load_plain(mesh, format):
-    """Plain values into shards: the bytes are those of the whole tensor, quantized."""
-    device = mesh.device_type
-    model = shard(build(format, device, seed=1), mesh)
-    plain = build_plain(format, device, seed=2)
-    full = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(model, plain.state_dict(), options=full)
-    for module in (model, *model.blocks):
-        module.unshard()
-    for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
-        if isinstance(p, nc.QuantizedTensor):  # gathered
-            assert_quantized(p.detach(), q.detach(), name)
-        else:
-            assert same(p, q), name
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_plain_values_into_shards(format, device, world):
-    ranks.run(world, device, load_plain, format)
 
 
 def look_ups(mesh, format, layers):
@@ -181,24 +141,6 @@ def look_ups(mesh, format, layers):
 def test_look_ups_grow_with_the_model():
     few, many = (ranks.run(2, "cpu", look_ups, "mxfp8_e4m3", layers)[0] for layers in (8, 32))
     assert all(b <= 4 * a for a, b in zip(few, many, strict=True)), (few, many)
-
-
-def shards_changed(mesh, format):
-    """Where ranks set other values after a load, all make new bytes."""
-    device = mesh.device_type
-    _, optimizer = trained(mesh, format)
-    other, other_optimizer = trained(mesh, format, seed=3)
-    other_optimizer.load_state_dict(optimizer.state_dict())
-    local = other.blocks[0].up.weight.to_local()
-    with torch.no_grad():
-        local.copy_(torch.full_like(local.value, 6.0 + mesh.get_rank()))
-        loss_of(other, 9, device)
-    amax = quantized(local).tensor_amax
-    assert amax is None or amax.tolist() == [7.0]
-
-
-def test_shards_changed_after_a_load(format, device):
-    ranks.run(2, device, shards_changed, format)
 
 
 def plain_methods(mesh, format):
@@ -240,29 +182,3 @@ def through_a_file(mesh, format):
 
 def test_saved_shards(format):
     ranks.run(2, "cpu", through_a_file, format)
-
-
-def load_uneven(mesh, format, rows):
-    """A short shard is made anew at every load; the optimizer follows."""
-    models = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        model = torch.nn.Sequential(torch.nn.Linear(64, rows, bias=False))
-        fully_shard(nc.convert(model, format), mesh=mesh)
-        models.append((model, nc.FusedAdam(model.parameters(), lr=1e-2)))
-    for step in range(3):
-        for model, optimizer in models:
-            x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step))
-            model(x).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        (model, optimizer), (other, other_optimizer) = models
-        other.load_state_dict(model.state_dict())
-        other_optimizer.load_state_dict(optimizer.state_dict())
-        with torch.no_grad():
-            assert same(model(x), other(x))
-        assert_equal_state(*models[0], *models[1])
-
-
-def test_loads_into_uneven_shards(format):
-    ranks.run(3, "cpu", load_uneven, format, uneven_rows(format))

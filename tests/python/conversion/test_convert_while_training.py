@@ -1,4 +1,4 @@
-"""A model that is trained with plain shards, and converted then: masters and moments go on to the
+"""A model that is trained with plain shards, and converted then: values and moments go on to the
 bit.
 """
 
@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import same
+from models import local_values, same
 from narrowcast.tensor import dtensors
 
 
@@ -31,23 +31,16 @@ def step(model, optimizer):
     optimizer.zero_grad()
 
 
-def masters(model, optimizer):
-    every = (optimizer.state[one].get("master", one) for one in model.parameters())
-    return [dtensors.local_of(one.detach()).float().clone() for one in every]
-
-
 def go_on(mesh, name):
     model, optimizer = trained(mesh)
-    before = masters(model, optimizer)
+    before = local_values(model)
     nc.convert(model, name)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     step(model, optimizer)  # with what it has
-    after = masters(model, optimizer)
+    after = local_values(model)
     assert all(same(one, other) for one, other in zip(before, after, strict=True))
-    weight = model[0].weight.to_local()
-    assert same(weight.master, after[0])
-    assert same(dtensors.local_of(optimizer.state[model[0].weight]["master"]), weight.master)
+    assert isinstance(model[0].weight.to_local(), nc.MasterWeight)
     # A user's write between conversion and step is the new value.
     model, optimizer = trained(mesh)
     nc.convert(model, name)
@@ -56,7 +49,7 @@ def go_on(mesh, name):
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     step(model, optimizer)
-    assert bool((masters(model, optimizer)[0] == 0.25).all())
+    assert bool((local_values(model)[0] == 0.25).all())
 
 
 def test_shards_are_converted_while_training(format, device):

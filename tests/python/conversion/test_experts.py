@@ -10,6 +10,7 @@ from torch import nn
 import narrowcast as nc
 from expert_models import COUNT, HIDDEN, TOKENS, WIDTH, build
 from models import GATHERS, assert_quantized, same
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -19,7 +20,7 @@ def test_the_default_converts_experts(format):
     values = {name: one.detach().clone() for name, one in model.named_parameters()}
     nc.convert(model, format)
     for name, one in model.named_parameters():
-        assert isinstance(one, nc.QuantizedTensor) == (one.dim() > 1), name
+        assert isinstance(one, nc.MasterWeight) == (one.dim() > 1), name
         if one.dim() > 1:
             assert one.shape == values[name].shape
             assert_quantized(one.detach(), values[name])
@@ -39,12 +40,12 @@ def test_what_is_left_out_is_said():
     words = r"leaves 80% .* in 1 parameters such as w: "
     with pytest.warns(UserWarning, match=words):
         model = nc.convert(Mixture(), "nvfp4")
-    assert not isinstance(model.w, nc.QuantizedTensor)
+    assert not isinstance(model.w, nc.MasterWeight)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Conv1d(64, 64, 3)), "nvfp4")
         nc.convert(model, "nvfp4", filter=lambda name, module: isinstance(module, Mixture))
-    assert isinstance(model.w, nc.QuantizedTensor)
+    assert isinstance(model.w, nc.MasterWeight)
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp8_e4m3", "fp8_block128"])
@@ -53,14 +54,14 @@ def test_blocks_do_not_straddle_experts(name):
     words = f"w: 4 experts of 24x128 cannot be kept in {name}.* multiples of {step} rows.*filter"
     with pytest.raises(ValueError, match=words):
         nc.convert(model, name, filter=lambda name, module: module is model)
-    assert not isinstance(model.w, nc.QuantizedTensor)
+    assert not isinstance(model.w, nc.MasterWeight)
 
 
 def test_scaled_products_of_one_expert():
     model = nc.convert(build("selected"), "mxfp8_e4m3", matmul="scaled")
     x, w = torch.randn(TOKENS, WIDTH), model[0].up
     alone = nn.Linear(WIDTH, HIDDEN, bias=False)
-    alone.weight = nn.Parameter(w.master[1])
+    alone.weight = nn.Parameter(w.value[1])
     alone = nc.convert(alone, "mxfp8_e4m3", matmul="scaled")
     assert same(F.linear(x, w[1]), alone(x))
 
@@ -97,11 +98,11 @@ def test_mixtral(implementation):
     )
     models = [transformers.MixtralForCausalLM(config) for _ in range(2)]
     model = nc.convert(models[0], "mxfp8_e4m3")
-    quantized = [one.numel() for one in model.parameters() if isinstance(one, nc.QuantizedTensor)]
-    assert sum(quantized) > 0.8 * sum(one.numel() for one in model.parameters())
+    converted = [one.numel() for one in model.parameters() if isinstance(one, nc.MasterWeight)]
+    assert sum(converted) > 0.8 * sum(one.numel() for one in model.parameters())
     for mine, other in zip(models[1].parameters(), model.parameters(), strict=True):
-        is_quantized = isinstance(other, nc.QuantizedTensor)
-        mine.data.copy_(other.dequantize() if is_quantized else other)
+        is_converted = isinstance(other, nc.MasterWeight)
+        mine.data.copy_(quantized(other).dequantize() if is_converted else other)
     tokens = torch.arange(32).view(2, 16)
     for one in models:
         one.set_experts_implementation(implementation)

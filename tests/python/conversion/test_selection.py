@@ -44,7 +44,7 @@ def quantized(**options):
     return {
         name.removeprefix("layers.0.")
         for name, one in converted.named_parameters()
-        if isinstance(one, nc.QuantizedTensor)
+        if isinstance(one, nc.MasterWeight)
     }
 
 
@@ -99,7 +99,7 @@ def test_a_parameter_of_another_name_is_the_quantized_value():
     before = model()["layers"][0].experts.down_proj
     after = converted["layers"][0].experts.down_proj
     assert_quantized(after.detach(), before.detach())
-    assert torch.equal(after.master, before)
+    assert torch.equal(after.value, before)
 
 
 def test_parameters_that_are_shared():
@@ -107,7 +107,7 @@ def test_parameters_that_are_shared():
     one = model()
     one["layers"][0].other = one["layers"][0].experts.down_proj
     nc.convert(one, FORMAT, filter=None, parameters=["*.down_proj", "*.other"])
-    assert type(one["layers"][0].other) is nc.QuantizedTensor
+    assert type(one["layers"][0].other) is nc.MasterWeight
     assert one["layers"][0].other is one["layers"][0].experts.down_proj
     one = model()
     one["layers"][0].other = one["layers"][0].experts.down_proj
@@ -123,7 +123,7 @@ def test_what_is_named_is_not_left_out_in_silence():
     with pytest.raises(ValueError, match=r"the same parameter as embedding\.weight"):
         nc.convert(one, FORMAT, parameters="head.weight")
     nc.convert(one, FORMAT, parameters="embedding.weight")  # and the head by default
-    assert type(one["head"].weight) is nc.QuantizedTensor
+    assert type(one["head"].weight) is nc.MasterWeight
     assert one["head"].weight is one["embedding"].weight
 
 
@@ -144,11 +144,11 @@ def test_matrices_that_the_default_leaves_out_are_said():
     with pytest.warns(UserWarning, match=words) as seen:
         one = nc.convert(gpt2(), FORMAT)
     (advised,) = re.findall(r'parameters="(.*)"\)', str(seen[0].message))
-    assert not any(isinstance(block["c_fc"].weight, nc.QuantizedTensor) for block in one["h"])
+    assert not any(isinstance(block["c_fc"].weight, nc.MasterWeight) for block in one["h"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         other = nc.convert(gpt2(), FORMAT, filter=None, parameters=advised)  # of the user's own
-        assert all(type(block["c_fc"].weight) is nc.QuantizedTensor for block in other["h"])
+        assert all(type(block["c_fc"].weight) is nc.MasterWeight for block in other["h"])
         nc.convert(other, FORMAT)  # what is quantized already is not left out
         nc.convert(nn.Sequential(nn.Embedding(640, 64), nn.Linear(64, 64)), FORMAT)
 
@@ -160,7 +160,7 @@ def test_layers_whose_weight_is_computed():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of how much it leaves out
         nc.convert(layers, FORMAT)
-    kinds = [isinstance(layer.weight, nc.QuantizedTensor) for layer in layers]
+    kinds = [isinstance(layer.weight, nc.MasterWeight) for layer in layers]
     assert kinds == [True, True, False]
 
 

@@ -36,8 +36,8 @@ class MyModel(nn.Module):
 batches = [(torch.randn(8, 64), torch.randint(32, (8,))) for _ in range(3)]
 """
 AFTER = """
-quantized = [p for p in model.parameters() if isinstance(p.to_local(), nc.QuantizedTensor)]
-assert len(quantized) == 3
+converted = [p for p in model.parameters() if isinstance(p.to_local(), nc.MasterWeight)]
+assert len(converted) == 3
 assert all(optimizer.state[p]["step"] == 3 for p in model.parameters())
 dist.destroy_process_group()
 """

@@ -26,7 +26,7 @@ class Fused:
         self.device, self.name = device, name
         self.layer = torch.nn.Linear(COLUMNS, ROWS, bias=False)
         self.layer.weight.data.copy_(flats.value_of((ROWS, COLUMNS), special=False))
-        nc.convert(torch.nn.Sequential(self.layer.to(device)), name)
+        flats.convert(self.layer.to(device), name)
         weight = self.layer.weight
         own = weight.get_high_precision_init_val().reshape(-1).clone().to(device)
         weight.clear_high_precision_init_val()

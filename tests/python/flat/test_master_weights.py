@@ -216,7 +216,7 @@ def test_masters_of_any_layout(device):
 def test_initial_values_are_taken_and_dropped(format, device):
     layer = torch.nn.Linear(128, 64, device=device)
     value = layer.weight.detach().clone()
-    nc.convert(torch.nn.Sequential(layer), format)
+    flats.convert(layer, format)
     with pytest.raises(ValueError, match="keeps a master of its own"):
         nc.quantize_master_weights([layer.weight], [value], [0])
     initial = layer.weight.get_high_precision_init_val()

@@ -11,7 +11,6 @@ from internals import bytes_of
 from models import SHARDINGS, same, unit
 
 TESTED_FORMATS = SHARDINGS
-WORLD = 4
 SPANNING = [name for name in SHARDINGS if nc.format(name).tensor_amax]
 
 

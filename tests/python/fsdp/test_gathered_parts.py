@@ -29,7 +29,6 @@ PARTS = {
     "whole": lambda w, n, odd: w.clone(),
     "view of a copy": lambda w, n, odd: w[n:].clone()[:n],
     "copy of a copy": lambda w, n, odd: w[n:].clone()[:, n:].clone(),
-    "joined": lambda w, n, odd: torch.cat([w[:n], w[2 * n :]]),
     "view": lambda w, n, odd: w[n : 2 * n],
     "odd rows": lambda w, n, odd: w[:odd].clone(),
     "odd last rows": lambda w, n, odd: w[odd:].clone(),
@@ -39,7 +38,7 @@ PARTS = {
 
 
 # torch.cat compares scales, which a trace has not.
-COMPILED = [name for name in PARTS if "odd" not in name and name != "joined"]
+COMPILED = [name for name in PARTS if "odd" not in name]
 
 
 class Part(nn.Linear):

@@ -69,7 +69,7 @@ def gather(shards, weight, both, backward):
     received = tuple(torch.cat(payloads) for payloads in zip(*sent, strict=True))
     if world == 1:
         assert len(received) == 1  # FSDP2 copies no other
-    receiver = senders[-1]
+    receiver = senders[0]  # which has rows, and so the scale of the tensor
     # Memory that FSDP2 has allocated anew.
     unpacked = torch.full((receiver.unpacked_bytes,), 0xA5, dtype=torch.uint8)
     receiver.receive_into(received, unpacked)

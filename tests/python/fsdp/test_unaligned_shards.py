@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy
 
@@ -22,6 +23,7 @@ from any_cut_models import (
     train_both,
 )
 from models import BUFFERS, assert_same, same
+from weights import quantized
 
 TESTED_FORMATS = CUT_WITHIN_BLOCKS
 
@@ -97,6 +99,7 @@ def frozen(mesh, format):
     device = mesh.device_type
     whole = build(format, device, trainable=False)
     model = sharded(build(format, device, trainable=False), mesh)
+    assert isinstance(model.up.weight.to_local(), nc.QuantizedTensor)
     x = torch.ones(3, 64, device=device)
     assert same(model(x), whole(x))
     model.reshard()
@@ -111,20 +114,31 @@ def test_frozen(device):
 
 
 def what_a_shard_cannot_do(mesh, format):
+    """Be the operand of a product, and nor can a copy: before the first gather, after a write, and
+    while its bytes are those of whole blocks. Its value is any tensor's.
+    """
     model = sharded(build(format, mesh.device_type), mesh)
-    local = model.up.weight.to_local().detach()
-    other = copy.deepcopy(local)
-    assert same(other.dequantize(), local.dequantize())
-    assert same(local.to(torch.bfloat16).master, local.master)
-    for act in (lambda: local[:3], lambda: pickle.dumps(local)):
-        with pytest.raises(ValueError, match=r"up.weight.*shares blocks with those of other ranks"):
-            act()
-    with torch.no_grad():
-        local.copy_(local.master * 2)
-    with pytest.raises(ValueError, match="wait for the next gather"):
-        local.dequantize()
+    local, x = model.up.weight.to_local().detach(), torch.ones(3, 64, device=mesh.device_type)
+    assert same(copy.deepcopy(local).value, local.value)
+    assert same(local.to(torch.bfloat16).value, local.value)
+    assert same(pickle.loads(pickle.dumps(local)), local.value)
+    for make in (copy.deepcopy, torch.Tensor.detach):
+        with pytest.raises(ValueError, match=r"up.weight.* wait for the next gather"):
+            F.linear(x, make(local))
     model.unshard()
-    assert same(ranks_part(model.up.weight.dequantize(), mesh), other.dequantize() * 2)
+    value, part = quantized(local).dequantize(), ranks_part(model.up.weight.dequantize(), mesh)
+    assert same(value, part)
+    assert same(x @ local[:5].t(), x @ value[:5].t())
+    with pytest.raises(ValueError, match=r"up.weight.*shares blocks with those of other ranks"):
+        F.linear(x, local)
+    with torch.no_grad():
+        local.mul_(2)
+    for one in (local, local[:5]):
+        with pytest.raises(ValueError, match="wait for the next gather"):
+            F.linear(x, one)
+    model.reshard()
+    model.unshard()
+    assert same(ranks_part(model.up.weight.dequantize(), mesh), 2 * value)
 
 
 def test_what_a_shard_cannot_do(device):

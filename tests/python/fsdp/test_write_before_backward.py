@@ -20,14 +20,6 @@ def by_copy(layer, value):
     layer.weight.copy_(dtensors.like(layer.weight, value))
 
 
-def by_initialization(layer, value):
-    nn.init.constant_(layer.weight, 0.5)
-
-
-def by_value(layer, value):
-    layer.weight.to_local().value.copy_(value)
-
-
 def by_state_dict(layer, value):
     dtensors.local_of(layer.state_dict()["weight"]).copy_(value)
 
@@ -36,7 +28,7 @@ def by_adding(layer, value):
     layer.weight += dtensors.like(layer.weight, value)
 
 
-WRITES = [by_copy, by_initialization, by_value, by_state_dict, by_adding]
+WRITES = [by_copy, by_state_dict, by_adding]
 
 
 def gradient_of(layer, mesh, write=None):

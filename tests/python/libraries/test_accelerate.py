@@ -12,14 +12,13 @@ import torch
 import narrowcast as nc
 import ranks
 from models import DEVICES, GATHERS, build, build_plain, loss_of, same, shard, train
-from narrowcast.tensor import dtensors
+from weights import value_of
 
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
 
 def values(model):
-    local = (dtensors.local_of(p).detach() for p in model.parameters())
-    return [p.master if isinstance(p, nc.QuantizedTensor) else p for p in local]
+    return [value_of(p) for p in model.parameters()]
 
 
 def prepared(mesh, format):

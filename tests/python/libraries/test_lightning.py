@@ -16,18 +16,16 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from models import GATHERS, assert_quantized, same
-from narrowcast.tensor import dtensors
+from weights import value_of
 
 pytest.importorskip("lightning", reason="lightning is not installed")
 sys.path.append(str(Path(__file__).parents[3] / "examples"))
 TESTED_FORMATS = [GATHERS[0], GATHERS[-1]]
 
 
-def masters(model):
+def values(model):
     """Copies on the CPU: to it Lightning may have taken the model back."""
-    local = [dtensors.local_of(p).detach() for p in model.layers.parameters()]
-    values = [p.master if isinstance(p, nc.QuantizedTensor) else p for p in local]
-    return [one.to("cpu", copy=True) for one in values]
+    return [value_of(p).to("cpu", copy=True) for p in model.layers.parameters()]
 
 
 def fit(device, strategy, format, epochs, checkpoint=None, **options):
@@ -60,10 +58,10 @@ def sharded(mesh, format, folder):
     whole = fitted(2)
     model = looped(mesh, format, whole.trainer.train_dataloader)
     assert whole.losses == model.losses
-    assert all(map(same, masters(whole), masters(model)))
+    assert all(map(same, values(whole), values(model)))
     resumed = fitted(2, f"{folder}/epoch=0.ckpt")
     assert resumed.losses == whole.losses[len(whole.losses) // 2 :]
-    assert all(map(same, masters(resumed), masters(whole)))
+    assert all(map(same, values(resumed), values(whole)))
 
 
 def looped(mesh, format, loader):
@@ -92,7 +90,7 @@ def test_the_same_as_a_loop(format, device, tmp_path):
 
 
 def test_averages(format, device, tmp_path):
-    """Those of masters; they are validated, saved, gone on with, and taken in the end."""
+    """Those of values; they are validated, saved, gone on with, and taken in the end."""
     from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
     def fitted(epochs, checkpoint=None):
@@ -104,14 +102,14 @@ def test_averages(format, device, tmp_path):
     whole = fitted(2)
     resumed = fitted(2, tmp_path / "epoch=0.ckpt")
     assert resumed.losses == whole.losses[len(whole.losses) // 2 :]
-    assert all(map(same, masters(resumed), masters(whole)))
+    assert all(map(same, values(resumed), values(whole)))
     model, average = averaged(format, device)
     assert whole.losses == model.losses
-    for mine, theirs in zip(masters(whole), average, strict=True):
+    for mine, theirs in zip(values(whole), average, strict=True):
         torch.testing.assert_close(mine, theirs)
     for one in whole.layers.parameters():
-        if isinstance(one, nc.QuantizedTensor):
-            assert_quantized(one.detach(), one.master)
+        if isinstance(one, nc.MasterWeight):
+            assert_quantized(one.detach(), one.value)
 
 
 def averaged(format, device):
@@ -128,7 +126,7 @@ def averaged(format, device):
         optimizer.step()
         optimizer.zero_grad()
         model.losses.append(loss.item())
-        now = masters(model)
+        now = values(model)
         average = (
             now if average is None else [a.lerp(b, 0.1) for a, b in zip(average, now, strict=True)]
         )

@@ -13,6 +13,8 @@ pytest.importorskip("torchao", reason="torchao is not installed")
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.float8.float8_linear import Float8Linear
 
+from weights import quantized
+
 
 def layers():
     """Two of them. On a CPU torchao emulates its products."""
@@ -34,7 +36,7 @@ def test_float8_linear(format):
     nc.convert(model, format, filter=lambda name, module: isinstance(module, Float8Linear))
     with torch.no_grad():
         for mine, other in zip(model, plain, strict=True):
-            other.weight.copy_(mine.weight.dequantize())
+            other.weight.copy_(quantized(mine.weight).dequantize())
     x = torch.randn(32, 64)
     for one, other in zip(trained(model, x), trained(plain, x), strict=True):
         assert torch.equal(one, other)

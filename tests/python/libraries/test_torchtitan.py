@@ -14,6 +14,7 @@ from cut_weights import BY_SHARD, assert_part, give_gradients
 from models import GATHERS, same
 from narrowcast.tensor import dtensors
 from titan import Job
+from weights import value_of
 
 TESTED_FORMATS = [GATHERS[0], GATHERS[-1]]
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
@@ -35,14 +36,13 @@ def train(job, first, last):
 
 
 def values(model):
-    local = [dtensors.local_of(p).detach() for p in model.parameters()]
-    return [(p.master if isinstance(p, nc.QuantizedTensor) else p).clone() for p in local]
+    return [value_of(p).clone() for p in model.parameters()]
 
 
 def trained(mesh, format, folder):
     job = Job(format)
     quantized = [p for p in job.model.parameters() if dtensors.local_of(p).dtype == torch.float32]
-    assert sum(isinstance(dtensors.local_of(p), nc.QuantizedTensor) for p in quantized) > 8
+    assert sum(isinstance(dtensors.local_of(p), nc.MasterWeight) for p in quantized) > 8
     plain = Job(None)
     assert all(map(same, values(job.model), values(plain.model)))  # the same initial values
     nc.convert(plain.model, format)
@@ -92,8 +92,8 @@ def parallel(mesh, format, degrees):
     """The whole model is given the same gradients, and steps as the parts do."""
     job = Job(format, **degrees).complete()
     whole = nc.convert(job.whole(), format)
-    quantized = [isinstance(p, nc.QuantizedTensor) for p in whole.parameters()]
-    parts = [isinstance(dtensors.local_of(p), nc.QuantizedTensor) for p in job.model.parameters()]
+    quantized = [isinstance(p, nc.MasterWeight) for p in whole.parameters()]
+    parts = [isinstance(dtensors.local_of(p), nc.MasterWeight) for p in job.model.parameters()]
     assert parts == quantized
     assert sum(parts) > 8
     (mine,) = job.optimizers.optimizers

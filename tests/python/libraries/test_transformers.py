@@ -78,7 +78,7 @@ def looped(mesh, model):
     return losses, model
 
 
-def masters(model):
+def values(model):
     """What a state dict holds, whole."""
     names = model.state_dict().items()
     return {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in names}
@@ -106,10 +106,10 @@ def trained(mesh, format, folder, kind, dtype, ram_efficient):
         "cpu_ram_efficient_loading": ram_efficient,
     }
     losses, model = run(mesh, build(), folder, options)
-    found = {name: one.clone() for name, one in masters(model).items()}
+    found = {name: one.clone() for name, one in values(model).items()}
     again, resumed = run(mesh, build(), folder, options, resume=True)
     assert again == losses
-    assert all(same(found[name], one) for name, one in masters(resumed).items())
+    assert all(same(found[name], one) for name, one in values(resumed).items())
     assert {one.dtype for one in found.values()} == {torch.float32}
     if options["bf16"]:  # accelerate makes bfloat16 parameters float32 ones, by assigning to .data
         expected = run(mesh, build().to(torch.float32), f"{folder}/float32", options)
@@ -117,7 +117,7 @@ def trained(mesh, format, folder, kind, dtype, ram_efficient):
         expected = looped(mesh, plain_built())
     expected_losses, expected = expected
     assert losses == expected_losses
-    assert all(same(found[name], one) for name, one in masters(expected).items())
+    assert all(same(found[name], one) for name, one in values(expected).items())
     if kind == "FULL_STATE_DICT":
         from transformers import LlamaForCausalLM
 

@@ -86,30 +86,6 @@ def test_one_optimizer_goes_on_where_another_stopped():
     assert same(values(model), values(reference))
 
 
-def test_a_state_is_resumed(format):
-    model, other = converted(format), converted(format, seed=1)
-    optimizer = nc.FusedAdam(model.parameters(), **FUSED)
-    train(model, [optimizer], 2)
-    resumed = nc.FusedAdam(other.parameters(), **FUSED)
-    resumed.load_state_dict(optimizer.state_dict())
-    other.load_state_dict(model.state_dict())
-    assert train(model, [optimizer], 2, first=2) == train(other, [resumed], 2, first=2)
-    assert same(values(model), values(other))
-
-
-def test_a_state_of_torchs_adamw_goes_on(format):
-    """It has all that there is to load: no masters."""
-    model = converted(format)
-    optimizer = optim.AdamW(model.parameters(), 1e-2, foreach=True)
-    train(model, [optimizer], 2)
-    fused = nc.FusedAdam(model.parameters(), **FUSED)
-    fused.load_state_dict(optimizer.state_dict())
-    for parameter in model.parameters():
-        assert torch.equal(fused.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"])
-        assert fused.state[parameter]["step"] == 2
-    train(model, [fused], 1)
-
-
 @pytest.mark.parametrize("step", ["torch", "fused"])
 def test_a_step_between_a_forward_and_its_backward_is_an_error(step):
     model = converted(FORMATS[0])

@@ -11,6 +11,7 @@ import narrowcast as nc
 import ranks
 from internals import bytes_of
 from models import same
+from weights import quantized
 
 FORMAT = "mxfp8_e4m3"
 
@@ -40,9 +41,7 @@ def test_they_stay_until_a_write(tmp_path):
     model, x = _model(), torch.ones(2, 64)
     nc.load_published(model, tmp_path / "published")
     weight = model[0].weight
-    assert same(
-        weight.value, nc.QuantizedTensor(weight._view, (64, 64), torch.float32).dequantize()
-    )
+    assert same(weight.value, quantized(weight).dequantize())
     assert (weight.value[0, :32] == 0).all()
     compiled = torch.compile(model, backend="aot_eager")
     for forward in (model, compiled, model):
@@ -65,7 +64,7 @@ def _sharded(mesh, folder):
     model(torch.ones(2, 64))
     model.reshard()
     local = model[0].weight.to_local()
-    assert same(local.value, nc.QuantizedTensor(local._view, local.shape, local.dtype).dequantize())
+    assert same(local.value, quantized(local).dequantize())
     if mesh.get_local_rank() == 0:
         assert _scale(model) == 120
 

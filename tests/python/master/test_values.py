@@ -3,7 +3,6 @@ those of plain weights, and products read the bytes of the values of that moment
 """
 
 import copy
-import io
 import pickle
 
 import pytest
@@ -59,23 +58,6 @@ def test_weights_that_are_trained_are_their_own_masters(format):
     assert isinstance(model[0].down.weight, nc.QuantizedTensor)  # the bytes alone
     with pytest.raises(ValueError, match="quantized already"):
         nc.convert(model, format)
-
-
-def test_back_to_plain(format):
-    model = _read(format)
-    expected = values(model)
-    decoded = nc.quantize(expected["0.up.weight"], format).dequantize()
-    other = nc.to_plain(copy.deepcopy(model), values="dequantized")
-    assert torch.equal(other[0].up.weight, decoded)
-    nc.to_plain(model)
-    assert type(model[0].up.weight) is nn.Parameter
-    assert same(values(model), expected)
-
-
-def test_a_summary(format):
-    """Of each weight the bytes and the value beside them, as of today's class."""
-    model, today = converted(format), nc.convert(plain(), format)
-    assert str(nc.summary(model)) == str(nc.summary(today))
 
 
 # ---- state dicts and copies ----
@@ -142,24 +124,6 @@ def test_averages(format):
 
 
 # ---- writes to whole models ----
-
-
-INITIALIZERS = {
-    **{name: getattr(nn.init, name) for name in ("kaiming_uniform_", "xavier_normal_", "normal_")},
-    **{name: getattr(nn.init, name) for name in ("uniform_", "trunc_normal_", "orthogonal_")},
-    **{name: getattr(nn.init, name) for name in ("zeros_", "ones_", "eye_")},
-    "sparse_": lambda weight: nn.init.sparse_(weight, 0.1),
-}
-
-
-@pytest.mark.parametrize("name", INITIALIZERS)
-def test_initializers(name):
-    model, other = _read(FORMATS[0]), plain()
-    for one in (model, other):
-        torch.manual_seed(5)
-        for weight in weights(one):
-            INITIALIZERS[name](weight)
-    _check(model, FORMATS[0], other)
 
 
 def test_another_memory(format):
@@ -271,10 +235,3 @@ def test_stale_weights_are_cast_together(format, monkeypatch):
     assert all(one._store.is_stale for one in weights(model))
     model[0].up(batch(0))
     assert not any(one._store.is_stale for one in weights(model))
-
-
-def test_a_file_of_the_whole_model(format):
-    model, file = _read(format), io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    _check(torch.load(file, weights_only=False), format, model)

@@ -8,6 +8,7 @@ from torch import nn
 import narrowcast as nc
 from internals import bytes_of
 from models import DEVICES, same
+from weights import quantized
 
 
 def make(format, device="cpu", bias=True, dtype=torch.float32):
@@ -22,7 +23,7 @@ def test_forward_and_backward(format, device, dtype, shape):
     """Equal to plain products with the decoded weight of each usage."""
     layer = make(format, device).to(dtype)
     x = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
-    rowwise = layer.weight.dequantize(dtype).detach().requires_grad_()
+    rowwise = quantized(layer.weight).dequantize(dtype).requires_grad_()
     bias = layer.bias.detach().requires_grad_()
     out, expected = layer(x), F.linear(x, rowwise, bias)
     assert type(out) is torch.Tensor
@@ -30,7 +31,7 @@ def test_forward_and_backward(format, device, dtype, shape):
     gradient = torch.randn(out.shape, device=device, dtype=dtype)
     got = torch.autograd.grad(out, (x, layer.weight, layer.bias), gradient)
     plain = torch.autograd.grad(expected, (rowwise, bias), gradient)
-    columnwise = layer.weight.dequantize(dtype, usage="columnwise").detach()
+    columnwise = quantized(layer.weight).dequantize(dtype, usage="columnwise")
     assert same(got[0], gradient @ columnwise)
     torch.testing.assert_close(got[1], plain[0])
     torch.testing.assert_close(got[2], plain[1])
@@ -52,7 +53,7 @@ def test_usages_are_those_of_their_pass(format):
     if nc.format(format).columnwise_derived:  # both usages have one value: rowwise serves both
         assert same(torch.autograd.grad(out.sum(), x)[0], gradient)
         return
-    bytes.buffer(2).copy_(nc.quantize(layer.weight.master, format).columnwise_data)
+    bytes.buffer(2).copy_(nc.quantize(layer.weight.value, format).columnwise_data)
     bytes.buffer(0).fill_(0x11)
     assert same(torch.autograd.grad(out.sum(), x)[0], gradient)
 
@@ -107,7 +108,9 @@ def test_autocast(format, device):
         out = layer(x)
     assert out.dtype == torch.bfloat16
     bias = layer.bias.bfloat16()
-    assert same(out, F.linear(x.bfloat16(), layer.weight.dequantize(torch.bfloat16), bias))
+    assert same(
+        out, F.linear(x.bfloat16(), quantized(layer.weight).dequantize(torch.bfloat16), bias)
+    )
     out.float().sum().backward()
     assert layer.weight.grad.dtype == torch.float32
 

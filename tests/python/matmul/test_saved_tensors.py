@@ -132,7 +132,7 @@ def test_a_write_before_the_backward(format):
         model = made(format, matmul, "cpu")
         y = model(torch.randn(8, unit(format), requires_grad=True))
         with torch.no_grad():
-            model[2].weight.copy_(2 * model[2].weight.master)
+            model[2].weight.copy_(2 * model[2].weight.value)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
 

@@ -16,6 +16,7 @@ from models import same
 from narrowcast.matmul import operators
 from narrowcast.registry import BUFFERS
 from scaled import SCALED
+from weights import quantized
 
 ROWS, IN, OUT = 8, 96, 64
 
@@ -222,7 +223,7 @@ def test_export_of_any_number_of_rows(name):
 def test_torchscript(name):
     """As docs/matmul.md says: a scripted layer decodes, a traced one is scaled."""
     layer, x = layer_of(name).requires_grad_(False), inputs()
-    decoded = F.linear(x, layer.weight.dequantize(), layer.bias)
+    decoded = F.linear(x, quantized(layer.weight).dequantize(), layer.bias)
     torch.testing.assert_close(torch.jit.script(layer)(x), decoded)
     assert not same(layer(x), decoded)
     assert same(torch.jit.trace(layer, x)(x), layer(x))

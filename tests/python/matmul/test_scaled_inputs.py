@@ -15,6 +15,7 @@ import scaled
 from gradients import WithGradient
 from internals import kept_input_bytes
 from models import same
+from weights import quantized
 
 TESTED_FORMATS = scaled.SCALED
 
@@ -163,7 +164,7 @@ def test_nested_inputs(format):
         out = torch.nested.to_padded_tensor(layer(nested), 0.0)
         out.sum().backward()
         outputs.append((out, layer.weight.grad))
-    expected = F.linear(x, layer.weight.dequantize(torch.float32), layer.bias)
+    expected = F.linear(x, quantized(layer.weight).dequantize(torch.float32), layer.bias)
     for out, gradient in outputs:
         assert same(torch.cat([out[0, :3], out[1]]), expected)
         torch.testing.assert_close(gradient, x.sum(0).expand(64, -1))

@@ -59,16 +59,6 @@ def split_columns(f, rng, shape, usages):
     return lambda t: t.split(size, dim=-1)[-1]
 
 
-def join_rows(f, rng, shape, usages):
-    begin, end = legal(shape[0], f.step(usages)[0], rng)
-    return lambda t: torch.cat([t[:begin], t[begin:end], t[end:]])
-
-
-def join_columns(f, rng, shape, usages):
-    at = legal(shape[-1], f.step(usages)[1], rng)[0]
-    return lambda t: torch.cat([t.narrow(-1, 0, at), t.narrow(-1, at, shape[-1] - at)], dim=-1)
-
-
 def fold(f, rng, shape, usages):
     divisor = rng.choice([d for d in range(1, shape[0] + 1) if shape[0] % d == 0])
     return lambda t: t.unflatten(0, (divisor, -1)).unsqueeze(0)
@@ -100,7 +90,7 @@ def is_quantized(t):
 
 
 OPERATIONS = [
-    *(slice_rows, slice_columns, split_rows, split_columns, join_rows, join_columns),
+    *(slice_rows, slice_columns, split_rows, split_columns),
     *(fold, unfold, flat_and_back, transpose, logical, copied),
 ]
 
@@ -120,7 +110,7 @@ def chain(format, seed, usages):
         done.append(make.__name__)
         try:
             q = operation(q)
-        except ValueError as error:  # a joint or a fold of a ragged part
+        except ValueError as error:  # a fold of a ragged part
             assert "multiples of" in str(error), (done, error)
             break
         values = {usage: operation(value) for usage, value in values.items()}

@@ -5,21 +5,15 @@ does not know.
 
 import pytest
 import torch
-from torch import nn
 
 import narrowcast as nc
-from internals import store_of, tensors_of
+from internals import tensors_of
 from matrices import of_units
 from models import BUFFERS, assert_quantized, assert_same, unit
 from narrowcast import _C
 from narrowcast.tensor import casting, dispatch
 
 aten = torch.ops.aten
-
-
-def weight_of(format):
-    """A converted weight, which keeps its master."""
-    return nc.convert(nn.Linear(2 * unit(format), 3 * unit(format)), format).weight
 
 
 def forbid_decoding(monkeypatch):
@@ -63,14 +57,11 @@ def test_new_zeros_with_padded_scales(format):
 def test_record_stream_does_not_requantize(format, monkeypatch):
     # Where what a class does not know goes through decode, run, quantize, record_stream records a
     # temporary tensor, and makes the bytes anew beside a kernel that reads them.
-    weight, seen = weight_of(format).detach(), []
-    weight.fill_(1.0)
-    store = store_of(weight)
+    (_, q), seen = of_units(format), []
     forbid_decoding(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: seen.append(self))
-    dispatch.run_operator(aten.record_stream.default, (weight, "a stream"), {})
-    assert {id(tensor) for tensor in seen} == {id(tensor) for tensor in store.tensors}
-    assert store.is_stale
+    dispatch.run_operator(aten.record_stream.default, (q, "a stream"), {})
+    assert {id(tensor) for tensor in seen} == {id(tensor) for tensor in tensors_of(q)}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -81,13 +72,13 @@ def test_record_stream_on_a_gpu(format):
     assert_quantized(q, x.cuda())
 
 
-def test_zero_writes_in_place(format):
-    # A zero_ that runs on a decoded copy leaves the weight as it was; one that makes new buffers
+def test_copies_write_in_place(format):
+    # A copy_ that runs on a decoded copy leaves the weight as it was; one that makes new buffers
     # leaves views, and the pointers that a captured graph holds, behind.
     x, q = of_units(format)
     view = q[unit(format) :]
     before = [tensor.data_ptr() for tensor in tensors_of(q)]
-    assert q.zero_() is q
+    assert q.copy_(torch.zeros_like(x)) is q
     assert [tensor.data_ptr() for tensor in tensors_of(q)] == before
     assert_quantized(q, torch.zeros_like(x))
     assert not view.dequantize().any()
@@ -112,7 +103,7 @@ def test_split_does_not_dequantize(format, monkeypatch):
     with monkeypatch.context() as patch:
         forbid_decoding(patch)
         parts = [*q.split(u), *q.chunk(3), *q.split(u, dim=1), q[u:], q[:, u:], q.view(-1)]
-        parts += [q.detach(), torch.cat(q.split(u)), q.clone(), q.new_zeros(u, 2 * u)]
+        parts += [q.detach(), q.clone(), q.new_zeros(u, 2 * u)]
         parts += [
             torch.empty_like(q).copy_(q),
             q.to(torch.bfloat16),

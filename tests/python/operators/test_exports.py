@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import narrowcast as nc
+from weights import quantized
 
 TESTED_FORMATS = ["fp8_e4m3", "mxfp8_e4m3"]  # transposed exactly, and not
 
@@ -29,7 +30,7 @@ PRODUCTS = {
     "layer": lambda x, layer: layer(x),
     "linear of a slice": lambda x, layer: F.linear(x, layer.weight[:32]),
     "mm": lambda x, layer: x @ layer.weight.t(),
-    "dequantize": lambda x, layer: x @ layer.weight.dequantize().t(),
+    "dequantize": lambda x, layer: x @ quantized(layer.weight).dequantize().t(),
 }
 NO_OPERATOR = r"64x64 matrix in .*: torch\.onnx\.export has no operator .* nc\.to_plain\(model\)"
 NO_MEMORY = r"has no memory of values .* nc\.to_plain\(model\) first"

@@ -72,12 +72,6 @@ def test_a_write_goes_along_with_a_copy(copied, dtype):
     assert others.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
 
 
-def test_values_of_meta_tensors():
-    weight = nc.convert(nn.Linear(64, 64, bias=False), "nvfp4").weight
-    with torch.no_grad(), pytest.raises(NotImplementedError, match="meta tensor"):
-        weight.copy_(torch.empty(64, 64, device="meta"))
-
-
 @pytest.mark.parametrize("name", one_of_each(lambda f: (f.tensor_amax, f.is_delayed)))
 def test_a_master_that_is_written_to_before_a_step(name):
     """The bytes are those of the step, with its rounding, though the write was seen by none."""

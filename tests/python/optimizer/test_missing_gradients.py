@@ -1,4 +1,4 @@
-"""Gradients that no rank has, in formats whose scale spans all shards: masters and bytes stay."""
+"""Gradients that no rank has, in formats whose scale spans all shards: values and bytes stay."""
 
 import pytest
 import torch
@@ -7,9 +7,9 @@ import narrowcast as nc
 import ranks
 from internals import is_stale
 from models import (
+    BUFFERS,
     Model,
     assert_quantized,
-    assert_same,
     local_rows,
     loss_of,
     one_of_each,
@@ -17,12 +17,14 @@ from models import (
     shard,
 )
 from narrowcast.tensor import casting
+from weights import quantized, value_of
 
 SPANNING = one_of_each(
     lambda f: f.tensor_amax and (f.amax, f.gather, f.rowwise.block, f.tensor_scale)
 )
 SPANNING = [name for name in SPANNING if nc.format(name).tensor_amax]
 TESTED_FORMATS = SPANNING
+EVERY = (*BUFFERS, "history")
 RATE, SEED = 1e-2, 7
 
 
@@ -40,23 +42,32 @@ def weights(model):
     return {
         name: (position, p)
         for position, (name, p) in every
-        if isinstance(p.to_local(), nc.QuantizedTensor)
+        if isinstance(p.to_local(), nc.MasterWeight)
+    }
+
+
+def bytes_of(weight):
+    """Copies of all buffers of a shard."""
+    local = quantized(weight.to_local())
+    return {
+        name: getattr(local, name).clone() for name in EVERY if getattr(local, name) is not None
     }
 
 
 def assert_whole(mesh, model):
-    """All shards are those of one cast of the whole master, on every rank."""
+    """All shards are those of one cast of the whole value, on every rank."""
     for name, (_, weight) in weights(model).items():
-        local, whole = weight.to_local(), weight.full_tensor().float().cpu()
+        local, whole = weight.to_local(), value_of(weight.full_tensor()).cpu()
         assert not is_stale(local), name
-        if local.history is not None:
-            value = local.detach().cpu()
-            assert same(local.history[2:3], nc.quantize(whole, local.format).tensor_amax), name
-            assert_quantized(value, local.master.cpu(), name)
+        narrow = quantized(local)
+        if narrow.history is not None:
+            fresh = nc.quantize(whole, local.format)
+            assert same(narrow.history[2:3], fresh.tensor_amax), name
+            assert_quantized(narrow.cpu(), local.value.cpu(), name)
         else:
             fresh = nc.quantize(whole, local.format)
-            assert same(local.tensor_amax, fresh.tensor_amax), name
-            assert same(local.dequantize(), local_rows(fresh.dequantize(), weight, mesh)), name
+            assert same(narrow.tensor_amax, fresh.tensor_amax), name
+            assert same(narrow.dequantize(), local_rows(fresh.dequantize(), weight, mesh)), name
 
 
 def all_lack(mesh, format, rounding):
@@ -65,18 +76,19 @@ def all_lack(mesh, format, rounding):
     loss_of(model, 0, mesh.device_type).backward()
     optimizer.step()
     optimizer.zero_grad()
-    before = {name: p.to_local().detach().clone() for name, (_, p) in weights(model).items()}
+    before = {name: bytes_of(p) for name, (_, p) in weights(model).items()}
+    values = {name: p.to_local().value.clone() for name, (_, p) in weights(model).items()}
     loss_of(model, 1, mesh.device_type).backward()
     for name, (_, p) in weights(model).items():
         if name.startswith("blocks.0"):
             p.grad = None
     optimizer.step()
     for name, (_, p) in weights(model).items():
-        if name.startswith("blocks.0"):
-            assert_same(p.to_local(), before[name], what=name)
-            assert same(p.to_local().history, before[name].history), name
-        else:
-            assert not same(p.to_local().rowwise_data, before[name].rowwise_data), name
+        after, lacks = bytes_of(p), name.startswith("blocks.0")
+        assert same(p.to_local().value, values[name]) == lacks, name
+        assert same(after["rowwise_data"], before[name]["rowwise_data"]) == lacks, name
+        for key in before[name] if lacks else ():
+            assert same(after[key], before[name][key]), (name, key)
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -91,11 +103,11 @@ def written_and_lacking(mesh, format):
     optimizer.step()
     weight = model.head.weight
     with torch.no_grad():
-        weight.to_local().copy_(3 * weight.to_local().master)
+        weight.mul_(3)
     weight.grad = None
-    before = weight.to_local().master.clone()
+    before = weight.to_local().value.clone()
     optimizer.step()
-    assert same(weight.to_local().master, before)
+    assert same(weight.to_local().value, before)
     with torch.no_grad():
         loss_of(model, 1, mesh.device_type)
     assert_whole(mesh, model)
@@ -106,7 +118,7 @@ def test_written_and_lacking(format, device):
 
 
 def frozen(mesh, format):
-    """A frozen weight has no gradient on any rank: its masters are not read in a step."""
+    """A frozen weight has no gradient on any rank: its values are not read in a step."""
     model, optimizer = trained(mesh, format, "nearest")
     model.head.weight.requires_grad_(False)
     found, casts_of = [], casting.casts_of

@@ -18,7 +18,6 @@ import ranks
 from models import (
     GATHERS,
     assert_quantized,
-    assert_same,
     build,
     build_plain,
     local_values,
@@ -26,7 +25,6 @@ from models import (
     shard,
     train,
 )
-from second_mode import CONVERTED, IS_ON
 
 TESTED_FORMATS = GATHERS
 
@@ -51,9 +49,8 @@ def test_weights_are_told_apart(format):
     numbers = [p.data_ptr() for p in model.parameters()]
     assert len(set(numbers)) == len(numbers)
     assert model.head.weight.data_ptr() == model.head.weight.data_ptr()
-    if not IS_ON:  # memory of blocks: torch's staging then copies what it gets
-        assert model.head.weight.detach().data_ptr() == 0
-    assert model.to("meta").head.weight.data_ptr() == 0
+    moved = model.to("meta").head.weight
+    assert isinstance(moved, nc.MasterWeight) and moved.data_ptr() == 0
 
 
 def swapped(mesh, format):
@@ -92,8 +89,8 @@ def test_frozen_parameters_have_no_moments(format):
     assert counts == {1}
     assert {int(optimizer.state[p]["step"]) for p in set(model.parameters()) - frozen} == {2}
     for p in model.parameters():
-        if isinstance(p, CONVERTED):
-            assert_quantized(p.detach(), p.master)
+        if isinstance(p, nc.MasterWeight):
+            assert_quantized(p, p.value)
 
 
 def asked_first(mesh, format):
@@ -138,20 +135,8 @@ def test_gradients_of_zero_that_stay(format):
         optimizer.zero_grad(set_to_none=False)
         assert all(not p.grad.any() for p in model.parameters())
     for p in model.parameters():
-        if isinstance(p, CONVERTED):
-            assert_quantized(p.detach(), p.master)
-
-
-@pytest.mark.old_way("FusedAdam alone trains weights")
-@pytest.mark.parametrize("foreach", [True, False])
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_torchs_optimizers_are_told_of_fused_adam(format, kind, foreach):
-    model = build(format)
-    optimizer = kind(model.parameters(), lr=1e-2, foreach=foreach)
-    before = model.head.weight.detach().clone()
-    with pytest.raises(NotImplementedError, match=r"optimizer of such weights is nc\.FusedAdam"):
-        train(model, optimizer, 1)
-    assert_same(model.head.weight.detach(), before)
+        if isinstance(p, nc.MasterWeight):
+            assert_quantized(p, p.value)
 
 
 def test_a_torch_that_asks_for_state_otherwise():

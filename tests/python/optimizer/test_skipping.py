@@ -8,21 +8,22 @@ import torch
 import narrowcast as nc
 import ranks
 from internals import tensors_of
-from models import GATHERS, Model, loss_of, same, shard
+from models import GATHERS, Model, local_values, loss_of, same, shard
 from narrowcast import flat
-from weights import value_of
+from narrowcast.tensor import dtensors
 
 TESTED_FORMATS = GATHERS
 
 
+def state_of(model, optimizer):
+    states = [one for state in optimizer.state.values() for one in state.values()]
+    return [*local_values(model), *(dtensors.local_of(one).clone() for one in states)]
+
+
 def snapshot(model, optimizer):
-    shards = [p.to_local() for p in model.parameters()]
-    tensors = [value_of(p) for p in model.parameters()]
-    for p in shards:
-        if isinstance(p, nc.MasterWeight):
-            tensors += tensors_of(p)
-    tensors += [one for state in optimizer.state.values() for one in state.values()]
-    return [getattr(one, "_local_tensor", one).clone() for one in tensors]
+    """With the bytes, of which some are those of other ranks' rows, and undefined."""
+    weights = [p for p in model.parameters() if isinstance(p.to_local(), nc.MasterWeight)]
+    return [*state_of(model, optimizer), *(one.clone() for p in weights for one in tensors_of(p))]
 
 
 def trained(mesh, format, takes_step):
@@ -39,7 +40,7 @@ def trained(mesh, format, takes_step):
         unchanged = len(before) == len(after) and all(map(same, before, after))
         assert unchanged == (overflows is not None), step
         optimizer.zero_grad()
-    return snapshot(model, optimizer)
+    return state_of(model, optimizer)
 
 
 def one_rank_overflows(mesh, format):

@@ -1,5 +1,5 @@
 """distribute_tensor of a quantized weight, alone and as a full state dict is loaded with it; and
-full_tensor() of shards, a plain tensor of masters.
+full_tensor() of shards, which has their values.
 """
 
 import pytest
@@ -16,41 +16,48 @@ from torch.nn.parallel import DistributedDataParallel
 import narrowcast as nc
 import ranks
 from models import BUFFERS, STORAGES, assert_same, batch, build, loss_of, same, shard, unit
+from weights import value_of
 
 
 def distribute(mesh):
     for format in STORAGES:
         rows = 2 * unit(format)
         torch.manual_seed(mesh.get_local_rank())
-        weights = [nc.convert(torch.nn.Linear(rows, rows), format).weight for _ in range(2)]
-        torch.manual_seed(0)  # the first rank's counts
-        whole = nc.convert(torch.nn.Linear(rows, rows), format).weight.detach()
-        for dim in (0, 1):
-            mine = distribute_tensor(weights[0].detach(), mesh, [Shard(dim)]).to_local()
-            part = whole.chunk(2, dim)[mesh.get_local_rank()]
-            names = [name for name in BUFFERS if getattr(mine, name) is not None]
-            assert_same(mine, part, [*names, "master"], f"{format} {dim}")
+        layers = [nn.Linear(rows, rows) for _ in range(2)]
+        torch.manual_seed(0)  # the first rank's count
+        values = [nn.Linear(rows, rows).weight.detach() for _ in range(2)]
+        for layer, value, trainable in zip(layers, values, (True, False), strict=True):
+            weight = nc.convert(layer, format, trainable=trainable).weight.detach()
+            for dim in (0, 1):
+                mine = distribute_tensor(weight, mesh, [Shard(dim)]).to_local()
+                rank = mesh.get_local_rank()
+                if trainable:  # bytes that are a part's belong to a module's parameter
+                    assert same(mine.value, value.chunk(2, dim)[rank])
+                    continue
+                part = nc.quantize(value, format).chunk(2, dim)[rank]
+                names = [name for name in BUFFERS if getattr(mine, name) is not None]
+                assert_same(mine, part, names, f"{format} {dim}")
         uneven(mesh, format, unit(format))
     load(mesh, "mxfp8_e4m3")
     load(mesh, "nvfp4")
     zero(mesh, "mxfp8_e4m3")
-    zero(mesh, "fp8_e4m3_delayed")
+    zero(mesh, "nvfp4")
     for format in STORAGES:
         broadcast(mesh, format)
 
 
 def uneven(mesh, format, rows):
-    """The last rank would have fewer, and all say so."""
+    """The last rank would have fewer bytes, and all say so."""
     experts = torch.nn.Module()
     experts.w = torch.nn.Parameter(torch.randn(3, rows, rows))
-    nc.convert(experts, format, filter=lambda name, module: True)
+    nc.convert(experts, format, filter=lambda name, module: True, trainable=False)
     for source in (0, None):
         with pytest.raises(ValueError, match=r"last part .* 1 experts.*module, or load, before"):
             distribute_tensor(experts.w.detach(), mesh, [Shard(0)], src_data_rank=source)
 
 
 def broadcast(mesh, format):
-    """All have the bytes and the master of the one that sends, whatever has been written before."""
+    """All have the value of the one that sends, whatever has been written before."""
     rank = mesh.get_local_rank()
     layers = [nc.convert(torch.nn.Linear(64, 64, bias=False), format) for _ in range(2)]
     with torch.no_grad():
@@ -59,7 +66,10 @@ def broadcast(mesh, format):
     dist.broadcast(layers[0].weight.detach(), 1)
     with torch.no_grad():
         layers[1].weight.fill_(2.0)
-    assert_same(layers[0].weight, layers[1].weight, [*BUFFERS, "master"], format)
+    assert same(layers[0].weight.value, layers[1].weight.value)
+    for layer in layers:
+        layer(torch.ones(2, 64))  # makes the bytes
+    assert_same(layers[0].weight, layers[1].weight, what=format)
 
 
 def zero(mesh, format):
@@ -75,10 +85,9 @@ def zero(mesh, format):
             one.step()
             one.zero_grad()
     for p, w in zip(model.parameters(), whole.parameters(), strict=True):
-        if isinstance(w, nc.QuantizedTensor):
-            assert_same(p, w, [*BUFFERS, "master"], format)
-        else:
-            assert same(p, w)
+        assert same(value_of(p), value_of(w))
+        if isinstance(w, nc.MasterWeight):
+            assert_same(p, w, what=format)
 
 
 def load(mesh, format):
@@ -89,9 +98,7 @@ def load(mesh, format):
     assert same(loss_of(model, 0), loss_of(whole, 0)), format
     model.reshard()
     for p, w in zip(model.parameters(), whole.parameters(), strict=True):
-        if isinstance(w, nc.QuantizedTensor):
-            mine = p.to_local()
-            assert same(mine.master, w.master.chunk(mesh.size())[mesh.get_local_rank()])
+        assert same(value_of(p), value_of(w).chunk(mesh.size())[mesh.get_local_rank()])
 
 
 def test_distributed_weights():
@@ -109,21 +116,21 @@ def test_one_rank():
 def full(mesh, name, trainable):
     torch.manual_seed(0)
     layer = nc.convert(nn.Linear(64, 128, bias=False), name, trainable=trainable)
-    value = layer.weight.master if trainable else layer.weight.dequantize()
-    value = value.detach().clone()
+    value = (layer.weight.value if trainable else layer.weight.dequantize()).clone()
     fully_shard(layer, mesh=mesh)
     whole = layer.weight.full_tensor()
-    assert type(whole) is torch.Tensor
-    assert same(whole.detach(), value)
+    is_bytes = isinstance(whole, nc.QuantizedTensor)  # of one rank
+    assert same(whole.dequantize() if is_bytes else value_of(whole), value)
     if trainable:
         (2 * whole).sum().backward()
         assert same(layer.weight.grad.full_tensor(), torch.full((128, 64), 2.0))
+    if mesh.size() > 1:  # it has memory of its own
         with torch.no_grad():
-            whole.zero_()  # memory of its own
-        assert same(layer.weight.full_tensor().detach(), value)
+            whole.zero_()
+        assert same(value_of(layer.weight.full_tensor()), value)
 
 
 @pytest.mark.parametrize("trainable", [True, False])
 @pytest.mark.parametrize("count", [1, 2])
-def test_plain_tensors(format, count, trainable):
+def test_full_tensors(format, count, trainable):
     ranks.run(count, "cpu", full, format, trainable)

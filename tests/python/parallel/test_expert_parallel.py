@@ -79,12 +79,12 @@ def written(mesh, format, first):
 
 
 def frozen(mesh, format):
-    """Without masters, for inference."""
+    """For inference."""
     model = build(mesh, format, OverExperts(), True, trainable=False)
     whole = nc.convert(build_plain(format), format, trainable=False)
     x = batch(format, 0, mesh.get_local_rank())
     torch.testing.assert_close(model(x), whole(x))
-    assert_part(model.experts.up, whole.experts.up, ("rowwise_data", "master"), format)
+    assert_part(model.experts.up, whole.experts.up, ("rowwise_data",), format)
 
 
 class Own(nn.Module):
@@ -170,7 +170,7 @@ def saved(grid, format, folder):
     optimizers = train(model, whole, format, rank)
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     for name, w in whole.named_parameters() if rank == 0 else ():
-        assert same(full[name], w.master), name
+        assert same(full[name], w.value), name
     state = {"model": get_model_state_dict(model)}
     state["optimizer"] = get_optimizer_state_dict(model, optimizers[0])
     dcp.save(state, checkpoint_id=folder)
@@ -181,7 +181,7 @@ def saved(grid, format, folder):
     dcp.load(state, checkpoint_id=folder)
     set_optimizer_state_dict(other, optimizer, state["optimizer"])
     for (name, p), w in zip(other.named_parameters(), whole.parameters(), strict=True):
-        assert_part(p, w, ["master"], name)
+        assert_part(p, w, [], name)
     train(other, whole, format, rank, optimizers=[optimizer, optimizers[1]])
 
 

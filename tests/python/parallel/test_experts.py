@@ -11,6 +11,7 @@ import ranks
 from cut_weights import assert_part, part_of
 from expert_models import HIDDEN, HOW, TOKENS, WIDTH, build, loss_of
 from models import GATHERS, WHOLE_STATE, same
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -19,9 +20,9 @@ def decoded(model, how):
     """A plain model of the rowwise values, and hooks by which autograd saves columnwise ones."""
     plain, columnwise = build(how), {}
     for mine, other in zip(plain.parameters(), model.parameters(), strict=True):
-        if isinstance(other, nc.QuantizedTensor):
-            mine.data = other.dequantize().detach()
-            other_values = other.dequantize(usage="columnwise").detach()
+        if isinstance(other, nc.MasterWeight):
+            mine.data = quantized(other).dequantize()
+            other_values = quantized(other).dequantize(usage="columnwise")
             columnwise[mine.untyped_storage().data_ptr()] = other_values
 
     def pack(saved):
@@ -63,7 +64,7 @@ def saved_by(function):
 def test_no_decoded_weight_is_saved(format, how):
     model = nc.convert(build(how), format)
     for saved in saved_by(lambda: loss_of(model, 0)):
-        assert isinstance(saved, nc.QuantizedTensor) or saved.numel() <= TOKENS * WIDTH
+        assert type(saved) is not torch.Tensor or saved.numel() <= TOKENS * WIDTH
 
 
 def train_both(mesh, format, backend, dim=0):
@@ -95,10 +96,8 @@ def train_both(mesh, format, backend, dim=0):
             if key not in WHOLE_STATE:
                 local = optimizers[0].state[mine][key].to_local()
                 assert same(local, part_of(value, mine)), key
-        if isinstance(other, nc.QuantizedTensor):
-            assert_part(
-                mine, other, ["rowwise_data", "rowwise_scale_inv", "tensor_amax", "master"], dim
-            )
+        if isinstance(other, nc.MasterWeight):
+            assert_part(mine, other, ["rowwise_data", "rowwise_scale_inv", "tensor_amax"], dim)
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
@@ -115,7 +114,7 @@ def test_sharded_within_experts_is_whole(format, dim):
 
 
 def test_views(format):
-    w = nc.convert(build("selected"), format)[0].up.detach()
+    w = nc.convert(build("selected"), format, trainable=False)[0].up.detach()
     plain, x = w.dequantize(), torch.randn(TOKENS, WIDTH)
     for part, index in (
         (w[1], 1),
@@ -133,10 +132,10 @@ def test_views(format):
         (torch.addmm(x[:, :HIDDEN], x, w[1].T), torch.addmm(x[:, :HIDDEN], x, plain[1].T)),
         (torch.einsum("ti,eoi->teo", x, w), torch.einsum("ti,eoi->teo", x, plain)),
         (torch.matmul(x, w.transpose(1, 2)), torch.matmul(x, plain.transpose(1, 2))),
-        (w.mT.float(), w.master.mT),
+        (w.mT.float(), plain.mT),
     ):
         torch.testing.assert_close(got, expected)
-    assert torch.equal(w[torch.tensor([2, 0])], w.master[[2, 0]])
+    assert torch.equal(w[torch.tensor([2, 0])], plain[[2, 0]])
 
 
 def assert_quantized_part(part, value):

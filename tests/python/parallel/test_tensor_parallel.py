@@ -22,8 +22,8 @@ from torch.distributed.tensor.parallel import (
 
 import narrowcast as nc
 import ranks
-from cut_weights import EVERY, assert_part, assert_parts, give_gradients
-from models import STORAGES, same
+from cut_weights import assert_part, assert_parts, give_gradients
+from models import BUFFERS, STORAGES, same
 from parallel_models import (
     SEQUENCE_PLAN,
     assert_trains_as_whole,
@@ -67,15 +67,15 @@ def written(mesh, format, first):
             begin = rank * width_of(format)
             whole.up.weight[begin : begin + 32].fill_(2.0 + rank)
         torch.testing.assert_close(model(batch(format, 0)), whole(batch(format, 0)))
-    assert_part(model.up.weight, whole.up.weight, EVERY, format)
+    assert_part(model.up.weight, whole.up.weight, BUFFERS, format)
     for one in (model, whole):
         nn.init.eye_(one.down.weight)
     model(batch(format, 0))
-    assert_part(model.down.weight, whole.down.weight, EVERY, format)
+    assert_part(model.down.weight, whole.down.weight, BUFFERS, format)
 
 
 def copied(mesh, format):
-    """Copies, and a state dict of whole masters into another model."""
+    """Copies, and a state dict of whole values into another model."""
     model = build(mesh, format)
     state = {
         name: value.full_tensor() if isinstance(value, DTensor) else value
@@ -118,7 +118,7 @@ def by_hand(mesh, format):
     x = batch(format, 0)
     y = model.up(DTensor.from_local(x, mesh, [Replicate()]))
     torch.testing.assert_close(y.full_tensor(), whole.up(x))
-    assert_part(model.up.weight, whole.up.weight, EVERY, format)
+    assert_part(model.up.weight, whole.up.weight, BUFFERS, format)
 
 
 def replicated(mesh, format, first):
@@ -138,7 +138,7 @@ def replicated(mesh, format, first):
     for one in optimizers:
         one.step()
     for p, w in zip(model.parameters(), whole.parameters(), strict=True):
-        assert_part(p, w, EVERY, format)
+        assert_part(p, w, BUFFERS, format)
 
 
 def again(mesh, format):
@@ -149,7 +149,7 @@ def again(mesh, format):
     assert same(model(x), before)
     with torch.device("meta"):
         later = build(mesh, format)
-    assert isinstance(later.up.weight.to_local(), nc.QuantizedTensor)
+    assert isinstance(later.up.weight.to_local(), nc.MasterWeight)
     layer = nc.convert(nn.Linear(*reversed(model.up.weight.shape)), format)
     layer.register_parameter("weight", nn.Parameter(model.up.weight.detach()))
     assert isinstance(layer, type(model.up))

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 import narrowcast as nc
 import ranks
 from cut_weights import BY_SHARD, assert_part
-from internals import is_unaligned, store_of
+from internals import is_unaligned
 from models import STORAGES, one_of_each, unit
 from narrowcast.tensor import dtensors
 from parallel_models import (
@@ -72,11 +72,11 @@ def forgotten(grid, format):
     """fully_shard of a model that has been used: nobody keeps what was there before."""
     model, x = build(grid["parallel"], format, converted_first=True), batch(format, 0)
     model(x)
-    master = weakref.ref(store_of(model.up.weight).master.value)
+    value = weakref.ref(model.up.weight.to_local().value)
     fully_shard(model, mesh=grid["shard"])
     model(x)
     gc.collect()
-    assert master() is None
+    assert value() is None
 
 
 class Sharding(ParallelStyle):

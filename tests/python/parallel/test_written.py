@@ -1,15 +1,14 @@
 """Ranks write to their shards of a weight whose scale spans all shards: all get the bytes of the
-whole new master.
+whole new value.
 """
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import Model, assert_quantized, batch, loss_of, one_of_each, same, uneven_rows
+from models import Model, assert_quantized, batch, loss_of, one_of_each, same
 from written_models import assert_whole, expected_forward, forward, model_for, weights, write
 
 TESTED_FORMATS = one_of_each(lambda f: (f.tensor_amax, f.amax, f.gather, f.rowwise.block))
@@ -89,30 +88,6 @@ def step(mesh, format, with_gradients):
 @pytest.mark.parametrize("with_gradients", [True, False])
 def test_step(format, device, world, with_gradients):
     ranks.run(world, device, step, format, with_gradients)
-
-
-def saved_before_a_step(mesh, format):
-    """FSDP2 copies a short shard when the model's state dict is loaded; what is written to the copy
-    is saved.
-    """
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, uneven_rows(format), bias=False))
-    fully_shard(nc.convert(model, format).to(mesh.device_type), mesh=mesh)
-    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
-    x = torch.ones(4, 64, device=mesh.device_type)
-    model(x).sum().backward()
-    optimizer.step()
-    model.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        model(x)
-    model.reshard()
-    write(mesh, model[0].weight, 3.0, largest=2)
-    master = optimizer.state_dict()["state"][0]["master"].to_local()
-    assert same(master, model[0].weight.to_local().master)
-
-
-def test_a_write_is_saved(format, device):
-    ranks.run(3, device, saved_before_a_step, format)
 
 
 def write_in_forward(mesh, format):

@@ -26,7 +26,7 @@ def test_some_rounds():
     assert "3 rounds" in answer.stdout and "; 0 failures" in answer.stdout
 
 
-@pytest.mark.parametrize("fault", ["unreduced-amax", "draw-not-loaded"])
+@pytest.mark.parametrize("fault", ["unreduced-amax", "failure-forgotten"])
 def test_faults_are_found(fault):
     answer = run("--fault", fault, "--rounds", 60, "--failures", 1)
     assert answer.returncode == 1, answer.stdout + answer.stderr

@@ -21,6 +21,7 @@ from narrowcast.publishing import encoding
 from narrowcast.registry import layouts
 from narrowcast.registry.layouts import LAYOUTS
 from published_models import GLOBAL, Experts, build
+from weights import quantized
 
 PAIRS = [(format, layout) for format in nc.formats() for layout in nc.format(format).layouts]
 NAMES = {
@@ -38,7 +39,7 @@ def test_values_are_those_of_the_forward(name, layout, tmp_path):
     nc.export(model, tmp_path / "out", layout)
     tensors, config = published.read(tmp_path / "out")
     for layer in "01":
-        expected = model[int(layer)].weight.dequantize().detach().numpy()
+        expected = quantized(model[int(layer)].weight).dequantize().numpy()
         got = published.decoded(
             tensors, f"{layer}.weight" if layout == "gpt-oss" else layer + ".", config
         )
@@ -65,7 +66,8 @@ def test_loaded_and_exported_again(name, layout, device, tmp_path):
         for folder in ("one", "two"):
             assert filecmp.cmp(file, tmp_path / folder / file.name, shallow=False)
     assert all(
-        torch.equal(one.master, one.dequantize()) for one in (other[0].weight, other[1].weight)
+        torch.equal(one.value, quantized(one).dequantize())
+        for one in (other[0].weight, other[1].weight)
     )
     if not nc.format(name).tensor_scale:
         x = torch.randn(8, 256, device=device)
@@ -110,11 +112,11 @@ def test_tensors_are_those_of_the_folder(device, tmp_path):
 def test_stale_bytes_are_made_first(tmp_path):
     model = build("mxfp8_2d")
     with torch.no_grad():
-        model[0].weight.copy_(2 * model[0].weight.dequantize())
+        model[0].weight.copy_(2 * quantized(model[0].weight).dequantize())
     one, two = (dict(nc.export_tensors(model, "deepseek")) for _ in range(2))
     assert torch.equal(one["0.scale"].view(torch.uint8), two["0.scale"].view(torch.uint8))
     value = published.decoded(one, "0.", {})
-    np.testing.assert_array_equal(value, model[0].weight.dequantize().detach().numpy())
+    np.testing.assert_array_equal(value, quantized(model[0].weight).dequantize().numpy())
 
 
 def test_powers_of_two(tmp_path):
@@ -126,7 +128,7 @@ def test_powers_of_two(tmp_path):
     assert config["scale_fmt"] == "ue8m0"
     assert config["weight_block_size"] == [128, 128]
     np.testing.assert_array_equal(
-        published.decoded(tensors, "0.", config), model[0].weight.dequantize().detach().numpy()
+        published.decoded(tensors, "0.", config), quantized(model[0].weight).dequantize().numpy()
     )
     assert nc.load_published(build("fp8_block128", seed=1), tmp_path / "out") == []
 
@@ -137,7 +139,7 @@ def test_powers_of_two(tmp_path):
 def test_blocks_of_zeros(name, layout, device, tmp_path):
     """They have the byte 1, but blocks of tiny values have the byte 0."""
     model = build(name, device=device)
-    value = model[0].weight.dequantize().detach()
+    value = quantized(model[0].weight).dequantize()
     value[:64] = 0
     value[5, 3] = -0.0
     value[33:64:2] = 2.0**-127
@@ -150,7 +152,7 @@ def test_blocks_of_zeros(name, layout, device, tmp_path):
     assert (zeros == 1).all()
     assert (tiny == 0).any()
     got = published.decoded(tensors, "0.weight" if layout == "gpt-oss" else "0.", config)
-    np.testing.assert_array_equal(got, model[0].weight.dequantize().detach().cpu().numpy())
+    np.testing.assert_array_equal(got, quantized(model[0].weight).dequantize().cpu().numpy())
     assert nc.load_published(model, tmp_path / "out") == []
 
 
@@ -163,11 +165,13 @@ def test_experts_are_layers(tmp_path):
     for expert in range(3):
         value = published.decoded(tensors, f"experts.{expert}.w1.", {})
         np.testing.assert_array_equal(
-            value, model["experts"].w1.dequantize()[expert].detach().numpy()
+            value, quantized(model["experts"].w1).dequantize()[expert].numpy()
         )
     other = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
     assert nc.load_published(other, tmp_path / "out") == []
-    assert torch.equal(other["experts"].w1.dequantize(), model["experts"].w1.dequantize())
+    assert torch.equal(
+        quantized(other["experts"].w1).dequantize(), quantized(model["experts"].w1).dequantize()
+    )
 
 
 def test_experts_are_stacked(tmp_path):
@@ -177,10 +181,12 @@ def test_experts_are_stacked(tmp_path):
     assert tensors["experts.w1_blocks"].shape == (3, 64, 4, 16)
     assert config["quant_method"] == "mxfp4"
     value = published.decoded(tensors, "experts.w1", config)
-    np.testing.assert_array_equal(value, model["experts"].w1.dequantize().detach().numpy())
+    np.testing.assert_array_equal(value, quantized(model["experts"].w1).dequantize().numpy())
     other = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
     assert nc.load_published(other, tmp_path / "out") == []
-    assert torch.equal(other["experts"].w1.dequantize(), model["experts"].w1.dequantize())
+    assert torch.equal(
+        quantized(other["experts"].w1).dequantize(), quantized(model["experts"].w1).dequantize()
+    )
 
 
 def test_tensors_are_copies(device):
@@ -201,12 +207,12 @@ def test_a_write_between_two_tensors():
     """What is yielded after it is of after it, but the scales of codes that are yielded already."""
     model, expected = build("mxfp8_e4m3"), build("mxfp8_e4m3")
     with torch.no_grad():
-        expected[1].weight.copy_(2 * model[1].weight.dequantize())
+        expected[1].weight.copy_(2 * quantized(model[1].weight).dequantize())
     tensors = nc.export_tensors(model, "mxfp8")
     got = dict([next(tensors)])
     with torch.no_grad():
-        model[1].weight.copy_(2 * model[1].weight.dequantize())
-        model[0].weight.copy_(64 * model[0].weight.dequantize())
+        model[1].weight.copy_(2 * quantized(model[1].weight).dequantize())
+        model[0].weight.copy_(64 * quantized(model[0].weight).dequantize())
     got |= dict(tensors)
     assert all(same(one, got[name]) for name, one in nc.export_tensors(expected, "mxfp8"))
 
@@ -227,7 +233,7 @@ def test_a_layer_alone(tmp_path):
 def test_a_weight_that_is_not_finite(value, name, device, tmp_path):
     model = build(name, device=device)
     with torch.no_grad():
-        bad = model[1].weight.dequantize()
+        bad = quantized(model[1].weight).dequantize()
         bad[3, 5] = value
         model[1].weight.copy_(bad)
     with pytest.raises(ValueError, match=r"1\.weight has an infinity or a NaN"):

@@ -11,6 +11,7 @@ from torch import nn
 
 import narrowcast as nc
 import published
+from weights import quantized
 
 transformers = pytest.importorskip("transformers")
 
@@ -65,7 +66,7 @@ def llava():
 
 def decoded(model):
     return {
-        name: one.dequantize() if isinstance(one, nc.QuantizedTensor) else one
+        name: quantized(one).dequantize() if isinstance(one, nc.MasterWeight) else one
         for name, one in model.named_parameters()
     }
 
@@ -158,8 +159,8 @@ def test_experts_in_either_order(name, tmp_path):
         again["experts"].gate_up_proj.zero_()
     assert nc.load_published(again, tmp_path / "out") == []
     assert torch.equal(
-        again["experts"].gate_up_proj.dequantize(),
-        models[1]["experts"].gate_up_proj.dequantize().transpose(1, 2),
+        quantized(again["experts"].gate_up_proj).dequantize(),
+        quantized(models[1]["experts"].gate_up_proj).dequantize().transpose(1, 2),
     )
 
 
@@ -182,8 +183,12 @@ def test_experts_of_llama_4():
     tensors = dict(nc.export_tensors(model, "deepseek"))
     stem = "model.layers.0.feed_forward.experts"
     experts = model.model.layers[0].feed_forward.experts
-    gate, up = experts.gate_up_proj.dequantize()[1].T.chunk(2)
-    for part, value in (("gate", gate), ("up", up), ("down", experts.down_proj.dequantize()[1].T)):
+    gate, up = quantized(experts.gate_up_proj).dequantize()[1].T.chunk(2)
+    for part, value in (
+        ("gate", gate),
+        ("up", up),
+        ("down", quantized(experts.down_proj).dequantize()[1].T),
+    ):
         got = published.decoded(tensors, f"{stem}.1.{part}_proj.", {})
         assert torch.equal(torch.tensor(got), value.detach())
 

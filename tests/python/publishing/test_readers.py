@@ -9,6 +9,7 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import published
 import ranks
+from weights import quantized
 
 transformers = pytest.importorskip("transformers")
 compressed = pytest.importorskip("compressed_tensors")
@@ -31,7 +32,7 @@ def test_compressed_tensors(name, tmp_path):
     own = {one.removeprefix("0."): tensor for one, tensor in tensors.items()}
     assert set(own) == set(reader.compression_param_names(scheme))
     got = reader.decompress(own, scheme)["weight"]
-    expected = model[0].weight.dequantize(got.dtype)
+    expected = quantized(model[0].weight).dequantize(got.dtype)
     assert torch.equal(got, expected)
 
 
@@ -68,7 +69,7 @@ def test_files_of_compressed_tensors(preset, written, name, tmp_path):
     model = nc.convert(torch.nn.Sequential(torch.nn.Linear(256, 256, bias=False)), name)
     assert nc.load_published(model, tmp_path, layout="compressed-tensors") == []
     expected = writer.decompress(tensors, scheme)["weight"]
-    assert torch.equal(model[0].weight.dequantize(expected.dtype), expected)
+    assert torch.equal(quantized(model[0].weight).dequantize(expected.dtype), expected)
 
 
 SIZES = {
@@ -210,7 +211,7 @@ def test_gpt_oss(tmp_path):
     )
     for mine, its in zip(model.model.layers, there.model.layers, strict=True):
         for name in ("gate_up_proj", "down_proj"):
-            value = getattr(mine.mlp.experts, name).dequantize().transpose(1, 2)
+            value = quantized(getattr(mine.mlp.experts, name)).dequantize().transpose(1, 2)
             assert torch.equal(getattr(its.mlp.experts, name).float(), value)
 
 
@@ -232,6 +233,6 @@ def test_transformers_and_two_levels_of_scales(tmp_path):
     nc.export(model, tmp_path / "out", "compressed-tensors", plain_dtype=torch.float32)
     there = read("compressed-tensors", tmp_path / "out").state_dict()
     for name, own in model.named_parameters():
-        if isinstance(own, nc.QuantizedTensor):
-            own = own.dequantize(torch.bfloat16).float()
+        if isinstance(own, nc.MasterWeight):
+            own = quantized(own).dequantize(torch.bfloat16).float()
         assert torch.equal(there[name], own), name

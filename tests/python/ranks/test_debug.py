@@ -15,6 +15,7 @@ import ranks
 from disagreements import assert_named, odd
 from fused import STOCHASTIC, Flat, gradient_of
 from models import GATHERS, build, loss_of, shard
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -44,7 +45,7 @@ def sharded(mesh, format, **options):
 def write(model, factor=3.0):
     with torch.no_grad():
         local = model.get_parameter(NAME).to_local()
-        local.copy_(factor * local.master)
+        local.copy_(factor * local.value)
 
 
 @debugged
@@ -84,7 +85,7 @@ def scaled_by_one(mesh, format):
     model = sharded(mesh, format)
     loss_of(model, 0, mesh.device_type)
     if odd(mesh):
-        model.get_parameter(NAME).to_local().tensor_amax.fill_(3.0)
+        quantized(model.get_parameter(NAME).to_local()).tensor_amax.fill_(3.0)
     loss_of(model, 0, mesh.device_type)
 
 
@@ -126,7 +127,7 @@ def other_rate(model, optimizer):
 def written(model, optimizer):
     with torch.no_grad():
         local = model.head.weight.to_local()
-        local.copy_(2 * local.master)
+        local.copy_(2 * local.value)
 
 
 CHANGES = {

@@ -8,7 +8,7 @@ import narrowcast as nc
 from internals import is_unaligned
 from models import BUFFERS, WHOLE_STATE, assert_same, same
 from narrowcast.tensor import dtensors
-from weights import quantized
+from weights import quantized, value_of
 
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax")
 
@@ -28,12 +28,10 @@ def part_of(whole, parameter):
 
 def assert_part(parameter, whole, names, what):
     local = dtensors.local_of(parameter)
-    if not isinstance(local, nc.MasterWeight):
-        assert same(local, part_of(whole.detach(), parameter)), what
-        return
-    assert same(local.value, part_of(whole.value, parameter)), what
-    if is_unaligned(local):  # its bytes are no part of the whole's
-        return
+    if not isinstance(local, nc.QuantizedTensor):
+        assert same(value_of(local), part_of(value_of(whole), parameter)), what
+    if not isinstance(local, (nc.QuantizedTensor, nc.MasterWeight)) or is_unaligned(local):
+        return  # plain, or with bytes that are no part of the whole's
     local, whole = quantized(local), quantized(whole)
     names = [name for name in names if getattr(local, name) is not None]
     assert_same(local, part_of(whole, parameter), names, what)

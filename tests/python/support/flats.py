@@ -6,6 +6,7 @@ import torch.distributed as dist
 import narrowcast as nc
 from internals import bytes_of
 from models import BUFFERS
+from narrowcast.conversion.convert import convert_layer
 
 POISON = 0xA5
 
@@ -75,6 +76,11 @@ def gather(weight, expected, group=None):
             return False
         one.copy_(want[name])
     return True
+
+
+def convert(layer, format):
+    """As Megatron's layers are converted: bytes, and for once the value that they were made of."""
+    convert_layer(layer, "weight", format, "dequantized")
 
 
 def shards(value, cuts, rank):

@@ -58,9 +58,12 @@ class Run:
 
     def values(self):
         """float32 copies of this tensor-parallel rank's parameters, by name."""
+        named = self.model.named_parameters()
         return {
-            name: (p.detach().master if quantized(p) else p.detach()).float().clone()
-            for name, p in self.model.named_parameters()
+            name: p.get_high_precision_init_val().to(p.device)
+            if quantized(p)
+            else p.float().detach().clone()
+            for name, p in named
         }
 
     @property

@@ -16,6 +16,7 @@ from internals import tensors_of
 from memory import freed, grown, storages
 from models import GATHERS, uneven_rows
 from narrowcast.tensor.store import Store
+from weights import quantized
 
 TESTED_FORMATS = GATHERS
 
@@ -90,7 +91,7 @@ def test_thousands_of_slices(format, use):
 
 
 def test_thousands_of_writes(format):
-    """Into slices, of a weight that has a master."""
+    """Into slices, of a weight in training."""
     down, across = units(format)
     layer = nn.Linear(COLUMNS * across, ROWS * down, bias=False)
     weight = nc.convert(layer, format).weight.detach()
@@ -98,7 +99,7 @@ def test_thousands_of_writes(format):
     def write(number):
         cut(weight, (down, across), number).fill_(number)
         if number % 100 == 0:
-            weight.dequantize()
+            quantized(weight).dequantize()
 
     assert left_by(write, 1000) < SMALL
 
@@ -107,7 +108,7 @@ WIDTH = 64
 
 
 def short(mesh, format):
-    """A rank's own bytes: masters and moments once, its shard once, and no padding beside it."""
+    """A rank's own bytes: values and moments once, its shard once, and no padding beside it."""
     rows = uneven_rows(format)
     rows += -rows % nc.format(format).group
     before = storages()

@@ -4,12 +4,11 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 import narrowcast as nc
-from internals import config_of, tensors_of
+from internals import tensors_of
 from matrices import of_shape, weight_of
-from models import assert_quantized, assert_same, same
+from models import assert_quantized, assert_same
 
 
 def addresses(q):
@@ -24,52 +23,23 @@ def test_copies_share_nothing(format, duplicate):
     for q in (of_shape(format)[1], weight_of(format)):
         other = duplicate(q)
         assert_same(other, q)
-        assert same(other.master, q.master)
         assert not addresses(other) & addresses(q)
         assert (other.shape, other.dtype) == (q.shape, q.dtype)
 
 
-def test_deepcopy_of_a_model(format):
-    model = nc.convert(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), format)
-    other = copy.deepcopy(model)
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert type(p) is type(q)
-        assert isinstance(q, nn.Parameter)
-        assert q.requires_grad
-    assert_same(other[0].weight, model[0].weight)
-    assert not addresses(other[0].weight) & addresses(model[0].weight)
-    assert config_of(other[0].weight).name == "0.weight"
-
-
 def test_copy_from_the_same_format(format):
     _, q = of_shape(format)
-    target = torch.empty_like(q)
-    assert target.copy_(q) is target
-    assert_same(target, q)
-    weight = weight_of(format, seed=1)
-    with torch.no_grad():
-        weight.copy_(q)
-    assert_same(weight, q)
-    assert torch.equal(weight.master, q.dequantize())
-    with torch.no_grad():
-        weight.copy_(weight_of(format))
-    assert_same(weight, q)
-    assert torch.equal(weight.master, of_shape(format)[0])
+    for target in (torch.empty_like(q), weight_of(format, seed=1)):
+        assert target.copy_(q) is target
+        assert_same(target, q)
 
 
 def test_copy_from_plain(format):
     x, q = of_shape(format)
-    target = of_shape(format, seed=1)[1]
-    target.copy_(x)
-    assert_same(target, q)
-    weight = weight_of(format, seed=1)
-    with torch.no_grad():
-        weight.copy_(x.to(torch.float64))
-    assert torch.equal(weight.master, x)
-    assert_same(weight, q)
-    with torch.no_grad():
-        weight.copy_(torch.tensor(2.0))
-    assert_quantized(weight, torch.full_like(x, 2.0))
+    for value in (x, x.to(torch.float64)):
+        for target in (of_shape(format, seed=1)[1], weight_of(format, seed=1)):
+            target.copy_(value)
+            assert_same(target, q)
 
 
 def test_copy_from_another_format():

@@ -1,4 +1,6 @@
-"""Assignments to `.data` of a QuantizedTensor: of one like it, or refused."""
+"""Assignments to `.data`: to a weight in training of any value, to frozen bytes of what is like
+them, or refused.
+"""
 
 import copy
 import weakref
@@ -9,14 +11,13 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
-from internals import store_of
 from models import GATHERS, assert_same, same
-from second_mode import CONVERTED
+from weights import quantized
 
 
 def test_assigning_data(format):
-    """As libraries change dtypes: bytes, master and logical dtype are those of what is assigned.
-    Optimizers go on, with state and without.
+    """As libraries change dtypes: value, bytes and dtype are those of what is assigned. To bytes it
+    is a write. Optimizers go on, with state and without.
     """
     layer = nc.convert(nn.Linear(64, 64, bias=False, dtype=torch.bfloat16), format)
     weight, value = layer.weight, layer.weight.data.to(torch.float32)
@@ -25,16 +26,18 @@ def test_assigning_data(format):
     assert layer.weight is weight
     assert weight.requires_grad
     assert weight.dtype == torch.float32
-    assert store_of(weight) is store_of(value)
+    assert weight.value is value.value and weight.cell is value.cell
     optimizers = [nc.FusedAdam(one.parameters(), lr=0.1) for one in (layer, twin)]
     for step in range(3):
         for one, optimizer in zip((layer, twin), optimizers, strict=True):
             one(torch.full((2, 64), float(step))).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert same(weight.master, twin.weight.master)
-        assert_same(weight.detach(), twin.weight.detach())
+        assert same(weight.value, twin.weight.value)
+        assert_same(weight, twin.weight)
         weight.data = weight.data.clone()
+        with torch.no_grad():
+            twin.weight.mul_(1.0)
 
 
 @pytest.mark.parametrize(
@@ -72,25 +75,25 @@ CONVERSIONS = {
 def test_a_converted_parameter_is_the_same_one(format, device, name):
     """With what others know it by: hooks, attributes, weak references."""
     layer = nc.convert(torch.nn.Linear(64, 64, bias=False), format).to(device)
-    weight = layer.weight
+    weight, value = layer.weight, layer.weight.value.clone()
     known, weight.mark, calls = weakref.ref(weight), "mine", []
     accumulator = weight.expand_as(weight).grad_fn.next_functions[0][0]  # as DDP has it
     accumulator.register_hook(lambda *gradients: calls.append(gradients))
     weight.register_post_accumulate_grad_hook(calls.append)
     CONVERSIONS[name](layer, device)
     assert layer.weight is weight and known() is weight and weight.mark == "mine"
-    assert type(weight) in CONVERTED and isinstance(weight, torch.nn.Parameter)
+    assert type(weight) is nc.MasterWeight and isinstance(weight, torch.nn.Parameter)
     layer(torch.ones(2, 64, dtype=weight.dtype, device=device)).sum().backward()
     torch_forgets = name == "dtype"  # of plain parameters, too
     assert len(calls) == (1 if torch_forgets else 2)  # the accumulator's hook
     assert weight.grad.dtype == weight.dtype
     if name != "empty":
-        assert same(weight.master, layer.weight.master)
+        assert same(weight.value, value)
 
 
 def test_other_ways_of_torch_to_convert(format):
     layer = nc.convert(torch.nn.Linear(64, 64, bias=False), format)
-    before = layer.weight.dequantize()
+    before = quantized(layer.weight).dequantize()
     for switch in (
         torch.__future__.set_swap_module_params_on_conversion,
         torch.__future__.set_overwrite_module_params_on_conversion,
@@ -100,9 +103,20 @@ def test_other_ways_of_torch_to_convert(format):
             layer.to(torch.bfloat16).to(torch.float32)
         finally:
             switch(False)
-        assert type(layer.weight) in CONVERTED
+        assert type(layer.weight) is nc.MasterWeight
         assert isinstance(layer.weight, torch.nn.Parameter)
-        assert same(layer.weight.dequantize(), before)
+        assert same(quantized(layer.weight).dequantize(), before)
+
+
+def test_to_meta_and_back(format):
+    """Torch makes a plain parameter anew, too."""
+    layer = nc.convert(torch.nn.Linear(64, 64, bias=False), format)
+    value = layer.weight.value.clone()
+    layer.to("meta")
+    assert type(layer.weight) is nc.MasterWeight and layer.weight.value.is_meta
+    layer.to_empty(device="cpu").load_state_dict({"weight": value})
+    assert same(layer.weight.value, value)
+    assert_same(layer.weight, nc.quantize(value, format))
 
 
 def in_ddp(mesh, name):
@@ -116,7 +130,7 @@ def in_ddp(mesh, name):
         model(x).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model.module.weight.master.cpu()
+    return model.module.weight.value.cpu()
 
 
 def test_torchs_ddp_reduces_gradients_of_converted_weights(format, device):

@@ -14,6 +14,7 @@ from torch.distributed.tensor import Shard
 import narrowcast as nc
 import ranks
 from models import one_of_each, same
+from weights import quantized
 
 SHAPE = 64, 128
 TESTED_FORMATS = one_of_each(lambda f: (f.tensor_amax, f.columnwise_derived))
@@ -57,7 +58,7 @@ WRITES = {
     "fill_": lambda w: w.fill_(0.25),
     "copy_": lambda w: w.copy_(torch.full(SHAPE, 0.25)),
     "nn.init": lambda w: nn.init.constant_(w, 0.25),
-    "master": lambda w: w.master.fill_(0.25),
+    "value": lambda w: w.value.fill_(0.25),
 }
 
 
@@ -114,9 +115,9 @@ def test_writes_to_a_copy_are_seen(format):
     model = nc.convert(layer, format)
     with torch.inference_mode():
         average = copy.deepcopy(model)
-        assert not average.weight.master.is_inference()
+        assert not average.weight.value.is_inference()
         for _ in range(2):
             for mine, other in zip(average.state_dict().values(), [torch.ones(SHAPE)], strict=True):
                 mine.lerp_(other, 0.5)
-            expected = nc.quantize(average.weight.master, format).dequantize()
-            assert same(average.weight.dequantize(), expected)
+            expected = nc.quantize(average.weight.value, format).dequantize()
+            assert same(quantized(average.weight).dequantize(), expected)

@@ -1,4 +1,4 @@
-"""Initialisers act on quantized parameters, whole and sharded, with a plain tensor's values."""
+"""Initialisers act on converted weights, whole and sharded, with a plain tensor's values."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, local_rows, same, unit
+from models import GATHERS, assert_quantized, local_rows, same, unit
 
 TESTED_FORMATS = GATHERS
 
@@ -56,8 +56,8 @@ def test_whole(format, device, name, by_name):
         assert function(tensor=layer.weight, **INITIALIZERS[name]) is layer.weight
     else:
         assert initialize(layer, name) is layer.weight
-    assert same(layer.weight.master, plain.weight)
-    assert same(layer.weight.dequantize(), nc.quantize(plain.weight, format).dequantize())
+    assert same(layer.weight.value, plain.weight)
+    assert_quantized(layer.weight, plain.weight)
     assert layer.weight.requires_grad
 
 
@@ -76,15 +76,15 @@ def shards(mesh, format, name):
     for one in (plain, layer):
         fully_shard(one, mesh=mesh)
     if name == "sparse_":  # which torch cannot do to a DTensor
-        master = layer.weight.to_local().master.clone()
+        before = layer.weight.to_local().value.clone()
         for one in (plain, layer):
             with pytest.raises(RuntimeError, match="DTensor"):
                 initialize(one, name)
-        assert same(layer.weight.to_local().master, master)
+        assert same(layer.weight.to_local().value, before)
         return
     expected = expected_shard(mesh, name, plain).to(mesh.device_type)
     assert initialize(layer, name) is layer.weight
-    assert same(layer.weight.to_local().master, expected)
+    assert same(layer.weight.to_local().value, expected)
     whole = layer.weight.full_tensor()
     layer.unshard()
     assert same(layer.weight.dequantize(), nc.quantize(whole, format).dequantize())
@@ -93,16 +93,3 @@ def shards(mesh, format, name):
 @NAMES
 def test_sharded(format, device, name):
     ranks.run(2, device, shards, format, name)
-
-
-@NAMES
-def test_without_a_master(format, name):
-    """The bytes, where they are."""
-    plain = weight_of(format, 3 if name == "dirac_" else 2)
-    layer = nn.Linear(1, 1)
-    layer.weight = nn.Parameter(nc.quantize(plain.weight, format))
-    address = layer.weight.rowwise_data.data_ptr()
-    initialize(plain, name)
-    initialize(layer, name)
-    assert layer.weight.rowwise_data.data_ptr() == address
-    assert same(layer.weight.dequantize(), nc.quantize(plain.weight, format).dequantize())

@@ -9,10 +9,9 @@ from torch._subclasses import FakeTensorMode
 
 import narrowcast as nc
 from checkpoints import Changed, load, parts_of, weight_of
-from internals import config_of, store_of, view_of
+from internals import config_of, view_of
 from models import assert_same, same, unit
 from narrowcast.tensor import rebuild
-from second_mode import as_quantized
 
 
 def saved_forms(format):
@@ -21,7 +20,7 @@ def saved_forms(format):
     weight = weight_of(format)
     layer = nn.Linear(n, n, bias=False, device="meta")
     yield weight
-    yield nn.Parameter(as_quantized(nc.convert(layer, format).weight.detach()))
+    yield nc.convert(layer, format, trainable=False).weight
     yield weight[n:]
     yield weight.detach().view(-1)
     yield weight.detach()[n:].view(-1)
@@ -66,19 +65,6 @@ def test_buffers_of_an_empty_tensor(format):
             assert loaded.dequantize().shape == facts["shape"]
 
 
-def test_a_loaded_part_of_a_tensor_is_updated(format):
-    """It is its optimizer's alone, without ranks that could agree on a scale."""
-    weight = weight_of(format).detach()
-    loaded = load(*parts_of(weight[unit(format) :]))
-    assert store_of(loaded).partial
-    parameter = nn.Parameter(loaded)
-    before = parameter.detach().dequantize()
-    optimizer = nc.FusedAdam([parameter], lr=1.0)
-    parameter.grad = torch.ones(parameter.shape)
-    optimizer.step()
-    assert not torch.equal(parameter.detach().dequantize(), before)
-
-
 def test_fewer_arguments(format):
     """Those of checkpoints from before there were more."""
     facts, tensors = parts_of(nc.quantize(torch.randn(unit(format), unit(format)), format))
@@ -90,13 +76,10 @@ def test_a_loaded_tensor_serves_as_any(format):
     weight, other = weight_of(format), weight_of(format)
     loaded = load(*parts_of(weight))
     model = nn.Linear(*reversed(weight.shape), bias=False)
-    nc.convert(model, format).load_state_dict({"weight": loaded})
+    nc.convert(model, format, trainable=False).load_state_dict({"weight": loaded})
     assert_same(model.weight.detach(), weight.detach())
     other.detach().copy_(loaded.detach())
     assert_same(other.detach(), weight.detach())
-    optimizer = nc.FusedAdam([loaded])
-    loaded.grad = torch.ones(loaded.shape)
-    optimizer.step()
 
 
 def test_without_values(format):
@@ -126,12 +109,11 @@ def test_every_tensor_is_checked(format):
     facts, tensors = parts_of(weight_of(format))
     for part, tensor in tensors.items():
         refused(facts, {**tensors, part: torch.cat([tensor, tensor])}, "elements|size")
-        if part != "master":
-            other = torch.float32 if tensor.dtype == torch.uint8 else torch.uint8
-            word = part.removeprefix("tensor_")
-            refused(facts, {**tensors, part: tensor.to(other)}, f"{word} .* is ")
-            rest = {one: value for one, value in tensors.items() if one != part}
-            refused(facts, rest, "one of them is missing|keeps one, and it has none")
+        other = torch.float32 if tensor.dtype == torch.uint8 else torch.uint8
+        word = part.removeprefix("tensor_")
+        refused(facts, {**tensors, part: tensor.to(other)}, f"{word} .* is ")
+        rest = {one: value for one, value in tensors.items() if one != part}
+        refused(facts, rest, "one of them is missing|keeps one, and it has none")
     for part in {"tensor_amax", "history"} - tensors.keys():
         words = f"{part}: {format} keeps none, and it has one"
         refused(facts, {**tensors, part: torch.zeros(1)}, words)

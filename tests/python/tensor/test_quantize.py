@@ -17,7 +17,6 @@ def test_result(format, device):
     assert (q.shape, q.dtype, q.device) == (x.shape, x.dtype, x.device)
     assert not q.requires_grad
     assert q.format is nc.format(format)
-    assert q.master is None
     for name in ("rowwise_data", "columnwise_data", "rowwise_scale_inv", "columnwise_scale_inv"):
         for_tensor = q.format.rowwise.block == "tensor" and name.endswith("scale_inv")
         assert getattr(q, name).dim() == (1 if for_tensor else 2)

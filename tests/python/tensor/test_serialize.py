@@ -1,6 +1,4 @@
-"""A QuantizedTensor that is saved and loaded, flattened, or held by a state dict: the same bytes
-and the same master.
-"""
+"""A QuantizedTensor that is saved and loaded, or flattened: the same bytes."""
 
 import io
 import pickle
@@ -12,7 +10,7 @@ from torch import nn
 import narrowcast as nc
 from internals import config_of
 from matrices import of_shape, weight_of
-from models import assert_quantized, assert_same, same, unit
+from models import assert_same, unit
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
@@ -28,7 +26,6 @@ def test_saved_and_loaded(format, weights_only):
         assert isinstance(loaded["q"], nn.Parameter) == isinstance(q, nn.Parameter)
         assert loaded["q"].dtype == q.dtype
         assert_same(loaded["q"], q)
-        assert same(loaded["q"].master, q.master)
         assert_same(loaded["part"], longer[one:])
         assert_same(pickle.loads(pickle.dumps(q)), q)
 
@@ -37,26 +34,8 @@ def test_flatten_and_unflatten(format):
     q = weight_of(format).detach()
     names, context = q.__tensor_flatten__()
     assert "_inner_rowwise_data" in names
-    assert "_inner_master" in names
     assert all(type(getattr(q, name)) is torch.Tensor for name in names)
     inner = {name: getattr(q, name).clone() for name in names}
     other = nc.QuantizedTensor.__tensor_unflatten__(inner, context, q.shape, q.stride())
     assert_same(other, q)
     assert config_of(other) == config_of(q)._replace(name=None)
-
-
-def test_state_dict(format):
-    """In one process: it holds masters, for a model in the format and for a plain one."""
-    model, other = (nc.convert(nn.Linear(96, 64), format) for _ in range(2))
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert_same(other.weight, model.weight)
-    assert torch.equal(other.weight.master, model.weight.master)
-    plain = nn.Linear(96, 64)
-    other.load_state_dict(plain.state_dict())
-    assert torch.equal(other.weight.master, plain.weight)
-    assert_quantized(other.weight, plain.weight.detach())
-    plain.load_state_dict(model.state_dict())
-    assert torch.equal(plain.weight, model.weight.master)

@@ -8,7 +8,7 @@ import torch
 import narrowcast as nc
 from internals import store_of
 from models import BUFFERS, GATHERS, Model, same
-from second_mode import CONVERTED
+from weights import quantized, value_of
 
 TESTED_FORMATS = GATHERS
 
@@ -30,8 +30,7 @@ def shrink(tensor, left):
 
 
 def values(model):
-    named = model.named_parameters()
-    return {n: p.master.clone() if isinstance(p, CONVERTED) else p.clone() for n, p in named}
+    return {name: value_of(p).clone() for name, p in model.named_parameters()}
 
 
 def assert_refused(model, optimizer, name):
@@ -52,7 +51,7 @@ def assert_refused(model, optimizer, name):
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_bytes(format, device, buffer, left):
     model, optimizer = build(format, device)
-    tensor = getattr(model.head.weight, buffer)
+    tensor = getattr(quantized(model.head.weight), buffer)
     if tensor is None:
         return
     shrink(tensor, left)
@@ -71,8 +70,8 @@ def test_casts_and_decodings(format, device, left):
     with pytest.raises(ValueError, match="freed"):
         weight.dequantize()
     weight = nc.convert(torch.nn.Linear(64, 64).to(device), format).weight
-    shrink(weight.master, left)
+    shrink(weight.value, left)
     with pytest.raises((ValueError, RuntimeError)):
         with torch.no_grad():
             store_of(weight).mark_stale(64)
-        weight.dequantize()
+        quantized(weight).dequantize()

@@ -165,7 +165,7 @@ def _convert(
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
         if isinstance(tensor, QuantizedTensor) or tensor.cell.is_part
     )
-    for (name, weight, places), tensor in zip(weights, quantized, strict=True):
+    for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             module.register_parameter = distributing.Registration(module, model)
         if not options.keeps_master(weight):
@@ -179,7 +179,7 @@ def _convert(
                     tensor_parallel.adopt(module)
             module, attribute = places[0]
             distributing.watch_writes(model, getattr(module, attribute))
-        elif is_managed and name in options.groups:
+        elif is_managed:
             sharding.store_of_weight(weight)  # it knows that it is a shard
     for group in dict.fromkeys(options.groups.values()):
         group.attach()
@@ -242,13 +242,13 @@ def _empty_like(
     local, group = dtensors.local_of(weight).detach(), options.groups.get(name)
     config = WeightConfig(name, options.recompute, options.matmul, group)
     rows, columns = matrix_shape(local.shape)
-    is_managed = torch_names.managed(weight)[1] is not None  # it is FSDP2's own shard
+    _, managed = torch_names.managed(weight)
     if options.readers is not None and options.keeps_master(weight):
         made = MasterWeight.of(local, format, config, options.readers)
-        made.cell.is_part = not is_managed and dtensors.is_cut(weight)
+        made.cell.is_part = managed is None and dtensors.is_cut(weight)
         return made
     usages = registry.USAGES
-    if is_managed:
+    if managed is not None:
         usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
@@ -257,7 +257,7 @@ def _empty_like(
         value = value.to(torch.float32)
     master = value.reshape(rows, columns).contiguous()
     like = () if group is None else group.shapes
-    shard = sharding.unaligned_shard_of(weight, format, like)
+    shard = None if managed is None else sharding.unaligned_shard_of(managed, format, like)
     stored_rows = rows if shard is None else shard.stored_rows
     room = buffers.allocate(format, stored_rows, columns, usages, local.device)
     if shard is None:

@@ -101,7 +101,7 @@ class ShardCasts:
         if takes_part:
             self._cast()
         for store in stale:
-            store.mark_fresh()
+            store.mark_fresh(by_nearest=True)
 
     def _collect(self) -> None:
         for casts, _, amaxes, _ in self._casts:

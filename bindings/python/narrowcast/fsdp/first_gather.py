@@ -19,9 +19,6 @@ from narrowcast import ranks, stack_frames
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.tensor import dtensors
 
-# Callers of what is sharded, by the beginnings of their modules' names.
-_CALLERS = "torch.utils.checkpoint", "torch.distributed.pipelining."
-
 
 class _Known(NamedTuple):
     """Of a group: whether its weights are kept after the forward, and whether the forward is
@@ -76,10 +73,8 @@ def both(group, store) -> bool:
     if known.is_kept or asked is not None:
         return known.is_kept or asked
     if known.recomputed is None and not store.format.columnwise_derived:
-        # A model that calls torch.utils.checkpoint itself, in its forward, leaves no other trace;
-        # FSDP2's hooks run within the call if it is of the module that is sharded.
-        called = any(name.startswith(_CALLERS) for name in stack_frames.modules())
-        seen = torch_names.is_asked_for(group) or called
+        # FSDP2's hooks run within a checkpoint that is of the module that is sharded.
+        seen = torch_names.is_asked_for(group) or stack_frames.is_repeated()
         known = _known[group] = known._replace(recomputed=seen)
     return bool(known.recomputed)
 

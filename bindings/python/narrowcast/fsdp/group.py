@@ -14,9 +14,10 @@ from narrowcast.flat import empty_shards, stale
 from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
+from narrowcast.master import casts
 from narrowcast.master.weight import MasterWeight
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, buffers, scale_groups
+from narrowcast.tensor import QuantizedTensor, buffers, casting, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
@@ -110,6 +111,8 @@ class GroupPlan:
         its forward.
         """
         debugging.compare("the weights of a forward", lambda: _facts_of_forward(group))
+        if debugging.is_on:
+            casts.check_counted(self._stores)
         has_empty, is_quiet = self._empty_shards.is_needed, self._gathers.are_quiet
         if has_empty or not is_quiet:
             _come_after_writes(self._stores[0])
@@ -200,10 +203,7 @@ def _plan_for(tensor) -> GroupPlan:
     """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
     is another one: it took a shard's place, and FSDP2 was not told.
     """
-    if isinstance(tensor, MasterWeight):
-        group, parameter = torch_names.gathered_as(tensor.stands_for)
-    else:
-        group, parameter = torch_names.gathered_now()
+    group, parameter = torch_names.gathered_as(tensor.stands_for)
     if group is None:
         raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
     if parameter is not sharding.quantized(group)[0][0]:
@@ -243,6 +243,8 @@ def _facts_of_forward(group) -> list:
         line = store.config.name or store.describe()
         if store.is_stale:
             line += ", written to"
+        elif not casting.are_cast(store):
+            line += ", with the bytes of another value"
         elif store in gathered:
             scale = debugging.digest_of(buffers.spanning_of(store.bytes))
             line += f", with the scale {scale}"

@@ -2,9 +2,11 @@
 the same answer.
 """
 
+import functools
+
 import torch
 
-from narrowcast.fsdp import torch_names, torch_parameters
+from narrowcast.fsdp import cutting, torch_names, torch_parameters
 from narrowcast.master.weight import MasterWeight
 from narrowcast.registry import Format
 from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtensors
@@ -23,12 +25,13 @@ def chunk(tensor, chunks: int, dim: int = 0):
     cut would divide a block, or what ranks cannot share; NotImplementedError if fully_shard cuts
     along a dimension that is neither the first nor the last, nor the second of three.
     """
-    if torch_names.is_measuring():
+    cut, store = cutting.now(), tensor._store
+    if cut is not None and cut.is_measured:
         return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
-    store = tensor._store
-    if not torch_names.is_sharding():
-        if dtensors.is_distributing():
-            return distributed_parts.cut(tensor, chunks, dim)
+    if cut is None:
+        pass
+    elif cut.parameter is None:
+        return distributed_parts.cut(tensor, chunks, dim)
     elif dim % tensor.dim() != 0:
         check_inner(store.config.name or "a weight", store.format, tensor.shape, chunks, dim)
         _begin(store, chunks)
@@ -39,15 +42,28 @@ def chunk(tensor, chunks: int, dim: int = 0):
         _begin(store, chunks)
         # Parts of tensor parallelism may be of different sizes: what one of them shares is reduced
         # by the ranks of all. So is what weights share that have one scale.
-        parameter, group = torch_names.being_sharded(), store.config.scale_group
-        parts = dtensors.parts_of(parameter)
+        group, parts = store.config.scale_group, dtensors.parts_of(cut.weight)
         shapes = parts.shapes if tensor.dim() == 2 else ()
         for whole in () if group is None else group.shapes:
-            shapes += dtensors.parts_of(parameter, whole).shapes
+            shapes += dtensors.parts_of(cut.weight, whole).shapes
         if tensor.dim() == 2 and _any_divides(store.format, shapes, chunks):
-            return _unaligned(tensor, chunks, parts)
+            return _unaligned(tensor, chunks, parts, cut.own_rank)
         tensor = _without_derived(tensor)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
+
+
+def noting_cuts(function):
+    """The method with which fully_shard cuts a weight: one that is its own master learns which rows
+    of it this rank has. Errors as of check_cuts().
+    """
+    cut = cutting.by_fully_shard(function)
+
+    @functools.wraps(function)
+    def init_sharded_param(self, *args, **kwargs):
+        cut(self, *args, **kwargs)
+        _become_shard(self)
+
+    return init_sharded_param
 
 
 def _begin(store: Store, shards: int) -> None:
@@ -72,10 +88,12 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 
-def _unaligned(tensor, shards: int, parts: dtensors.Parts) -> list[QuantizedTensor]:
+def _unaligned(
+    tensor: QuantizedTensor, shards: int, parts: dtensors.Parts, rank: int
+) -> list[QuantizedTensor]:
     """The rows of each shard, where cuts divide blocks: views that only fully_shard reads."""
     store = tensor._store
-    own = _unaligned_shard(store.format, store.rows, shards, torch_names.own_rank())
+    own = _unaligned_shard(store.format, store.rows, shards, rank)
     store.own_shard = own = _as_part(own, parts)
     every = (own._replace(rank=rank) for rank in range(shards))
     regions = [Region(one.row_begin, one.own_rows, 0, store.columns) for one in every]
@@ -136,12 +154,11 @@ def _shard_rows(rows: int, shape, shards: int) -> int:
     return -(-shape[0] // shards) * (rows // shape[0])
 
 
-def unaligned_shard_of(weight, format: Format, like=()) -> UnalignedShard | None:
-    """Where the rows lie of the shard of a plain weight that fully_shard has cut into rows,
-    if cuts divide blocks of a format, of it or of whole weights of the shapes `like`; else None.
+def unaligned_shard_of(managed, format: Format, like=()) -> UnalignedShard | None:
+    """Where the rows of an FSDPParam's shard lie, if cuts of rows divide blocks of a format, of
+    it or of whole weights of the shapes `like`; else None.
     """
-    _, managed = torch_names.managed(weight)
-    if managed is None or torch_names.cut_dimension(managed) != 0:
+    if torch_names.cut_dimension(managed) != 0:
         return None
     shape, shards = torch_names.full_shape(managed), torch_names.world(managed)
     cut = torch_names.parallel_spec(managed)
@@ -212,7 +229,7 @@ def _become_shard(parameter) -> None:
     sharded, format, config = torch_names.sharded(parameter), local.format, local.cell.config
     check_cuts(parameter, config.name or "a weight", format)
     like = () if config.scale_group is None else config.scale_group.shapes
-    shard = unaligned_shard_of(sharded, format, like)
+    shard = unaligned_shard_of(parameter, format, like)
     local.cell.become_shard(local.value, dtensors.is_cut(sharded), shard)
     torch_parameters.know_padding(parameter)
 

@@ -19,7 +19,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
 
-from narrowcast import stack_frames, torch_version
+from narrowcast import torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
@@ -73,12 +73,6 @@ def groups_of_tree(group) -> list:
 def sharded(parameter) -> torch.Tensor:
     """The DTensor of all shards."""
     return parameter.sharded_param
-
-
-def gathered_now() -> tuple:
-    """The group and the FSDPParam that FSDP2 asks for payloads; (None, None) if it asks none."""
-    asking = stack_frames.argument_of("all_gather_inputs")
-    return next((pair for pair in _parameters() if pair[1] is asking), (None, None))
 
 
 def gathered_as(is_it) -> tuple:
@@ -212,25 +206,3 @@ def reshard_all(modules) -> None:
     for group in list(dict.fromkeys(theirs)):
         group.wait_for_unshard()
         group.reshard()
-
-
-def is_sharding() -> bool:
-    """Whether FSDP2 is calling: it cuts a weight with torch.chunk, as users do, and nothing says
-    along which dimension.
-    """
-    return any(name.startswith("torch.distributed.fsdp.") for name in stack_frames.modules())
-
-
-def being_sharded() -> torch.Tensor:
-    """What fully_shard is cutting: a DTensor, if that is a part of tensor parallelism."""
-    return stack_frames.argument_of("_init_sharded_param", "param")
-
-
-def own_rank() -> int:
-    """Which of the shards that fully_shard is cutting is this rank's."""
-    return stack_frames.argument_of("_init_sharded_param").mesh_info.shard_mesh_rank
-
-
-def is_measuring() -> bool:
-    """Whether fully_shard cuts a weight for shapes alone: of what it keeps after the forward."""
-    return stack_frames.argument_of("_init_sharded_post_forward_param_metadata") is not None

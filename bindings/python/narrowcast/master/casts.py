@@ -7,7 +7,7 @@
     3. the first product of a weight that is no shard: before_product()
     4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
     5. nc.load_published, whose bytes a cast of their value need not give: note_published(). They
-       stay until the value is written to
+       stay until the value is written to, or the weight is cut: its parts are copies of the value
 
 Between them a write is a number: torch counts it, and the store's master knows the count of which
 it has bytes. What torch cannot count says note_write().
@@ -15,12 +15,14 @@ it has bytes. What torch cannot count says note_write().
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import increment_version
 
 from narrowcast.master.cell import Cell
+from narrowcast.ranks import debugging
 from narrowcast.tensor import QuantizedTensor, casting, dtensors
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.view import View
@@ -36,6 +38,8 @@ def before_product(cell: Cell) -> Store:
     needs what other ranks have.
     """
     store = cell.store
+    if debugging.is_on:
+        check_counted([store])
     if cell.written:
         raise NotImplementedError(
             f"{store.describe()}: a compiled function cannot write to it and then multiply by it, "
@@ -52,6 +56,17 @@ def before_product(cell: Cell) -> Store:
         beside = (one.store for one in cell.readers if _is_alone(one))
         casting.cast_masters([one for one in beside if one.is_stale])
     return store
+
+
+def check_counted(stores: Iterable[Store]) -> None:
+    """For the debug mode: RuntimeError if a value was written to and torch has not counted it."""
+    for store in stores:
+        if not casting.are_cast(store):
+            raise RuntimeError(
+                f"{store.describe()}: its value was written to by what torch does not count (a "
+                "kernel that was given its address, numpy, .data of memory that it shares), so its "
+                "bytes are old ones. Call nc.note_write(weight) after such a write"
+            )
 
 
 def before_graph(weight: MasterWeight) -> QuantizedTensor:

@@ -25,7 +25,8 @@ class Cell:
               bytes of one are made anew, so are theirs (casts.py)
     origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
-    is_part   other ranks have other parts of the weight, as tensor parallelism cuts it
+    shard     where it lies, if it is a shard that shares blocks with others, or a copy of one
+    is_part   other ranks have other parts of the weight
     is_cut    shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
     written   in a trace, whether the function that is compiled has written to it; else None
@@ -41,6 +42,7 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
+        self.shard: UnalignedShard | None = None
         self.is_shard = self.is_part = self.is_cut = self.is_loaded = False
         self.written: bool | None = None
         self._store: Store | None = None
@@ -61,10 +63,20 @@ class Cell:
     def store(self) -> Store:
         """The record of the bytes. Without any before it, they are to be made."""
         if self._store is None:
-            rows = matrix_shape(self.whole.shape)[0]
-            self._keep(Store(self._allocate(rows), self._master(), self._config))
-            self._store.partial = self.is_part
+            self._begin_store()
         return self._store
+
+    def _take_place(self, origin: Cell) -> None:
+        self.is_part = self.is_part or origin.is_part
+        if self.whole.shape == origin.whole.shape:
+            self.shard = origin.shard
+
+    def _begin_store(self) -> None:
+        rows = matrix_shape(self.whole.shape)[0] if self.shard is None else self.shard.stored_rows
+        facts = self._allocate(rows), self._master(), self._config
+        store = Store(*facts) if self.shard is None else UnalignedStore(*facts, self.shard)
+        store.partial = self.is_part
+        self._keep(store)
 
     def become_shard(self, value: torch.Tensor, is_cut: bool, shard: UnalignedShard | None) -> None:
         """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
@@ -72,15 +84,9 @@ class Cell:
         """
         if (origin := self.origin and self.origin()) is not None:
             origin.is_cut = True
-        self.whole, self.is_shard, config = value, True, self.config
-        rows = matrix_shape(value.shape)[0] if shard is None else shard.stored_rows
-        bytes = self._allocate(rows)
-        if shard is None:
-            store = Store(bytes, self._master(), config)
-            store.partial = is_cut
-        else:
-            store = UnalignedStore(bytes, self._master(), config, shard)
-        self._keep(store)
+        self._config = self.config
+        self.whole, self.is_shard, self.is_part, self.shard = value, True, is_cut, shard
+        self._begin_store()
 
     def use(self, view: View) -> None:
         """From now on that is what `whole` is of a store: in a trace perhaps a part."""
@@ -120,8 +126,8 @@ class Cell:
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.origin, copy.is_part = weakref.ref(self), self.is_part
-        copy.is_loaded = self.is_loaded
+        copy.origin, copy.is_loaded = weakref.ref(self), self.is_loaded
+        copy._take_place(self)
         return copy
 
     def _master(self) -> torch.Tensor:

@@ -32,7 +32,8 @@ def _is_by_data(func, args, kwargs):
         others.get_swap_module_params_on_conversion()
         or others.get_overwrite_module_params_on_conversion()
     )
-    if is_by_data and isinstance(weight, MasterWeight) and not weight.is_meta:
+    moves = converted.is_meta or weight.is_meta  # for which torch makes a parameter anew
+    if is_by_data and isinstance(weight, MasterWeight) and not moves:
         _become(converted, _ByData)
         return True
     return dispatch.as_torch_does(func, args, kwargs)

@@ -4,11 +4,11 @@ import math
 
 import torch
 
-from narrowcast import stack_frames
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, unaligned
 from narrowcast.tensor.dispatch import implements
+from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store_copies import zeros_like
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -57,15 +57,26 @@ def _empty(func, args, kwargs):
     )
 
 
+@implements(aten.zeros_like.default)
+def _zeros_like(func, args, kwargs):
+    """In the format, as torch stages frozen weights for an asynchronous save. Of a gathered weight
+    a plain tensor, as its gradient is.
+    """
+    values = bound(func, args, kwargs)
+    tensor, (device, dtype) = values["self"], _wanted(values)
+    store = tensor._store
+    if isinstance(store, GatheredStore) or dtype not in LOGICAL_DTYPES or tensor._view.place:
+        return _plain_like(func, args, kwargs)
+    zeros = zeros_like(store, *matrix_shape(tensor.shape), device)
+    return QuantizedTensor(zeros, tensor.shape, dtype)
+
+
 @implements(
-    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+    *(aten.ones_like.default, aten.full_like.default),
     *(aten.rand_like.default, aten.randn_like.default),
 )
 def _plain_like(func, args, kwargs):
-    """Plain tensors, as gradients and moments; but not what torch stages for asynchronous saves."""
     tensor, *rest = args
-    if stack_frames.is_running("_create_cpu_state_dict"):
-        return tensor.with_store(tensor._view.own_store().map(torch.Tensor.cpu))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
 

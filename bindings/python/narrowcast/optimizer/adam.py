@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from narrowcast import _C, ranks
+from narrowcast import _C, ranks, stack_frames
 from narrowcast.flat.fusing import Updates
 from narrowcast.optimizer import loading, options, parameters, step_context
 from narrowcast.optimizer import state as states
@@ -57,8 +57,7 @@ class FusedAdam(torch.optim.Optimizer):
     a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
     and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
     put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
-    The next step begins with what was written to a parameter since the last; but a write into
-    `parameter.data` of a plain bfloat16 or float16 one is not seen.
+    The next step begins with what was written to a parameter since the last.
     """
 
     _step_supports_amp_scaling = True
@@ -123,7 +122,7 @@ class FusedAdam(torch.optim.Optimizer):
         return loss
 
     def _take_step(self) -> None:
-        if step_context.is_estimate() or (not self.state and step_context.is_dcp_state_init()):
+        if step_context.is_estimate() or (not self.state and stack_frames.is_dcp_state_init()):
             self.make_state(lambda parameter: parameter.grad is not None)
             self.is_state_form = True
         elif not step_context.is_skipped(self):
@@ -131,7 +130,6 @@ class FusedAdam(torch.optim.Optimizer):
             debugging.compare("a step of FusedAdam", lambda: parameters.facts_of_step(self))
             self._tables.step()
             self.loaded_histories.clear()
-            self._low_precision.note_writes()
             self.is_state_form = False
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
@@ -146,7 +144,6 @@ class FusedAdam(torch.optim.Optimizer):
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
             self._seeds = seeds
             self._rebuild()
-        self._low_precision.sync_written()
         grad_scale = getattr(self, "grad_scale", None)
         scale = None if grad_scale is None else float(grad_scale)
         if not self._tables.prepare(constants, scale):
@@ -167,7 +164,6 @@ class FusedAdam(torch.optim.Optimizer):
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same("parameters of FusedAdam", facts)
             self._are_alike = True
-        self._low_precision = states.LowPrecisionParameters(entries)
         self._tables = Tables(entries, self.flat_updates, self.loaded_histories)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
@@ -175,7 +171,7 @@ class FusedAdam(torch.optim.Optimizer):
         """What steps keep: the tables, what they were made from (no `_snapshot`: make them anew),
         and whether ranks were compared.
         """
-        self._seeds = self._snapshot = self._tables = self._low_precision = None
+        self._seeds = self._snapshot = self._tables = None
         self._are_alike = False
         self.is_state_form = False  # the state is there for a checkpoint to be loaded into it
 
@@ -204,7 +200,7 @@ class FusedAdam(torch.optim.Optimizer):
     def _follow_writes(self) -> None:
         """The state's histories are those of the weights, and its masters what was written."""
         states.share_histories(self)
-        states.LowPrecisionParameters(parameters.entries(self))
+        states.follow_writes(self.state)
 
     def __getstate__(self):
         self._follow_writes()  # the copy sees no write before it

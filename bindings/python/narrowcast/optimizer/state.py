@@ -1,13 +1,10 @@
 """The state of FusedAdam: made when a parameter has its first gradient, saved by torch's own means.
-The masters of bfloat16 and float16 parameters are there alone, and take over what is written to
-these between steps. A weight of nc.convert is its own master.
+A weight of nc.convert is its own master. Those of plain bfloat16 and float16 parameters are there
+alone; a step begins with what was written to the parameter.
 """
-
-from collections.abc import Iterable
 
 import torch
 
-from narrowcast import _C
 from narrowcast.fsdp import sharding
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import parameters
@@ -73,37 +70,11 @@ def as_saved(optimizer, state_dict: dict) -> dict:
     return state_dict
 
 
-class LowPrecisionParameters:
-    """The bfloat16 and float16 parameters of an optimizer, whose masters are in its state. What is
-    written to one (a load of the model's state dict, a clamp, an initialization) becomes its
-    master's value. A write through `parameter.data` is not seen: torch does not count it.
-    """
-
-    def __init__(self, entries: Iterable[parameters.Entry]):
-        self._pairs = [
-            (one.parameter, one.state["master"])
-            for one in entries
-            if one.parameter.dtype != torch.float32 and one.store is None and "master" in one.state
-        ]
-        # A DTensor counts the writes to it, and its local part those to that.
-        every = [value for value, _ in self._pairs]
-        self._writes = _C.WriteCounts([*every, *map(dtensors.local_of, every)])
-        self._take_over()
-
-    def sync_written(self) -> None:
-        """Before a step: masters take over what has been written since the last one."""
-        if not self._writes.are_same:
-            self._take_over()
-
-    def note_writes(self) -> None:
-        """What was written until now is in the masters: after a step, which writes too."""
-        self._writes.take()
-
-    @torch.no_grad()
-    def _take_over(self) -> None:
-        """Has masters take over the elements that are no longer their own, rounded."""
-        for pair in self._pairs:
-            value, master = map(dtensors.local_of, pair)
+@torch.no_grad()
+def follow_writes(state: dict[torch.Tensor, dict]) -> None:
+    """Has masters take over what was written to their parameters, as the next step would."""
+    for parameter, entries in state.items():
+        if "master" in entries:
+            value, master = map(dtensors.local_of, (parameter, entries["master"]))
             differs = master.to(value.dtype) != value
             master.copy_(torch.where(differs, value.to(master.dtype), master))
-        self.note_writes()

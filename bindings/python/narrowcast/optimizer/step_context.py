@@ -4,14 +4,13 @@ torch calls it where no parameter is to change.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd import profiler
 from torch.optim import optimizer as torch_optimizer
 
-from narrowcast import ranks, stack_frames
+from narrowcast import ranks
 from narrowcast.optimizer import parameters
 from narrowcast.tensor import dtensors
 
@@ -55,19 +54,6 @@ def check_not_captured() -> None:
             "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so each "
             "replay would take the same step. Capture forward and backward alone"
         )
-
-
-def is_dcp_state_init() -> bool:
-    """Whether torch.distributed.checkpoint makes state by the present step: it sets gradients of
-    zeros and a learning rate of 0, and calls step(), which would be counted, rounded and remembered
-    in histories like any other. By the stack, for nothing else tells it apart: a schedule
-    may begin at 0, and a rank may have gradients of zeros alone.
-    """
-    dcp = sys.modules.get("torch.distributed.checkpoint.state_dict")  # slow to import
-    if dcp is None:
-        return False
-    code = dcp._init_optim_state.__code__
-    return any(frame.f_code is code for frame in stack_frames.frames())
 
 
 def is_estimate() -> bool:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
 from narrowcast.flat import stale
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import cutting, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
@@ -84,7 +84,7 @@ def _take_part(
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
     before = module._parameters.get(name)
     is_in_place = isinstance(before, DTensor)
-    if is_in_place or torch_names.is_sharding() or torch_names.managed(parameter)[1] is not None:
+    if is_in_place or cutting.now() or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
     # Where each rank cuts its own, that is a view of the whole.

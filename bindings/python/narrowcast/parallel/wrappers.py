@@ -11,7 +11,7 @@ from torch.distributed._composable import replicate
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from narrowcast.master import MasterWeight
+from narrowcast.master.weight import MasterWeight, announces
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -48,7 +48,8 @@ def keeping_weights(function):
 
 def sent_as_bytes(function):
     """torch's function that gives all ranks the parameters and buffers of one, joined to long plain
-    tensors. Frozen weights travel as the bytes that they are.
+    tensors. Frozen weights travel as the bytes that they are, and those that announce another
+    dtype than float32 as their values, which would be rounded to it, on the rank that sends, too.
     """
 
     @functools.wraps(function)
@@ -59,7 +60,8 @@ def sent_as_bytes(function):
         weights = {
             name: parameter
             for name, parameter in module.named_parameters()
-            if isinstance(parameter, QuantizedTensor) and name not in ignored
+            if name not in ignored
+            and (isinstance(parameter, QuantizedTensor) or announces(parameter))
         }
         ignored.update(weights)
         where = process_group, broadcast_bucket_size, src

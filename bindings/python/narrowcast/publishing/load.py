@@ -62,8 +62,10 @@ def load_published(
     for a file or an index that is damaged, and for a tensor in two files. An error of one rank is
     every rank's.
 
-    A UserWarning says how many loaded bytes a cast of their values would not give, and which format
-    would give more: the next write to such a weight, a step with lr=0 too, changes them.
+    Call it after fully_shard and parallelize_module, which cut values alone: the parts of a weight
+    in training cast bytes of their own. A UserWarning says how many loaded bytes a cast of their
+    values would not give, and which format would give more: such a cut, and the next write to the
+    weight, a step with lr=0 too, changes them.
     """
     error, weights, source = None, [], None
     try:
@@ -315,8 +317,8 @@ def _warn_of_other_casts(weights: list[Published]) -> None:
         warnings.warn(
             f"of the {sum(loaded)} bytes loaded into {names[0]} and {len(some) - 1} other weights "
             f"of {own}, {counts[own]} are not those of a cast of their values. They stay until the "
-            "weight is written, and the first step writes all: values then change by the rounding "
-            f"of {own}. {better if best != own else 'no other fits them'}",
+            "weight is written or cut, and the first step writes all: values then change by the "
+            f"rounding of {own}. {better if best != own else 'no other fits them'}",
             stacklevel=3,
         )
 

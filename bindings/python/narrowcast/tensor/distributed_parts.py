@@ -7,7 +7,8 @@ import torch
 from narrowcast.registry import USAGES, Format
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import as_torch_does
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor.region import Region, matrix_shape
+from narrowcast.tensor.store_copies import copy_region
 
 
 def cut(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor]:
@@ -24,9 +25,17 @@ def cut(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor]:
 
 
 def rows_of_each(experts: QuantizedTensor, count: int) -> list[QuantizedTensor]:
-    """Some rows of each expert: copies, for they do not lie together in the matrix."""
-    chunks = (as_torch_does(torch.chunk, (expert, count), {}) for expert in experts.unbind())
-    return [torch.stack(rows) for rows in zip(*chunks, strict=True)]
+    """Some rows of each expert: copies, because they do not lie together in the matrix."""
+    (store, region), (number, rows, columns) = experts._view.placed(), experts.shape
+    parts = []
+    for own in torch.empty(rows, device="meta").chunk(count):
+        begin, size = own.storage_offset(), len(own)
+        part = store.new_empty(number * size, columns, store.bytes.usages, experts.device)
+        for expert in range(number):
+            there = Region(region.row + expert * rows + begin, size, region.column, columns)
+            copy_region(part, Region(expert * size, size, 0, columns), store, there)
+        parts.append(QuantizedTensor(part, (number, size, columns), experts.dtype))
+    return parts
 
 
 def check_cut(

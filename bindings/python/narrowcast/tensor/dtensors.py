@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as box_over
 
-from narrowcast import _C, stack_frames
+from narrowcast import _C
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,8 +139,3 @@ def _joint_group(ranks: tuple[int, ...], world: dist.ProcessGroup) -> dist.Proce
     if len(ranks) == world.size():
         return world
     return dist.new_group(list(ranks), use_local_synchronization=True)
-
-
-def is_distributing() -> bool:
-    """Whether distribute_tensor is calling, which cuts a weight as fully_shard does."""
-    return stack_frames.is_running("_split_tensor")

@@ -113,7 +113,7 @@ class UnalignedStore(Store):
     def check_aligned(self, what: str) -> None:
         raise ValueError(
             f"{self.describe()}: this shard shares blocks with those of other ranks, so it "
-            f"cannot {what}. Use its value, which dequantize() makes, or its master"
+            f"cannot {what}. Use its value (weight.value, or what dequantize() makes)"
         )
 
     def _decode(self, bytes: _C.Buffers, region: Region, dtype, usage: str) -> torch.Tensor:

@@ -122,10 +122,12 @@ class View:
         shape, stride, first = self.place
         rows = rows_of(*self.place, store.step[0], store.rows, store.columns)
         value = store.dequantize(rows, dtype, usage)
-        return value.as_strided(shape, stride, first - rows.row * rows.columns)
+        first += value.storage_offset() - rows.row * rows.columns
+        return value.as_strided(shape, stride, first)
 
     def operand(self) -> _C.Buffers:
         """The bytes of this view alone: over the same memory where that is so."""
+        self.store.check_aligned("be the operand of a product")
         self.store.refresh()
         bytes = self.store.bytes
         if self.is_whole:

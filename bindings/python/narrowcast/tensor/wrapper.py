@@ -182,6 +182,12 @@ class QuantizedTensor(torch.Tensor):
         value = self._view.decode(dtype, usage)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
+    def stands_for(self, other: torch.Tensor) -> bool:
+        """Whether it looks at the store of another weight, or at a copy on another device."""
+        origin = self._store.origin
+        mine = self._store, None if origin is None else origin()
+        return isinstance(other, QuantizedTensor) and other._store in mine
+
     def with_store(self, store: Store, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
