@@ -96,31 +96,42 @@ def test_inductor(format):
             one.grad = another.grad = None
 
 
+def trained(value, format):
+    """A weight in training of a value."""
+    layer = nn.Linear(1, 1, bias=False)
+    layer.weight = nn.Parameter(value.clone())
+    return nc.convert(layer, format).weight
+
+
+KINDS = [nc.quantize, trained]
+
+
 def test_caches_know_what_a_graph_rests_on(format):
     """Equal for two weights with other bytes; another for each fact that a graph may hold."""
     values = torch.randn(2, 128, 128)
-    one, other = (nc.quantize(value, format) for value in values)
-    known = one._stable_hash_for_caching()
-    assert other._stable_hash_for_caching() == known
-    others = [
-        nc.quantize(values[0], next(name for name in nc.formats() if name != format)),
-        nc.quantize(values[0].bfloat16(), format),
-        nc.quantize(values[0].repeat(2, 1), format),
-        nn.Parameter(one),
-        nc.convert(nn.Linear(128, 128), format).weight,  # has a name
-    ]
-    found = {tensor._stable_hash_for_caching() for tensor in others}
-    assert len(found - {known}) == len(others)
+    found = set()
+    for make in KINDS:
+        one, other = (make(value, format) for value in values)
+        known = one._stable_hash_for_caching()
+        assert other._stable_hash_for_caching() == known
+        others = [
+            make(values[0], next(name for name in nc.formats() if name != format)),
+            make(values[0].bfloat16(), format),
+            make(values[0].repeat(2, 1), format),
+            nn.Parameter(one, not one.requires_grad),
+        ]
+        found |= {known, *(tensor._stable_hash_for_caching() for tensor in others)}
+    assert len(found) == 10
 
 
-def test_caches_know_the_code(monkeypatch):
+@pytest.mark.parametrize("make", KINDS)
+def test_caches_know_the_code(monkeypatch, make):
     """What narrowcast's code makes of a graph, and what a format was when it was made: both may be
     others in the next process, under the same name.
     """
-    weight = nc.quantize(torch.randn(64, 64), "fp8_e4m3")
+    weight = make(torch.randn(64, 64), "fp8_e4m3")
     keys = [weight._stable_hash_for_caching()]
-    with FakeTensorMode() as mode:
-        fake = mode.from_tensor(weight)
+    fake = FakeTensorMode().from_tensor(weight)
     pickled = [fake.__reduce_ex__(2)[1][-1]]
     others = {"_code": lambda: "another", "_code_and_formats": lambda format: ("another",)}
     for name, value in others.items():
@@ -161,23 +172,32 @@ FUNCTIONS = {
     "slice": lambda x, w: F.linear(x[:, :32], w[32:, :32]),
     "split": lambda x, w: [F.linear(x, part) for part in w.split(64)][1],
     "view": lambda x, w: F.linear(x, w.view(2, 64, 64).flatten(0, 1)),
-    "facts": lambda x, w: x * w.shape[0] + w.dim() + (w.master is None),
+    "facts": lambda x, w: x * w.shape[0] + w.dim(),
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(format, name):
+def assert_compiled_as_eager(function, make, format):
     """Values and gradients."""
     results = []
-    for run in (FUNCTIONS[name], torch.compile(FUNCTIONS[name], backend="aot_eager")):
+    for run in (function, torch.compile(function, backend="aot_eager")):
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(2), requires_grad=True)
         w = torch.randn(128, 64, generator=torch.Generator().manual_seed(3))
-        w = nn.Parameter(nc.quantize(w, format))
+        w = nn.Parameter(make(w, format))
         value = run(x, w)
         value.float().sum().backward()
         results.append((value.detach(), x.grad, w.grad))
     for got, expected in zip(*results, strict=True):
         assert same(got, expected)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(format, name):
+    assert_compiled_as_eager(FUNCTIONS[name], nc.quantize, format)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "dequantize"])
+def test_functions_of_weights_in_training(name):
+    assert_compiled_as_eager(FUNCTIONS[name], trained, "nvfp4_1d")
 
 
 def test_transposed_weight():

@@ -5,6 +5,7 @@ computes what the function does, of other inputs too; or there is an error.
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import narrowcast as nc
@@ -36,10 +37,19 @@ def weight_of(format):
     return nc.quantize(torch.randn(64, 96), format)
 
 
+def trained(format):
+    """A weight in training. torch.jit.trace takes no constants that require gradients."""
+    torch.manual_seed(0)
+    return nc.convert(nn.Linear(96, 64), format).weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize("make", [weight_of, trained])
 @pytest.mark.parametrize("tracer", TRACERS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_graph_computes_the_same(format, tracer, function):
-    weight, (x, other) = weight_of(format), torch.randn(2, 8, 96)
+def test_a_graph_computes_the_same(format, tracer, function, make):
+    if make is trained and "dequantize" in function:
+        pytest.skip("a weight in training has a value instead")
+    weight, (x, other) = make(format), torch.randn(2, 8, 96)
     run = FUNCTIONS[function]
     if tracer == "jit" and function in ("jvp", "vmap", "grad", "functionalize"):
         pytest.skip("torch.jit.trace takes no transforms")
@@ -65,3 +75,17 @@ def test_a_write_is_refused(format):
     weight = weight_of(format)
     with pytest.raises(NotImplementedError, match="its graph would not know"):
         make_fx(lambda x: weight.copy_(x))(torch.randn(64, 96))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x, w: F.linear(x, w.mul_(2)), "its graph would not know"),
+        (lambda x, w: F.linear(x, w.clone()), "cannot write to it, nor copy it"),
+    ],
+    ids=["write", "copy"],
+)
+def test_a_cast_of_a_weight_in_training_is_refused(format, function, message):
+    weight = trained(format)
+    with pytest.raises(NotImplementedError, match=message):
+        make_fx(lambda x: function(x, weight))(torch.randn(8, 96))

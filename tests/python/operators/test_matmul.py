@@ -208,6 +208,45 @@ def test_transforms(format):
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
+class Bilinear(nn.Bilinear):
+    def forward(self, x):
+        return super().forward(x, x)
+
+
+class Bags(nn.EmbeddingBag):
+    def forward(self, x):
+        return x * super().forward(torch.arange(12).view(3, 4))
+
+
+WHOLE = {
+    "lstm": MODELS["lstm"],
+    "bilinear": lambda: Bilinear(WIDTH, WIDTH, 2),
+    "bags": lambda: Bags(WIDTH, WIDTH),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_operators_that_hold_whole_products(name):
+    """They read bytes, too, where torch's functions of them are not seen."""
+    torch.manual_seed(0)
+    model, x = WHOLE[name](), batch()
+    for key, one in [*model.named_parameters()]:
+        if one.dim() > 1:
+            holder = nn.Linear(1, 1, bias=False)
+            holder.weight = one
+            setattr(model, key, nc.convert(holder, "nvfp4_1d").weight)
+    parameters, expected = dict(model.named_parameters()), output_of(model, x)
+
+    def loss(parameters):
+        call = torch.func.functional_call(model, parameters, (x,))
+        output = call[0] if isinstance(call, tuple) else call
+        return output.sum(), output
+
+    _, (_, output) = torch.func.grad_and_value(loss, has_aux=True)(parameters)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(output_of(torch.jit.trace(model, x), x), expected)
+
+
 def test_transforms_of_scaled_products():
     model, x = nc.convert(layer(), "mxfp8_e4m3", matmul="scaled"), batch()
     with pytest.raises(NotImplementedError, match=r'0\.weight.*scaled products.*"dequantized"'):

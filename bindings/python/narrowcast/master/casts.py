@@ -23,7 +23,7 @@ from torch.autograd.graph import increment_version
 
 from narrowcast.master.cell import Cell
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, casting, dtensors
+from narrowcast.tensor import QuantizedTensor, casting, compiling, dtensors
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.view import View
 
@@ -37,25 +37,35 @@ def before_product(cell: Cell) -> Store:
     those that a product has read before. ValueError, of a shard that was written to, if its cast
     needs what other ranks have.
     """
+    _check_trace(cell)
     store = cell.store
     if debugging.is_on:
         check_counted([store])
-    if cell.written:
-        raise NotImplementedError(
-            f"{store.describe()}: a compiled function cannot write to it and then multiply by it, "
-            "because its graph has the bytes of before. Write outside of the function"
-        )
     if _is_captured(cell):  # a replay writes what the host does not see
         casting.cast_masters([store])
-    elif not store.is_stale:
-        return store
-    elif not _is_alone(cell):
-        store.refresh()
-    else:
-        cell.readers.add(cell)
-        beside = (one.store for one in cell.readers if _is_alone(one))
-        casting.cast_masters([one for one in beside if one.is_stale])
+    elif store.is_stale:
+        with compiling.without_modes():
+            _refresh_beside(cell)
     return store
+
+
+def _check_trace(cell: Cell) -> None:
+    """NotImplementedError if what is compiled has written to it, or made it as a copy."""
+    if cell.written:
+        raise NotImplementedError(
+            f"{cell.config.name or 'a weight'}: a compiled function cannot write to it, nor copy "
+            "it, and then multiply by that, because its graph has the bytes of before. Write and "
+            "copy outside of the function"
+        )
+
+
+def _refresh_beside(cell: Cell) -> None:
+    if not _is_alone(cell):
+        cell.store.refresh()
+        return
+    cell.readers.add(cell)
+    beside = (one.store for one in cell.readers if _is_alone(one))
+    casting.cast_masters([one for one in beside if one.is_stale])
 
 
 def check_counted(stores: Iterable[Store]) -> None:
@@ -85,8 +95,10 @@ def before_graph(weight: MasterWeight) -> QuantizedTensor:
 
 
 def _refresh_for_graph(weight: MasterWeight, store: Store) -> None:
+    _check_trace(weight.cell)
     if not store.needs_others:  # whose bytes the next gather or forward makes
-        store.refresh()
+        with compiling.without_modes():
+            store.refresh()
     if weight.seen_by_graphs != store.master._version:
         weight.seen_by_graphs = store.master._version
         store.mark_stale()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext
 
 import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, Format
-from narrowcast.tensor import buffers, region
+from narrowcast.tensor import buffers, compiling, region
 from narrowcast.tensor.region import Region, matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.store_copies import check_cut
@@ -29,7 +30,8 @@ class Cell:
     is_part   other ranks have other parts of the weight
     is_cut    shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
-    written   in a trace, whether the function that is compiled has written to it; else None
+    written   in a trace, whether the function that is compiled has written to it, or has made it as
+              a copy; else None
     """
 
     def __init__(
@@ -128,6 +130,8 @@ class Cell:
         copy = Cell(value, self.format, self.config, self.readers)
         copy.origin, copy.is_loaded = weakref.ref(self), self.is_loaded
         copy._take_place(self)
+        if self.written is not None or compiling.is_recorded():
+            copy.written = True
         return copy
 
     def _master(self) -> torch.Tensor:
@@ -146,4 +150,6 @@ class Cell:
     def _allocate(self, rows: int) -> _C.Buffers:
         usages = buffers.kept_usages(self.format, USAGES) if self.is_shard else USAGES
         columns = matrix_shape(self.whole.shape)[1]
-        return buffers.allocate(self.format, rows, columns, usages, self.whole.device)
+        is_plain = type(self.whole) is torch.Tensor  # so a fake tensor's are fake, too
+        with compiling.without_modes() if is_plain else nullcontext():
+            return buffers.allocate(self.format, rows, columns, usages, self.whole.device)

@@ -205,6 +205,10 @@ class MasterWeight(torch.Tensor):
         weights = [one for one in leaves if isinstance(one, cls)]
         if not weights:
             return func(*mapped(rounded, args), **mapped(rounded, kwargs))
+        if compiling.is_recorded():
+            for one in weights:
+                if one.cell.written is None:  # which is no copy in a trace
+                    compiling.check_write(one.describe())
         narrow = [at for at, one in enumerate(leaves) if announces(one)]
         if narrow and operators.is_fused(func):
             raise NotImplementedError(

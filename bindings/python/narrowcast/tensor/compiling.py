@@ -1,9 +1,13 @@
 """What torch.compile is told: which functions not to look into, and what no trace may do."""
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch._C._dynamo import eval_frame
+from torch.utils._python_dispatch import _disable_current_modes
+
+from narrowcast import _C
 
 
 def leave_alone(function) -> None:
@@ -18,12 +22,21 @@ def leave_alone(function) -> None:
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
+def is_recorded() -> bool:
+    """Whether operators become a graph of torch.compile, torch.export or make_fx."""
+    return torch._C._get_dispatch_mode(_PROXY) is not None
+
+
+def without_modes() -> AbstractContextManager:
+    """No mode sees what happens in it: bytes that outlive a trace are made there."""
+    return _disable_current_modes() if _C.is_watched() else nullcontext()
+
+
 def check_write(what: str) -> None:
     """NotImplementedError in a trace (of torch.compile, make_fx or torch.jit): bytes are made by no
     operator, and whether they are stale is no tensor.
     """
-    proxies = torch._C._get_dispatch_mode(_PROXY)
-    if proxies or torch.jit.is_tracing() or torch._guards.TracingContext.try_get():
+    if is_recorded() or torch.jit.is_tracing() or torch._guards.TracingContext.try_get():
         raise NotImplementedError(
             f"{what}: a compiled function cannot write to it, because its graph would not know "
             "that the bytes are to be made anew. Write outside of it, or in a function under "
