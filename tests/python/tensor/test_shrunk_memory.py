@@ -73,5 +73,5 @@ def test_casts_and_decodings(format, device, left):
     shrink(weight.value, left)
     with pytest.raises((ValueError, RuntimeError)):
         with torch.no_grad():
-            store_of(weight).mark_stale(64)
+            store_of(weight).mark_stale()
         quantized(weight).dequantize()
