@@ -20,13 +20,15 @@ aten = torch.ops.aten
 
 @implements(aten.add_.Tensor, aten.sub_.Tensor)
 def _merge(func, args, kwargs):
-    """`w += x`. With a factor, as optimizers have it, it is arithmetic."""
+    """`w += x`, x rounded to the weight's dtype: peft rounds what it takes away, and not what it
+    adds. With a factor, as optimizers have it, it is arithmetic.
+    """
     tensor, other = args[:2]
     is_merge = isinstance(tensor, QuantizedTensor) and isinstance(other, torch.Tensor)
     if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
         return arithmetic.run(func, args, kwargs)
     tensor._store.keep_master()
-    func(tensor._view.master, other)
+    func(tensor._view.master, other.to(tensor.dtype))
     tensor._store.mark_stale()
     return tensor
 
