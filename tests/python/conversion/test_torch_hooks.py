@@ -42,8 +42,8 @@ import narrowcast as nc
 assert changed(before) == set(), changed(before)
 """
 REPLACED = {
-    *("eye_", "dirac_", "orthogonal_", "sparse_", "trunc_normal_"),
-    *("update_parameters", "_sync_module_states", "full_tensor", "_broadcast_tensors"),
+    *("_init_sharded_param", "_init_sharded_post_forward_param_metadata", "_split_tensor"),
+    *("_sync_module_states", "_broadcast_tensors"),
 }
 
 

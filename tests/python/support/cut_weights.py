@@ -1,6 +1,5 @@
 """Models whose weights are cut over ranks, beside the whole ones that they must equal."""
 
-import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -16,14 +15,19 @@ BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax")
 def part_of(whole, parameter):
     """What this rank has of a whole tensor."""
     shape, offset = dtensors.box(parameter)
-    if len(shape) == 3:  # some rows of each matrix are no box of a quantized stack
-        first, begin, column = offset
-        matrices = whole[first : first + shape[0]].unbind()
-        rows = torch.stack([one[begin : begin + shape[1]] for one in matrices])
-        return rows.narrow(2, column, shape[2])
     for dim, (size, begin) in enumerate(zip(shape, offset, strict=True)):
         whole = whole.narrow(dim, begin, size)
     return whole
+
+
+def matrices_of(whole, parameter):
+    """The same of a QuantizedTensor, by matrices: some rows of each are no box of the stack."""
+    shape, offset = dtensors.box(parameter)
+    if len(shape) < 3:
+        return [part_of(whole, parameter)]
+    first, row, column = offset
+    every = whole[first : first + shape[0]].unbind()
+    return [one[row : row + shape[1]].narrow(1, column, shape[2]) for one in every]
 
 
 def assert_part(parameter, whole, names, what):
@@ -34,7 +38,9 @@ def assert_part(parameter, whole, names, what):
         return  # plain, or with bytes that are no part of the whole's
     local, whole = quantized(local), quantized(whole)
     names = [name for name in names if getattr(local, name) is not None]
-    assert_same(local, part_of(whole, parameter), names, what)
+    own = local.unbind() if local.dim() == 3 else [local]
+    for mine, expected in zip(own, matrices_of(whole, parameter), strict=True):
+        assert_same(mine, expected, names, what)
     assert same(local.history, whole.history), what
 
 
