@@ -43,7 +43,7 @@ def main():
     losses = train(model, args.steps)
     print(f"loss: {losses[0]:.3f}, then {losses[-1]:.3f}")
     merged = model.merge_and_unload()
-    print(nc.summary(merged))  # what was merged has a master now
+    print(nc.summary(merged))  # what was merged keeps its sum in float32 now
     nc.to_plain(merged)  # the exact sums; save_pretrained takes them
 
 

@@ -1,11 +1,8 @@
-"""What the demo's table says of a run: bytes on the wire, bytes of the weights."""
+"""What the demo's table says of a run: bytes on the wire."""
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
-
-import narrowcast as nc
 
 
 class CountedAllGather:
@@ -25,21 +22,3 @@ class CountedAllGather:
         return dist.all_gather_into_tensor(
             output_tensor, input_tensor, group=group, async_op=async_op
         )
-
-
-def stored_bytes(model) -> int:
-    """Bytes of the weights that this rank keeps for its passes, fp32 masters apart."""
-    total = 0
-    for parameter in model.parameters():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        if isinstance(local, nc.QuantizedTensor):
-            buffers = [
-                local.rowwise_data,
-                local.rowwise_scale_inv,
-                local.columnwise_data,
-                local.columnwise_scale_inv,
-            ]
-            total += sum(buffer.nbytes for buffer in buffers if buffer is not None)
-        else:
-            total += local.nbytes
-    return total

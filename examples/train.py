@@ -4,7 +4,8 @@
     python examples/train.py --format nvfp4 --matmul scaled  # multiplies the bytes
     torchrun --nproc-per-node 2 examples/train.py --format mxfp8_e4m3
 
-What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.FusedAdam.
+What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.FusedAdam, in
+whose place any other optimizer trains the weights too.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from tqdm import tqdm
 import narrowcast as nc
 from gpt import GPT, VOCABULARY
 from launch import end_ranks, start_ranks
-from measure import CountedAllGather, stored_bytes
+from measure import CountedAllGather
 from saving import Checkpoints
 from text import read, windows
 
@@ -143,7 +144,7 @@ def train(args, mesh):
         "ranks": ranks,
         "bits_per_byte": bits_per_byte(model, held_out, args, mesh),
         "gathered_bytes_per_step": gathered_per_step,
-        "weight_bytes_per_rank": stored_bytes(model),
+        "weight_bytes_per_rank": nc.summary(model).stored,  # float32 values apart
         "optimizer_ms": sorted(optimizer_ms)[len(optimizer_ms) // 2] if optimizer_ms else 0.0,
         "losses": losses,
     }

@@ -1,4 +1,4 @@
-"""nc.convert: a model's weights become QuantizedTensors, in place."""
+"""nc.convert: a model's weights become MasterWeights, or QuantizedTensors if frozen, in place."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def convert(
     mesh=None,
     share_scale: ShareScale = None,
 ) -> nn.Module:
-    """Replaces parameters of a model by QuantizedTensors: `weight` of every module that the filter
-    chooses (of one without `weight` its floating parameters of three dimensions, as experts have
-    them), and those that `parameters` chooses. Works in place and returns the model.
+    """Replaces parameters of a model by nc.MasterWeights, where they are trained, or by
+    nc.QuantizedTensors, where they are frozen: `weight` of every module that the filter chooses (of
+    one without `weight` its floating parameters of three dimensions, as experts have them), and
+    those that `parameters` chooses. Works in place and returns the model.
 
     format      a name (nc.formats()) or nc.format(name)
     filter      a function of each module's name and the module, or a pattern of names (as of
@@ -77,9 +78,9 @@ def convert(
                 "scaled", of the bytes: input and gradient are cast to the formats that
                 format.matmul names,
                 and matrix units multiply them where the machine has some (docs/matmul.md)
-    trainable   True: each weight keeps its value in float32 beside the bytes, which FusedAdam takes
-                as its master. False: the bytes alone, and no gradient. None: True of weights that
-                require a gradient, else False
+    trainable   True: each weight is a tensor over its float32 value, which any optimizer trains.
+                False: the bytes alone, and no gradient. None: True of weights that require a
+                gradient, else False
     mesh        the DeviceMesh that fully_shard will get, or its number of shards, if that is known:
                 what cannot be cut is then an error here
 
@@ -98,15 +99,15 @@ def convert(
     nc.summary what was done.
 
     An optimizer that was made before keeps the parameters that it was given, and trains
-    nothing: make it after nc.convert and fully_shard. The memory of a float32 weight becomes the
-    master's, so what else has it shares it. Hooks and gradients of a replaced parameter stay with
-    it.
+    nothing: make it after nc.convert and fully_shard. The memory of a float32 weight in training
+    becomes its value's, so what else has it shares it. Hooks and gradients of a replaced parameter
+    stay with it.
 
     Nothing changes if there is an error: ValueError if nothing is chosen, if a pattern chooses
     nothing, if a filter divides a shared weight, if the format cannot hold or shard it, or if it
     names no formats for scaled products; TypeError for another dtype; NotImplementedError for a
-    DTensor that is neither fully_shard's nor cut as docs/sharding.md says; RuntimeError, on every
-    rank, if ranks convert shards differently.
+    DTensor that is neither fully_shard's nor cut as docs/sharding.md says; DisagreementError, on
+    every rank, if ranks convert shards differently.
     """
     format = registry.format(format)
     if recompute not in (True, False, "auto"):

@@ -12,11 +12,11 @@ from narrowcast.tensor import QuantizedTensor, dtensors
 
 
 def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
-    """Replaces every QuantizedTensor among a model's parameters by a plain parameter of its logical
-    dtype. Works in place and returns the model; does nothing to one that is plain.
+    """Replaces every quantized weight among a model's parameters by a plain parameter of its dtype.
+    Works in place and returns the model; does nothing to one that is plain.
 
-    values  "master": the float32 value that the optimizer owns, or the decoded one of a weight that
-            keeps none; "dequantized": the value that products have read, of every weight
+    values  "master": the float32 value, or the decoded one of a frozen weight; "dequantized": the
+            value that products read, of every weight
 
     Works before and after fully_shard, on each rank's own shards; then "dequantized" is collective,
     as nc.convert is. Parameters that modules share stay shared. An optimizer holds the parameters
