@@ -54,7 +54,7 @@ def train(mesh, name, options, seed):
         for weight, expected in zip(parts.weights, whole.weights, strict=True):
             derived = nc.format(name).columnwise_derived
             assert bytes_of(weight).has("columnwise") != derived
-            on_device = quantized(to_device(expected, mesh.device_type))
+            on_device = to_device(quantized(expected), mesh.device_type)
             assert flats.gather(weight, on_device, mesh.get_group()), (cuts, step)
             assert all(same(getattr(weight, one), getattr(on_device, one)) for one in BUFFERS)
             flats.poison(weight)

@@ -116,7 +116,7 @@ class QuantizedTensor(torch.Tensor):
     def get_high_precision_init_val(self) -> torch.Tensor | None:
         """float32, of this shape, on the CPU: a copy of the value that the bytes were made from,
         for an optimizer that keeps masters itself; None if it is not kept, as it is of Megatron's
-        layers alone. Transformer Engine's name for it.
+        layers, and of what was merged into. Transformer Engine's name for it.
         """
         value = self._view.master
         return None if value is None else value.detach().reshape(self.shape).to("cpu", copy=True)
