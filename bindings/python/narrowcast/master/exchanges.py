@@ -13,7 +13,7 @@ def _set_data(func, args, kwargs):
     if isinstance(weight, MasterWeight) and not isinstance(data, MasterWeight):
         data = like(weight, data.detach())
     if isinstance(data, _ByData):
-        _become(data, MasterWeight)
+        dispatch.become(data, MasterWeight)
     dispatch.as_torch_does(func, (weight, data), kwargs)
     if isinstance(weight, MasterWeight):
         weight._take_over(data)
@@ -34,7 +34,7 @@ def _is_by_data(func, args, kwargs):
     )
     moves = converted.is_meta or weight.is_meta  # for which torch makes a parameter anew
     if is_by_data and isinstance(weight, MasterWeight) and not moves:
-        _become(converted, _ByData)
+        dispatch.become(converted, _ByData)
         return True
     return dispatch.as_torch_does(func, args, kwargs)
 
@@ -48,7 +48,3 @@ class _ByData(MasterWeight):
     @property
     def __tensor_flatten__(self):
         raise AttributeError
-
-
-def _become(tensor: MasterWeight, kind: type) -> None:
-    tensor.__class__ = kind

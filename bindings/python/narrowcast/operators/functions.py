@@ -6,7 +6,7 @@ from narrowcast.fsdp import sharding
 from narrowcast.operators.arithmetic import note_reads
 from narrowcast.operators.common import run_on_values
 from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import as_torch_does, handles, implements
+from narrowcast.tensor.dispatch import as_torch_does, become, handles, implements
 
 aten = torch.ops.aten
 
@@ -56,7 +56,7 @@ def _replace(func, args, kwargs):
         or others.get_overwrite_module_params_on_conversion()
     )
     if is_by_data and not tensor.is_meta and _are_interchangeable(tensor, converted):
-        _become(converted, _ByData)
+        become(converted, _ByData)
         return True
     return as_torch_does(func, args, kwargs)
 
@@ -72,10 +72,6 @@ class _ByData(QuantizedTensor):
     @property
     def __tensor_flatten__(self):
         raise AttributeError
-
-
-def _become(tensor: QuantizedTensor, kind: type) -> None:
-    tensor.__class__ = kind
 
 
 @handles(torch.Tensor.data.__set__)
@@ -94,7 +90,7 @@ def _assign_data(func, args, kwargs):
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
     if isinstance(value, _ByData):
-        _become(value, QuantizedTensor)
+        become(value, QuantizedTensor)
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.set_view(value._view)

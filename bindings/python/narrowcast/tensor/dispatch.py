@@ -39,6 +39,11 @@ def as_torch_does(func, args, kwargs):
         return func(*args, **kwargs)
 
 
+def become(tensor: torch.Tensor, kind: type) -> None:
+    """Makes a tensor one of another class of the same attributes."""
+    tensor.__class__ = kind
+
+
 def in_transform() -> bool:
     """Whether a transform (torch.func, torch.vmap) or forward-mode differentiation is active."""
     transform = torch._C._functorch.peek_interpreter_stack()
