@@ -8,7 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 import scaled
-from internals import config_of
+from internals import config_of, view_of
 from models import assert_quantized, one_of_each, same
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -94,7 +94,9 @@ def losses_of_steps(mesh, format, matmul):
             optimizer.zero_grad()
             losses.append(loss.item())
         for name, weight in mm.quantized(model).items():
-            assert optimizer.state[weight]["master"].data_ptr() == weight.master.data_ptr(), name
+            assert (
+                optimizer.state[weight]["master"].data_ptr() == view_of(weight).master.data_ptr()
+            ), name
             assert config_of(weight).matmul == matmul
         return losses
 
@@ -122,8 +124,8 @@ def weights_keep(mesh, format):
                 assert weight.tensor_model_parallel
                 for attribute in ATTRIBUTES:
                     assert getattr(weight, attribute) == getattr(plain[name], attribute)
-                assert same(weight.master, plain[name])
-                assert_quantized(weight.detach(), weight.master, name)
+                assert same(weight.get_high_precision_init_val(), plain[name])
+                assert_quantized(weight.detach(), weight.get_high_precision_init_val(), name)
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -153,7 +155,7 @@ def sharded_entries(mesh, format, options):
                 place = [list(entry.global_shape), list(entry.global_offset)]
                 found.append((name, *place, entry.data.tolist()))
             if not options:
-                assert one[0].data.data_ptr() == weight.master.data_ptr()
+                assert one[0].data.data_ptr() == view_of(weight).master.data_ptr()
         return found
 
 
@@ -194,7 +196,10 @@ def load_states(mesh, format):
         model = mm.gpt(mm.narrow_spec(format), dtype=torch.bfloat16)
         mm.loss_of(model).mean().backward()
         nc.FusedAdam(model.parameters(), lr=1e-3).step()
-        masters = {name: weight.master for name, weight in mm.quantized(model).items()}
+        masters = {
+            name: weight.get_high_precision_init_val()
+            for name, weight in mm.quantized(model).items()
+        }
         assert any(not same(one, one.bfloat16().float()) for one in masters.values())
         plain = mm.gpt(mm.plain_spec(), seed=2, dtype=torch.bfloat16)
         values = {name: plain.get_parameter(name).float() for name in masters}
@@ -204,7 +209,7 @@ def load_states(mesh, format):
             assert not found.missing_keys
             assert not found.unexpected_keys
             for name, weight in mm.quantized(other).items():
-                assert same(weight.master, expected[name]), name
+                assert same(weight.get_high_precision_init_val(), expected[name]), name
                 assert_quantized(weight.detach(), expected[name], name)
 
         sharded = model.sharded_state_dict()

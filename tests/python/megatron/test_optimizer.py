@@ -34,7 +34,7 @@ def feed_and_compare(mesh, format, tensor, options=None, parallel=None):
             expected = reference.values[name].view(-1)[begin : begin + len(main)]
             assert torch.equal(main, expected), name
         trained = {n: w for n, w in mm.quantized(run.model).items() if n in reference.values}
-        assert all(weight.master is None for weight in trained.values())
+        assert all(weight.get_high_precision_init_val() is None for weight in trained.values())
         for name, weight in trained.items():
             expected = nc.quantize(reference.values[name].view(weight.shape), format)
             assert mt.same_bytes(mt.bytes_of(weight), mt.bytes_of(expected)), name
@@ -194,7 +194,10 @@ def broadcast(mesh, format):
             for name in own[0]:
                 assert mt.same_bytes(every[0][0][name], every[1][0][name])
             assert all(map(torch.equal, every[0][1], every[1][1]))
-        return [weight.master is not None for weight in mm.quantized(model).values()]
+        return [
+            weight.get_high_precision_init_val() is not None
+            for weight in mm.quantized(model).values()
+        ]
 
 
 def test_broadcast_params():

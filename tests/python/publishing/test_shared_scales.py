@@ -7,6 +7,7 @@ import narrowcast as nc
 import ranks
 from models import same
 from shared_scales import OPTIONS, Projections, Truth, build, groups, loss_of
+from weights import quantized
 
 LAYOUT = "compressed-tensors"
 TESTED_FORMATS = ["nvfp4", "fp8_e4m3", "fp8_e4m3_delayed"]
@@ -27,7 +28,7 @@ def loaded(mesh, format, folder):
     nc.load_published(model, folder)
     found = []
     for group in groups(model):
-        local = [weight.to_local() for weight in group]
+        local = [quantized(weight.to_local()) for weight in group]
         scale = "tensor_amax" if format == "nvfp4" else "rowwise_scale_inv"
         assert all(same(getattr(one, scale), getattr(local[0], scale)) for one in local)
         assert all(same(one.history, local[0].history) for one in local)
