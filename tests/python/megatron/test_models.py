@@ -5,10 +5,8 @@ own layers and the decoded values; and what their weights keep.
 import pytest
 import torch
 
-import narrowcast as nc
 import ranks
-import scaled
-from internals import config_of, view_of
+from internals import view_of
 from models import assert_quantized, one_of_each, same
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -79,36 +77,6 @@ def compare_experts(mesh, format):
 def test_experts_one_after_the_other():
     """Each has linear layers of its own, one sees no token."""
     assert ranks.run(1, "cpu", compare_experts, FORMATS[0]) == [2 * 2 + 2 * 2 * 3]
-
-
-def losses_of_steps(mesh, format, matmul):
-    """With narrowcast's optimizer, which takes the masters that the layers keep."""
-    with mm.parallel():
-        model = mm.gpt(mm.narrow_spec(format, matmul=matmul))
-        optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
-        losses = []
-        for _ in range(4):
-            loss = mm.loss_of(model).mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        for name, weight in mm.quantized(model).items():
-            assert (
-                optimizer.state[weight]["master"].data_ptr() == view_of(weight).master.data_ptr()
-            ), name
-            assert config_of(weight).matmul == matmul
-        return losses
-
-
-def test_steps():
-    decoded, cast = (
-        ranks.run(1, "cpu", losses_of_steps, scaled.SCALED[0], matmul)[0]
-        for matmul in ("dequantized", "scaled")
-    )
-    assert decoded[-1] < decoded[0] - 0.05
-    assert decoded != cast
-    assert cast == pytest.approx(decoded, rel=0.01)
 
 
 def weights_keep(mesh, format):
@@ -194,8 +162,9 @@ def load_states(mesh, format):
     """
     with mm.parallel():
         model = mm.gpt(mm.narrow_spec(format), dtype=torch.bfloat16)
-        mm.loss_of(model).mean().backward()
-        nc.FusedAdam(model.parameters(), lr=1e-3).step()
+        with torch.no_grad():
+            for weight in mm.quantized(model).values():
+                weight.copy_(torch.randn(weight.shape) / 8)
         masters = {
             name: weight.get_high_precision_init_val()
             for name, weight in mm.quantized(model).items()
