@@ -175,7 +175,7 @@ def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
     counts the parameters of this function.
     """
     is_new = isinstance(self, MasterWeight) and not self.cell.is_shard
-    sender = None if is_new else self._view.store.sender
+    sender = None if is_new else self._store.sender
     plan = None if sender is None else sender[0]()
     if plan is None:
         return _plan_for(self).send(0)

@@ -99,7 +99,7 @@ class Cell:
         the whole it is always the same object, by which an optimizer knows it.
         """
         store, whole = self.store, self.whole
-        if self.is_entire(value):
+        if value is whole or self.is_entire(value):
             return self._whole_view
         offset = value.storage_offset() - whole.storage_offset()
         place = tuple(value.shape), value.stride(), self._first + offset
