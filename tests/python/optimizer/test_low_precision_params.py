@@ -43,6 +43,7 @@ WRITES = {
     "fill": lambda model, value: nn.init.constant_(model[0].bias, value),
     "clamp": lambda model, value: model[0].bias.clamp_(value, value),
     "data": exchanged,
+    "into data": lambda model, value: model[0].bias.data.fill_(value),
 }
 
 
