@@ -107,13 +107,11 @@ def test_a_failed_run_ends_the_demo_with_a_sentence(tmp_path):
 
 
 def training(out, *options):
-    """A run of the example, of one rank and a format with histories, in a process that is killed
-    alone.
-    """
+    """A run of the example, of one rank, in a process that is killed alone."""
     one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     small = ["--width", "32", "--layers", "1", "--time", "16", "--batch", "2", "--device", "cpu"]
-    format = ["--format", "fp8_e4m3_delayed", "--steps", "12", "--text", str(EXAMPLES / "train.py")]
+    format = ["--format", "nvfp4", "--steps", "12", "--text", str(EXAMPLES / "train.py")]
     command = [sys.executable, str(EXAMPLES / "train.py"), *small, *format, "--out", str(out)]
     environment = {**os.environ, **one, **rendezvous}
     return subprocess.Popen([*command, *options], env=environment, stderr=subprocess.PIPE)

@@ -165,7 +165,7 @@ def test_transformers(build, name, layout, tmp_path):
             logits = read(layout, path)(torch.arange(16)[None]).logits
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(logits, expected)
+    assert torch.equal(logits, expected), (logits - expected).abs().max()
 
 
 @pytest.mark.parametrize("choose", [convert, nc.convert])

@@ -160,7 +160,7 @@ def _convert(
         dtensors.fact(weight, _line(name, weight, format, options)) for name, weight, _ in weights
     ]
     ranks.same("what nc.convert converts", facts)
-    quantized = [_empty_like(name, weight, format, options) for name, weight, _ in weights]
+    quantized = [_to_cast(name, weight, format, options) for name, weight, _ in weights]
     stale.cast(
         (tensor._store, dtensors.shard_group(weight))
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
@@ -236,10 +236,10 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
         distributing.check_placements(weight, name, format, modules)
 
 
-def _empty_like(
+def _to_cast(
     name: str, weight: nn.Parameter, format: registry.Format, options: Options
 ) -> QuantizedTensor | MasterWeight:
-    """A tensor with the weight's value as its master and bytes that are still to be made."""
+    """A weight in training, or bytes that are still to be made, with the value to cast from."""
     local, group = dtensors.local_of(weight).detach(), options.groups.get(name)
     config = WeightConfig(name, options.recompute, options.matmul, group)
     rows, columns = matrix_shape(local.shape)

@@ -1,13 +1,13 @@
 """Quantized weights under FSDP2: what a weight is at each moment of a step, on two ranks.
 
                  rank 0                       rank 1
-    parameter    QuantizedTensor: Store       the same               master fp32, bytes
-       |  sharding.chunk: FSDP2 cuts rows, and copies them. Launches copies
+    parameter    MasterWeight: fp32 value     the same               a frozen one: QuantizedTensor
+       |  FSDP2 cuts rows, and copies them (sharding.chunk cuts frozen bytes). Launches copies
        v
     shard        Store of its rows            Store of its rows      UnalignedStore, if it shares
        |                                                             blocks with the other
        |  fsdp_pre_all_gather -> GroupPlan.send (group.py), once for all weights of a group:
-       |    stale.cast (flat/)    if a master was written: 1 cast a format. 1 reduction, if a scale
+       |    stale.cast (flat/)    if a value was written: 1 cast a format. 1 reduction, if a scale
        |                          spans ranks or they share blocks
        |    GatherGroup::pack     0 or 1 launch a format: what is padded, repeated or transposed.
        |                          All else is sent from where the shard has it

@@ -44,8 +44,6 @@ class GroupPlan:
         parameters = [parameter for parameter, _ in sharding.quantized(group)]
         self._stores = [*map(sharding.own_store, parameters)]
         self._shapes = [*map(torch_names.full_shape, parameters)]
-        locals_ = map(torch_names.local_tensor, parameters)
-        self._have_own_masters = [isinstance(one, MasterWeight) for one in locals_]
         pairs = [*zip(parameters, self._stores, strict=True)]
         self._every: list[Gather] = []
         for parameter, store in pairs:
@@ -152,7 +150,6 @@ class GroupPlan:
         of_passes = gather.gathered(False), gather.gathered(True)
         bytes, config = of_passes[self._backward], self._stores[index].config
         store = GatheredStore(bytes, config, gather, gather.present)
-        store.is_copy = self._have_own_masters[index]
         self._gathered.append((store, of_passes))
         return QuantizedTensor(store, self._shapes[index], dtype), inner
 

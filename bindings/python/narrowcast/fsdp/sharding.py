@@ -41,12 +41,9 @@ def chunk(tensor, chunks: int, dim: int = 0):
         check_shards(store.describe(), store.format, store.rows, tensor.shape, chunks)
         _begin(store, chunks)
         # Parts of tensor parallelism may be of different sizes: what one of them shares is reduced
-        # by the ranks of all. So is what weights share that have one scale.
-        group, parts = store.config.scale_group, dtensors.parts_of(cut.weight)
-        shapes = parts.shapes if tensor.dim() == 2 else ()
-        for whole in () if group is None else group.shapes:
-            shapes += dtensors.parts_of(cut.weight, whole).shapes
-        if tensor.dim() == 2 and _any_divides(store.format, shapes, chunks):
+        # by the ranks of all.
+        parts = dtensors.parts_of(cut.weight)
+        if tensor.dim() == 2 and _any_divides(store.format, parts.shapes, chunks):
             return _unaligned(tensor, chunks, parts, cut.own_rank)
         tensor = _without_derived(tensor)
     return as_torch_does(torch.chunk, (tensor, chunks, dim), {})

@@ -9,8 +9,8 @@
     5. nc.load_published, whose bytes a cast of their value need not give: note_published(). They
        stay until the value is written to, or the weight is cut: its parts are copies of the value
 
-Between them a write is a number: torch counts it, and the store's master knows the count of which
-it has bytes. What torch cannot count says note_write().
+Between them a write is a number: torch counts it, and the store knows the count of which it has
+bytes. What torch cannot count says note_write().
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def before_product(cell: Cell) -> Store:
     if debugging.is_on:
         check_counted([store])
     if _is_captured(cell):  # a replay writes what the host does not see
-        casting.cast_masters([store])
-    elif store.is_stale:
+        store.mark_stale()
+    if store.is_stale:
         with compiling.without_modes():
             _refresh_beside(cell)
     return store

@@ -1,5 +1,5 @@
-"""Collectives that give others a weight as it is: it travels as the buffers and the master that it
-is. DTensor distributes a whole weight by scattering it, ZeroRedundancyOptimizer broadcasts.
+"""Collectives that give others frozen weights as they are: as their buffers. DTensor distributes a
+whole weight by scattering it, DistributedDataParallel broadcasts.
 """
 
 from itertools import chain

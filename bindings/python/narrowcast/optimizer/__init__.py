@@ -12,11 +12,9 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
       |  options.check                options.py: lr, betas, ... of each group, as they are now
       |  ParamGroupsSnapshot.is_of    optimizer/param_groups_snapshot.cpp: are groups and state
       |                                 what the tables were made from?
-      |    no: FusedAdam._rebuild     state.py: state of what has its first gradient, with the
-      |                                 weights' own masters in it;
+      |    no: FusedAdam._rebuild     state.py: state of what has its first gradient;
       |                                 ranks.same once (a reduction, the host waits);
       |                                 launches.py: Tables, one AdamTable a format and device
-      |  sync_written                 state.py: what was written to bfloat16 parameters
       |  Tables.prepare               launches.py; optimizer/adam_table.hpp: AdamTable.prepare
       |                                 takes each gradient and each parameter's constants
       v                                 (runtime/optimizer/step.cpp: make_step)

@@ -38,14 +38,6 @@ class Entry(NamedTuple):
         return sharding.store_of_weight(self.parameter) if is_quantized else None
 
     @property
-    def has_master(self) -> bool:
-        """Whether its value is that of another tensor, in its state."""
-        local = dtensors.local_of(self.parameter)
-        if isinstance(local, MasterWeight):
-            return False
-        return isinstance(local, QuantizedTensor) or local.dtype != torch.float32
-
-    @property
     def line(self) -> str:
         """What the optimizers of all ranks must have alike of it."""
         store = self.store

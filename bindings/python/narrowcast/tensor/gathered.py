@@ -16,12 +16,11 @@ class GatheredStore(Store):
     with every gather, so `bytes` is that of the pass whose gather was the last.
 
     gather   the gather that brings it; None in a trace of torch.compile
-    is_copy  its shards are their own masters: what is written to it they do not have
     is_read  arithmetic of a forward has read it, and a warning has told so
     present  if gathers differ by pass: which usages have come; else None
     """
 
-    __slots__ = ("gather", "is_copy", "is_read", "present")
+    __slots__ = ("gather", "is_read", "present")
 
     def __init__(
         self,
@@ -32,7 +31,7 @@ class GatheredStore(Store):
     ):
         super().__init__(bytes, None, config)
         self.gather, self.present = gather, present
-        self.is_copy = self.is_read = False
+        self.is_read = False
 
     @property
     def step(self) -> tuple[int, int]:
@@ -56,15 +55,13 @@ class GatheredStore(Store):
             )
 
     def check_written(self) -> None:
-        if self.is_copy:
-            raise ValueError(
-                f"{self.describe()}: FSDP2 has gathered this weight, and its shards would not have "
-                "what is written to it. Call the module's reshard(), and write to the parameter"
-            )
-        super().check_written()
+        raise ValueError(
+            f"{self.describe()}: FSDP2 has gathered this weight, and its shards would not have "
+            "what is written to it. Call the module's reshard(), and write to the parameter"
+        )
 
     def note_arithmetic(self) -> None:
-        if self.is_copy and not self.is_read:
+        if not self.is_read:
             self.is_read = True
             warnings.warn(
                 f"{self.describe()}: arithmetic under autograd reads the values that its bytes "

@@ -169,10 +169,6 @@ class QuantizedTensor(torch.Tensor):
         """Its name and nc.convert's options."""
         return self._store.config
 
-    @config.setter
-    def config(self, config: WeightConfig) -> None:
-        self._store.config = config
-
     def describe(self) -> str:
         """For messages."""
         return self._store.describe()
