@@ -230,9 +230,10 @@ WRITES = {
 }
 
 
-def _write_to_gathered(mesh, format):
+def _write_to_gathered(mesh, format, trainable):
     """What is written to a gathered weight would be in no shard: an error, and nothing changes."""
-    model = _shard(converted(format), mesh)
+    model = converted(format) if trainable else nc.convert(plain(), format, trainable=False)
+    model = _shard(model, mesh)
     with torch.no_grad():
         expected = model(torch.ones(8, 256))  # the root stays gathered
         weight = model[2].weight
@@ -245,7 +246,7 @@ def _write_to_gathered(mesh, format):
                 write(weight)
         model[0].reshard()
         assert torch.equal(model(torch.ones(8, 256)), expected)
-        for assign in (False, True):  # state dicts are those of the shards
+        for assign in (False, True) if trainable else ():  # state dicts are those of the shards
             model(torch.ones(8, 256))
             assert isinstance(model[2].weight, nc.QuantizedTensor)
             state = {key: 2 * one for key, one in model.state_dict().items()}
@@ -254,8 +255,9 @@ def _write_to_gathered(mesh, format):
             assert same(_whole(model), {key: one.full_tensor() for key, one in state.items()})
 
 
-def test_a_gathered_weight_is_not_written_to(format):
-    ranks.run(2, "cpu", _write_to_gathered, format)
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_gathered_weight_is_not_written_to(format, trainable):
+    ranks.run(2, "cpu", _write_to_gathered, format, trainable)
 
 
 class Standardized(torch.nn.Linear):
