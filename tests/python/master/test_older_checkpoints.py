@@ -84,6 +84,20 @@ def test_a_model_that_was_loaded_keeps_its_values(assign):
     assert all(map(torch.equal, *moments))
 
 
+def test_the_history_of_a_model_that_was_loaded_goes_on():
+    one, other = _trained("fp8_e4m3_delayed"), _trained("fp8_e4m3_delayed", seed=3)
+    other[0].load_state_dict(one[0].state_dict())
+    older = _older_of(*one)
+    with pytest.warns(UserWarning, match=IGNORED):
+        other[1].load_state_dict(older)
+    histories = [
+        [state["history"] for state in each["state"].values() if "history" in state]
+        for each in (older, other[1].state_dict())
+    ]
+    assert len(histories[0]) == 5
+    assert all(map(torch.equal, *histories))
+
+
 def test_a_master_of_another_shape_changes_nothing():
     model, optimizer = _trained("nvfp4")
     state, before = _older_of(model, optimizer), values(model)

@@ -46,7 +46,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
                     ignored.append(entry.name)
                 else:
                     needed = {**state, "master": entry.parameter}
-            if is_adamws or entry.name in ignored:  # AdamW carries old masters along
+            if is_adamws:  # which carries old masters along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             _check(needed, saved, entry.name)
             loaded[entry.parameter] = state, needed, saved
