@@ -79,6 +79,13 @@ def test_in_place_is_refused(format, name):
     assert torch.equal(w.dequantize(), before)
 
 
+def test_merging_into_a_stack_of_experts(format):
+    weight, step = nc.quantize(torch.randn(2, 64, 96), format), torch.randn(2, 64, 96)
+    value = weight.dequantize()
+    weight += step
+    assert_quantized(weight, value + step)
+
+
 def test_merging_into_a_frozen_weight(format):
     """As peft merges, and takes back."""
     weight = nc.convert(nn.Linear(96, 64), format, trainable=False).weight

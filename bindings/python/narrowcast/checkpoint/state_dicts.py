@@ -39,13 +39,13 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         if held is parameter or not _is_quantized(held):
             continue
         local = dtensors.local_of(held)
-        if isinstance(local, QuantizedTensor) and local._view.master is None:
+        if isinstance(local, QuantizedTensor) and local.kept_value is None:
             continue
         _, managed = torch_names.managed(parameter)
         if managed is not None:
             sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         local = dtensors.local_of(parameter)
-        value = local.value if isinstance(local, MasterWeight) else local._view.master
+        value = local.value if isinstance(local, MasterWeight) else local.kept_value
         state_dict[prefix + name] = dtensors.like(held, value.detach())
 
 

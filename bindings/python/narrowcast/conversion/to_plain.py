@@ -50,7 +50,7 @@ def _value_of(local: QuantizedTensor | MasterWeight, values: str) -> torch.Tenso
         if values == "master":
             return local.value.detach().to(local.dtype)
         local = products.narrowed(local.detach())
-    if values == "master" and (kept := local._view.master) is not None:  # it was merged into
+    if values == "master" and (kept := local.kept_value) is not None:  # it was merged into
         return kept.detach().to(local.dtype)
     usages = local._view.usages
     return local.detach().decode(local.dtype, "rowwise" if "rowwise" in usages else usages[0])

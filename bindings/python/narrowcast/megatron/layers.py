@@ -123,7 +123,7 @@ class _QuantizedWeight:
         for entry in sharded.values():
             weight = entry.data
             if isinstance(weight, QuantizedTensor):
-                value = weight._view.master
+                value = weight.kept_value
                 if value is None or has_recipe or getattr(weight, ALONE, False):
                     value = _in_own_dtype(weight.detach(), value)
                     value.quantized_weight = weight  # for the optimizer, which asks by parameters

@@ -172,7 +172,7 @@ def _master_shard(parameter: torch.Tensor, begin: int, end: int) -> torch.Tensor
     """
     value = parameter.detach()
     if isinstance(parameter, QuantizedTensor):
-        kept = value._view.master
+        kept = value.kept_value
         value = (kept if kept is not None else value.dequantize()).reshape(-1)[begin:end].clone()
     else:
         value = value.view(-1)[begin:end].float()

@@ -28,7 +28,7 @@ def _merge(func, args, kwargs):
     if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
         return arithmetic.run(func, args, kwargs)
     tensor._store.keep_master()
-    func(tensor._view.master, other.to(tensor.dtype))
+    func(tensor.kept_value, other.to(tensor.dtype))
     tensor._store.mark_stale()
     return tensor
 

@@ -118,8 +118,8 @@ class QuantizedTensor(torch.Tensor):
         for an optimizer that keeps masters itself; None if it is not kept, as it is of Megatron's
         layers, and of what was merged into. Transformer Engine's name for it.
         """
-        value = self._view.master
-        return None if value is None else value.detach().reshape(self.shape).to("cpu", copy=True)
+        value = self.kept_value
+        return None if value is None else value.detach().to("cpu", copy=True)
 
     def clear_high_precision_init_val(self) -> None:
         """Lets go of that value: nc.quantize_master_weights sets the bytes from an optimizer's
@@ -163,6 +163,14 @@ class QuantizedTensor(torch.Tensor):
     @property
     def _store(self) -> Store:
         return self._view.store
+
+    @property
+    def kept_value(self) -> torch.Tensor | None:
+        """float32, of this shape: the value that the bytes are made from, which writes through;
+        None where it is not kept.
+        """
+        value = self._view.master
+        return value if value is None or value.shape == self.shape else value.view(self.shape)
 
     @property
     def config(self) -> WeightConfig:
