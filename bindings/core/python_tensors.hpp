@@ -1,5 +1,4 @@
-// What the attributes of a tensor's Python object say of it: the local part of a DTensor, and the
-// view that a quantized weight is.
+// What the attributes of a tensor's Python object say of it: the local part of a DTensor.
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
@@ -31,12 +30,6 @@ inline bool is_dtensor(const py::handle& tensor) {
 inline py::object local_of(const py::object& tensor) {
   static PyObject* const kLocalTensor = PyUnicode_InternFromString("_local_tensor");
   return is_dtensor(tensor) ? attribute(tensor, kLocalTensor) : tensor;
-}
-
-// The view that a quantized weight is of a store; a null object for any other tensor.
-inline py::object view_of(const py::handle& tensor) {
-  static PyObject* const kView = PyUnicode_InternFromString("_view");
-  return attribute(tensor, kView);
 }
 
 }  // namespace narrowcast

@@ -1,5 +1,5 @@
 // The record of a quantized matrix: its bytes, and the value that they are made from. Python's
-// Store extends it by what it is to torch.
+// Store adds the weight's name and options, and its place among shards.
 #pragma once
 
 #include <memory>
@@ -39,11 +39,13 @@ struct Store {
   std::optional<int64_t> made_from_;  // torch's count of writes
 };
 
+// The attribute of a quantized weight that has its Store of Python.
+inline PyObject* const kStoreName = PyUnicode_InternFromString("_store");
+
 // The store that a quantized weight looks at; null for any other tensor.
 inline std::shared_ptr<Store> store_of(const py::handle& tensor) {
-  static PyObject* const kStore = PyUnicode_InternFromString("store");
-  const py::object view = view_of(tensor);
-  return view ? py::cast<std::shared_ptr<Store>>(attribute(view, kStore)) : nullptr;
+  const py::object store = attribute(tensor, kStoreName);
+  return store ? py::cast<std::shared_ptr<Store>>(store) : nullptr;
 }
 
 }  // namespace narrowcast

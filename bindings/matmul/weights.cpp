@@ -28,8 +28,9 @@ std::vector<int64_t> state_of_master(const at::Tensor& weight) {
 
 std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;  // a backward comes here without
+  static PyObject* const kView = PyUnicode_InternFromString("_view");
   static PyObject* const kOperand = PyUnicode_InternFromString("operand");
-  const py::object view = view_of(py::cast(weight));
+  const py::object view = attribute(py::cast(weight), kView);
   if (!view) type_error("narrowcast::linear takes a QuantizedTensor as its weight");
   return py::cast<std::shared_ptr<Buffers>>(attribute(view, kOperand)());
 }
@@ -41,10 +42,8 @@ std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
 
 OptionalTensor present_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  static PyObject *const kStore = PyUnicode_InternFromString("store"),
-                         *const kPresent = PyUnicode_InternFromString("present");
-  const py::object store = attribute(view_of(py::cast(weight)), kStore);
-  return py::cast<OptionalTensor>(attribute(store, kPresent));
+  static PyObject* const kPresent = PyUnicode_InternFromString("present");
+  return py::cast<OptionalTensor>(attribute(attribute(py::cast(weight), kStoreName), kPresent));
 }
 
 at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, bool backward) {

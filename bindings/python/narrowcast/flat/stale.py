@@ -74,7 +74,7 @@ class ShardCasts:
         device = self._stores[0].bytes.device
         reduction = Reduction(identity.view(torch.int32).to(device), group)
         skips, amaxes = reduction.floats.split(count)
-        self._amaxes, self._casts, at = amaxes.split(1), [], 0
+        self._casts, at = [], 0
         for _, some in groupby(self._stores, key=lambda store: store.format):
             same = [*some]
             of_format = slice(at, at + len(same))

@@ -11,7 +11,7 @@ import torch
 
 class Cut(NamedTuple):
     """parameter    the FSDPParam of fully_shard; None of distribute_tensor
-    weight       what is cut: a DTensor, if that is a part of tensor parallelism
+    weight       the tensor that is cut: a DTensor, if it is a part of tensor parallelism
     is_measured  for shapes alone, of what stays after the forward
     """
 

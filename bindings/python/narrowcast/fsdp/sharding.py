@@ -26,13 +26,13 @@ def chunk(tensor, chunks: int, dim: int = 0):
     along a dimension that is neither the first nor the last, nor the second of three.
     """
     cut, store = cutting.now(), tensor._store
-    if cut is not None and cut.is_measured:
-        return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
     if cut is None:
-        pass
-    elif cut.parameter is None:
+        return as_torch_does(torch.chunk, (tensor, chunks, dim), {})
+    if cut.is_measured:
+        return torch.empty(tensor.shape, device="meta").chunk(chunks, dim)
+    if cut.parameter is None:
         return distributed_parts.cut(tensor, chunks, dim)
-    elif dim % tensor.dim() != 0:
+    if dim % tensor.dim() != 0:
         check_inner(store.config.name or "a weight", store.format, tensor.shape, chunks, dim)
         _begin(store, chunks)
         if dim % tensor.dim() < tensor.dim() - 1:

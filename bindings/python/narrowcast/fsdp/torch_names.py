@@ -23,8 +23,6 @@ from narrowcast import torch_version
 
 # The shard of a parameter, that the hooks are called on.
 local_tensor = operator.attrgetter("sharded_param._local_tensor")
-# The node of a backward that runs users' hooks after gradients were accumulated.
-POST_BACKWARD = "RegisterPostBackwardFunctionBackward"
 _HAS_ONE_GROUP = torch_version.series(torch.__version__) < (2, 12)
 
 

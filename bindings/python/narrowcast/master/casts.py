@@ -50,7 +50,7 @@ def before_product(cell: Cell) -> Store:
 
 
 def _check_trace(cell: Cell) -> None:
-    """NotImplementedError if what is compiled has written to it, or made it as a copy."""
+    """NotImplementedError if the compiled function has written to it, or made it as a copy."""
     if cell.written:
         raise NotImplementedError(
             f"{cell.config.name or 'a weight'}: a compiled function cannot write to it, nor copy "
