@@ -159,7 +159,7 @@ def test_transformers(build, name, layout, tmp_path):
     path = str(tmp_path / "out")
     expected = ranks.run(2, "cpu", train_and_export, build, name, layout, path)[0]
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as ranks have: sums may be in another order with more
+    torch.set_num_threads(1)  # as ranks have
     try:
         with torch.no_grad():
             logits = read(layout, path)(torch.arange(16)[None]).logits

@@ -161,7 +161,6 @@ def _serve(pipe, rank, world, device, folder):
     if device == "cpu":
         _hide_gpus()
     os.environ["LOCAL_RANK"] = str(rank if device == "cpu" else hosts.local_rank(rank, world))
-    torch.set_num_threads(1)
     while True:
         forget_what_is()
         try:
@@ -194,6 +193,7 @@ def _hide_gpus():
 
 def _run_task(rank, world, device, path, name, arguments, store):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
+    torch.set_num_threads(1)  # libraries set it, and sums are in another order with more
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
