@@ -69,7 +69,8 @@ def main() -> None:
 
     build = options.build.resolve()
     folders = [torch_folder(series, build) for series in options.torch]
-    settings = ["NARROWCAST_MANYLINUX=ON", "NARROWCAST_UNITY=ON", *options.settings]
+    settings = ["NARROWCAST_GPUS=every", "NARROWCAST_MANYLINUX=ON", "NARROWCAST_UNITY=ON"]
+    settings += options.settings
     with tempfile.TemporaryDirectory() as scratch:
         run(
             *("pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "--wheel-dir", scratch),

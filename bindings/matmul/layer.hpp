@@ -17,7 +17,7 @@ auto typed_operator(const char* name, const char* overload = "") {
 
 // How a layer's forward multiplies.
 struct LayerOptions {
-  bool scaled = false;  // the input is cast, and bytes are multiplied: docs/products.md
+  bool scaled = false;  // the input is cast, and bytes are multiplied: docs/matmul.md
   bool keep = false;    // the backward will make the weight's gradient
   bool share = false;   // layers of the same input may take its cast
   // The weight's bytes, fresh and of the weight alone; null where a mode or a trace looks at

@@ -12,17 +12,7 @@
 namespace narrowcast {
 namespace {
 
-constexpr const char *kWeight = "weight", *kVersion = "version", *kMaster = "master";
-
-// Which tensor a weight's master is, that others may hold, and torch's count of the writes to it;
-// empty if it has none, or one whose writes torch does not count.
-std::vector<int64_t> state_of_master(const at::Tensor& weight) {
-  const py::gil_scoped_acquire python;
-  const std::shared_ptr<Store> store = store_of(py::cast(weight));
-  if (!store || !store->master) return {};
-  return {reinterpret_cast<int64_t>(store->master->unsafeGetTensorImpl()),
-          static_cast<int64_t>(store->master->_version())};
-}
+constexpr const char *kWeight = "weight", *kVersion = "version";
 
 }  // namespace
 
@@ -83,7 +73,6 @@ at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {
 
 void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight) {
   ctx->saved_data[kWeight] = weight;
-  ctx->saved_data[kMaster] = state_of_master(weight);
   if (!weight.is_inference()) ctx->saved_data[kVersion] = static_cast<int64_t>(weight._version());
 }
 
@@ -95,12 +84,6 @@ at::Tensor saved_weight(torch::autograd::AutogradContext* ctx) {
   TORCH_CHECK(now == then, "a weight that a gradient needs has been modified by an inplace ",
               "operation since the forward: it is at version ", now, ", and version ", then,
               " was expected");
-  const std::vector<int64_t> known = ctx->saved_data.at(kMaster).toIntVector();
-  const std::vector<int64_t> master = state_of_master(weight);
-  const bool is_same = !master.empty() && !known.empty() && master.front() == known.front();
-  TORCH_CHECK(!is_same || master == known,
-              "the master of a weight that a gradient needs, as state_dict() and the optimizer's ",
-              "state hold it, has been modified by an inplace operation since the forward");
   // Torch frees saved variables alone, and a loss that is kept keeps the node.
   if (!torch::autograd::get_current_graph_task_keep_graph()) ctx->saved_data.erase(kWeight);
   return weight;
