@@ -80,7 +80,7 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     usages = buffers.kept_usages(store.format, store.bytes.usages)
     if view.exchanged or usages == store.bytes.usages:
         return tensor
-    kept = Store(buffers.part(store.bytes, store.region, usages), store.master, store.config)
+    kept = Store(buffers.part(store.bytes, store.region, usages), None, store.config)
     kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
     return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 

@@ -89,14 +89,12 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
         unaligned.fill(store, source._store)  # fully_shard copies this rank's rows
         return
     origin, taken = source._view.placed(target._view.exchanged)
-    if store.master is None:
-        origin.refresh()  # bytes of a stale source could not be made anew here
+    origin.refresh()
     missing = set(store.bytes.usages) - set(origin.bytes.usages)
     apart = unaligned.shard_of(store) != unaligned.shard_of(origin)  # with bytes of other blocks
-    if apart or _would_change_others(store, region, origin, taken):
+    is_kept = store.master is not None and region != store.region  # what a merge has left
+    if apart or is_kept or _would_change_others(store, region, origin, taken):
         write(store, region, origin.high_precision(taken))
-    elif missing and origin.master is not None:
-        write(store, region, taken.slice(origin.master))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
         rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
@@ -119,11 +117,9 @@ def _would_change_others(store: Store, region: Region, origin: Store, taken: Reg
     """
     if not store.format.tensor_amax or region.is_empty:
         return False
-    if region.row > 0 or region.row_end < store.used or region.columns < store.columns:
-        return store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
-    if not store.partial or origin.partial or taken != origin.region:
-        return False
-    return not buffers.have_one_scale(store.bytes, origin.bytes)
+    is_inside = region.row > 0 or region.row_end < store.used or region.columns < store.columns
+    is_whole = store.partial and not origin.partial and taken == origin.region
+    return (is_inside or is_whole) and not buffers.have_one_scale(store.bytes, origin.bytes)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:

@@ -119,40 +119,35 @@ class Store(_C.Store):
     # ---- other stores of the same weight ----
 
     def new_empty(self, rows: int, columns: int, usages, device) -> Store:
-        """Undefined bytes of another size, and a master if this has one. ValueError if the format
-        cannot hold the matrix.
-        """
-        bytes, master = buffers.allocate(self.format, rows, columns, usages, device), None
-        if self.master is not None:
-            master = torch.empty(rows, columns, device=device, dtype=torch.float32)
-        return self._with_flags(Store(bytes, master, self.config), rows)
+        """Undefined bytes of another size. ValueError if the format cannot hold the matrix."""
+        bytes = buffers.allocate(self.format, rows, columns, usages, device)
+        made = Store(bytes, None, self.config)
+        made.partial = self.partial
+        return made
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
         self.check_not_freed()
         self._derive_pending()
         master = None if self.master is None else function(self.master)
-        copy = self._with_flags(self._over(buffers.mapped(self.bytes, function), master), self.used)
-        copy.origin = weakref.ref(self)
+        copy = self._over(buffers.mapped(self.bytes, function), master)
+        copy.partial, copy.used, copy.origin = self.partial, self.used, weakref.ref(self)
+        if not self.is_stale:
+            copy.mark_fresh()
         return copy
 
     def transposed(self) -> Store:
-        """Rows and columns exchanged, over the same buffers and a master of its own."""
+        """Rows and columns exchanged, over the same buffers."""
         self.check_aligned("have rows and columns exchanged")
+        self.refresh()
         self._derive_pending()
-        master = None if self.master is None else self.master.t().contiguous()
-        exchanged = Store(buffers.exchanged(self.bytes), master, self.config)
-        return self._with_flags(exchanged, self.columns)
+        exchanged = Store(buffers.exchanged(self.bytes), None, self.config)
+        exchanged.partial = self.partial
+        return exchanged
 
     def _over(self, bytes: _C.Buffers, master: torch.Tensor | None) -> Store:
         """A store of the same rows over other bytes."""
         return Store(bytes, master, self.config)
-
-    def _with_flags(self, copy: Store, used: int) -> Store:
-        copy.partial, copy.used = self.partial, used
-        if not self.is_stale:
-            copy.mark_fresh()
-        return copy
 
     # ---- what other kinds of stores refuse ----
 

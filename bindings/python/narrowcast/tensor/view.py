@@ -103,17 +103,6 @@ class View:
             self.store.refresh()
         return getattr(self.store.bytes, name)
 
-    @property
-    def master(self) -> torch.Tensor | None:
-        """The float32 value that the bytes are made from, handed out: it writes through."""
-        if self.store.master is None:
-            return None
-        value = self.store.master
-        if self.place is not None:
-            shape, stride, first = self.place
-            return value.as_strided(shape, stride, value.storage_offset() + first)
-        return self.oriented(self.region.slice(value))
-
     def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value, decoded from the bytes of one usage."""
         store, usage = self.store, self.own_usage(usage)

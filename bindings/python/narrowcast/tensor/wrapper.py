@@ -169,8 +169,8 @@ class QuantizedTensor(torch.Tensor):
         """float32, of this shape: the value that the bytes are made from, which writes through;
         None where it is not kept.
         """
-        value = self._view.master
-        return value if value is None or value.shape == self.shape else value.view(self.shape)
+        view, value = self._view, self._store.master
+        return None if value is None else view.oriented(view.region.slice(value)).view(self.shape)
 
     @property
     def config(self) -> WeightConfig:
