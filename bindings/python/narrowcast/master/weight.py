@@ -174,7 +174,7 @@ class MasterWeight(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        kwargs, facts = kwargs or {}, operators.facts(func)
+        kwargs, facts = kwargs or {}, dispatch.facts(func)
         if facts.reshapes:
             raise NotImplementedError(
                 f"{func}: a weight keeps its shape and its memory, of which it has bytes. Assign "
@@ -201,7 +201,7 @@ class MasterWeight(torch.Tensor):
     @classmethod
     def _write(cls, func, facts, args, kwargs):
         """Runs an operator that writes to weights, or to plain tensors what it reads of weights."""
-        leaves = operators.written_leaves(facts.written, args, kwargs)
+        leaves = dispatch.written_leaves(func, args, kwargs)
         weights = [one for one in leaves if isinstance(one, cls)]
         if not weights:
             return func(*mapped(rounded, args), **mapped(rounded, kwargs))
@@ -225,7 +225,7 @@ class MasterWeight(torch.Tensor):
             if isinstance(one, cls):
                 return one.value
             is_read = func not in operators.CONVERTING and all(one is not other for other in leaves)
-            return one.float() if is_read and one.dtype in operators.HALVES else one
+            return one.float() if is_read and one.dtype in LOGICAL_DTYPES else one
 
         if narrow:
             out = func(*mapped(in_float32, args, Tensor), **mapped(in_float32, kwargs, Tensor))
@@ -253,7 +253,7 @@ class MasterWeight(torch.Tensor):
             kwargs = {**kwargs, "dtype": torch.float32}
         value = func(*mapped(value_of, args), **mapped(value_of, kwargs))
         copied = MasterWeight(value, self.cell.copy_of(value), dtype)
-        if func is operators.aten.clone.default:  # one that is no longer the model's
+        if func is torch.ops.aten.clone.default:  # one that is no longer the model's
             copied.config = copied.config._replace(scale_group=None)
         return copied
 

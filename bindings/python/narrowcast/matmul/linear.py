@@ -21,18 +21,32 @@ def linear(func, args, kwargs):
     input, weight, bias = _operands(*args, **kwargs)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
+    if weight._view.place is not None or in_transform():
+        return _by_operators(input, weight, bias)
+    result = by_one_call(input, weight, bias)
+    return F.linear(input, weight.dequantize(weight.dtype), bias) if result is None else result
+
+
+def by_one_call(input, weight, bias) -> torch.Tensor | None:
+    """The product of a QuantizedTensor or a MasterWeight whose bytes are fresh. None: no matrix
+    product of float32, bfloat16 or float16, or one of a nest of such.
+    """
     view = weight._view
     is_scaled = view.store.config.matmul == "scaled"
-    if view.place is not None or in_transform():
-        return _by_operators(input, weight, bias, is_scaled)
     if _C.is_watched():
         compiling.check_export(weight.describe())
-        result = _C.linear(input, weight, bias, is_scaled)
-    else:
-        key = view.key if is_scaled else 0
-        result = _C.linear(input, weight, bias, is_scaled, view.operand(), key)
-    # None: no matrix product of float32, bfloat16 or float16, or one of a nest of such.
-    return F.linear(input, weight.dequantize(weight.dtype), bias) if result is None else result
+        return _C.linear(input, weight, bias, is_scaled)
+    return _C.linear(input, weight, bias, is_scaled, view.operand(), view.key if is_scaled else 0)
+
+
+def check_transform(weight) -> None:
+    """NotImplementedError of a weight whose products are scaled."""
+    if weight.config.matmul == "scaled":
+        raise NotImplementedError(
+            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
+            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
+            'matmul="dequantized" for others'
+        )
 
 
 def _operands(input, weight, bias=None):
@@ -44,14 +58,9 @@ def _operands(input, weight, bias=None):
     return input, weight, bias
 
 
-def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
+def _by_operators(input, weight: QuantizedTensor, bias):
     """A product that comes as operators of ATen, which have all derivatives and batching rules."""
-    if is_scaled:
-        raise NotImplementedError(
-            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
-            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
-            'matmul="dequantized" for others'
-        )
+    check_transform(weight)
     product = torch.matmul(input, weight.transpose(-1, -2))
     return product if bias is None else product + bias
 
