@@ -68,7 +68,7 @@ def _begin(store: Store, shards: int) -> None:
     parts: one may have all of its rows, and others none.
     """
     store.refresh()  # all shards begin with bytes of one amax
-    store.is_cut = True
+    store.is_replaced = True
     store.partial = store.partial or shards > 1
 
 
@@ -81,7 +81,7 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     if view.exchanged or usages == store.bytes.usages:
         return tensor
     kept = Store(buffers.part(store.bytes, store.region, usages), None, store.config)
-    kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
+    kept.partial, kept.used, kept.is_replaced = store.partial, store.used, store.is_replaced
     return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 
@@ -179,7 +179,7 @@ def _as_part(shard: UnalignedShard, parts: dtensors.Parts) -> UnalignedShard:
     """A shard of the part that tensor parallelism has cut."""
     if len(parts.shapes) == 1:
         return shard
-    return shard._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
+    return shard._replace(part=parts.index, shapes=parts.shapes, first=parts.first)
 
 
 def own_store(parameter) -> Store:

@@ -41,8 +41,8 @@ def before_product(cell: Cell) -> Store:
     store = cell.store
     if debugging.is_on:
         check_counted([store])
-    if _is_captured(cell):  # a replay writes what the host does not see
-        store.mark_stale()
+    if cell.whole.is_cuda and torch.cuda.is_current_stream_capturing():
+        store.mark_stale()  # a CUDA graph's replay writes what the host does not see
     if store.is_stale:
         with compiling.without_modes():
             _refresh_beside(cell)
@@ -124,13 +124,8 @@ def note_published(weight: torch.Tensor) -> None:
 
 def _is_alone(cell: Cell) -> bool:
     """Whether its cast needs no other rank, and no other weight."""
-    is_cut = cell.is_shard or cell.store.needs_others
-    return not is_cut and cell.config.scale_group is None
-
-
-def _is_captured(cell: Cell) -> bool:
-    """Whether a CUDA graph is being captured, which launches again what is launched now."""
-    return cell.whole.is_cuda and torch.cuda.is_current_stream_capturing()
+    needs_others = cell.is_shard or cell.store.needs_others
+    return not needs_others and cell.config.scale_group is None
 
 
 def note_write(weight: torch.Tensor) -> None:

@@ -133,13 +133,13 @@ class MasterWeight(torch.Tensor):
         mine = self.cell, None if origin is None else origin()
         return isinstance(other, MasterWeight) and other.cell in mine
 
-    def become_part(self, is_cut: bool) -> None:
+    def become_part(self, is_part: bool) -> None:
         """From now on it is what tensor parallelism has given this rank of a weight, in memory of
-        its own. `is_cut`: other ranks have other parts.
+        its own. `is_part`: other ranks have other parts.
         """
         if not self.cell.is_entire(self.value):
             self._take_over(like(self, self.value.clone()))
-        self.cell.is_part = self._store.partial = is_cut
+        self.cell.is_part = self._store.partial = is_part
 
     def _take_over(self, other: MasterWeight) -> None:
         """Has the value and the bytes of another one from now on."""

@@ -88,17 +88,17 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if own and own == unaligned.shard_of(store) and source._view.region.row == own.row_begin:
         unaligned.fill(store, source._store)  # fully_shard copies this rank's rows
         return
-    origin, taken = source._view.placed(target._view.exchanged)
-    origin.refresh()
-    missing = set(store.bytes.usages) - set(origin.bytes.usages)
-    apart = unaligned.shard_of(store) != unaligned.shard_of(origin)  # with bytes of other blocks
+    given, taken = source._view.placed(target._view.exchanged)
+    given.refresh()
+    missing = set(store.bytes.usages) - set(given.bytes.usages)
+    apart = unaligned.shard_of(store) != unaligned.shard_of(given)  # with bytes of other blocks
     is_kept = store.master is not None and region != store.region  # what a merge has left
-    if apart or is_kept or _would_change_others(store, region, origin, taken):
-        write(store, region, origin.high_precision(taken))
+    if apart or is_kept or _would_change_others(store, region, given, taken):
+        write(store, region, given.high_precision(taken))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
-        rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
+        rowwise = buffers.part(given.bytes, taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
-        derived.partial, derived.used = origin.partial or taken != origin.region, origin.used
+        derived.partial, derived.used = given.partial or taken != given.region, given.used
         copy_region(store, region, derived, derived.region)
     elif missing:
         raise ValueError(
@@ -107,10 +107,10 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
             "or copy a plain tensor"
         )
     else:
-        copy_region(store, region, origin, taken)
+        copy_region(store, region, given, taken)
 
 
-def _would_change_others(store: Store, region: Region, origin: Store, taken: Region) -> bool:
+def _would_change_others(store: Store, region: Region, given: Store, taken: Region) -> bool:
     """Whether bytes under another scale of the tensor would change what lies beside them: in the
     same matrix, or in other ranks' shards, if they are of what is no part of a weight, as a
     checkpoint's are.
@@ -118,8 +118,8 @@ def _would_change_others(store: Store, region: Region, origin: Store, taken: Reg
     if not store.format.tensor_amax or region.is_empty:
         return False
     is_inside = region.row > 0 or region.row_end < store.used or region.columns < store.columns
-    is_whole = store.partial and not origin.partial and taken == origin.region
-    return (is_inside or is_whole) and not buffers.have_one_scale(store.bytes, origin.bytes)
+    is_whole = store.partial and not given.partial and taken == given.region
+    return (is_inside or is_whole) and not buffers.have_one_scale(store.bytes, given.bytes)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
@@ -127,4 +127,6 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
         value = value.to_dense()
     value = value.to(target.device).expand(target.shape)
     value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
-    target.write(value)
+    view = target._view
+    shape = view.region.shape[::-1] if view.exchanged else view.region.shape
+    write(view.store, view.region, view.oriented(value.reshape(shape)))

@@ -90,7 +90,7 @@ class Tables:
         if store is None:
             self._enter(Key(device), entry, (0, 0))
             return
-        if store.is_cut or (isinstance(local, MasterWeight) and local.cell.is_cut):
+        if isinstance(local, MasterWeight) and local.cell.is_replaced:
             raise RuntimeError(
                 f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam "
                 "was made, so a step would leave the model as it is. Make the optimizer after "

@@ -89,7 +89,7 @@ class Traced(NamedTuple):
 
 def flatten(tensor) -> tuple[list[str], tuple]:
     """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
-    view, (key, flat) = tensor._view, tensor._flattened
+    view, (key, flat) = tensor._view, tensor._taken_apart
     store = view.store
     store.refresh()
     traced, known = store.traced, (_C.changes(), store.config, store.partial)
@@ -107,14 +107,14 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     if view.is_whole and not tensor.is_flat:
         if not is_known:
             store.traced = Traced(object(), known, inner)
-        tensor._flattened = store.traced.key, flat
+        tensor._taken_apart = store.traced.key, flat
     return flat
 
 
 def inner_tensor(tensor, index: int) -> torch.Tensor | None:
     """What INNER[index] names."""
     traced = tensor._view.store.traced
-    if traced is not None and traced.key is tensor._flattened[0]:
+    if traced is not None and traced.key is tensor._taken_apart[0]:
         return traced.inner[index]
     return inner_tensors(tensor)[index]
 

@@ -18,7 +18,7 @@ class UnalignedShard(NamedTuple):
     of `step`, the format's row step, or with the whole.
 
     The matrix may be a part of tensor parallelism: the one at `part` of those with the rows and
-    columns `shapes`, all of which are cut into as many shards. `origin` is the index of its first
+    columns `shapes`, all of which are cut into as many shards. `first` is the index of its first
     element in the weight, if parts are runs of elements.
     """
 
@@ -29,7 +29,7 @@ class UnalignedShard(NamedTuple):
     step: int
     part: int = 0
     shapes: tuple[tuple[int, int], ...] = ()
-    origin: int = 0
+    first: int = 0
 
     @property
     def parts(self) -> int:

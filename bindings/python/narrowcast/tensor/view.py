@@ -9,7 +9,7 @@ from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region, rows_of, strides
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.store_copies import part_of, write
+from narrowcast.tensor.store_copies import part_of
 
 
 class View:
@@ -124,11 +124,6 @@ class View:
         self.store.check_copied()
         part = buffers.part(bytes, self.region, bytes.usages)
         return buffers.exchanged(part) if self.exchanged else part
-
-    def write(self, value: torch.Tensor) -> None:
-        """Sets the value, from one of any shape; see store_copies.write."""
-        shape = self.region.shape[::-1] if self.exchanged else self.region.shape
-        write(self.store, self.region, self.oriented(value.reshape(shape)))
 
     # ---- copies ----
 

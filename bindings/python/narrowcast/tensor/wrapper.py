@@ -28,8 +28,8 @@ class QuantizedTensor(torch.Tensor):
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
-    # _flattened: see narrowcast.tensor.serialize.
-    __slots__ = ("_flattened", "_view")
+    # _taken_apart: see narrowcast.tensor.serialize.
+    __slots__ = ("_taken_apart", "_view")
 
     @staticmethod
     def __new__(
@@ -51,7 +51,7 @@ class QuantizedTensor(torch.Tensor):
                 cls, shape, **place, dtype=dtype, device=view.store.bytes.device
             )
         _C.withhold_memory(tensor)
-        tensor._view, tensor._flattened = view, (None, None)
+        tensor._view, tensor._taken_apart = view, (None, None)
         return tensor
 
     def __init__(self, *args, **kwargs):
@@ -208,10 +208,6 @@ class QuantizedTensor(torch.Tensor):
         self._view = view
         _C.note_change()
 
-    def write(self, value: torch.Tensor) -> None:
-        """Sets the value, of this shape; see store_copies.write."""
-        self._view.write(value)
-
     # ---- torch's protocols ----
 
     def untyped_storage(self) -> torch.UntypedStorage:
@@ -232,7 +228,6 @@ class QuantizedTensor(torch.Tensor):
         return first.data_ptr()
 
     __tensor_flatten__ = serialize.flatten
-    inner_tensors = serialize.inner_tensors
     _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
 
     @staticmethod
