@@ -268,4 +268,4 @@ def check_inner(name: str, format: Format, shape, shards: int, dim: int) -> None
             f"expert), not along dimension {dim}. Use Shard(0), or leave the weight out with "
             "nc.convert's filter"
         )
-    distributed_parts.check_cut(name, format, tuple(shape), shards, -1 if is_last else 1)
+    distributed_parts.check_parts(name, format, tuple(shape), shards, -1 if is_last else 1)

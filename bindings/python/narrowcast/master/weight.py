@@ -24,6 +24,7 @@ from narrowcast.master.cell import Cell
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch, serialize
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
+from narrowcast.tensor.wrapper import moved
 
 Tensor = torch.Tensor
 
@@ -57,14 +58,8 @@ class MasterWeight(torch.Tensor):
         *,
         requires_grad: bool = False,
     ):
-        if cell is None:  # as accelerate moves a parameter
-            if not isinstance(value, MasterWeight):
-                raise TypeError(
-                    "a plain value cannot take a converted weight's place. Offload with "
-                    "state_dict=model.state_dict(keep_vars=True), or "
-                    "nc.convert(..., trainable=False)"
-                )
-            return nn.Parameter(value, requires_grad)
+        if cell is None:
+            return moved(cls, value, requires_grad)
         place = {"strides": value.stride(), "storage_offset": value.storage_offset()}
         with torch.inference_mode(False):
             self = Tensor._make_wrapper_subclass(

@@ -27,9 +27,12 @@ def _merge(func, args, kwargs):
     is_merge = isinstance(tensor, QuantizedTensor) and isinstance(other, torch.Tensor)
     if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
         return arithmetic.run(func, args, kwargs)
-    tensor._store.keep_master()
+    store = tensor._store
+    store.check_written()
+    if store.master is None:
+        store.master = store.high_precision(store.region)
     func(tensor.kept_value, other.to(tensor.dtype))
-    tensor._store.mark_stale()
+    store.mark_stale()
     return tensor
 
 

@@ -61,8 +61,10 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     for parameter, (state, needed, saved) in loaded.items():
         optimizer.state[parameter] = state
         _copy(parameter, needed, saved)
-        if _is_history(saved.get("history"), state.get("history")):
-            history = saved["history"].to(state["history"].device, copy=True)
+        given, present = saved.get("history"), state.get("history")
+        is_same_format = None not in (given, present) and given.shape == present.shape
+        if is_same_format and given[0] != 0:  # it has begun
+            history = given.to(present.device, copy=True)
             optimizer.loaded_histories[parameter] = state["history"] = history
     if ignored:
         warnings.warn(
@@ -101,11 +103,6 @@ def _check(state: dict, saved: dict, name: str) -> None:
                 f"({type(value).__name__}). torch.distributed.checkpoint.state_dict."
                 "set_optimizer_state_dict distributes a full state dict"
             )
-
-
-def _is_history(saved: torch.Tensor | None, present: torch.Tensor | None) -> bool:
-    """Whether a saved history can be continued: of the same format, and begun."""
-    return None not in (saved, present) and saved.shape == present.shape and bool(saved[0] != 0)
 
 
 def _options_of(group: dict) -> dict:

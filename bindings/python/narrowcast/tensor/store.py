@@ -98,7 +98,7 @@ class Store(_C.Store):
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All that is there: buffers, what spans the tensor, and the master."""
-        every = *self.bytes.buffers, self.bytes.amax, self.bytes.history, self.master
+        every = *buffers.tensors_of(self.bytes), self.master
         return [one for one in every if one is not None]
 
     @property
@@ -184,14 +184,6 @@ class Store(_C.Store):
         usage = "rowwise" if self.bytes.has("rowwise") else "columnwise"
         return self.dequantize(region, torch.float32, usage)
 
-    def keep_master(self) -> None:
-        """From now on there is a master: the decoded value, where none was kept."""
-        self.check_written()
-        if self.master is None:
-            self.master = self.high_precision(self.region)
-            self.mark_fresh()
-            _C.note_change()
-
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a region, [rows, columns]: one launch, after a cast if it is stale."""
         if self.format.columnwise_derived and (_C.is_watched() or not self.bytes.is_plain):
@@ -274,4 +266,5 @@ class Store(_C.Store):
     def drop_master(self) -> None:
         """From now on there is none: the bytes alone are the value."""
         self.master = self.traced = None
+        self.mark_fresh()  # by no cast that could be repeated
         _C.note_change()

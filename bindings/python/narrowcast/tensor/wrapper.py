@@ -36,13 +36,8 @@ class QuantizedTensor(torch.Tensor):
         cls, view: View | Store, shape=None, dtype=None, *, requires_grad: bool | None = None
     ):
         """Of a view, or of all of a store."""
-        if requires_grad is not None:  # as accelerate moves a parameter
-            if not isinstance(view, QuantizedTensor):
-                raise TypeError(
-                    "a plain value cannot take a quantized weight's place. Offload with state_dict="
-                    "model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
-                )
-            return nn.Parameter(view, requires_grad)
+        if requires_grad is not None:
+            return moved(cls, view, requires_grad)
         view = view if isinstance(view, View) else View(view)
         place = {"strides": view.strides(shape), "storage_offset": view.first}
         # A wrapper made in inference mode could be no view of one that was made outside.
@@ -110,8 +105,7 @@ class QuantizedTensor(torch.Tensor):
         if not view.is_whole:
             meta = torch.device("meta")
             bytes = buffers.allocate(bytes.format, *view.region.shape, bytes.usages, meta)
-        every = *bytes.buffers, bytes.amax, bytes.history
-        return sum(one.nbytes for one in every if one is not None)
+        return sum(one.nbytes for one in buffers.tensors_of(bytes) if one is not None)
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
         """float32, of this shape, on the CPU: a copy of the value that the bytes were made from,
@@ -237,7 +231,7 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(view, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        parts = serialize.parts_of(self)
+        parts = serialize.arguments_of(self)
         if serialize.is_fake(self):  # torch 2.11 pickles what a graph rests on, as a key
             parts = *parts, self._stable_hash_for_caching()
         return rebuild, parts
@@ -263,6 +257,16 @@ for _index, _name in enumerate(serialize.INNER):
     setattr(QuantizedTensor, _name, property(partial(serialize.inner_tensor, index=_index)))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
+
+
+def moved(kind: type, value: torch.Tensor, requires_grad: bool) -> nn.Parameter:
+    """A parameter of a class of weights, as accelerate moves one."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            "a plain value cannot take a converted weight's place. Offload with "
+            "state_dict=model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
+        )
+    return nn.Parameter(value, requires_grad)
 
 
 class Dequantize(torch.autograd.Function):
