@@ -105,8 +105,7 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     local, given = dtensors.local_of(parameter), dtensors.local_of(value)
     if isinstance(local, MasterWeight):
         return dtensors.like(value, masters.like(local, given))
-    quantized = torch.empty_like(local.detach(), device=given.device)
-    quantized.copy_(given)
     halves = torch.bfloat16, torch.float16
     dtype = value.dtype if value.dtype in halves else parameter.dtype
-    return dtensors.like(value, quantized.with_store(quantized._store, dtype))
+    quantized = torch.empty_like(local.detach(), dtype=dtype, device=given.device)
+    return dtensors.like(value, quantized.copy_(given))

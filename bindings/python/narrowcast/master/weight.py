@@ -369,25 +369,6 @@ def handles(*functions):
     return dispatch.enter(FUNCTIONS, functions)
 
 
-@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
-def _as_numbers(func, args, kwargs):
-    """These look at memory, of which a wrapper has none."""
-    return func(*mapped(rounded, args), **mapped(rounded, kwargs))
-
-
-@handles(Tensor.is_shared)
-def _of_memory(func, args, kwargs):
-    return func(*mapped(value_of, args), **mapped(value_of, kwargs))
-
-
-@handles(Tensor.apply_, Tensor.map_, Tensor.map2_, Tensor.share_memory_)
-def _on_memory(func, args, kwargs):
-    """These change it, and torch counts that for nobody."""
-    _of_memory(func, args, kwargs)
-    increment_version([mapped(value_of, args[0])])
-    return args[0]
-
-
 def like(weight: MasterWeight, value: torch.Tensor) -> MasterWeight:
     """Of another value, or over it: see MasterWeight.of()."""
     cell = weight.cell

@@ -34,16 +34,12 @@ def _zeros(func, args, kwargs):
     """
     values = bound(func, args, kwargs)
     tensor, (device, dtype) = values["self"], _wanted(values)
-    store, size, is_like = (
-        tensor._store,
-        tuple(values.get("size", tensor.shape)),
-        "size" not in values,
-    )
-    if is_like and (isinstance(store, GatheredStore) or tensor._view.place is not None):
-        return _plain_like(func, args, kwargs)
-    if dtype not in LOGICAL_DTYPES or (not is_like and _is_vector(size)):
+    size, is_like = tuple(values.get("size", tensor.shape)), "size" not in values
+    has_no_bytes = isinstance(tensor._store, GatheredStore) or tensor._view.place is not None
+    is_plain = has_no_bytes if is_like else _is_vector(size)
+    if dtype not in LOGICAL_DTYPES or is_plain:
         return torch.zeros(size, dtype=dtype, device=device)
-    return QuantizedTensor(zeros_like(store, *matrix_shape(size), device), size, dtype)
+    return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
 
 
 @implements(aten.new_empty.default, aten.empty_like.default)
