@@ -14,11 +14,6 @@ COPIES = {
 CONVERTING = {aten.copy_.default, aten._foreach_copy_.default}
 
 
-def is_fused(func) -> bool:
-    """Whether it is the step of an optimizer with fused=True."""
-    return func._schema.name.startswith("aten::_fused_")
-
-
 def one_by_one(places: list[int], length: int, args, kwargs):
     """The arguments of an operator over lists of a length: for each of the places alone, and for
     all others together. What is widened of them takes memory of one tensor at a time.

@@ -205,7 +205,7 @@ class MasterWeight(torch.Tensor):
                 if one.cell.written is None:  # which is no copy in a trace
                     compiling.check_write(one.describe())
         narrow = [at for at, one in enumerate(leaves) if announces(one)]
-        if narrow and operators.is_fused(func):
+        if narrow and func._schema.name.startswith("aten::_fused_"):
             raise NotImplementedError(
                 f"{func}: torch's fused steps know no weight of {leaves[narrow[0]].dtype} over a "
                 "float32 value. Use nc.FusedAdam, leave out fused=True, or train a float32 model "

@@ -62,16 +62,6 @@ def _empty(func, args, kwargs):
     )
 
 
-@implements(
-    *(aten.ones_like.default, aten.full_like.default),
-    *(aten.rand_like.default, aten.randn_like.default),
-)
-def _plain_like(func, args, kwargs):
-    tensor, *rest = args
-    like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
-
-
 @implements(aten.clone.default)
 def _clone(func, args, kwargs):
     return args[0].with_store(args[0]._view.own_store())

@@ -37,17 +37,15 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := state_dict["state"].get(key):
-            needed = state = entry.state or states.make_state(
-                entry.parameter, optimizer.state_dtype
-            )
-            local = dtensors.local_of(entry.parameter)
-            if isinstance(local, MasterWeight) and "master" in saved and not is_adamws:
+            state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
+            if is_adamws:  # which carries old masters along
+                saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
+            needed, local = state, dtensors.local_of(entry.parameter)
+            if isinstance(local, MasterWeight) and "master" in saved:
                 if local.cell.is_loaded:
                     ignored.append(entry.name)
                 else:
                     needed = {**state, "master": entry.parameter}
-            if is_adamws:  # which carries old masters along
-                saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             _check(needed, saved, entry.name)
             loaded[entry.parameter] = state, needed, saved
     loaded_options = [*map(_options_of, saved_groups)]

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from narrowcast import _C, registry
-from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import buffers, compiling, dispatch, serialize
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
@@ -313,7 +312,7 @@ def rebuild(
         facts, size = registry.format(format), flattened or matrix_shape(shape)
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"its dtype is {dtype}, not float32, bfloat16 or float16")
-        partners_of(facts, matmul)
+        facts.check_matmul(matmul)
         if len(tensors) > len(serialize.BUFFERS + serialize.SPANNING):
             raise ValueError(
                 "an older version has saved it, with a master. Save model.state_dict() with that "
