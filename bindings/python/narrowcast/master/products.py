@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from narrowcast.master import casts
 from narrowcast.master.weight import DECODING, MasterWeight, handles, mapped
-from narrowcast.matmul.linear import by_one_call, check_transform
 from narrowcast.tensor import QuantizedTensor, dispatch
+from narrowcast.tensor.product import by_one_call, check_transform
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 

@@ -10,7 +10,7 @@ file of this package or of bindings/matmul/ and a function there.
       v
     master/products.py: _linear  casts.before_product: fresh bytes    [a cast, if w was written to]
     linear.py: linear            bytes as they were gathered, or made once
-      | by_one_call, _C.linear   with w._view.operand(): the bytes
+      | tensor/product.py: by_one_call, _C.linear          with w._view.operand(), the bytes
       v
     linear.cpp: linear           autocast, shapes                  [x's conversion, under autocast]
       | apply_linear             saves w itself, and x or x's columnwise bytes

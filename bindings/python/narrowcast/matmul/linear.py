@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor, compiling
 from narrowcast.tensor.dispatch import handles, implements, in_transform
+from narrowcast.tensor.product import by_one_call, check_transform
 from narrowcast.tensor.view import View
 
 compiling.leave_alone(View.operand)  # which C++ calls, in a backward
@@ -25,28 +26,6 @@ def linear(func, args, kwargs):
         return _by_operators(input, weight, bias)
     result = by_one_call(input, weight, bias)
     return F.linear(input, weight.dequantize(weight.dtype), bias) if result is None else result
-
-
-def by_one_call(input, weight, bias) -> torch.Tensor | None:
-    """The product of a QuantizedTensor or a MasterWeight whose bytes are fresh. None: no matrix
-    product of float32, bfloat16 or float16, or one of a nest of such.
-    """
-    view = weight._view
-    is_scaled = view.store.config.matmul == "scaled"
-    if _C.is_watched():
-        compiling.check_export(weight.describe())
-        return _C.linear(input, weight, bias, is_scaled)
-    return _C.linear(input, weight, bias, is_scaled, view.operand(), view.key if is_scaled else 0)
-
-
-def check_transform(weight) -> None:
-    """NotImplementedError of a weight whose products are scaled."""
-    if weight.config.matmul == "scaled":
-        raise NotImplementedError(
-            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
-            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
-            'matmul="dequantized" for others'
-        )
 
 
 def _operands(input, weight, bias=None):
