@@ -68,7 +68,6 @@ def _begin(store: Store, shards: int) -> None:
     parts: one may have all of its rows, and others none.
     """
     store.refresh()  # all shards begin with bytes of one amax
-    store.is_replaced = True
     store.partial = store.partial or shards > 1
 
 
@@ -81,7 +80,7 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     if view.exchanged or usages == store.bytes.usages:
         return tensor
     kept = Store(buffers.part(store.bytes, store.region, usages), None, store.config)
-    kept.partial, kept.used, kept.is_replaced = store.partial, store.used, store.is_replaced
+    kept.partial, kept.used = store.partial, store.used
     return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 

@@ -14,7 +14,7 @@ from narrowcast.master.weight import (
     value_of,
     wrong_dtype,
 )
-from narrowcast.tensor import dispatch
+from narrowcast.tensor import by_data, dispatch
 
 Tensor = torch.Tensor
 
@@ -44,7 +44,7 @@ def _set_data(func, args, kwargs):
     weight, data = args
     if isinstance(weight, MasterWeight) and not isinstance(data, MasterWeight):
         data = like(weight, data.detach())
-    dispatch.taken_by_data(data)
+    by_data.note_taken(data)
     dispatch.as_torch_does(func, (weight, data), kwargs)
     if isinstance(weight, MasterWeight):
         weight._take_over(data)
@@ -59,6 +59,6 @@ def _is_by_data(func, args, kwargs):
     if isinstance(weight, MasterWeight):
         if not isinstance(converted, MasterWeight):
             raise wrong_dtype(weight.cell.config, converted.dtype)
-        if dispatch.goes_by_data(weight, converted):
+        if by_data.is_given(weight, converted):
             return True
     return dispatch.as_torch_does(func, args, kwargs)

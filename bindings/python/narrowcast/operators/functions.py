@@ -5,14 +5,8 @@ import torch
 from narrowcast.fsdp import sharding
 from narrowcast.operators.arithmetic import note_reads
 from narrowcast.operators.common import run_on_values
-from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import (
-    as_torch_does,
-    goes_by_data,
-    handles,
-    implements,
-    taken_by_data,
-)
+from narrowcast.tensor import QuantizedTensor, by_data
+from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
 aten = torch.ops.aten
 
@@ -56,7 +50,7 @@ def _replace(func, args, kwargs):
             "the weight's logical dtype (float32, bfloat16 or float16) and keeps its bytes; for "
             "another dtype nc.to_plain(model) first"
         )
-    if _are_interchangeable(tensor, converted) and goes_by_data(tensor, converted):
+    if _are_interchangeable(tensor, converted) and by_data.is_given(tensor, converted):
         return True
     return as_torch_does(func, args, kwargs)
 
@@ -76,7 +70,7 @@ def _assign_data(func, args, kwargs):
             "(torch.nn.utils.prune.remove; peft's merges of DoRA, IA3 and others, and "
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
-    taken_by_data(value)
+    by_data.note_taken(value)
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.set_view(value._view)

@@ -61,13 +61,12 @@ class Store(_C.Store):
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
                     number there
     origin          a weak reference to the store that it was copied from, on another device
-    is_replaced     fully_shard has made shards of it, which have taken its place in the model
     own_shard       of a matrix that fully_shard cuts into shards with blocks in common: this
                     rank's, an UnalignedShard
     """
 
     __slots__ = (
-        *("columns", "config", "format", "is_replaced", "origin", "own_shard", "partial"),
+        *("columns", "config", "format", "origin", "own_shard", "partial"),
         *("pending", "region", "rows", "sender", "traced", "used"),
     )
     # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
@@ -91,7 +90,7 @@ class Store(_C.Store):
         self.format, self.columns = bytes.format, bytes.columns
         self.rows = self.used = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
-        self.partial = self.is_replaced = False
+        self.partial = False
         self.sender = self.own_shard = self.traced = self.origin = None
         self.pending: PendingColumnwise | None = None
 

@@ -87,7 +87,7 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
         usages = buffers.kept_usages(store.format, store.bytes.usages)
         zeros = store.new_empty(rows, columns, usages, device)
     buffers.fill_with_zeros(zeros.bytes)
-    if store.is_replaced or shard is not None:
+    if store.partial:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros
