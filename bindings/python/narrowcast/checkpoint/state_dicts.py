@@ -7,7 +7,6 @@ for its state dict gets the same, also where a quantized weight was tied to it s
 import torch
 from torch import nn
 
-from narrowcast import _C
 from narrowcast.fsdp import sharding, torch_names
 from narrowcast.master import weight as masters
 from narrowcast.master.weight import MasterWeight
@@ -17,15 +16,13 @@ from narrowcast.tensor.gathered import GatheredStore
 
 def attach(model: nn.Module) -> None:
     """Has the state dicts of a model's modules hold the masters of quantized weights, in float32,
-    and has load_state_dict(assign=True) keep those quantized. What is written to such a state dict
-    counts as written to plain parameters: see optimizer.state. Twice is as once.
+    and has load_state_dict(assign=True) keep those quantized. Twice is as once.
     """
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):  # takes no hooks; nor does FSDP2 shard it
             continue
         if module._parameters and hold_masters not in module._state_dict_hooks.values():
             module.register_state_dict_post_hook(hold_masters)
-            module.register_state_dict_post_hook(share_counts)
             module.register_load_state_dict_pre_hook(prepare_load)
 
 
@@ -47,19 +44,6 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         local = dtensors.local_of(parameter)
         value = local.value if isinstance(local, MasterWeight) else local.kept_value
         state_dict[prefix + name] = dtensors.like(held, value.detach())
-
-
-def share_counts(module: nn.Module, state_dict, prefix: str, local_metadata) -> None:
-    """After module.state_dict(). torch counts the writes to a local tensor, which is what DCP
-    loads into, apart for each DTensor that detach() makes.
-    """
-    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-        held = state_dict.get(prefix + name)
-        if not isinstance(held, dtensors.DTensor) or _is_quantized(parameter):
-            continue
-        local, own = dtensors.local_of(held), dtensors.local_of(parameter)
-        if local is not own and local.data_ptr() == own.data_ptr():
-            _C.share_count(local, own)
 
 
 def prepare_load(module, state_dict, prefix: str, local_metadata, *rest) -> None:
@@ -105,8 +89,7 @@ def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     local, given = dtensors.local_of(parameter), dtensors.local_of(value)
     if isinstance(local, MasterWeight):
         return dtensors.like(value, masters.like(local, given))
-    quantized = torch.empty_like(local.detach(), device=given.device)
-    quantized.copy_(given)
     halves = torch.bfloat16, torch.float16
     dtype = value.dtype if value.dtype in halves else parameter.dtype
-    return dtensors.like(value, quantized.with_store(quantized._store, dtype))
+    quantized = torch.empty_like(local.detach(), dtype=dtype, device=given.device)
+    return dtensors.like(value, quantized.copy_(given))

@@ -21,7 +21,6 @@ from narrowcast.fsdp import sharding, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
-from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.scale_groups import ScaleGroup
@@ -114,7 +113,7 @@ def convert(
         raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
     recompute = None if recompute == "auto" else recompute
     options = Options(recompute, matmul, trainable, readers=weakref.WeakSet())
-    partners_of(format, matmul)  # checks the option
+    format.check_matmul(matmul)
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     chosen, by_default = selection.choose(model, filter, parameters)
@@ -138,7 +137,7 @@ def convert_layer(module: nn.Module, name: str, format: str, matmul: str) -> Non
     """
     format = registry.format(format)
     weights = [(name, module.weight, [(module, "weight")])]
-    partners_of(format, matmul)
+    format.check_matmul(matmul)
     _check_all(weights, format)
     _convert(weights, format, Options(False, matmul, True), module)
     state_dicts.attach(module)

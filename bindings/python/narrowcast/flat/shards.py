@@ -37,7 +37,7 @@ class FlatShard(NamedTuple):
         shard = unaligned.shard_of(self.store)
         if shard is None:
             return 0, self.store.bytes.rows, 0
-        return shard.stored_begin, shard.rows, shard.origin
+        return shard.stored_begin, shard.rows, shard.first
 
     @property
     def part(self) -> tuple[int, int]:

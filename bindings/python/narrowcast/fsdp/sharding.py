@@ -68,7 +68,6 @@ def _begin(store: Store, shards: int) -> None:
     parts: one may have all of its rows, and others none.
     """
     store.refresh()  # all shards begin with bytes of one amax
-    store.is_cut = True
     store.partial = store.partial or shards > 1
 
 
@@ -80,8 +79,8 @@ def _without_derived(tensor: QuantizedTensor) -> QuantizedTensor:
     usages = buffers.kept_usages(store.format, store.bytes.usages)
     if view.exchanged or usages == store.bytes.usages:
         return tensor
-    kept = Store(buffers.part(store.bytes, store.region, usages), store.master, store.config)
-    kept.partial, kept.used, kept.is_cut = store.partial, store.used, store.is_cut
+    kept = Store(buffers.part(store.bytes, store.region, usages), None, store.config)
+    kept.partial, kept.used = store.partial, store.used
     return QuantizedTensor(View(kept, view.region), tensor.shape, tensor.dtype)
 
 
@@ -179,7 +178,7 @@ def _as_part(shard: UnalignedShard, parts: dtensors.Parts) -> UnalignedShard:
     """A shard of the part that tensor parallelism has cut."""
     if len(parts.shapes) == 1:
         return shard
-    return shard._replace(part=parts.index, shapes=parts.shapes, origin=parts.origin)
+    return shard._replace(part=parts.index, shapes=parts.shapes, first=parts.first)
 
 
 def own_store(parameter) -> Store:
@@ -268,4 +267,4 @@ def check_inner(name: str, format: Format, shape, shards: int, dim: int) -> None
             f"expert), not along dimension {dim}. Use Shard(0), or leave the weight out with "
             "nc.convert's filter"
         )
-    distributed_parts.check_cut(name, format, tuple(shape), shards, -1 if is_last else 1)
+    distributed_parts.check_parts(name, format, tuple(shape), shards, -1 if is_last else 1)

@@ -11,8 +11,8 @@ Under FSDP2 a shard's bytes are gathered as those of any quantized weight (narro
 what arrives is a QuantizedTensor, without a master.
 """
 
-from narrowcast.master import exchanges, products  # enter handlers
+from narrowcast.master import memory, products  # enter handlers
 from narrowcast.master.casts import note_write
 from narrowcast.master.weight import MasterWeight
 
-__all__ = ["MasterWeight", "exchanges", "note_write", "products"]
+__all__ = ["MasterWeight", "memory", "note_write", "products"]

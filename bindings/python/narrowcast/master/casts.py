@@ -41,11 +41,16 @@ def before_product(cell: Cell) -> Store:
     store = cell.store
     if debugging.is_on:
         check_counted([store])
-    if _is_captured(cell):  # a replay writes what the host does not see
-        store.mark_stale()
+    if cell.whole.is_cuda and torch.cuda.is_current_stream_capturing():
+        store.mark_stale()  # a CUDA graph's replay writes what the host does not see
     if store.is_stale:
         with compiling.without_modes():
-            _refresh_beside(cell)
+            if not _is_alone(cell):
+                store.refresh()
+            else:
+                cell.readers.add(cell)
+                beside = (one.store for one in cell.readers if _is_alone(one))
+                casting.cast_masters([one for one in beside if one.is_stale])
     return store
 
 
@@ -57,15 +62,6 @@ def _check_trace(cell: Cell) -> None:
             "it, and then multiply by that, because its graph has the bytes of before. Write and "
             "copy outside of the function"
         )
-
-
-def _refresh_beside(cell: Cell) -> None:
-    if not _is_alone(cell):
-        cell.store.refresh()
-        return
-    cell.readers.add(cell)
-    beside = (one.store for one in cell.readers if _is_alone(one))
-    casting.cast_masters([one for one in beside if one.is_stale])
 
 
 def check_counted(stores: Iterable[Store]) -> None:
@@ -86,22 +82,18 @@ def before_graph(weight: MasterWeight) -> QuantizedTensor:
     """
     store, made = weight.cell.store, weight.of_graphs
     if store.master is not None:
-        _refresh_for_graph(weight, store)
+        _check_trace(weight.cell)
+        if not store.needs_others:  # whose bytes the next gather or forward makes
+            with compiling.without_modes():
+                store.refresh()
+        if weight.seen_by_graphs != store.master._version:
+            weight.seen_by_graphs = store.master._version
+            store.mark_stale()
     if made is None or made._store.bytes is not store.bytes or made.config is not store.config:
         # Guards compare addresses, so it is one object as long as the bytes are.
         made = QuantizedTensor(_view_of_graphs(weight, store), weight.shape, weight.dtype)
         weight.of_graphs = made
     return made
-
-
-def _refresh_for_graph(weight: MasterWeight, store: Store) -> None:
-    _check_trace(weight.cell)
-    if not store.needs_others:  # whose bytes the next gather or forward makes
-        with compiling.without_modes():
-            store.refresh()
-    if weight.seen_by_graphs != store.master._version:
-        weight.seen_by_graphs = store.master._version
-        store.mark_stale()
 
 
 def _view_of_graphs(weight: MasterWeight, store: Store) -> View:
@@ -124,13 +116,8 @@ def note_published(weight: torch.Tensor) -> None:
 
 def _is_alone(cell: Cell) -> bool:
     """Whether its cast needs no other rank, and no other weight."""
-    is_cut = cell.is_shard or cell.store.needs_others
-    return not is_cut and cell.config.scale_group is None
-
-
-def _is_captured(cell: Cell) -> bool:
-    """Whether a CUDA graph is being captured, which launches again what is launched now."""
-    return cell.whole.is_cuda and torch.cuda.is_current_stream_capturing()
+    needs_others = cell.is_shard or cell.store.needs_others
+    return not needs_others and cell.config.scale_group is None
 
 
 def note_write(weight: torch.Tensor) -> None:

@@ -28,7 +28,8 @@ class Cell:
     is_shard  of FSDP2
     shard     where it lies, if it is a shard that shares blocks with others, or a copy of one
     is_part   other ranks have other parts of the weight
-    is_cut    shards of it have taken its place
+    is_replaced
+              shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
     written   in a trace, whether the function that is compiled has written to it, or has made it as
               a copy; else None
@@ -45,7 +46,7 @@ class Cell:
         self.readers = weakref.WeakSet() if readers is None else readers
         self.origin: weakref.ref[Cell] | None = None
         self.shard: UnalignedShard | None = None
-        self.is_shard = self.is_part = self.is_cut = self.is_loaded = False
+        self.is_shard = self.is_part = self.is_replaced = self.is_loaded = False
         self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -68,26 +69,37 @@ class Cell:
             self._begin_store()
         return self._store
 
-    def _take_place(self, origin: Cell) -> None:
-        self.is_part = self.is_part or origin.is_part
-        if self.whole.shape == origin.whole.shape:
-            self.shard = origin.shard
-
     def _begin_store(self) -> None:
-        rows = matrix_shape(self.whole.shape)[0] if self.shard is None else self.shard.stored_rows
-        facts = self._allocate(rows), self._master(), self._config
-        store = Store(*facts) if self.shard is None else UnalignedStore(*facts, self.shard)
+        whole, shard = self.whole, self.shard
+        rows, columns = matrix_shape(whole.shape)
+        stored_rows = rows if shard is None else shard.stored_rows
+        usages = buffers.kept_usages(self.format, USAGES) if self.is_shard else USAGES
+        is_plain = type(whole) is torch.Tensor  # so a fake tensor's are fake, too
+        with compiling.without_modes() if is_plain else nullcontext():
+            bytes = buffers.allocate(self.format, stored_rows, columns, usages, whole.device)
+        master = whole.view(rows, columns)
+        # Below autograd torch gives a view a count of its own.
+        _C.share_count(master, whole)
+        if shard is None:
+            store = Store(bytes, master, self._config)
+        else:
+            store = UnalignedStore(bytes, master, self._config, shard)
         store.partial = self.is_part
-        self._keep(store)
+        if not bytes.is_plain:  # of which none are made
+            store.mark_fresh()
+        _C.note_change()
+        self.use(View(store))
 
-    def become_shard(self, value: torch.Tensor, is_cut: bool, shard: UnalignedShard | None) -> None:
-        """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
-        `shard`: where it lies, if it shares blocks with those.
+    def become_shard(
+        self, value: torch.Tensor, is_part: bool, shard: UnalignedShard | None
+    ) -> None:
+        """From now on it is a shard of FSDP2, of this value; `shard`: where it lies, if it shares
+        blocks with others.
         """
         if (origin := self.origin and self.origin()) is not None:
-            origin.is_cut = True
+            origin.is_replaced = True
         self._config = self.config
-        self.whole, self.is_shard, self.is_part, self.shard = value, True, is_cut, shard
+        self.whole, self.is_shard, self.is_part, self.shard = value, True, is_part, shard
         self._begin_store()
 
     def use(self, view: View) -> None:
@@ -129,27 +141,9 @@ class Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
         copy.origin, copy.is_loaded = weakref.ref(self), self.is_loaded
-        copy._take_place(self)
+        copy.is_part = self.is_part
+        if value.shape == self.whole.shape:
+            copy.shard = self.shard
         if self.written is not None or compiling.is_recorded():
             copy.written = True
         return copy
-
-    def _master(self) -> torch.Tensor:
-        """The value as a matrix."""
-        master = self.whole.view(matrix_shape(self.whole.shape))
-        # Below autograd torch gives a view a count of its own.
-        _C.share_count(master, self.whole)
-        return master
-
-    def _keep(self, store: Store) -> None:
-        if not store.bytes.is_plain:  # of which none are made
-            store.mark_fresh()
-        _C.note_change()
-        self.use(View(store))
-
-    def _allocate(self, rows: int) -> _C.Buffers:
-        usages = buffers.kept_usages(self.format, USAGES) if self.is_shard else USAGES
-        columns = matrix_shape(self.whole.shape)[1]
-        is_plain = type(self.whole) is torch.Tensor  # so a fake tensor's are fake, too
-        with compiling.without_modes() if is_plain else nullcontext():
-            return buffers.allocate(self.format, rows, columns, usages, self.whole.device)

@@ -6,10 +6,10 @@ the value's.
 import torch
 import torch.nn.functional as F
 
-from narrowcast import _C
 from narrowcast.master import casts
 from narrowcast.master.weight import DECODING, MasterWeight, handles, mapped
-from narrowcast.tensor import QuantizedTensor, compiling, dispatch
+from narrowcast.tensor import QuantizedTensor, dispatch
+from narrowcast.tensor.product import by_one_call, check_transform
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 
@@ -43,22 +43,15 @@ def narrowed(weight: MasterWeight) -> QuantizedTensor:
 @handles(F.linear)
 def _linear(func, args, kwargs):
     """By one call of C++, which saves the weight itself, where that can be."""
-    result = None if dispatch.in_transform() else _by_layer(*args, **kwargs)
+    result = None if dispatch.in_transform() else _by_one_call(*args, **kwargs)
     return _product(func, args, kwargs) if result is None else result
 
 
-def _by_layer(input, weight, bias=None):
-    is_it = [isinstance(one, MasterWeight) for one in (input, weight, bias)]
-    if is_it != [False, True, False]:
+def _by_one_call(input, weight, bias=None):
+    if [isinstance(one, MasterWeight) for one in (input, weight, bias)] != [False, True, False]:
         return None
-    store, view = casts.before_product(weight.cell), weight._view
-    if view.place is not None:
-        return None
-    is_scaled = store.config.matmul == "scaled"
-    if _C.is_watched():
-        compiling.check_export(weight.describe())
-        return _C.linear(input, weight, bias, is_scaled)
-    return _C.linear(input, weight, bias, is_scaled, view.operand(), view.key if is_scaled else 0)
+    casts.before_product(weight.cell)
+    return None if weight._view.place is not None else by_one_call(input, weight, bias)
 
 
 @handles(
@@ -77,23 +70,13 @@ def _by_layer(input, weight, bias=None):
 )
 def _product(func, args, kwargs):
     if dispatch.in_transform():
-        mapped(_check_transform, (args, kwargs))
+        mapped(check_transform, (args, kwargs))
         return dispatch.as_torch_does(func, args, kwargs)
     if torch.jit.is_tracing():  # whose graph is to hold operators, and no function of autograd
         return dispatch.as_torch_does(func, args, kwargs)
     if isinstance(out := kwargs.get("out"), MasterWeight):
         return out.copy_(func(*args, **{**kwargs, "out": None}))
     return func(*mapped(_operand, args), **mapped(_operand, kwargs))
-
-
-def _check_transform(weight: MasterWeight) -> None:
-    """NotImplementedError of a weight whose products are scaled."""
-    if weight.cell.config.matmul == "scaled":
-        raise NotImplementedError(
-            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
-            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
-            'matmul="dequantized" for others'
-        )
 
 
 def _operand(weight: MasterWeight) -> QuantizedTensor:
@@ -118,8 +101,7 @@ def _operand(weight: MasterWeight) -> QuantizedTensor:
 def _decoded(weight: MasterWeight) -> torch.Tensor:
     """The value that a product of this pass reads."""
     casts.before_product(weight.cell)
-    backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
     view = weight._view
-    usage = view.own_usage(view.store.product_usage(backward))
+    usage = view.own_usage(view.store.product_usage(dispatch.in_backward()))
     value = view.decode(weight.dtype, usage)
     return value if value.shape == weight.shape else value.reshape(weight.shape)

@@ -24,6 +24,7 @@ from narrowcast.master.cell import Cell
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch, serialize
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
+from narrowcast.tensor.wrapper import moved
 
 Tensor = torch.Tensor
 
@@ -57,14 +58,8 @@ class MasterWeight(torch.Tensor):
         *,
         requires_grad: bool = False,
     ):
-        if cell is None:  # as accelerate moves a parameter
-            if not isinstance(value, MasterWeight):
-                raise TypeError(
-                    "a plain value cannot take a converted weight's place. Offload with "
-                    "state_dict=model.state_dict(keep_vars=True), or "
-                    "nc.convert(..., trainable=False)"
-                )
-            return nn.Parameter(value, requires_grad)
+        if cell is None:
+            return moved(cls, value, requires_grad)
         place = {"strides": value.stride(), "storage_offset": value.storage_offset()}
         with torch.inference_mode(False):
             self = Tensor._make_wrapper_subclass(
@@ -133,13 +128,13 @@ class MasterWeight(torch.Tensor):
         mine = self.cell, None if origin is None else origin()
         return isinstance(other, MasterWeight) and other.cell in mine
 
-    def become_part(self, is_cut: bool) -> None:
+    def become_part(self, is_part: bool) -> None:
         """From now on it is what tensor parallelism has given this rank of a weight, in memory of
-        its own. `is_cut`: other ranks have other parts.
+        its own. `is_part`: other ranks have other parts.
         """
         if not self.cell.is_entire(self.value):
             self._take_over(like(self, self.value.clone()))
-        self.cell.is_part = self._store.partial = is_cut
+        self.cell.is_part = self._store.partial = is_part
 
     def _take_over(self, other: MasterWeight) -> None:
         """Has the value and the bytes of another one from now on."""
@@ -174,7 +169,7 @@ class MasterWeight(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        kwargs, facts = kwargs or {}, operators.facts(func)
+        kwargs, facts = kwargs or {}, dispatch.facts(func)
         if facts.reshapes:
             raise NotImplementedError(
                 f"{func}: a weight keeps its shape and its memory, of which it has bytes. Assign "
@@ -201,7 +196,7 @@ class MasterWeight(torch.Tensor):
     @classmethod
     def _write(cls, func, facts, args, kwargs):
         """Runs an operator that writes to weights, or to plain tensors what it reads of weights."""
-        leaves = operators.written_leaves(facts.written, args, kwargs)
+        leaves = dispatch.written_leaves(func, args, kwargs)
         weights = [one for one in leaves if isinstance(one, cls)]
         if not weights:
             return func(*mapped(rounded, args), **mapped(rounded, kwargs))
@@ -210,7 +205,7 @@ class MasterWeight(torch.Tensor):
                 if one.cell.written is None:  # which is no copy in a trace
                     compiling.check_write(one.describe())
         narrow = [at for at, one in enumerate(leaves) if announces(one)]
-        if narrow and operators.is_fused(func):
+        if narrow and func._schema.name.startswith("aten::_fused_"):
             raise NotImplementedError(
                 f"{func}: torch's fused steps know no weight of {leaves[narrow[0]].dtype} over a "
                 "float32 value. Use nc.FusedAdam, leave out fused=True, or train a float32 model "
@@ -225,7 +220,7 @@ class MasterWeight(torch.Tensor):
             if isinstance(one, cls):
                 return one.value
             is_read = func not in operators.CONVERTING and all(one is not other for other in leaves)
-            return one.float() if is_read and one.dtype in operators.HALVES else one
+            return one.float() if is_read and one.dtype in LOGICAL_DTYPES else one
 
         if narrow:
             out = func(*mapped(in_float32, args, Tensor), **mapped(in_float32, kwargs, Tensor))
@@ -253,7 +248,7 @@ class MasterWeight(torch.Tensor):
             kwargs = {**kwargs, "dtype": torch.float32}
         value = func(*mapped(value_of, args), **mapped(value_of, kwargs))
         copied = MasterWeight(value, self.cell.copy_of(value), dtype)
-        if func is operators.aten.clone.default:  # one that is no longer the model's
+        if func is torch.ops.aten.clone.default:  # one that is no longer the model's
             copied.config = copied.config._replace(scale_group=None)
         return copied
 
@@ -372,25 +367,6 @@ def wrong_dtype(config: WeightConfig, dtype: torch.dtype) -> TypeError:
 def handles(*functions):
     """Enters a handler(func, args, kwargs) for torch functions."""
     return dispatch.enter(FUNCTIONS, functions)
-
-
-@handles(Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
-def _as_numbers(func, args, kwargs):
-    """These look at memory, of which a wrapper has none."""
-    return func(*mapped(rounded, args), **mapped(rounded, kwargs))
-
-
-@handles(Tensor.is_shared)
-def _of_memory(func, args, kwargs):
-    return func(*mapped(value_of, args), **mapped(value_of, kwargs))
-
-
-@handles(Tensor.apply_, Tensor.map_, Tensor.map2_, Tensor.share_memory_)
-def _on_memory(func, args, kwargs):
-    """These change it, and torch counts that for nobody."""
-    _of_memory(func, args, kwargs)
-    increment_version([mapped(value_of, args[0])])
-    return args[0]
 
 
 def like(weight: MasterWeight, value: torch.Tensor) -> MasterWeight:

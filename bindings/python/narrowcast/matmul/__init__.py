@@ -6,10 +6,11 @@ file of this package or of bindings/matmul/ and a function there.
     eager: one entry into Python in the forward, and one in the backward
 
     F.linear
-      | QuantizedTensor.__torch_function__
+      | __torch_function__ of MasterWeight, or of a gathered or frozen QuantizedTensor
       v
-    linear.py: linear            the weight's bytes, fresh            [a cast, if w was written to]
-      | _C.linear
+    master/products.py: _linear  casts.before_product: fresh bytes    [a cast, if w was written to]
+    linear.py: linear            bytes as they were gathered, or made once
+      | tensor/product.py: by_one_call, _C.linear          with w._view.operand(), the bytes
       v
     linear.cpp: linear           autocast, shapes                  [x's conversion, under autocast]
       | apply_linear             saves w itself, and x or x's columnwise bytes

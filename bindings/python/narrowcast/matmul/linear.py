@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from narrowcast import _C
 from narrowcast.tensor import QuantizedTensor, compiling
 from narrowcast.tensor.dispatch import handles, implements, in_transform
+from narrowcast.tensor.product import by_one_call, check_transform
 from narrowcast.tensor.view import View
 
 compiling.leave_alone(View.operand)  # which C++ calls, in a backward
@@ -21,17 +22,9 @@ def linear(func, args, kwargs):
     input, weight, bias = _operands(*args, **kwargs)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(input, weight, bias)
-    view = weight._view
-    is_scaled = view.store.config.matmul == "scaled"
-    if view.place is not None or in_transform():
-        return _by_operators(input, weight, bias, is_scaled)
-    if _C.is_watched():
-        compiling.check_export(weight.describe())
-        result = _C.linear(input, weight, bias, is_scaled)
-    else:
-        key = view.key if is_scaled else 0
-        result = _C.linear(input, weight, bias, is_scaled, view.operand(), key)
-    # None: no matrix product of float32, bfloat16 or float16, or one of a nest of such.
+    if weight._view.place is not None or in_transform():
+        return _by_operators(input, weight, bias)
+    result = by_one_call(input, weight, bias)
     return F.linear(input, weight.dequantize(weight.dtype), bias) if result is None else result
 
 
@@ -44,14 +37,9 @@ def _operands(input, weight, bias=None):
     return input, weight, bias
 
 
-def _by_operators(input, weight: QuantizedTensor, bias, is_scaled: bool):
+def _by_operators(input, weight: QuantizedTensor, bias):
     """A product that comes as operators of ATen, which have all derivatives and batching rules."""
-    if is_scaled:
-        raise NotImplementedError(
-            f"{weight.describe()}: scaled products are those of F.linear with the weight itself, "
-            "outside of torch.func's transforms and forward-mode differentiation. Convert with "
-            'matmul="dequantized" for others'
-        )
+    check_transform(weight)
     product = torch.matmul(input, weight.transpose(-1, -2))
     return product if bias is None else product + bias
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from narrowcast.matmul.operators import weight_value
 from narrowcast.operators.common import run_on_values
 from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor
-from narrowcast.tensor.dispatch import as_torch_does, handles, implements
+from narrowcast.tensor.dispatch import as_torch_does, handles, implements, in_backward
 
 aten, Tensor = torch.ops.aten, torch.Tensor
 
@@ -25,9 +25,7 @@ def product(func, args, kwargs):
     operands = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
     plain = [one for one in operands if not isinstance(one, QuantizedTensor)]
     dtype = next((one.dtype for one in plain if one.dtype in LOGICAL_DTYPES), None)
-    # A recomputation of activation checkpointing is no backward: it runs with gradients enabled, as
-    # does a derivative that is to be differentiated again.
-    backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+    backward = in_backward()
 
     def value(tensor: QuantizedTensor) -> torch.Tensor:
         if not tensor._store.bytes.is_plain:

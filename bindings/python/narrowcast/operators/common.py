@@ -14,25 +14,14 @@ def bound(func, args, kwargs) -> dict:
     return values
 
 
-def written(func, args, kwargs) -> list:
-    """The leaves of the arguments that an operator writes to."""
-    values = bound(func, args, kwargs)
-    aliases = {one.name: one.alias_info for one in func._schema.arguments}
-    return tree_leaves([values.get(k) for k, alias in aliases.items() if alias and alias.is_write])
-
-
 def run_on_values(func, args, kwargs, value=lambda one: one.decode(one.dtype)):
     """Runs a function with value(tensor) for each QuantizedTensor: its decoded value by default."""
     args, kwargs = tree_map_only(QuantizedTensor, value, (args, kwargs))
     return func(*args, **kwargs)
 
 
-def first_quantized(values) -> QuantizedTensor:
-    """The first QuantizedTensor of a nest of arguments."""
-    return next(leaf for leaf in tree_leaves(values) if isinstance(leaf, QuantizedTensor))
-
-
 def refuse(values, func, reason: str):
     """The error of an operation that cannot act on the first QuantizedTensor of a nest."""
     name = func._schema.name.removeprefix("aten::")
-    raise NotImplementedError(f"{first_quantized(values).describe()}: {name} {reason}")
+    first = next(leaf for leaf in tree_leaves(values) if isinstance(leaf, QuantizedTensor))
+    raise NotImplementedError(f"{first.describe()}: {name} {reason}")

@@ -27,12 +27,17 @@ def _is_vector(size: tuple[int, ...]) -> bool:
     return len(size) < 2 and math.prod(size) > 0
 
 
-@implements(aten.new_zeros.default)
-def _new_zeros(func, args, kwargs):
+@implements(aten.new_zeros.default, aten.zeros_like.default)
+def _zeros(func, args, kwargs):
+    """zeros_like in the format, as torch stages frozen weights for an asynchronous save. Of a
+    gathered weight a plain tensor, as its gradient is.
+    """
     values = bound(func, args, kwargs)
-    tensor, size = values["self"], tuple(values["size"])
-    device, dtype = _wanted(values)
-    if dtype not in LOGICAL_DTYPES or _is_vector(size):
+    tensor, (device, dtype) = values["self"], _wanted(values)
+    size, is_like = tuple(values.get("size", tensor.shape)), "size" not in values
+    has_no_bytes = isinstance(tensor._store, GatheredStore) or tensor._view.place is not None
+    is_plain = has_no_bytes if is_like else _is_vector(size)
+    if dtype not in LOGICAL_DTYPES or is_plain:
         return torch.zeros(size, dtype=dtype, device=device)
     return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
 
@@ -57,35 +62,9 @@ def _empty(func, args, kwargs):
     )
 
 
-@implements(aten.zeros_like.default)
-def _zeros_like(func, args, kwargs):
-    """In the format, as torch stages frozen weights for an asynchronous save. Of a gathered weight
-    a plain tensor, as its gradient is.
-    """
-    values = bound(func, args, kwargs)
-    tensor, (device, dtype) = values["self"], _wanted(values)
-    store = tensor._store
-    if isinstance(store, GatheredStore) or dtype not in LOGICAL_DTYPES or tensor._view.place:
-        return _plain_like(func, args, kwargs)
-    zeros = zeros_like(store, *matrix_shape(tensor.shape), device)
-    return QuantizedTensor(zeros, tensor.shape, dtype)
-
-
-@implements(
-    *(aten.ones_like.default, aten.full_like.default),
-    *(aten.rand_like.default, aten.randn_like.default),
-)
-def _plain_like(func, args, kwargs):
-    tensor, *rest = args
-    like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    return func(like, *rest, **{**kwargs, "device": kwargs.get("device") or tensor.device})
-
-
 @implements(aten.clone.default)
 def _clone(func, args, kwargs):
-    store = args[0]._view.own_store()
-    store.leave_group()
-    return args[0].with_store(store)
+    return args[0].with_store(args[0]._view.own_store())
 
 
 @implements(aten._to_copy.default)

@@ -5,8 +5,8 @@ import torch
 from narrowcast.fsdp import sharding
 from narrowcast.operators.arithmetic import note_reads
 from narrowcast.operators.common import run_on_values
-from narrowcast.tensor import QuantizedTensor
-from narrowcast.tensor.dispatch import as_torch_does, become, handles, implements
+from narrowcast.tensor import QuantizedTensor, by_data
+from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
 aten = torch.ops.aten
 
@@ -50,28 +50,9 @@ def _replace(func, args, kwargs):
             "the weight's logical dtype (float32, bfloat16 or float16) and keeps its bytes; for "
             "another dtype nc.to_plain(model) first"
         )
-    others = torch.__future__  # ways to put a converted tensor in a parameter's place
-    is_by_data = not (
-        others.get_swap_module_params_on_conversion()
-        or others.get_overwrite_module_params_on_conversion()
-    )
-    if is_by_data and not tensor.is_meta and _are_interchangeable(tensor, converted):
-        become(converted, _ByData)
+    if _are_interchangeable(tensor, converted) and by_data.is_given(tensor, converted):
         return True
     return as_torch_does(func, args, kwargs)
-
-
-class _ByData(QuantizedTensor):
-    """What nn.Module gives to a parameter as it does with plain ones: by `.data`, with which the
-    parameter keeps its hooks (DistributedDataParallel's, Megatron's) and may have weak references.
-    Tensors that can be taken apart it swaps instead, so for that moment this one cannot.
-    """
-
-    __slots__ = ()
-
-    @property
-    def __tensor_flatten__(self):
-        raise AttributeError
 
 
 @handles(torch.Tensor.data.__set__)
@@ -89,8 +70,7 @@ def _assign_data(func, args, kwargs):
             "(torch.nn.utils.prune.remove; peft's merges of DoRA, IA3 and others, and "
             "safe_merge=True), nc.to_plain(model), and nc.convert again"
         )
-    if isinstance(value, _ByData):
-        become(value, QuantizedTensor)
+    by_data.note_taken(value)
     if tensor is not value:
         as_torch_does(func, args, kwargs)
         tensor.set_view(value._view)

@@ -51,7 +51,11 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     transposes = transpose.kind != "error"
     place = shape, like.stride(), like.storage_offset()
     found = region.find(*place, store.rows, store.columns)
-    if (found is None or (found[1] and not transposes)) and _is_read(func, tensor, like):
+    # A view without bytes may be made of such a one, and where a tensor's last dimension changes
+    # places with another.
+    moves = func in _TRANSPOSES and like.dim() > 1 and like.stride(-1) != 1
+    is_read = tensor._view.place is not None or moves
+    if is_read and (found is None or (found[1] and not transposes)):
         return QuantizedTensor(View(store, place=place), shape, tensor.dtype)
     is_larger = like.numel() > store.rows * store.columns
     if found is None and is_larger and isinstance(store, UnalignedStore):
@@ -71,11 +75,3 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     if not taken.is_empty:
         check_cut(store, taken)
     return QuantizedTensor(View(store, taken, exchanged), shape, tensor.dtype)
-
-
-def _is_read(func, tensor: QuantizedTensor, like: torch.Tensor) -> bool:
-    """Whether a view that has no bytes may be made: of such a one, and where a tensor's last
-    dimension changes places with another.
-    """
-    moves = like.dim() > 1 and like.stride(-1) != 1
-    return tensor._view.place is not None or (moves and func in _TRANSPOSES)

@@ -27,9 +27,12 @@ def _merge(func, args, kwargs):
     is_merge = isinstance(tensor, QuantizedTensor) and isinstance(other, torch.Tensor)
     if not is_merge or other.shape != tensor.shape or kwargs.get("alpha", 1) != 1:
         return arithmetic.run(func, args, kwargs)
-    tensor._store.keep_master()
+    store = tensor._store
+    store.check_written()
+    if store.master is None:
+        store.master = store.high_precision(store.region)
     func(tensor.kept_value, other.to(tensor.dtype))
-    tensor._store.mark_stale()
+    store.mark_stale()
     return tensor
 
 
@@ -88,19 +91,17 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if own and own == unaligned.shard_of(store) and source._view.region.row == own.row_begin:
         unaligned.fill(store, source._store)  # fully_shard copies this rank's rows
         return
-    origin, taken = source._view.placed(target._view.exchanged)
-    if store.master is None:
-        origin.refresh()  # bytes of a stale source could not be made anew here
-    missing = set(store.bytes.usages) - set(origin.bytes.usages)
-    apart = unaligned.shard_of(store) != unaligned.shard_of(origin)  # with bytes of other blocks
-    if apart or _would_change_others(store, region, origin, taken):
-        write(store, region, origin.high_precision(taken))
-    elif missing and origin.master is not None:
-        write(store, region, taken.slice(origin.master))
+    given, taken = source._view.placed(target._view.exchanged)
+    given.refresh()
+    missing = set(store.bytes.usages) - set(given.bytes.usages)
+    apart = unaligned.shard_of(store) != unaligned.shard_of(given)  # with bytes of other blocks
+    is_kept = store.master is not None and region != store.region  # what a merge has left
+    if apart or is_kept or _would_change_others(store, region, given, taken):
+        write(store, region, given.high_precision(taken))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
-        rowwise = buffers.part(origin.bytes, taken, ("rowwise",))
+        rowwise = buffers.part(given.bytes, taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
-        derived.partial, derived.used = origin.partial or taken != origin.region, origin.used
+        derived.partial, derived.used = given.partial or taken != given.region, given.used
         copy_region(store, region, derived, derived.region)
     elif missing:
         raise ValueError(
@@ -109,21 +110,19 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
             "or copy a plain tensor"
         )
     else:
-        copy_region(store, region, origin, taken)
+        copy_region(store, region, given, taken)
 
 
-def _would_change_others(store: Store, region: Region, origin: Store, taken: Region) -> bool:
+def _would_change_others(store: Store, region: Region, given: Store, taken: Region) -> bool:
     """Whether bytes under another scale of the tensor would change what lies beside them: in the
     same matrix, or in other ranks' shards, if they are of what is no part of a weight, as a
     checkpoint's are.
     """
     if not store.format.tensor_amax or region.is_empty:
         return False
-    if region.row > 0 or region.row_end < store.used or region.columns < store.columns:
-        return store.master is not None or not buffers.have_one_scale(store.bytes, origin.bytes)
-    if not store.partial or origin.partial or taken != origin.region:
-        return False
-    return not buffers.have_one_scale(store.bytes, origin.bytes)
+    is_inside = region.row > 0 or region.row_end < store.used or region.columns < store.columns
+    is_whole = store.partial and not given.partial and taken == given.region
+    return (is_inside or is_whole) and not buffers.have_one_scale(store.bytes, given.bytes)
 
 
 def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
@@ -131,4 +130,6 @@ def _write(target: QuantizedTensor, value: torch.Tensor) -> None:
         value = value.to_dense()
     value = value.to(target.device).expand(target.shape)
     value = value if value.dtype in LOGICAL_DTYPES else value.to(torch.float32)
-    target.write(value)
+    view = target._view
+    shape = view.region.shape[::-1] if view.exchanged else view.region.shape
+    write(view.store, view.region, view.oriented(value.reshape(shape)))

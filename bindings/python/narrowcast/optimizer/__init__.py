@@ -44,10 +44,6 @@ into the history (nc_machine.record_amax). Blocks that several ranks share have 
 own, and are cast last (narrowcast.flat.fusing).
 
 Another optimizer, Lion say: docs/architecture.md, "Adding an optimizer", names all places in order.
-In this folder: MOMENTS (state.py) names what is kept for each element, and loading, saving and
-DTensors follow from it; options.check checks a group's options; _C.AdamTable (launches.py) is what
-a launch is made of. A number for the rule in the C table would let two rules share the kernels.
-
 Tables, reductions, masters, flat shards and state dicts do not depend on which optimizer it is.
 megatron/ and torchtitan/ do: they make FusedAdam in the place of their Adam.
 """

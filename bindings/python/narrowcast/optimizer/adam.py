@@ -112,16 +112,12 @@ class FusedAdam(torch.optim.Optimizer):
         step = self._observed_step if step_context.has_observers(self) else self._step
         return step(closure)
 
+    @torch.no_grad()
     def _step(self, closure):
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with torch.no_grad():
-            self._take_step()
-        return loss
-
-    def _take_step(self) -> None:
         if step_context.is_estimate() or (not self.state and stack_frames.is_dcp_state_init()):
             self.make_state(lambda parameter: parameter.grad is not None)
             self.is_state_form = True
@@ -131,6 +127,7 @@ class FusedAdam(torch.optim.Optimizer):
             self._tables.step()
             self.loaded_histories.clear()
             self.is_state_form = False
+        return loss
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
     step.hooked = True  # torch need not wrap it

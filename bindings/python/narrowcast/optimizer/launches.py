@@ -90,7 +90,7 @@ class Tables:
         if store is None:
             self._enter(Key(device), entry, (0, 0))
             return
-        if store.is_cut or (isinstance(local, MasterWeight) and local.cell.is_cut):
+        if isinstance(local, MasterWeight) and local.cell.is_replaced:
             raise RuntimeError(
                 f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam "
                 "was made, so a step would leave the model as it is. Make the optimizer after "
@@ -144,7 +144,10 @@ class Tables:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
-        _redistribute_gradients(self._redistributed)
+        for parameter in self._redistributed:  # collective if they are summands
+            gradient = parameter.grad
+            if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
         tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
         return all(updates.is_current() for updates in self._updates) and all(
             table.prepare(options, grad_scale) for table in tables
@@ -187,11 +190,3 @@ def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 def _is_replicated(parameter: DTensor) -> bool:
     mesh, placements = parameter.device_mesh, parameter.placements
     return any(one.is_replicate() and mesh.size(at) > 1 for at, one in enumerate(placements))
-
-
-def _redistribute_gradients(parameters: list[torch.Tensor]) -> None:
-    """Makes gradients lie as their parameters do; collective if they are summands."""
-    for parameter in parameters:
-        gradient = parameter.grad
-        if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
-            parameter.grad = gradient.redistribute(placements=parameter.placements)

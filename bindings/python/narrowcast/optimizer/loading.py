@@ -37,17 +37,15 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := state_dict["state"].get(key):
-            needed = state = entry.state or states.make_state(
-                entry.parameter, optimizer.state_dtype
-            )
-            local = dtensors.local_of(entry.parameter)
-            if isinstance(local, MasterWeight) and "master" in saved and not is_adamws:
+            state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
+            if is_adamws:  # which carries old masters along
+                saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
+            needed, local = state, dtensors.local_of(entry.parameter)
+            if isinstance(local, MasterWeight) and "master" in saved:
                 if local.cell.is_loaded:
                     ignored.append(entry.name)
                 else:
                     needed = {**state, "master": entry.parameter}
-            if is_adamws:  # which carries old masters along
-                saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             _check(needed, saved, entry.name)
             loaded[entry.parameter] = state, needed, saved
     loaded_options = [*map(_options_of, saved_groups)]
@@ -61,8 +59,10 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     for parameter, (state, needed, saved) in loaded.items():
         optimizer.state[parameter] = state
         _copy(parameter, needed, saved)
-        if _is_history(saved.get("history"), state.get("history")):
-            history = saved["history"].to(state["history"].device, copy=True)
+        given, present = saved.get("history"), state.get("history")
+        is_same_format = None not in (given, present) and given.shape == present.shape
+        if is_same_format and given[0] != 0:  # it has begun
+            history = given.to(present.device, copy=True)
             optimizer.loaded_histories[parameter] = state["history"] = history
     if ignored:
         warnings.warn(
@@ -101,11 +101,6 @@ def _check(state: dict, saved: dict, name: str) -> None:
                 f"({type(value).__name__}). torch.distributed.checkpoint.state_dict."
                 "set_optimizer_state_dict distributes a full state dict"
             )
-
-
-def _is_history(saved: torch.Tensor | None, present: torch.Tensor | None) -> bool:
-    """Whether a saved history can be continued: of the same format, and begun."""
-    return None not in (saved, present) and saved.shape == present.shape and bool(saved[0] != 0)
 
 
 def _options_of(group: dict) -> dict:

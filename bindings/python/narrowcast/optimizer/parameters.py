@@ -102,6 +102,4 @@ def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
 def _label_of(parameter: torch.Tensor) -> str | None:
     """The name that nc.convert has given a weight."""
     local = dtensors.local_of(parameter)
-    if isinstance(local, MasterWeight):
-        return local.cell.config.name
-    return local._store.config.name if isinstance(local, QuantizedTensor) else None
+    return local.config.name if isinstance(local, (QuantizedTensor, MasterWeight)) else None

@@ -46,7 +46,7 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
     for index, placement in enumerate(weight.placements):
         if placement.is_shard():
             ranks = weight.device_mesh.size(index)
-            distributed_parts.check_cut(name, format, tuple(weight.shape), ranks, placement.dim)
+            distributed_parts.check_parts(name, format, tuple(weight.shape), ranks, placement.dim)
 
 
 class Registration:

@@ -187,6 +187,30 @@ class Format:
         """ValueError, with the multiple, if sub-byte elements do not fill whole bytes."""
         self.plugin.check_holds(usage, rows, columns)
 
+    def check_matmul(self, option: str) -> None:
+        """ValueError for an option of matrix products that makes no sense, and if the formats that
+        scaled ones multiply are not those which this one was built for.
+        """
+        if option not in ("dequantized", "scaled"):
+            raise ValueError(f'matmul is "dequantized" or "scaled", not {option!r}')
+        if option == "dequantized":
+            return
+        matmul = self.matmul
+        if matmul is None:
+            able = [name for name in formats() if format(name).matmul]
+            raise ValueError(
+                f'matmul="scaled": {self.name} names no formats for activations and gradients. '
+                f"Use one that does ({', '.join(able)}), or add [matmul] to its spec"
+            )
+        partners = (format(name).plugin for name in (matmul.input, matmul.gradient))
+        built = matmul.forward, matmul.input_gradient, matmul.weight_gradient
+        if _C.product_kinds(self.plugin, *partners) != tuple(one.number for one in built):
+            raise ValueError(
+                f'matmul="scaled": {self.name} was built when {matmul.input} and '
+                f"{matmul.gradient}, which its products name, had other facts than what is "
+                f"loaded: build it again, together with them ({self.path})"
+            )
+
     def __reduce__(self):
         return format, (self.name,)
 

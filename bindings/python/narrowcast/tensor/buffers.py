@@ -17,6 +17,11 @@ def full_region(bytes: Buffers) -> Region:
     return Region(0, bytes.rows, 0, bytes.columns)
 
 
+def tensors_of(bytes: Buffers) -> list[torch.Tensor | None]:
+    """All that it consists of: the buffers, amax and history."""
+    return [*bytes.buffers, bytes.amax, bytes.history]
+
+
 def corner(shape) -> tuple[slice, ...]:
     """The index of the first entries along each dimension."""
     return tuple(slice(n) for n in shape)
@@ -24,8 +29,7 @@ def corner(shape) -> tuple[slice, ...]:
 
 def mapped(bytes: Buffers, function) -> Buffers:
     """The same matrix with function(tensor) for each tensor: in other memory."""
-    old = *bytes.buffers, bytes.amax, bytes.history
-    new = [None if one is None else function(one) for one in old]
+    new = [None if one is None else function(one) for one in tensors_of(bytes)]
     return Buffers(bytes.format, bytes.rows, bytes.columns, new[:4], *new[4:])
 
 

@@ -17,7 +17,7 @@ def cut(weight: QuantizedTensor, count: int, dim: int) -> list[QuantizedTensor]:
     """
     store, dim = weight._store, dim % weight.dim()
     name = store.config.name or "a weight"
-    check_cut(name, store.format, tuple(weight.shape), count, dim, is_made=True)
+    check_parts(name, store.format, tuple(weight.shape), count, dim, is_made=True)
     store.refresh()  # all parts begin with bytes of one amax
     if weight.dim() == 3 and dim == 1:
         return rows_of_each(weight, count)
@@ -38,7 +38,7 @@ def rows_of_each(experts: QuantizedTensor, count: int) -> list[QuantizedTensor]:
     return parts
 
 
-def check_cut(
+def check_parts(
     name: str,
     format: Format,
     shape: tuple[int, ...],

@@ -81,13 +81,13 @@ def _cuts(parameter: torch.Tensor | DTensorSpec) -> list[int]:
 
 class Parts(NamedTuple):
     """What tensor parallelism has cut a weight into: the shape of each part, and which one is this
-    rank's. `origin`: the index of its first element in the weight, where parts are runs of
+    rank's. `first`: the index of its first element in the weight, where parts are runs of
     elements; else 0.
     """
 
     index: int
     shapes: tuple[tuple[int, ...], ...]
-    origin: int
+    first: int
 
 
 def parts_of(parameter: torch.Tensor | DTensorSpec, shape: tuple[int, ...] | None = None) -> Parts:
@@ -98,8 +98,8 @@ def parts_of(parameter: torch.Tensor | DTensorSpec, shape: tuple[int, ...] | Non
         shapes = [part for shape in shapes for part in _cut(shape, dim, count)]
         index = index * count + parameter.device_mesh.get_coordinate()[cut]
     are_runs = all(shape[1:] == tuple(parameter.shape[1:]) for shape in shapes)
-    origin = sum(map(math.prod, shapes[:index])) if are_runs else 0
-    return Parts(index, tuple(shapes), origin)
+    first = sum(map(math.prod, shapes[:index])) if are_runs else 0
+    return Parts(index, tuple(shapes), first)
 
 
 def _cut(shape: tuple[int, ...], dim: int, count: int) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from narrowcast import _C, registry
+from narrowcast.tensor import buffers
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
@@ -24,7 +25,7 @@ SPANNING = ("tensor_amax", "history")
 INNER = tuple(f"_inner_{name}" for name in (*BUFFERS, *SPANNING, "present"))
 
 
-def parts_of(tensor) -> tuple:
+def arguments_of(tensor) -> tuple:
     """The arguments of narrowcast.tensor.rebuild: format, shape, dtype, the tensors (None where
     absent), name, recompute, partial, the rows and columns that a flat view keeps, requires_grad,
     whether it is a parameter, and matmul.
@@ -39,7 +40,8 @@ def parts_of(tensor) -> tuple:
     partial = view.store.partial or not view.is_whole
     options = config.name, config.recompute, partial, flattened(tensor)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    return *facts, _tensors_of(tensor), *options, tensor.requires_grad, is_parameter, config.matmul
+    tensors = buffers.tensors_of(view.operand())
+    return *facts, tensors, *options, tensor.requires_grad, is_parameter, config.matmul
 
 
 def flattened(tensor) -> tuple[int, int] | None:
@@ -57,20 +59,13 @@ def store_of_parts(
     present: torch.Tensor | None = None,
 ) -> Store:
     """The store of a tensor's parts; `present`: of a gathered weight's in a trace."""
-    *buffers, amax, history = tensors
-    bytes = _C.Buffers(format, rows, columns, buffers, amax, history)
+    bytes = _C.Buffers(format, rows, columns, tensors[:4], *tensors[4:])
     if present is not None:
         store = GatheredStore(bytes, config, None, present)
     else:
         store = Store(bytes, None, config)
     store.partial = partial
     return store
-
-
-def _tensors_of(tensor) -> list[torch.Tensor | None]:
-    """Those that are there, in the order of BUFFERS and SPANNING."""
-    bytes = tensor._view.operand()
-    return [*bytes.buffers, bytes.amax, bytes.history]
 
 
 # ---- torch.compile ----
@@ -89,7 +84,7 @@ class Traced(NamedTuple):
 
 def flatten(tensor) -> tuple[list[str], tuple]:
     """The names of the tensors that are there, and the rest, as __tensor_flatten__ returns them."""
-    view, (key, flat) = tensor._view, tensor._flattened
+    view, (key, flat) = tensor._view, tensor._taken_apart
     store = view.store
     store.refresh()
     traced, known = store.traced, (_C.changes(), store.config, store.partial)
@@ -107,14 +102,14 @@ def flatten(tensor) -> tuple[list[str], tuple]:
     if view.is_whole and not tensor.is_flat:
         if not is_known:
             store.traced = Traced(object(), known, inner)
-        tensor._flattened = store.traced.key, flat
+        tensor._taken_apart = store.traced.key, flat
     return flat
 
 
 def inner_tensor(tensor, index: int) -> torch.Tensor | None:
     """What INNER[index] names."""
     traced = tensor._view.store.traced
-    if traced is not None and traced.key is tensor._flattened[0]:
+    if traced is not None and traced.key is tensor._taken_apart[0]:
         return traced.inner[index]
     return inner_tensors(tensor)[index]
 
@@ -126,9 +121,9 @@ def inner_tensors(tensor) -> list[torch.Tensor | None]:
     view, store = tensor._view, tensor._store
     if store.present is not None or view.place is not None:
         bytes = store.bytes
-        buffers = bytes.buffers if store.present is None else store.traced_buffers
-        return [*buffers, bytes.amax, bytes.history, store.present]
-    return [*_tensors_of(tensor), None]
+        every = bytes.buffers if store.present is None else store.traced_buffers
+        return [*every, bytes.amax, bytes.history, store.present]
+    return [*buffers.tensors_of(view.operand()), None]
 
 
 def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[View, torch.dtype]:

@@ -61,13 +61,12 @@ class Store(_C.Store):
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
                     number there
     origin          a weak reference to the store that it was copied from, on another device
-    is_cut          fully_shard has made shards of it, which have taken its place in the model
     own_shard       of a matrix that fully_shard cuts into shards with blocks in common: this
                     rank's, an UnalignedShard
     """
 
     __slots__ = (
-        *("columns", "config", "format", "is_cut", "origin", "own_shard", "partial"),
+        *("columns", "config", "format", "origin", "own_shard", "partial"),
         *("pending", "region", "rows", "sender", "traced", "used"),
     )
     # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
@@ -91,14 +90,14 @@ class Store(_C.Store):
         self.format, self.columns = bytes.format, bytes.columns
         self.rows = self.used = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
-        self.partial = self.is_cut = False
+        self.partial = False
         self.sender = self.own_shard = self.traced = self.origin = None
         self.pending: PendingColumnwise | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All that is there: buffers, what spans the tensor, and the master."""
-        every = *self.bytes.buffers, self.bytes.amax, self.bytes.history, self.master
+        every = *buffers.tensors_of(self.bytes), self.master
         return [one for one in every if one is not None]
 
     @property
@@ -119,40 +118,35 @@ class Store(_C.Store):
     # ---- other stores of the same weight ----
 
     def new_empty(self, rows: int, columns: int, usages, device) -> Store:
-        """Undefined bytes of another size, and a master if this has one. ValueError if the format
-        cannot hold the matrix.
-        """
-        bytes, master = buffers.allocate(self.format, rows, columns, usages, device), None
-        if self.master is not None:
-            master = torch.empty(rows, columns, device=device, dtype=torch.float32)
-        return self._with_flags(Store(bytes, master, self.config), rows)
+        """Undefined bytes of another size. ValueError if the format cannot hold the matrix."""
+        bytes = buffers.allocate(self.format, rows, columns, usages, device)
+        made = Store(bytes, None, self.config)
+        made.partial = self.partial
+        return made
 
     def map(self, function) -> Store:
         """The same matrix with function(tensor) for each tensor: in other memory."""
         self.check_not_freed()
         self._derive_pending()
         master = None if self.master is None else function(self.master)
-        copy = self._with_flags(self._over(buffers.mapped(self.bytes, function), master), self.used)
-        copy.origin = weakref.ref(self)
+        copy = self._over(buffers.mapped(self.bytes, function), master)
+        copy.partial, copy.used, copy.origin = self.partial, self.used, weakref.ref(self)
+        if not self.is_stale:
+            copy.mark_fresh()
         return copy
 
     def transposed(self) -> Store:
-        """Rows and columns exchanged, over the same buffers and a master of its own."""
+        """Rows and columns exchanged, over the same buffers."""
         self.check_aligned("have rows and columns exchanged")
+        self.refresh()
         self._derive_pending()
-        master = None if self.master is None else self.master.t().contiguous()
-        exchanged = Store(buffers.exchanged(self.bytes), master, self.config)
-        return self._with_flags(exchanged, self.columns)
+        exchanged = Store(buffers.exchanged(self.bytes), None, self.config)
+        exchanged.partial = self.partial
+        return exchanged
 
     def _over(self, bytes: _C.Buffers, master: torch.Tensor | None) -> Store:
         """A store of the same rows over other bytes."""
         return Store(bytes, master, self.config)
-
-    def _with_flags(self, copy: Store, used: int) -> Store:
-        copy.partial, copy.used = self.partial, used
-        if not self.is_stale:
-            copy.mark_fresh()
-        return copy
 
     # ---- what other kinds of stores refuse ----
 
@@ -188,14 +182,6 @@ class Store(_C.Store):
             return region.slice(self.master)
         usage = "rowwise" if self.bytes.has("rowwise") else "columnwise"
         return self.dequantize(region, torch.float32, usage)
-
-    def keep_master(self) -> None:
-        """From now on there is a master: the decoded value, where none was kept."""
-        self.check_written()
-        if self.master is None:
-            self.master = self.high_precision(self.region)
-            self.mark_fresh()
-            _C.note_change()
 
     def dequantize(self, region: Region, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value of a region, [rows, columns]: one launch, after a cast if it is stale."""
@@ -279,4 +265,5 @@ class Store(_C.Store):
     def drop_master(self) -> None:
         """From now on there is none: the bytes alone are the value."""
         self.master = self.traced = None
+        self.mark_fresh()  # by no cast that could be repeated
         _C.note_change()

@@ -35,12 +35,14 @@ def _check_bound(store: Store, what: str, at: int, step: int, end: int) -> None:
 
 
 def copy_region(target: Store, region: Region, source: Store, source_region: Region) -> None:
-    """Copies a region of a matrix of the same format into a region of another, byte for byte, in
-    the usages that both have, and the master, if the target has one. ValueError if FSDP2 has freed
-    the bytes of either.
+    """Copies a region of a matrix of the same format, whose bytes are fresh, into a region of
+    another, byte for byte, in the usages that both have. ValueError if FSDP2 has freed the bytes of
+    either.
     """
     source.check_not_freed()
     target.check_written()
+    if target.master is not None:  # what a merge has left
+        target.drop_master()
     if target.bytes.is_plain:  # in a trace nothing is written
         _C.note_write()
     if isinstance(target, UnalignedStore):  # and so is the source, with the same blocks
@@ -48,27 +50,26 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
         buffers.copy_region(target.bytes, every, source.bytes, every)
     else:
         buffers.copy_region(target.bytes, region, source.bytes, source_region)
-    if target.master is not None:
-        region.slice(target.master).copy_(source.high_precision(source_region))
     target.used = max(target.used, region.row_end)
     part_of_source = region.rows < source.used or region.columns < source.columns
     target.partial = target.partial or source.partial or part_of_source
-    has_all = set(target.bytes.usages) <= set(source.bytes.usages)
-    if region == target.region and has_all and not source.is_stale:
-        target.mark_fresh()
-    elif source.is_stale:
-        target.mark_stale()
     buffers.copy_spanning(target.bytes, source.bytes)
 
 
 def part_of(store: Store, region: Region) -> Store:
-    """A copy of a region, as a matrix of its own, in the usages that are there."""
+    """A copy of a region, as a matrix of its own, in the usages that are there, with what merges
+    have kept of it.
+    """
     store.check_copied()
     if region == store.region:
         return store.map(lambda tensor: tensor.clone())
     part = store.new_empty(*region.shape, store.bytes.usages, store.bytes.device)
     copy_region(part, part.region, store, region)
     part.partial = True
+    if store.master is not None:
+        part.master = region.slice(store.master).clone()
+        if not store.is_stale:
+            part.mark_fresh()
     return part
 
 
@@ -86,9 +87,7 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
         usages = buffers.kept_usages(store.format, store.bytes.usages)
         zeros = store.new_empty(rows, columns, usages, device)
     buffers.fill_with_zeros(zeros.bytes)
-    if zeros.master is not None:
-        zeros.master.zero_()
-    if zeros.master is not None or store.is_cut or shard is not None:
+    if store.partial:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros

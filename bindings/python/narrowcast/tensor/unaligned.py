@@ -18,7 +18,7 @@ class UnalignedShard(NamedTuple):
     of `step`, the format's row step, or with the whole.
 
     The matrix may be a part of tensor parallelism: the one at `part` of those with the rows and
-    columns `shapes`, all of which are cut into as many shards. `origin` is the index of its first
+    columns `shapes`, all of which are cut into as many shards. `first` is the index of its first
     element in the weight, if parts are runs of elements.
     """
 
@@ -29,7 +29,7 @@ class UnalignedShard(NamedTuple):
     step: int
     part: int = 0
     shapes: tuple[tuple[int, int], ...] = ()
-    origin: int = 0
+    first: int = 0
 
     @property
     def parts(self) -> int:
@@ -136,15 +136,10 @@ def fill(made: UnalignedStore, store: Store) -> None:
     buffers.copy_region(made.bytes, buffers.full_region(made.bytes), store.bytes, stored)
     buffers.copy_spanning(made.bytes, store.bytes)
     made.used = made.rows
-    if made.master is not None:
-        made.master.copy_(store.master[shard.row_begin : shard.row_end])
 
 
 def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:
-    """Undefined bytes of a shard in the usages that it keeps; a master if the store has one."""
+    """Undefined bytes of a shard in the usages that it keeps."""
     usages = buffers.kept_usages(store.format, store.bytes.usages)
     bytes = buffers.allocate(store.format, shard.stored_rows, store.columns, usages, device)
-    master = None
-    if store.master is not None:
-        master = torch.empty(shard.own_rows, store.columns, device=device, dtype=torch.float32)
-    return UnalignedStore(bytes, master, store.config, shard)
+    return UnalignedStore(bytes, None, store.config, shard)

@@ -9,7 +9,7 @@ from narrowcast.registry import USAGES, buffers_of
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region, rows_of, strides
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.store_copies import part_of, write
+from narrowcast.tensor.store_copies import part_of
 
 
 class View:
@@ -103,17 +103,6 @@ class View:
             self.store.refresh()
         return getattr(self.store.bytes, name)
 
-    @property
-    def master(self) -> torch.Tensor | None:
-        """The float32 value that the bytes are made from, handed out: it writes through."""
-        if self.store.master is None:
-            return None
-        value = self.store.master
-        if self.place is not None:
-            shape, stride, first = self.place
-            return value.as_strided(shape, stride, value.storage_offset() + first)
-        return self.oriented(self.region.slice(value))
-
     def decode(self, dtype: torch.dtype, usage: str) -> torch.Tensor:
         """The value, decoded from the bytes of one usage."""
         store, usage = self.store, self.own_usage(usage)
@@ -135,11 +124,6 @@ class View:
         self.store.check_copied()
         part = buffers.part(bytes, self.region, bytes.usages)
         return buffers.exchanged(part) if self.exchanged else part
-
-    def write(self, value: torch.Tensor) -> None:
-        """Sets the value, from one of any shape; see store_copies.write."""
-        shape = self.region.shape[::-1] if self.exchanged else self.region.shape
-        write(self.store, self.region, self.oriented(value.reshape(shape)))
 
     # ---- copies ----
 

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from narrowcast import _C, registry
-from narrowcast.registry.partners import partners_of
 from narrowcast.tensor import buffers, compiling, dispatch, serialize
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
@@ -28,21 +27,16 @@ class QuantizedTensor(torch.Tensor):
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
-    # _flattened: see narrowcast.tensor.serialize.
-    __slots__ = ("_flattened", "_view")
+    # _taken_apart: see narrowcast.tensor.serialize.
+    __slots__ = ("_taken_apart", "_view")
 
     @staticmethod
     def __new__(
         cls, view: View | Store, shape=None, dtype=None, *, requires_grad: bool | None = None
     ):
         """Of a view, or of all of a store."""
-        if requires_grad is not None:  # as accelerate moves a parameter
-            if not isinstance(view, QuantizedTensor):
-                raise TypeError(
-                    "a plain value cannot take a quantized weight's place. Offload with state_dict="
-                    "model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
-                )
-            return nn.Parameter(view, requires_grad)
+        if requires_grad is not None:
+            return moved(cls, view, requires_grad)
         view = view if isinstance(view, View) else View(view)
         place = {"strides": view.strides(shape), "storage_offset": view.first}
         # A wrapper made in inference mode could be no view of one that was made outside.
@@ -51,7 +45,7 @@ class QuantizedTensor(torch.Tensor):
                 cls, shape, **place, dtype=dtype, device=view.store.bytes.device
             )
         _C.withhold_memory(tensor)
-        tensor._view, tensor._flattened = view, (None, None)
+        tensor._view, tensor._taken_apart = view, (None, None)
         return tensor
 
     def __init__(self, *args, **kwargs):
@@ -110,8 +104,7 @@ class QuantizedTensor(torch.Tensor):
         if not view.is_whole:
             meta = torch.device("meta")
             bytes = buffers.allocate(bytes.format, *view.region.shape, bytes.usages, meta)
-        every = *bytes.buffers, bytes.amax, bytes.history
-        return sum(one.nbytes for one in every if one is not None)
+        return sum(one.nbytes for one in buffers.tensors_of(bytes) if one is not None)
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
         """float32, of this shape, on the CPU: a copy of the value that the bytes were made from,
@@ -169,8 +162,8 @@ class QuantizedTensor(torch.Tensor):
         """float32, of this shape: the value that the bytes are made from, which writes through;
         None where it is not kept.
         """
-        value = self._view.master
-        return value if value is None or value.shape == self.shape else value.view(self.shape)
+        view, value = self._view, self._store.master
+        return None if value is None else view.oriented(view.region.slice(value)).view(self.shape)
 
     @property
     def config(self) -> WeightConfig:
@@ -208,10 +201,6 @@ class QuantizedTensor(torch.Tensor):
         self._view = view
         _C.note_change()
 
-    def write(self, value: torch.Tensor) -> None:
-        """Sets the value, of this shape; see store_copies.write."""
-        self._view.write(value)
-
     # ---- torch's protocols ----
 
     def untyped_storage(self) -> torch.UntypedStorage:
@@ -232,7 +221,6 @@ class QuantizedTensor(torch.Tensor):
         return first.data_ptr()
 
     __tensor_flatten__ = serialize.flatten
-    inner_tensors = serialize.inner_tensors
     _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
 
     @staticmethod
@@ -242,7 +230,7 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(view, shape, dtype)
 
     def __reduce_ex__(self, protocol):
-        parts = serialize.parts_of(self)
+        parts = serialize.arguments_of(self)
         if serialize.is_fake(self):  # torch 2.11 pickles what a graph rests on, as a key
             parts = *parts, self._stable_hash_for_caching()
         return rebuild, parts
@@ -268,6 +256,16 @@ for _index, _name in enumerate(serialize.INNER):
     setattr(QuantizedTensor, _name, property(partial(serialize.inner_tensor, index=_index)))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
+
+
+def moved(kind: type, value: torch.Tensor, requires_grad: bool) -> nn.Parameter:
+    """A parameter of a class of weights, as accelerate moves one."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            "a plain value cannot take a converted weight's place. Offload with "
+            "state_dict=model.state_dict(keep_vars=True), or nc.convert(..., trainable=False)"
+        )
+    return nn.Parameter(value, requires_grad)
 
 
 class Dequantize(torch.autograd.Function):
@@ -314,7 +312,7 @@ def rebuild(
         facts, size = registry.format(format), flattened or matrix_shape(shape)
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"its dtype is {dtype}, not float32, bfloat16 or float16")
-        partners_of(facts, matmul)
+        facts.check_matmul(matmul)
         if len(tensors) > len(serialize.BUFFERS + serialize.SPANNING):
             raise ValueError(
                 "an older version has saved it, with a master. Save model.state_dict() with that "
