@@ -15,9 +15,8 @@ from narrowcast import ranks, registry
 from narrowcast.checkpoint import state_dicts
 from narrowcast.conversion import fits, selection, torch_hooks
 from narrowcast.conversion.share_scale import ShareScale, groups_of
-from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
-from narrowcast.fsdp import sharding, torch_names
+from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
@@ -161,11 +160,12 @@ def _convert(
     ]
     ranks.same("what nc.convert converts", facts)
     quantized = [_to_cast(name, weight, format, options) for name, weight, _ in weights]
-    stale.cast(
-        (tensor._store, dtensors.shard_group(weight))
+    made_now = (
+        (weight, tensor._store)
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
         if isinstance(tensor, QuantizedTensor) or tensor.cell.is_part
     )
+    stale.cast(stale.shards_of(made_now))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             module.register_parameter = distributing.Registration(module, model)

@@ -5,8 +5,7 @@ from torch import nn
 
 from narrowcast.conversion import selection
 from narrowcast.conversion.convert import replace
-from narrowcast.flat import empty_shards
-from narrowcast.fsdp import sharding, torch_names
+from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight, products
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -27,8 +26,8 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     torch_names.reshard_all(model.modules())
     found = _quantized(model)
     if values == "dequantized":
-        weights = [(one, sharding.store_of_weight(one)) for _, one, _ in found]
-        empty_shards.cast_all(weights)
+        weights = ((one, sharding.store_of_weight(one)) for _, one, _ in found)
+        stale.cast(stale.shards_of(weights))
     for _, parameter, places in found:
         value = _value_of(dtensors.local_of(parameter), values)
         replace(parameter, places, value, parameter.requires_grad)

@@ -10,8 +10,7 @@ import weakref
 import torch
 
 from narrowcast import _C
-from narrowcast.flat import empty_shards, stale
-from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
+from narrowcast.fsdp import first_gather, sharding, stale, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
 from narrowcast.master import casts
@@ -51,8 +50,7 @@ class GroupPlan:
             torch_parameters.adapt(parameter)
             self._every.append(gather_of(group, parameter, store))
         scale_groups.check(self._stores)
-        shards = [(torch_names.sharded(parameter), store) for parameter, store in pairs]
-        self._empty_shards = empty_shards.EmptyShards(shards)
+        self._asks = any(shard.is_asked for shard in _shards(group))
         self._sharing = [gather for gather in self._every if gather.shared_bytes]
         self._shared_received: torch.Tensor | None = None
         self._send_buffer = SendBuffer(self._every, self._stores[0].bytes.device)
@@ -62,7 +60,7 @@ class GroupPlan:
             **torch_names.training_state(group),
             keeps_packed=self._send_buffer.is_kept,
             keeps_parts=torch_names.reshards_to_smaller_mesh(group),
-            has_empty_shards=self._empty_shards.is_needed,
+            has_empty_shards=self._asks,
         )
         # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
         self._moves_to = torch_names.offloading_device(parameters[0])
@@ -111,17 +109,15 @@ class GroupPlan:
         debugging.compare("the weights of a forward", lambda: _facts_of_forward(group))
         if debugging.is_on:
             casts.check_counted(self._stores)
-        has_empty, is_quiet = self._empty_shards.is_needed, self._gathers.are_quiet
-        if has_empty or not is_quiet:
+        if self._asks or not self._gathers.are_quiet:
             _come_after_writes(self._stores[0])
-        if not is_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
-            if any(store.needs_others and store.is_stale for store, _ in shards):
+            # Of what is asked ranks do not know alike whether it is stale.
+            known = (one.store for one in shards if not one.is_asked)
+            if any(store.needs_others and store.is_stale for store in known):
                 shards = _shards_of_tree(group)
             stale.cast(shards)
             self._gathers.watch(watch)
-        if has_empty:
-            self._empty_shards.update()
         if self._send_buffer.is_kept:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
             _C.GatherGroup.pack_together([plan._gathers for plan in plans if plan is not None])
@@ -218,15 +214,12 @@ def _come_after_writes(store: Store) -> None:
         torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
 
 
-def _shards(group) -> list[tuple]:
-    """The stores of a group's shards, each with the process group of the ranks that have the other
-    shards; without weights that leave a rank without rows, which empty_shards sees to.
-    """
+def _shards(group) -> list[stale.Shard]:
     every = sharding.quantized(group)
-    return empty_shards.without_any([(torch_names.sharded(one), store) for one, store in every])
+    return stale.shards_of((torch_names.sharded(one), store) for one, store in every)
 
 
-def _shards_of_tree(group) -> list[tuple]:
+def _shards_of_tree(group) -> list[stale.Shard]:
     return [shard for one in torch_names.groups_of_tree(group) for shard in _shards(one)]
 
 
@@ -234,9 +227,11 @@ def _facts_of_forward(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
     written to, and the tensor-wide scales of those that are gathered.
     """
-    gathered = {store for store, _ in _shards(group)}
+    gathered = {one.store for one in _shards(group)}
     facts = []
-    for store, ranks in _shards_of_tree(group):
+    for store, ranks, is_asked in _shards_of_tree(group):
+        if is_asked:
+            continue  # whose ranks need not know alike what was written
         line = store.config.name or store.describe()
         if store.is_stale:
             line += ", written to"

@@ -9,9 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat import empty_shards, stale
 from narrowcast.flat.fusing import Part, Updates, index_in
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import stale, torch_names
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
@@ -75,8 +74,7 @@ class Tables:
         for entry in entries:
             if index_in(flat_updates, entry.parameter) is None:
                 self._add(entry, sharing)
-        self._empty_shards = empty_shards.EmptyShards(self._delayed)
-        self._own = empty_shards.without_any(self._delayed)  # those that need no other rank's rows
+        self._continued = stale.shards_of(self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
@@ -154,8 +152,7 @@ class Tables:
         """Takes the step that was prepared. First casts the stale weights with delayed scaling,
         whose history the update continues; of all others the update makes the bytes.
         """
-        stale.cast(self._own)
-        self._empty_shards.update()
+        stale.cast(self._continued)
         for parameter, store in self._delayed if self._loaded_histories else ():
             if (history := self._loaded_histories.get(parameter)) is not None:
                 store.bytes.history.copy_(history)

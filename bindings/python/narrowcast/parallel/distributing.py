@@ -13,8 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat import stale
-from narrowcast.fsdp import cutting, torch_names
+from narrowcast.fsdp import cutting, stale, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
@@ -95,7 +94,7 @@ def _take_part(
         check_placements(parameter, config.name or name, format, [module])
         local.become_part(is_cut)
         if config.scale_group is None:  # else forwards cast what shares a scale together
-            stale.cast([(local._store, dtensors.shard_group(parameter))])
+            stale.cast(stale.shards_of([(parameter, local._store)]))
     else:
         local.detach_from_base()
         store = local._store
@@ -137,10 +136,8 @@ class CastWritten:
             found = dict(_parts_of(module))
             self._watch = _C.Watch([local._store for local in found.values()])
             debugging.compare("the weights of a forward", lambda: _facts_of_parts(found))
-            stale.cast(
-                (local._store, dtensors.shard_group(parameter))
-                for parameter, local in found.items()
-            )
+            weights = ((parameter, local._store) for parameter, local in found.items())
+            stale.cast(stale.shards_of(weights))
 
     def __reduce__(self):
         return CastWritten, ()
