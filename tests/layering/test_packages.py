@@ -10,7 +10,7 @@ from sources import ROOT
 
 PACKAGE = ROOT / "bindings" / "python" / "narrowcast"
 
-# From the ground up. fsdp/ stands on flat/, whose reduction of shared blocks its casts use; operators/ on fsdp/, for torch.chunk within fully_shard is its cut.
+# From the ground up. fsdp/ stands on flat/, whose reduction of shared blocks its casts use.
 ORDER = [
     "pages",
     "registry",

@@ -18,14 +18,13 @@ from narrowcast.conversion.share_scale import ShareScale, groups_of
 from narrowcast.fsdp import group as plans
 from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight
+from narrowcast.master.cell import Cell
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
 from narrowcast.registry.partners import partners_of
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 from narrowcast.tensor.scale_groups import ScaleGroup
-from narrowcast.tensor.store import Store, WeightConfig
-from narrowcast.tensor.unaligned import UnalignedStore
+from narrowcast.tensor.store import WeightConfig
 
 
 class Options(NamedTuple):
@@ -223,12 +222,8 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
         )
     if weight.dtype not in LOGICAL_DTYPES:
         raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
-    rows, columns = matrix_shape(weight.shape)
-    try:
-        for usage in registry.USAGES:
-            format.check_holds(usage, rows, columns)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    if problem := fits.why_not_held(format, weight.shape):
+        raise ValueError(f"{name}: {problem}")
     _, managed = torch_names.managed(weight)
     if managed is not None:
         sharding.check_sharded(managed, name, format)
@@ -242,28 +237,19 @@ def _to_cast(
     """A weight in training, or bytes that are still to be made, with the value to cast from."""
     local, group = dtensors.local_of(weight).detach(), options.groups.get(name)
     config = WeightConfig(name, options.recompute, options.matmul, group)
-    rows, columns = matrix_shape(local.shape)
     _, managed = torch_names.managed(weight)
     if options.readers is not None and options.keeps_master(weight):
         made = MasterWeight.of(local, format, config, options.readers)
         made.cell.is_part = managed is None and dtensors.is_cut(weight)
         return made
-    usages = registry.USAGES
-    if managed is not None:
-        usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = local.resolve_neg()
+    value = local.resolve_neg().contiguous()
     if options.keeps_master(weight):
         value = value.to(torch.float32)
-    master = value.reshape(rows, columns).contiguous()
-    like = () if group is None else group.shapes
-    shard = None if managed is None else sharding.unaligned_shard_of(managed, format, like)
-    stored_rows = rows if shard is None else shard.stored_rows
-    room = buffers.allocate(format, stored_rows, columns, usages, local.device)
-    if shard is None:
-        store = Store(room, master, config)
-    else:
-        store = UnalignedStore(room, master, config, shard)
-    store.partial = dtensors.shard_group(weight) is not None
-    return QuantizedTensor(store, local.shape, weight.dtype)
+    cell = Cell(value, format, config)
+    if managed is not None:
+        like = () if group is None else group.shapes
+        cell.become_shard(value, True, sharding.unaligned_shard_of(managed, format, like))
+    cell.store.partial = dtensors.is_cut(weight)
+    return QuantizedTensor(cell.store, local.shape, weight.dtype)

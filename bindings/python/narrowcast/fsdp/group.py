@@ -40,14 +40,13 @@ class GroupPlan:
         self._group = weakref.ref(group)
         # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
         self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
-        parameters = [parameter for parameter, _ in sharding.quantized(group)]
-        self._stores = [*map(sharding.own_store, parameters)]
+        pairs = sharding.quantized(group)
+        parameters, self._stores = [[*each] for each in zip(*pairs, strict=True)]
         self._shapes = [*map(torch_names.full_shape, parameters)]
-        pairs = [*zip(parameters, self._stores, strict=True)]
         self._every: list[Gather] = []
         for parameter, store in pairs:
             store.sender = weakref.ref(self), len(self._every)
-            torch_parameters.adapt(parameter)
+            torch_parameters.forget_gathered(parameter)
             self._every.append(gather_of(group, parameter, store))
         scale_groups.check(self._stores)
         self._asks = any(shard.is_asked for shard in _shards(group))
@@ -163,15 +162,19 @@ class GroupPlan:
         self._send_buffer.free()
 
 
-def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
-    """FSDP2's hook, of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2
-    counts the parameters of this function.
+def fsdp_pre_all_gather(self, parameter) -> tuple[list[torch.Tensor], Sent]:
+    """The hook of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2 looks
+    for a function of this name, which torch_parameters calls in its place.
     """
+    if not isinstance(parameter, torch_parameters.Quantized):
+        raise NotImplementedError(
+            f"{self.describe()}: fully_shard has cut this weight before the first nc.convert"
+        )
     is_new = isinstance(self, MasterWeight) and not self.cell.is_shard
     sender = None if is_new else self._store.sender
     plan = None if sender is None else sender[0]()
     if plan is None:
-        return _plan_for(self).send(0)
+        return _plan_for(parameter).send(0)
     return plan.send(sender[1])
 
 
@@ -192,16 +195,15 @@ for _kind in (QuantizedTensor, MasterWeight):
     _kind.fsdp_post_all_gather = fsdp_post_all_gather
 
 
-def _plan_for(tensor) -> GroupPlan:
+def _plan_for(parameter) -> GroupPlan:
     """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
     is another one: it took a shard's place, and FSDP2 was not told.
     """
-    group, parameter = torch_names.gathered_as(tensor.stands_for)
-    if group is None:
-        raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
+    group = torch_names.group_of(parameter)
     if parameter is not sharding.quantized(group)[0][0]:
         _forget(group)
-        raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")
+        shard = torch_names.local_tensor(parameter)
+        raise RuntimeError(f"{shard.describe()}: it has taken the place of a shard of FSDP2's")
     return make_plan(group)
 
 

@@ -5,6 +5,7 @@ have been written to, in formats whose scale spans the tensor.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.fsdp import cutting, stale, torch_names
+from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
@@ -46,6 +47,19 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
         if placement.is_shard():
             ranks = weight.device_mesh.size(index)
             distributed_parts.check_cut(name, format, tuple(weight.shape), ranks, placement.dim)
+
+
+def splitting_bytes(function):
+    """Shard's method with which distribute_tensor cuts a tensor, of frozen weights, too."""
+
+    @functools.wraps(function)
+    def split_tensor(self, tensor, num_chunks, **options):
+        if not isinstance(tensor, QuantizedTensor):
+            return function(self, tensor, num_chunks, **options)
+        parts = distributed_parts.cut(tensor, num_chunks, self.dim)
+        return [one.contiguous() for one in parts], [0] * num_chunks
+
+    return split_tensor
 
 
 class Registration:
@@ -83,7 +97,7 @@ def _take_part(
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
     before = module._parameters.get(name)
     is_in_place = isinstance(before, DTensor)
-    if is_in_place or cutting.now() or torch_names.managed(parameter)[1] is not None:
+    if is_in_place or sharding.is_cutting or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
     # Where each rank cuts its own, that is a view of the whole.
