@@ -2,7 +2,7 @@
 
                  rank 0                       rank 1
     parameter    MasterWeight: fp32 value     the same               a frozen one: QuantizedTensor
-       |  FSDP2 cuts rows, and copies them (sharding.chunk cuts frozen bytes). Launches copies
+       |  FSDP2 cuts rows, and copies them (of frozen bytes sharding.py does). Launches copies
        v
     shard        Store of its rows            Store of its rows      UnalignedStore, if it shares
        |                                                             blocks with the other

@@ -32,9 +32,9 @@ def cutting_weights(function):
         is_cutting = True
         try:
             function(self, _shape_of(weight), device, chosen, *args, **kwargs)
-            torch_parameters.adapt(self)
             if isinstance(local := dtensors.local_of(weight), QuantizedTensor):
                 torch_parameters.begin_with(self, _frozen_shard(self, local))
+            torch_parameters.adapt(self)
             _become_shard(self)
         finally:
             is_cutting = False

@@ -1,5 +1,5 @@
-"""Subclasses of FSDP2's FSDPParam, for what FSDP2 does in a way that suits plain parameters alone.
-An FSDPParam that has a quantized weight gets such a class when it is cut. Private names of FSDP2
+"""A subclass of FSDP2's FSDPParam, for what FSDP2 does in a way that suits plain parameters alone.
+An FSDPParam that has a quantized weight gets this class when it is cut. Private names of FSDP2
 are here and in torch_names alone.
 """
 
@@ -23,6 +23,10 @@ class Quantized(FSDPParam):
     After the forward it may stay gathered over a smaller mesh (reshard_after_forward is a number).
     Each rank keeps of every receive buffer the part that its place in that mesh gives it, and a
     gather of these parts over that mesh fills the same buffers with the same bytes.
+
+    FSDP2 takes what it has gathered for pieces of a plain weight, if that is cut along another
+    dimension than the first, and puts them together itself. Payloads are no such pieces. So while
+    it hands them out, from alloc_all_gather_outputs to init_unsharded_param, it is told of rows.
     """
 
     # The group's ReceiveBuffers, and its number there; None of one rank, where FSDP2 sees to it.
@@ -55,11 +59,16 @@ class Quantized(FSDPParam):
             self.all_gather_outputs = buffers.tensors(number)
 
     def alloc_all_gather_outputs(self) -> None:
+        self.fsdp_placement = Shard(0)
         if self.receive is None:
             super().alloc_all_gather_outputs()
         else:
             buffers, number = self.receive
             buffers.allocate(number)
+
+    def init_unsharded_param(self) -> None:
+        self.fsdp_placement = self.own_placement
+        super().init_unsharded_param()
 
     def free_unsharded_param(self) -> None:
         if self.receive is None:
@@ -86,35 +95,14 @@ class Quantized(FSDPParam):
         self.sharded_state = ShardedState.SHARDED_POST_FORWARD
 
 
-class CutOtherwise(Quantized):
-    """FSDP2 takes what it has gathered for pieces of a plain weight, if that is cut along another
-    dimension than the first, and puts them together itself. Payloads are none. So while it hands
-    them out, from here to the post-hook, it takes them for rows.
-    """
-
-    def alloc_all_gather_outputs(self) -> None:
-        super().alloc_all_gather_outputs()
-        self.fsdp_placement = Shard(0)
-
-    def init_unsharded_param(self) -> None:
-        self.fsdp_placement = self.own_placement
-        super().init_unsharded_param()
-
-
-def _set_class(parameter: FSDPParam, kind: type) -> None:
-    """FSDP2 makes its parameters itself, and takes no class for them."""
-    parameter.__class__ = kind
-
-
 def adapt(parameter: FSDPParam) -> None:
     """Gives a parameter the class that its weight needs, if that has just been cut, or has taken
     another one's place.
     """
-    kind = FSDPParam
-    if hasattr(torch_names.local_tensor(parameter), "fsdp_pre_all_gather"):
-        parameter.own_placement = parameter.fsdp_placement
-        kind = CutOtherwise if torch_names.cut_dimension(parameter) else Quantized
-    _set_class(parameter, kind)
+    is_quantized = hasattr(torch_names.local_tensor(parameter), "fsdp_pre_all_gather")
+    # FSDP2 makes its parameters itself, and takes no class for them.
+    parameter.__class__ = Quantized if is_quantized else FSDPParam
+    parameter.own_placement = parameter.fsdp_placement
 
 
 def _pinned(parameter: FSDPParam, local: torch.Tensor) -> torch.Tensor:
@@ -132,7 +120,6 @@ def begin_with(parameter: FSDPParam, local: torch.Tensor) -> None:
     parameter.sharded_param = nn.Parameter(made, parameter.sharded_param.requires_grad)
     parameter._sharded_param_data = None
     parameter._setattr_on_modules(parameter.sharded_param)
-    adapt(parameter)
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
