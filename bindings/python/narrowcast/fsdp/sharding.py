@@ -14,15 +14,16 @@ from narrowcast.tensor import QuantizedTensor, buffers, distributed_parts, dtens
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.store_copies import copy_region
-from narrowcast.tensor.unaligned import UnalignedShard
+from narrowcast.tensor.unaligned import UnalignedShard, UnalignedStore
 
 is_cutting = False  # fully_shard puts a shard in a weight's place now
 
 
 def cutting_weights(function):
     """The method with which fully_shard cuts a weight. Of one that is its own master torch cuts the
-    value, and it learns here which rows this rank has. Of a frozen one torch cuts the shape, and
-    this rank's bytes are copied here. Errors as of check_cuts().
+    value, and it learns here which rows this rank has; bytes that a cast need not give, as
+    nc.load_published leaves them, go along. Of a frozen one torch cuts the shape, and this rank's
+    bytes are copied here. Errors as of check_cuts().
     """
 
     @functools.wraps(function)
@@ -36,6 +37,10 @@ def cutting_weights(function):
                 torch_parameters.begin_with(self, _frozen_shard(self, local))
             torch_parameters.adapt(self)
             _become_shard(self)
+            if isinstance(local, MasterWeight) and local.cell.has_exact_bytes:
+                store = store_of(self)
+                _copy_rows(self, store, local._store)
+                store.mark_fresh()
         finally:
             is_cutting = False
 
@@ -71,14 +76,21 @@ def _frozen_shard(parameter, weight: QuantizedTensor) -> QuantizedTensor:
     shard = unaligned_shard_of(parameter, format)
     if shard is not None:
         made = unaligned.new_empty(whole, shard, weight.device)
-        unaligned.fill(made, whole)
     else:
         usages = buffers.kept_usages(format, whole.bytes.usages)
         made = whole.new_empty(*matrix_shape(own_shape), usages, weight.device)
-        for here, there in copy_gather.pieces_of(parameter)[torch_names.shard_rank(parameter)]:
-            copy_region(made, here, whole, there)
+    _copy_rows(parameter, made, whole)
     made.partial = dtensors.is_cut(torch_names.sharded(parameter))
     return QuantizedTensor(made, own_shape, weight.dtype)
+
+
+def _copy_rows(parameter, made: Store, whole: Store) -> None:
+    """Copies this rank's part of a matrix, bytes and master, into its shard."""
+    if isinstance(made, UnalignedStore):
+        unaligned.fill(made, whole)
+        return
+    for here, there in copy_gather.pieces_of(parameter)[torch_names.shard_rank(parameter)]:
+        copy_region(made, here, whole, there)
 
 
 def divides(format: Format, shape, shards: int) -> bool:

@@ -8,7 +8,7 @@
     3. the first product of a weight that is no shard: before_product()
     4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
     5. nc.load_published, whose bytes a cast of their value need not give: note_published(). They
-       stay until the value is written to, or the weight is cut: its parts are copies of the value
+       stay until the value is written to, and fully_shard copies them into shards
 
 Between them a write is a number: torch counts it, and the store knows the count of which it has
 bytes. What torch cannot count says note_write().

@@ -68,6 +68,12 @@ class Cell:
             self._begin_store()
         return self._store
 
+    @property
+    def has_exact_bytes(self) -> bool:
+        """Whether there are fresh bytes that a cast of the value to nearest need not give."""
+        store = self._store
+        return store is not None and not (store.is_stale or store.is_nearest)
+
     def _take_place(self, origin: Cell) -> None:
         self.is_part = self.is_part or origin.is_part
         if self.whole.shape == origin.whole.shape:
