@@ -13,14 +13,14 @@ from narrowcast.fsdp import copy_gather, first_gather, torch_names
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
 
-Gather = _C.WeightGather | copy_gather.CopyGather
+ShardGather = _C.WeightGather | copy_gather.CopyGather
 
 _SEND_ALIGNMENT = 256  # of a weight's part of the send buffer
 _RECEIVE_ALIGNMENT = 512  # of each receive buffer: torch's allocator gives no less
 _SMALL = 1 / 16  # of what a group sends
 
 
-def gather_of(group, parameter, store: Store) -> Gather:
+def gather_of(group, parameter, store: Store) -> ShardGather:
     """The gather of a shard."""
     both = first_gather.both(group, store)
     is_offloaded = torch_names.offloading_device(parameter) is not None
@@ -44,7 +44,7 @@ class SendBuffer:
     payloads   of a forward's gather and of a backward's: those of each weight
     """
 
-    def __init__(self, gathers: list[Gather], device: torch.device):
+    def __init__(self, gathers: list[ShardGather], device: torch.device):
         sharing = [gather for gather in gathers if gather.shared_bytes]
         shared, begin = sum(gather.shared_bytes for gather in sharing), 0
         for gather in sharing:

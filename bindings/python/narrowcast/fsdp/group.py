@@ -5,6 +5,7 @@ launch packs all weights of a format, and one unpacks them.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from narrowcast import _C
 from narrowcast.fsdp import first_gather, sharding, stale, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
-from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
+from narrowcast.fsdp.gather_buffers import ReceiveBuffers, SendBuffer, ShardGather, gather_of
 from narrowcast.master import casts
 from narrowcast.master.weight import MasterWeight
 from narrowcast.ranks import debugging
@@ -43,7 +44,7 @@ class GroupPlan:
         pairs = sharding.quantized(group)
         parameters, self._stores = [[*each] for each in zip(*pairs, strict=True)]
         self._shapes = [*map(torch_names.full_shape, parameters)]
-        self._every: list[Gather] = []
+        self._every: list[ShardGather] = []
         for parameter, store in pairs:
             store.sender = weakref.ref(self), len(self._every)
             torch_parameters.forget_gathered(parameter)
@@ -114,7 +115,7 @@ class GroupPlan:
             # Of what is asked ranks do not know alike whether it is stale.
             known = (one.store for one in shards if not one.is_asked)
             if any(store.needs_others and store.is_stale for store in known):
-                shards = _shards_of_tree(group)
+                shards = _shards(*torch_names.groups_of_tree(group))
             stale.cast(shards)
             self._gathers.watch(watch)
         if self._send_buffer.is_kept:
@@ -216,13 +217,9 @@ def _come_after_writes(store: Store) -> None:
         torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
 
 
-def _shards(group) -> list[stale.Shard]:
-    every = sharding.quantized(group)
+def _shards(*groups) -> list[stale.Shard]:
+    every = itertools.chain.from_iterable(map(sharding.quantized, groups))
     return stale.shards_of((torch_names.sharded(one), store) for one, store in every)
-
-
-def _shards_of_tree(group) -> list[stale.Shard]:
-    return [shard for one in torch_names.groups_of_tree(group) for shard in _shards(one)]
 
 
 def _facts_of_forward(group) -> list:
@@ -231,7 +228,7 @@ def _facts_of_forward(group) -> list:
     """
     gathered = {one.store for one in _shards(group)}
     facts = []
-    for store, ranks, is_asked in _shards_of_tree(group):
+    for store, ranks, is_asked in _shards(*torch_names.groups_of_tree(group)):
         if is_asked:
             continue  # whose ranks need not know alike what was written
         line = store.config.name or store.describe()
@@ -264,12 +261,7 @@ def make_plan(group) -> GroupPlan:
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Replaces the local tensor of a shard. Its gradient is kept if the parameter still requires
-    one.
-    """
-    sharded = torch_names.sharded(parameter)
-    if not sharded.requires_grad:
-        sharded.grad = None
+    """Replaces the local tensor of a shard."""
     torch_parameters.replace_shard(group, parameter, local)
     _forget(group)
 

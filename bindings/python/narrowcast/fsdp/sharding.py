@@ -37,10 +37,12 @@ def cutting_weights(function):
                 torch_parameters.begin_with(self, _frozen_shard(self, local))
             torch_parameters.adapt(self)
             _become_shard(self)
-            if isinstance(local, MasterWeight) and local.cell.has_exact_bytes:
-                store = store_of(self)
-                _copy_rows(self, store, local._store)
-                store.mark_fresh()
+            if isinstance(local, MasterWeight):
+                local.cell.is_replaced = True
+                if local.cell.has_exact_bytes:
+                    store = store_of(self)
+                    _copy_rows(self, store, local._store)
+                    store.mark_fresh()
         finally:
             is_cutting = False
 

@@ -123,7 +123,11 @@ def begin_with(parameter: FSDPParam, local: torch.Tensor) -> None:
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Replaces the local tensor of a shard. FSDP2 then treats it as at its first gather."""
+    """Replaces the local tensor of a shard, whose gradient stays if the parameter still requires
+    one. FSDP2 then treats it as at its first gather.
+    """
+    if not parameter.sharded_param.requires_grad:
+        parameter.sharded_param.grad = None
     group._to_sharded()
     forget_gathered(parameter)
     parameter.sharded_param._local_tensor = local

@@ -24,11 +24,10 @@ class Cell:
     format    of the bytes
     readers   the cells that products have read, of those that nc.convert made together: if the
               bytes of one are made anew, so are theirs (casts.py)
-    origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
     shard     where it lies, if it is a shard that shares blocks with others, or a copy of one
     is_part   other ranks have other parts of the weight
-    is_cut    shards of it have taken its place
+    is_replaced  shards of it have taken its place
     is_loaded a state dict of the model, or one that it is a copy of, has set its value
     written   in a trace, whether the function that is compiled has written to it, or has made it as
               a copy; else None
@@ -43,9 +42,8 @@ class Cell:
     ):
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
-        self.origin: weakref.ref[Cell] | None = None
         self.shard: UnalignedShard | None = None
-        self.is_shard = self.is_part = self.is_cut = self.is_loaded = False
+        self.is_shard = self.is_part = self.is_replaced = self.is_loaded = False
         self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -90,8 +88,6 @@ class Cell:
         """From now on it is a shard of FSDP2, of this value. `is_cut`: other ranks have others;
         `shard`: where it lies, if it shares blocks with those.
         """
-        if (origin := self.origin and self.origin()) is not None:
-            origin.is_cut = True
         self._config = self.config
         self.whole, self.is_shard, self.is_part, self.shard = value, True, is_cut, shard
         self._begin_store()
@@ -134,7 +130,7 @@ class Cell:
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.origin, copy.is_loaded = weakref.ref(self), self.is_loaded
+        copy.is_loaded = self.is_loaded
         copy._take_place(self)
         if self.written is not None or compiling.is_recorded():
             copy.written = True

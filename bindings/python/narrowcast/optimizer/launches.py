@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat.fusing import Part, Updates, index_in
+from narrowcast.flat.fusing import StepTable, Updates, index_in
 from narrowcast.fsdp import stale, torch_names
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
@@ -31,7 +31,7 @@ class Key(NamedTuple):
     stochastic: bool = False
 
 
-def run_step(parts: list[Part], reductions: list[Reduction]) -> None:
+def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
     """The step that every table has prepared. If a reduction fails, the step is counted, masters
     are new, and the bytes that waited for it are stale: the next gather or step makes them. Those
     of flat shards the next step makes.
@@ -88,7 +88,7 @@ class Tables:
         if store is None:
             self._enter(Key(device), entry, (0, 0))
             return
-        if store.is_cut or (isinstance(local, MasterWeight) and local.cell.is_cut):
+        if isinstance(local, MasterWeight) and local.cell.is_replaced:
             raise RuntimeError(
                 f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam "
                 "was made, so a step would leave the model as it is. Make the optimizer after "
@@ -117,7 +117,7 @@ class Tables:
             self._stores[key].append(entry.store)
         self._tables[key].add(parameter, name, group, state, *draw)
 
-    def _lay_out(self) -> list[Part]:
+    def _lay_out(self) -> list[StepTable]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
         order on all ranks: that of the parameters. So do those among which some share a scale.
         """
@@ -134,7 +134,7 @@ class Tables:
             self._reductions.append(reduction := Reduction(words, group))
             amaxes.update(zip(keys, reduction.floats.split(counts), strict=True))
         return [
-            Part(table, amaxes.get(key), key.group is not None)
+            StepTable(table, amaxes.get(key), key.group is not None)
             for key, table in self._tables.items()
         ]
 

@@ -57,7 +57,7 @@ def splitting_bytes(function):
         if not isinstance(tensor, QuantizedTensor):
             return function(self, tensor, num_chunks, **options)
         parts = distributed_parts.cut(tensor, num_chunks, self.dim)
-        return [one.contiguous() for one in parts], [0] * num_chunks
+        return [one.clone() for one in parts], [0] * num_chunks
 
     return split_tensor
 
@@ -100,20 +100,15 @@ def _take_part(
     if is_in_place or sharding.is_cutting or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
-    # Where each rank cuts its own, that is a view of the whole.
-    if isinstance(local, MasterWeight):
-        if isinstance(before, MasterWeight):  # of which this may be a copy
-            local.config = before.config
-        config, format = local.cell.config, local.format
-        check_placements(parameter, config.name or name, format, [module])
-        local.become_part(is_cut)
-        if config.scale_group is None:  # else forwards cast what shares a scale together
-            stale.cast(stale.shards_of([(parameter, local._store)]))
+    if isinstance(before, MasterWeight) and isinstance(local, MasterWeight):
+        local.config = before.config  # of which this may be a copy
+    check_placements(parameter, local.config.name or name, local.format, [module])
+    if isinstance(local, QuantizedTensor):
+        local._store.partial = is_cut
     else:
-        local.detach_from_base()
-        store = local._store
-        check_placements(parameter, store.config.name or name, store.format, [module])
-        store.partial = is_cut
+        local.become_part(is_cut)
+        if local.config.scale_group is None:  # else forwards cast what shares a scale together
+            stale.cast(stale.shards_of([(parameter, local._store)]))
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
     watch_writes(model, parameter)

@@ -75,11 +75,10 @@ def part_of(store: Store, region: Region) -> Store:
 def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """A matrix of zeros of another size, in the same format, usages and options.
 
-    FSDP2 begins a shard with it, and leaves an empty one so. Therefore it has the usages that a
-    shard keeps; a shard that shares blocks has its own rows, also where FSDP2 asks for more, to pad
-    it; and what spans the tensor is that of the weight, for zeros are zeros under any scale.
+    It has the usages that a shard keeps; of a shard that shares blocks it has the rows; and with a
+    master what spans the tensor is that of the weight, for zeros are zeros under any scale.
     """
-    shard = store.own_shard or unaligned.shard_of(store)
+    shard = unaligned.shard_of(store)
     if shard is not None:
         zeros = unaligned.new_empty(store, shard, device)
     else:
@@ -88,7 +87,7 @@ def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     buffers.fill_with_zeros(zeros.bytes)
     if zeros.master is not None:
         zeros.master.zero_()
-    if zeros.master is not None or store.is_cut or shard is not None:
+    if zeros.master is not None or shard is not None:
         buffers.copy_spanning(zeros.bytes, store.bytes)
     zeros.used = 0
     return zeros
