@@ -10,8 +10,7 @@ from sources import ROOT
 
 PACKAGE = ROOT / "bindings" / "python" / "narrowcast"
 
-# From the ground up. fsdp/ stands on flat/, whose casts of shards that share blocks it runs before
-# a gather; operators/ on fsdp/, for torch.chunk within fully_shard is its cut.
+# From the ground up. fsdp/ stands on flat/, whose reduction of shared blocks its casts use.
 ORDER = [
     "pages",
     "registry",

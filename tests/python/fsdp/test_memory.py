@@ -87,8 +87,9 @@ def payload_sizes(mesh, format):
     model = make(mesh, format, False)
     for layer in model:
         layer.unshard()
-    local = model[0]._get_fsdp_state()._fsdp_param_group.fsdp_params[0]._sharded_local_tensor
-    payloads, _ = local.fsdp_pre_all_gather(mesh)
+    (parameter,) = model[0]._get_fsdp_state()._fsdp_param_group.fsdp_params
+    local = parameter._sharded_local_tensor
+    payloads, _ = local.fsdp_pre_all_gather(parameter)
     return 8 * sum(payload.numel() for payload in payloads) / local.numel()
 
 

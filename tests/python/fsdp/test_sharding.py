@@ -9,7 +9,7 @@ import narrowcast as nc
 from internals import bytes_of, config_of, tensors_of
 from models import assert_quantized, assert_same, same, unit
 from narrowcast import _C
-from narrowcast.optimizer.launches import Part, run_step
+from narrowcast.optimizer.launches import StepTable, run_step
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import UNNAMED
@@ -128,11 +128,11 @@ def table_of(format, values, stochastic):
 def step(table, amaxes):
     """A step of one table. `amaxes`: how many are reduced; to the largest of them."""
     if amaxes == 0:
-        run_step([Part(table, None, False)], [])
+        run_step([StepTable(table, None, False)], [])
         return
     memory = torch.zeros(amaxes)
     reduction = SimpleNamespace(reduce=lambda: memory.fill_(memory.max()))
-    run_step([Part(table, memory, True)], [reduction])
+    run_step([StepTable(table, memory, True)], [reduction])
 
 
 @pytest.mark.parametrize("stochastic", [False, True])

@@ -58,15 +58,20 @@ def test_they_stay_until_a_write(tmp_path):
 
 
 def _sharded(mesh, folder):
-    """Also into shards that nothing has gathered yet."""
-    model = fully_shard(_model(), mesh=mesh)
-    nc.load_published(model, folder)
-    model(torch.ones(2, 64))
-    model.reshard()
-    local = model[0].weight.to_local()
-    assert same(local.value, quantized(local).dequantize())
-    if mesh.get_local_rank() == 0:
-        assert _scale(model) == 120
+    """Into shards that nothing has gathered yet, and into weights that are cut afterwards."""
+    for loads_first in (False, True):
+        model = _model()
+        if loads_first:
+            nc.load_published(model, folder)
+        fully_shard(model, mesh=mesh)
+        if not loads_first:
+            nc.load_published(model, folder)
+        model(torch.ones(2, 64))
+        model.reshard()
+        local = model[0].weight.to_local()
+        assert same(local.value, quantized(local).dequantize())
+        if mesh.get_local_rank() == 0:
+            assert _scale(model) == 120
 
 
 def test_shards(tmp_path):

@@ -7,7 +7,7 @@ for its state dict gets the same, also where a quantized weight was tied to it s
 import torch
 from torch import nn
 
-from narrowcast.fsdp import sharding, torch_names
+from narrowcast.fsdp import torch_names
 from narrowcast.master import weight as masters
 from narrowcast.master.weight import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
@@ -38,9 +38,6 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
         local = dtensors.local_of(held)
         if isinstance(local, QuantizedTensor) and local.kept_value is None:
             continue
-        _, managed = torch_names.managed(parameter)
-        if managed is not None:
-            sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         local = dtensors.local_of(parameter)
         value = local.value if isinstance(local, MasterWeight) else local.kept_value
         state_dict[prefix + name] = dtensors.like(held, value.detach())

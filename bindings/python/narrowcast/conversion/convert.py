@@ -15,17 +15,15 @@ from narrowcast import ranks, registry
 from narrowcast.checkpoint import state_dicts
 from narrowcast.conversion import fits, selection, torch_hooks
 from narrowcast.conversion.share_scale import ShareScale, groups_of
-from narrowcast.flat import stale
 from narrowcast.fsdp import group as plans
-from narrowcast.fsdp import sharding, torch_names
+from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight
+from narrowcast.master.cell import Cell
 from narrowcast.matmul import operators
 from narrowcast.parallel import distributing, experts, tensor_parallel, wrappers
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, dtensors
-from narrowcast.tensor.region import matrix_shape
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, dtensors
 from narrowcast.tensor.scale_groups import ScaleGroup
-from narrowcast.tensor.store import Store, WeightConfig
-from narrowcast.tensor.unaligned import UnalignedStore
+from narrowcast.tensor.store import WeightConfig
 
 
 class Options(NamedTuple):
@@ -160,11 +158,12 @@ def _convert(
     ]
     ranks.same("what nc.convert converts", facts)
     quantized = [_to_cast(name, weight, format, options) for name, weight, _ in weights]
-    stale.cast(
-        (tensor._store, dtensors.shard_group(weight))
+    made_now = (
+        (weight, tensor._store)
         for (_, weight, _), tensor in zip(weights, quantized, strict=True)
         if isinstance(tensor, QuantizedTensor) or tensor.cell.is_part
     )
+    stale.cast(stale.shards_of(made_now))
     for (_, weight, places), tensor in zip(weights, quantized, strict=True):
         for module, _ in places:
             module.register_parameter = distributing.Registration(module, model)
@@ -222,12 +221,8 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
         )
     if weight.dtype not in LOGICAL_DTYPES:
         raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
-    rows, columns = matrix_shape(weight.shape)
-    try:
-        for usage in registry.USAGES:
-            format.check_holds(usage, rows, columns)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    if problem := fits.why_not_held(format, weight.shape):
+        raise ValueError(f"{name}: {problem}")
     _, managed = torch_names.managed(weight)
     if managed is not None:
         sharding.check_sharded(managed, name, format)
@@ -241,28 +236,19 @@ def _to_cast(
     """A weight in training, or bytes that are still to be made, with the value to cast from."""
     local, group = dtensors.local_of(weight).detach(), options.groups.get(name)
     config = WeightConfig(name, options.recompute, options.matmul, group)
-    rows, columns = matrix_shape(local.shape)
     _, managed = torch_names.managed(weight)
     if options.readers is not None and options.keeps_master(weight):
         made = MasterWeight.of(local, format, config, options.readers)
         made.cell.is_part = managed is None and dtensors.is_cut(weight)
         return made
-    usages = registry.USAGES
-    if managed is not None:
-        usages = buffers.kept_usages(format, usages)
     # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let
     # go when the bytes are made need not be float32: a cast takes every logical dtype.
-    value = local.resolve_neg()
+    value = local.resolve_neg().contiguous()
     if options.keeps_master(weight):
         value = value.to(torch.float32)
-    master = value.reshape(rows, columns).contiguous()
-    like = () if group is None else group.shapes
-    shard = None if managed is None else sharding.unaligned_shard_of(managed, format, like)
-    stored_rows = rows if shard is None else shard.stored_rows
-    room = buffers.allocate(format, stored_rows, columns, usages, local.device)
-    if shard is None:
-        store = Store(room, master, config)
-    else:
-        store = UnalignedStore(room, master, config, shard)
-    store.partial = dtensors.shard_group(weight) is not None
-    return QuantizedTensor(store, local.shape, weight.dtype)
+    cell = Cell(value, format, config)
+    if managed is not None:
+        like = () if group is None else group.shapes
+        cell.become_shard(value, True, sharding.unaligned_shard_of(managed, format, like))
+    cell.store.partial = dtensors.is_cut(weight)
+    return QuantizedTensor(cell.store, local.shape, weight.dtype)

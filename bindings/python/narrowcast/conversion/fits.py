@@ -88,7 +88,11 @@ def storable(
     """Without those that the default chooses and a format cannot hold, such as gates of one row.
     All of them if nothing would be left.
     """
-    held = [one for one in weights if one[0] not in by_default or not _holds(format, one[1].shape)]
+    held = [
+        (name, weight, places)
+        for name, weight, places in weights
+        if name not in by_default or not why_not_held(format, weight.shape)
+    ]
     return held or weights
 
 
@@ -116,40 +120,28 @@ def _shards(ranks) -> int:
 
 
 def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
-    reasons = {}
-    for name, shape in shapes.items():
-        if reason := _reason(format, shape, ranks):
-            reasons[name] = reason
+    reasons = {
+        name: reason
+        for name, shape in shapes.items()
+        if (reason := why_not_held(format, shape) or sharding.why_not(format, shape, ranks))
+    }
     if not reasons:
-        shared = [
-            name
-            for name, shape in shapes.items()
-            if sharding.divides(format, matrix_shape(shape)[0], shape, ranks)
-        ]
+        shared = (name for name, one in shapes.items() if sharding.divides(format, one, ranks))
         return Fit(ranks, reasons, (), tuple(shared))
-    if not all(_holds(format, shape) is None for shape in shapes.values()):
-        return Fit(ranks, reasons, ())
     distinct = {*shapes.values()}
+    if any(why_not_held(format, shape) for shape in distinct):
+        return Fit(ranks, reasons, ())
     most = max(shape[0] for shape in distinct)  # more ranks than rows: as many do as with all rows
 
     def all_fit(number: int) -> bool:
-        return all(
-            not sharding.why_not(format, matrix_shape(shape)[0], shape, number)
-            for shape in distinct
-        )
+        return not any(sharding.why_not(format, shape, number) for shape in distinct)
 
     below = filter(all_fit, range(ranks - 1, 0, -1))
     above = filter(all_fit, range(ranks + 1, most + 1))
     return Fit(ranks, reasons, (*islice(below, 1), *islice(above, 1)))
 
 
-def _reason(format: registry.Format, shape: tuple, ranks: int) -> str | None:
-    """Why a weight cannot be cut over so many ranks; None if it can."""
-    rows, _ = matrix_shape(shape)
-    return _holds(format, shape) or sharding.why_not(format, rows, shape, ranks)
-
-
-def _holds(format: registry.Format, shape: tuple) -> str | None:
+def why_not_held(format: registry.Format, shape: tuple) -> str | None:
     """Why a format cannot hold a weight at all; None if it can."""
     try:
         for usage in registry.USAGES:

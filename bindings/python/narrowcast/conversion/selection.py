@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
@@ -73,12 +73,17 @@ def choose(
     return [*found.values()], {one[0] for key, one in found.items() if key not in explicit}
 
 
-def places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
-    """Every place that holds a parameter: the name, the module, the attribute and the parameter."""
+def places(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, nn.Module, str]]]:
+    """Of every parameter the places that hold it: the name, the module and the attribute. In the
+    order of the model's modules, the same on all ranks.
+    """
+    found: dict[nn.Parameter, list[tuple[str, nn.Module, str]]] = {}
     for path, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
-                yield _name(path, attribute), module, attribute, parameter
+                place = _name(path, attribute), module, attribute
+                found.setdefault(parameter, []).append(place)
+    return found
 
 
 def _name(path: str, attribute: str) -> str:
@@ -140,7 +145,8 @@ def warn_of_left_out(model: nn.Module) -> None:
     """
     left = {
         id(one): (name, one)
-        for name, module, _, one in places(model)
+        for one, held in places(model).items()
+        for name, module, _ in held
         if one.dim() in (2, 3)
         and one.is_floating_point()
         and not isinstance(module, (nn.Embedding, nn.EmbeddingBag))

@@ -117,11 +117,8 @@ def summary(model: nn.Module) -> Summary:
     """
     torch_names.reshard_all(model.modules())
     managed = torch_names.all_managed()
-    found: dict[nn.Parameter, list[tuple[str, nn.Module]]] = {}
-    for name, module, _, parameter in selection.places(model):
-        found.setdefault(parameter, []).append((name, module))
-    every = (_parameter(one, places, managed.get(one)) for one, places in found.items())
-    return Summary(tuple(every))
+    found = selection.places(model).items()
+    return Summary(tuple(_parameter(one, places, managed.get(one)) for one, places in found))
 
 
 def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Parameter:
@@ -140,16 +137,16 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
     return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest)
 
 
-def _reason(parameter: nn.Parameter, places: list[tuple[str, nn.Module]]) -> str:
+def _reason(parameter: nn.Parameter, places: list[tuple]) -> str:
     """Why a parameter is plain, as far as the model shows it."""
     if not parameter.is_floating_point():
         return f"{parameter.dtype}"
     if parameter.dim() < 2:
         return "one dimension"
     if len(places) > 1:
-        every = (f"{name} ({type(module).__name__})" for name, module in places)
+        every = (f"{name} ({type(module).__name__})" for name, module, _ in places)
         return f"shared by {' and '.join(every)}"
-    (_, module), *_ = places
+    (_, module, _), *_ = places
     is_linear = isinstance(module, nn.Linear)
     return "left out" if is_linear else f"of {type(module).__name__}"
 

@@ -5,8 +5,7 @@ from torch import nn
 
 from narrowcast.conversion import selection
 from narrowcast.conversion.convert import replace
-from narrowcast.flat import empty_shards
-from narrowcast.fsdp import sharding, torch_names
+from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight, products
 from narrowcast.tensor import QuantizedTensor, dtensors
 
@@ -25,23 +24,18 @@ def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
     if values not in ("master", "dequantized"):
         raise ValueError(f'values is "master" or "dequantized", not {values!r}')
     torch_names.reshard_all(model.modules())
-    found = _quantized(model)
+    quantized = [
+        (parameter, [(module, attribute) for _, module, attribute in places])
+        for parameter, places in selection.places(model).items()
+        if isinstance(dtensors.local_of(parameter), (QuantizedTensor, MasterWeight))
+    ]
     if values == "dequantized":
-        weights = [(one, sharding.store_of_weight(one)) for _, one, _ in found]
-        empty_shards.cast_all(weights)
-    for _, parameter, places in found:
+        weights = ((one, sharding.store_of_weight(one)) for one, _ in quantized)
+        stale.cast(stale.shards_of(weights))
+    for parameter, places in quantized:
         value = _value_of(dtensors.local_of(parameter), values)
         replace(parameter, places, value, parameter.requires_grad)
     return model
-
-
-def _quantized(model: nn.Module) -> list[selection.Weight]:
-    """In the order of the model's modules, the same on all ranks."""
-    found: dict[int, selection.Weight] = {}
-    for name, module, attribute, parameter in selection.places(model):
-        if isinstance(dtensors.local_of(parameter), (QuantizedTensor, MasterWeight)):
-            found.setdefault(id(parameter), (name, parameter, []))[-1].append((module, attribute))
-    return list(found.values())
 
 
 def _value_of(local: QuantizedTensor | MasterWeight, values: str) -> torch.Tensor:

@@ -16,19 +16,16 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import distributed
 
 from narrowcast.checkpoint import full_state_dicts
-from narrowcast.fsdp import cutting, sharding
-from narrowcast.parallel import wrappers
+from narrowcast.fsdp import sharding
+from narrowcast.parallel import distributing, wrappers
 from narrowcast.tensor import dispatch
 
 # Whose function, its name, what makes the new one of it.
 _REPLACED = [
-    # They cut weights, and do not say that it is they who cut.
-    (FSDPParam, "_init_sharded_param", sharding.noting_cuts),
-    (
-        *(FSDPParam, "_init_sharded_post_forward_param_metadata"),
-        functools.partial(cutting.by_fully_shard, is_measured=True),
-    ),
-    (Shard, "_split_tensor", cutting.by_distribute_tensor),
+    # They cut weights, which have to know it, and bytes, which only narrowcast can cut.
+    (FSDPParam, "_init_sharded_param", sharding.cutting_weights),
+    (FSDPParam, "_init_sharded_post_forward_param_metadata", sharding.measuring_weights),
+    (Shard, "_split_tensor", distributing.splitting_bytes),
     # DistributedDataParallel would send decoded values of frozen weights, and ranks cast them anew.
     (distributed, "_sync_module_states", wrappers.sent_as_bytes),
     (FullyShardedDataParallel, "__init__", wrappers.keeping_weights),

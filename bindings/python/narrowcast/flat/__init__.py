@@ -20,9 +20,7 @@ an older value, `=` new wherever it came from; S the scale of a block, here a ro
        v  post_all_gather_processing, or the first reader: one launch
     whole          rowwise and columnwise bytes are those of a cast of the whole master
 
-FSDP2's shards that share blocks are such shards as well: stale.py casts them, and those whose scale
-spans ranks, before a gather or a step; empty_shards.py reduces what a rank without rows cannot
-know. fsdp/ and optimizer/ stand on these two.
+FSDP2's shards that share blocks are such shards as well: fsdp/stale.py casts them as such.
 """
 
 from narrowcast.flat.fusing import fuse, unfuse

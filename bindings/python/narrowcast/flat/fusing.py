@@ -51,8 +51,6 @@ def fuse(
     (load_state_dict with assign=True), nothing changes for this one: call narrowcast.flat.unfuse
     and fuse what the model has now, on all ranks.
 
-    Of weights that share a scale, those without a gradient keep their bytes and their old scale.
-
     Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
     copy of the optimizer is fused anew.
 
@@ -88,7 +86,7 @@ def unfuse(optimizer: FusedAdam) -> None:
     optimizer.forget_tables()
 
 
-class Part(NamedTuple):
+class StepTable(NamedTuple):
     """A table's part in a step. `amax`: float32, one a parameter, of the tables whose amaxes are
     reduced or shared, which the caller has zeroed; `is_reduced`: the cast waits for a reduction.
     """
@@ -137,7 +135,7 @@ class Updates:
         """Whether the weights' buffers are those that the tables are of."""
         return self.exchange.is_current(self._stores)
 
-    def build(self, entries: list[Entry]) -> list[Part]:
+    def build(self, entries: list[Entry]) -> list[StepTable]:
         """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
         parameters. ValueError if shards of one format are rounded in two ways.
         """
@@ -150,7 +148,7 @@ class Updates:
             own = [known.get(id(self.parameters[index])) for index in of_format.indices]
             table = self._table(of_format, own)
             has_amaxes = is_reduced or of_format.peers is not None
-            made.append(Part(table, of_format.amaxes if has_amaxes else None, is_reduced))
+            made.append(StepTable(table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 

@@ -2,12 +2,12 @@
 
                  rank 0                       rank 1
     parameter    MasterWeight: fp32 value     the same               a frozen one: QuantizedTensor
-       |  FSDP2 cuts rows, and copies them (sharding.chunk cuts frozen bytes). Launches copies
+       |  FSDP2 cuts rows, and copies them (of frozen bytes sharding.py does). Launches copies
        v
     shard        Store of its rows            Store of its rows      UnalignedStore, if it shares
        |                                                             blocks with the other
        |  fsdp_pre_all_gather -> GroupPlan.send (group.py), once for all weights of a group:
-       |    stale.cast (flat/)    if a value was written: 1 cast a format. 1 reduction, if a scale
+       |    stale.cast            if a value was written: 1 cast a format. 1 reduction, if a scale
        |                          spans ranks or they share blocks
        |    GatherGroup::pack     0 or 1 launch a format: what is padded, repeated or transposed.
        |                          All else is sent from where the shard has it

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from narrowcast import _C
+from narrowcast.fsdp import torch_names
 from narrowcast.registry import BUFFERS, USAGES
 from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region
@@ -185,10 +186,10 @@ def _shape(piece: list[tuple[Region, Region]]) -> tuple[int, int]:
     return last.row_end, last.column_end
 
 
-def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> Pieces:
-    """The shards of a weight as a matrix, cut into rows (dim is 0), columns (dim is the last), or
-    rows of each expert.
-    """
+def pieces_of(parameter) -> Pieces:
+    """The shards of an FSDPParam as a matrix, cut into rows, columns, or rows of each expert."""
+    shape, dim = torch_names.full_shape(parameter), torch_names.cut_dimension(parameter)
+    world = torch_names.world(parameter)
     rows, columns = shape[:-1].numel(), shape[-1]
     if dim == len(shape) - 1:
         part = columns // world
@@ -196,7 +197,7 @@ def pieces_of(shape: torch.Size, dim: int, world: int, shard_rows: int) -> Piece
         return [[(here, here._replace(column=rank * part))] for rank in range(world)]
     # Rows are those of one expert.
     experts, each = (1, rows) if dim == 0 else shape[:2]
-    part = shard_rows if dim == 0 else each // world
+    part = torch_names.shard_rows(parameter) if dim == 0 else each // world
     pieces = []
     for rank in range(world):
         begin = min(rank * part, each)

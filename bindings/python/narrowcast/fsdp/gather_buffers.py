@@ -13,26 +13,26 @@ from narrowcast.fsdp import copy_gather, first_gather, torch_names
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
 
-Gather = _C.WeightGather | copy_gather.CopyGather
+ShardGather = _C.WeightGather | copy_gather.CopyGather
 
 _SEND_ALIGNMENT = 256  # of a weight's part of the send buffer
 _RECEIVE_ALIGNMENT = 512  # of each receive buffer: torch's allocator gives no less
 _SMALL = 1 / 16  # of what a group sends
 
 
-def gather_of(group, parameter, store: Store) -> Gather:
+def gather_of(group, parameter, store: Store) -> ShardGather:
     """The gather of a shard."""
     both = first_gather.both(group, store)
-    shape, world = torch_names.full_shape(parameter), torch_names.world(parameter)
-    dim, shard_rows = torch_names.cut_dimension(parameter), torch_names.shard_rows(parameter)
+    is_offloaded = torch_names.offloading_device(parameter) is not None
     # Estimates (on meta) take rows, of the same size.
     if isinstance(store, UnalignedStore) and store.bytes.is_plain:
         copies_of = partial(copy_gather.UnalignedCopies, unaligned=store.shard)
-    elif dim != 0 or torch_names.offloading_device(parameter) is not None:
-        pieces = copy_gather.pieces_of(shape, dim, world, shard_rows)
+    elif is_offloaded or torch_names.cut_dimension(parameter) != 0:
+        pieces = copy_gather.pieces_of(parameter)
         copies_of = partial(copy_gather.PieceCopies, pieces=pieces)
     else:
-        rows = shape[:-1].numel()
+        rows, world = torch_names.full_shape(parameter)[:-1].numel(), torch_names.world(parameter)
+        shard_rows = torch_names.shard_rows(parameter)
         return _C.WeightGather(store.bytes, rows, shard_rows, world, both, shares=world > 1)
     return copy_gather.CopyGather(store, both, copies_of)
 
@@ -44,7 +44,7 @@ class SendBuffer:
     payloads   of a forward's gather and of a backward's: those of each weight
     """
 
-    def __init__(self, gathers: list[Gather], device: torch.device):
+    def __init__(self, gathers: list[ShardGather], device: torch.device):
         sharing = [gather for gather in gathers if gather.shared_bytes]
         shared, begin = sum(gather.shared_bytes for gather in sharing), 0
         for gather in sharing:

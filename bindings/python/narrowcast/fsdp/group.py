@@ -5,15 +5,15 @@ launch packs all weights of a format, and one unpacks them.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 import torch
 
 from narrowcast import _C
-from narrowcast.flat import empty_shards, stale
-from narrowcast.fsdp import first_gather, sharding, torch_names, torch_parameters
+from narrowcast.fsdp import first_gather, sharding, stale, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
-from narrowcast.fsdp.gather_buffers import Gather, ReceiveBuffers, SendBuffer, gather_of
+from narrowcast.fsdp.gather_buffers import ReceiveBuffers, SendBuffer, ShardGather, gather_of
 from narrowcast.master import casts
 from narrowcast.master.weight import MasterWeight
 from narrowcast.ranks import debugging
@@ -41,18 +41,16 @@ class GroupPlan:
         self._group = weakref.ref(group)
         # Of the whole weights, with the bytes that gathers of a forward and of a backward bring.
         self._gathered: list[tuple[GatheredStore, tuple[_C.Buffers, _C.Buffers]]] = []
-        parameters = [parameter for parameter, _ in sharding.quantized(group)]
-        self._stores = [*map(sharding.own_store, parameters)]
+        pairs = sharding.quantized(group)
+        parameters, self._stores = [[*each] for each in zip(*pairs, strict=True)]
         self._shapes = [*map(torch_names.full_shape, parameters)]
-        pairs = [*zip(parameters, self._stores, strict=True)]
-        self._every: list[Gather] = []
+        self._every: list[ShardGather] = []
         for parameter, store in pairs:
             store.sender = weakref.ref(self), len(self._every)
-            torch_parameters.adapt(parameter)
+            torch_parameters.forget_gathered(parameter)
             self._every.append(gather_of(group, parameter, store))
         scale_groups.check(self._stores)
-        shards = [(torch_names.sharded(parameter), store) for parameter, store in pairs]
-        self._empty_shards = empty_shards.EmptyShards(shards)
+        self._asks = any(shard.is_asked for shard in _shards(group))
         self._sharing = [gather for gather in self._every if gather.shared_bytes]
         self._shared_received: torch.Tensor | None = None
         self._send_buffer = SendBuffer(self._every, self._stores[0].bytes.device)
@@ -62,7 +60,7 @@ class GroupPlan:
             **torch_names.training_state(group),
             keeps_packed=self._send_buffer.is_kept,
             keeps_parts=torch_names.reshards_to_smaller_mesh(group),
-            has_empty_shards=self._empty_shards.is_needed,
+            has_empty_shards=self._asks,
         )
         # CPUOffloadPolicy: shards and payloads are on the CPU, and gathers elsewhere.
         self._moves_to = torch_names.offloading_device(parameters[0])
@@ -111,17 +109,15 @@ class GroupPlan:
         debugging.compare("the weights of a forward", lambda: _facts_of_forward(group))
         if debugging.is_on:
             casts.check_counted(self._stores)
-        has_empty, is_quiet = self._empty_shards.is_needed, self._gathers.are_quiet
-        if has_empty or not is_quiet:
+        if self._asks or not self._gathers.are_quiet:
             _come_after_writes(self._stores[0])
-        if not is_quiet:
             watch, shards = _C.Watch(self._stores), _shards(group)
-            if any(store.needs_others and store.is_stale for store, _ in shards):
-                shards = _shards_of_tree(group)
+            # Of what is asked ranks do not know alike whether it is stale.
+            known = (one.store for one in shards if not one.is_asked)
+            if any(store.needs_others and store.is_stale for store in known):
+                shards = _shards(*torch_names.groups_of_tree(group))
             stale.cast(shards)
             self._gathers.watch(watch)
-        if has_empty:
-            self._empty_shards.update()
         if self._send_buffer.is_kept:
             plans = map(_plans.get, torch_names.groups_of_tree(group))
             _C.GatherGroup.pack_together([plan._gathers for plan in plans if plan is not None])
@@ -167,15 +163,19 @@ class GroupPlan:
         self._send_buffer.free()
 
 
-def fsdp_pre_all_gather(self, mesh) -> tuple[list[torch.Tensor], Sent]:
-    """FSDP2's hook, of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2
-    counts the parameters of this function.
+def fsdp_pre_all_gather(self, parameter) -> tuple[list[torch.Tensor], Sent]:
+    """The hook of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2 looks
+    for a function of this name, which torch_parameters calls in its place.
     """
+    if not isinstance(parameter, torch_parameters.Quantized):
+        raise NotImplementedError(
+            f"{self.describe()}: fully_shard has cut this weight before the first nc.convert"
+        )
     is_new = isinstance(self, MasterWeight) and not self.cell.is_shard
     sender = None if is_new else self._store.sender
     plan = None if sender is None else sender[0]()
     if plan is None:
-        return _plan_for(self).send(0)
+        return _plan_for(parameter).send(0)
     return plan.send(sender[1])
 
 
@@ -196,16 +196,15 @@ for _kind in (QuantizedTensor, MasterWeight):
     _kind.fsdp_post_all_gather = fsdp_post_all_gather
 
 
-def _plan_for(tensor) -> GroupPlan:
+def _plan_for(parameter) -> GroupPlan:
     """A new plan of the group that a shard without a plan is the first one of. RuntimeError if it
     is another one: it took a shard's place, and FSDP2 was not told.
     """
-    group, parameter = torch_names.gathered_as(tensor.stands_for)
-    if group is None:
-        raise NotImplementedError(f"{tensor.describe()}: only FSDP2 gathers shards, of its modules")
+    group = torch_names.group_of(parameter)
     if parameter is not sharding.quantized(group)[0][0]:
         _forget(group)
-        raise RuntimeError(f"{tensor.describe()}: it has taken the place of a shard of FSDP2's")
+        shard = torch_names.local_tensor(parameter)
+        raise RuntimeError(f"{shard.describe()}: it has taken the place of a shard of FSDP2's")
     return make_plan(group)
 
 
@@ -218,25 +217,20 @@ def _come_after_writes(store: Store) -> None:
         torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
 
 
-def _shards(group) -> list[tuple]:
-    """The stores of a group's shards, each with the process group of the ranks that have the other
-    shards; without weights that leave a rank without rows, which empty_shards sees to.
-    """
-    every = sharding.quantized(group)
-    return empty_shards.without_any([(torch_names.sharded(one), store) for one, store in every])
-
-
-def _shards_of_tree(group) -> list[tuple]:
-    return [shard for one in torch_names.groups_of_tree(group) for shard in _shards(one)]
+def _shards(*groups) -> list[stale.Shard]:
+    every = itertools.chain.from_iterable(map(sharding.quantized, groups))
+    return stale.shards_of((torch_names.sharded(one), store) for one, store in every)
 
 
 def _facts_of_forward(group) -> list:
     """What the debug mode compares before a forward's gather: which weights of the module tree were
     written to, and the tensor-wide scales of those that are gathered.
     """
-    gathered = {store for store, _ in _shards(group)}
+    gathered = {one.store for one in _shards(group)}
     facts = []
-    for store, ranks in _shards_of_tree(group):
+    for store, ranks, is_asked in _shards(*torch_names.groups_of_tree(group)):
+        if is_asked:
+            continue  # whose ranks need not know alike what was written
         line = store.config.name or store.describe()
         if store.is_stale:
             line += ", written to"
@@ -267,12 +261,7 @@ def make_plan(group) -> GroupPlan:
 
 
 def replace_shard(group, parameter, local: torch.Tensor) -> None:
-    """Replaces the local tensor of a shard. Its gradient is kept if the parameter still requires
-    one.
-    """
-    sharded = torch_names.sharded(parameter)
-    if not sharded.requires_grad:
-        sharded.grad = None
+    """Replaces the local tensor of a shard."""
     torch_parameters.replace_shard(group, parameter, local)
     _forget(group)
 

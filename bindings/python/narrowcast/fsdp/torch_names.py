@@ -73,9 +73,8 @@ def sharded(parameter) -> torch.Tensor:
     return parameter.sharded_param
 
 
-def gathered_as(is_it) -> tuple:
-    """The group and the FSDPParam of a shard with is_it(shard); (None, None) if there is none."""
-    return next((pair for pair in _parameters() if is_it(local_tensor(pair[1]))), (None, None))
+def group_of(parameter):
+    return next(group for group, one in _parameters() if one is parameter)
 
 
 _managed: dict[int, tuple] = {}  # by id of a sharded parameter: weak references
@@ -155,8 +154,8 @@ def parallel_spec(parameter):
 
 
 def shard_rank(parameter) -> int:
-    """Which of its shards is this rank's. Not of replicate()."""
-    return parameter.mesh_info.shard_mesh_rank
+    """Which of its shards is this rank's; of replicate() the only one."""
+    return getattr(parameter.mesh_info, "shard_mesh_rank", 0)
 
 
 def shard_rows(parameter) -> int:

@@ -1,13 +1,14 @@
 """The occasions that make the bytes of a weight in training from its value. There are no others:
 
     1. a step of FusedAdam, which writes both in one pass (optimizer/launches.py)
-    2. flat.stale.cast, which alone may need other ranks: the gather of a forward under FSDP2, of
+    2. fsdp.stale.cast, which alone may need other ranks: the gather of a forward under FSDP2, of
        all that was written to in its module tree; tensor parallelism, as it cuts a weight and
-       before a forward (parallel/distributing.py); nc.to_plain and nc.export
+       before a forward (parallel/distributing.py); nc.convert of such a part, and of what it
+       freezes; a step with delayed scaling, of what it continues; nc.to_plain and nc.export
     3. the first product of a weight that is no shard: before_product()
     4. a graph of torch.compile that asks for the tensors of a weight: before_graph()
     5. nc.load_published, whose bytes a cast of their value need not give: note_published(). They
-       stay until the value is written to, or the weight is cut: its parts are copies of the value
+       stay until the value is written to, and fully_shard copies them into shards
 
 Between them a write is a number: torch counts it, and the store knows the count of which it has
 bytes. What torch cannot count says note_write().

@@ -24,7 +24,6 @@ class Cell:
     format    of the bytes
     readers   the cells that products have read, of those that nc.convert made together: if the
               bytes of one are made anew, so are theirs (casts.py)
-    origin    a weak reference to the cell that its value was copied from; None if there is none
     is_shard  of FSDP2
     shard     where it lies, if it is a shard that shares blocks with others, or a copy of one
     is_part   other ranks have other parts of the weight
@@ -44,7 +43,6 @@ class Cell:
     ):
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
-        self.origin: weakref.ref[Cell] | None = None
         self.shard: UnalignedShard | None = None
         self.is_shard = self.is_part = self.is_replaced = self.is_loaded = False
         self.written: bool | None = None
@@ -68,6 +66,12 @@ class Cell:
         if self._store is None:
             self._begin_store()
         return self._store
+
+    @property
+    def has_exact_bytes(self) -> bool:
+        """Whether there are fresh bytes that a cast of the value to nearest need not give."""
+        store = self._store
+        return store is not None and not (store.is_stale or store.is_nearest)
 
     def _begin_store(self) -> None:
         whole, shard = self.whole, self.shard
@@ -96,8 +100,6 @@ class Cell:
         """From now on it is a shard of FSDP2, of this value; `shard`: where it lies, if it shares
         blocks with others.
         """
-        if (origin := self.origin and self.origin()) is not None:
-            origin.is_replaced = True
         self._config = self.config
         self.whole, self.is_shard, self.is_part, self.shard = value, True, is_part, shard
         self._begin_store()
@@ -140,8 +142,7 @@ class Cell:
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.origin, copy.is_loaded = weakref.ref(self), self.is_loaded
-        copy.is_part = self.is_part
+        copy.is_loaded, copy.is_part = self.is_loaded, self.is_part
         if value.shape == self.whole.shape:
             copy.shard = self.shard
         if self.written is not None or compiling.is_recorded():

@@ -122,12 +122,6 @@ class MasterWeight(torch.Tensor):
         """For messages."""
         return self._store.describe()
 
-    def stands_for(self, other: torch.Tensor) -> bool:
-        """Whether it is over the memory of another weight, or a copy of that on another device."""
-        origin = self.cell.origin
-        mine = self.cell, None if origin is None else origin()
-        return isinstance(other, MasterWeight) and other.cell in mine
-
     def become_part(self, is_part: bool) -> None:
         """From now on it is what tensor parallelism has given this rank of a weight, in memory of
         its own. `is_part`: other ranks have other parts.

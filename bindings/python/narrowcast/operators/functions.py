@@ -2,18 +2,12 @@
 
 import torch
 
-from narrowcast.fsdp import sharding
 from narrowcast.operators.arithmetic import note_reads
 from narrowcast.operators.common import run_on_values
 from narrowcast.tensor import QuantizedTensor, by_data
 from narrowcast.tensor.dispatch import as_torch_does, handles, implements
 
 aten = torch.ops.aten
-
-
-@handles(torch.chunk, torch.Tensor.chunk)
-def _chunk(func, args, kwargs):
-    return sharding.chunk(*args, **kwargs)
 
 
 @handles(torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.double)

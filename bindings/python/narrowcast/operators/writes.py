@@ -87,10 +87,6 @@ def _copy(func, args, kwargs):
 def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     """Between tensors of one format and shape. ValueError if the source lacks a usage."""
     store, region = target._store, target._view.region
-    own = source._store.own_shard
-    if own and own == unaligned.shard_of(store) and source._view.region.row == own.row_begin:
-        unaligned.fill(store, source._store)  # fully_shard copies this rank's rows
-        return
     given, taken = source._view.placed(target._view.exchanged)
     given.refresh()
     missing = set(store.bytes.usages) - set(given.bytes.usages)

@@ -9,9 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat import empty_shards, stale
-from narrowcast.flat.fusing import Part, Updates, index_in
-from narrowcast.fsdp import torch_names
+from narrowcast.flat.fusing import StepTable, Updates, index_in
+from narrowcast.fsdp import stale, torch_names
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
 from narrowcast.ranks import Reduction
@@ -32,7 +31,7 @@ class Key(NamedTuple):
     stochastic: bool = False
 
 
-def run_step(parts: list[Part], reductions: list[Reduction]) -> None:
+def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
     """The step that every table has prepared. If a reduction fails, the step is counted, masters
     are new, and the bytes that waited for it are stale: the next gather or step makes them. Those
     of flat shards the next step makes.
@@ -75,8 +74,7 @@ class Tables:
         for entry in entries:
             if index_in(flat_updates, entry.parameter) is None:
                 self._add(entry, sharing)
-        self._empty_shards = empty_shards.EmptyShards(self._delayed)
-        self._own = empty_shards.without_any(self._delayed)  # those that need no other rank's rows
+        self._continued = stale.shards_of(self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
@@ -119,7 +117,7 @@ class Tables:
             self._stores[key].append(entry.store)
         self._tables[key].add(parameter, name, group, state, *draw)
 
-    def _lay_out(self) -> list[Part]:
+    def _lay_out(self) -> list[StepTable]:
         """Each table's part in a step. Amaxes that a process group reduces lie together, in one
         order on all ranks: that of the parameters. So do those among which some share a scale.
         """
@@ -136,7 +134,7 @@ class Tables:
             self._reductions.append(reduction := Reduction(words, group))
             amaxes.update(zip(keys, reduction.floats.split(counts), strict=True))
         return [
-            Part(table, amaxes.get(key), key.group is not None)
+            StepTable(table, amaxes.get(key), key.group is not None)
             for key, table in self._tables.items()
         ]
 
@@ -157,8 +155,7 @@ class Tables:
         """Takes the step that was prepared. First casts the stale weights with delayed scaling,
         whose history the update continues; of all others the update makes the bytes.
         """
-        stale.cast(self._own)
-        self._empty_shards.update()
+        stale.cast(self._continued)
         for parameter, store in self._delayed if self._loaded_histories else ():
             if (history := self._loaded_histories.get(parameter)) is not None:
                 store.bytes.history.copy_(history)

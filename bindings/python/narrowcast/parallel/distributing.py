@@ -5,6 +5,7 @@ have been written to, in formats whose scale spans the tensor.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator
 
@@ -13,8 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import _C
-from narrowcast.flat import stale
-from narrowcast.fsdp import cutting, torch_names
+from narrowcast.fsdp import sharding, stale, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts, tensor_parallel
 from narrowcast.ranks import debugging
@@ -47,6 +47,19 @@ def check_placements(weight: DTensor, name: str, format: Format, modules: list[n
         if placement.is_shard():
             ranks = weight.device_mesh.size(index)
             distributed_parts.check_parts(name, format, tuple(weight.shape), ranks, placement.dim)
+
+
+def splitting_bytes(function):
+    """Shard's method with which distribute_tensor cuts a tensor, of frozen weights, too."""
+
+    @functools.wraps(function)
+    def split_tensor(self, tensor, num_chunks, **options):
+        if not isinstance(tensor, QuantizedTensor):
+            return function(self, tensor, num_chunks, **options)
+        parts = distributed_parts.cut(tensor, num_chunks, self.dim)
+        return [one.clone() for one in parts], [0] * num_chunks
+
+    return split_tensor
 
 
 class Registration:
@@ -84,23 +97,18 @@ def _take_part(
     # A load that assigns puts a DTensor in the place of one; and fully_shard sees to its own.
     before = module._parameters.get(name)
     is_in_place = isinstance(before, DTensor)
-    if is_in_place or cutting.now() or torch_names.managed(parameter)[1] is not None:
+    if is_in_place or sharding.is_cutting or torch_names.managed(parameter)[1] is not None:
         return
     is_cut = dtensors.is_cut(parameter)
-    # Where each rank cuts its own, that is a view of the whole.
-    if isinstance(local, MasterWeight):
-        if isinstance(before, MasterWeight):  # of which this may be a copy
-            local.config = before.config
-        config, format = local.cell.config, local.format
-        check_placements(parameter, config.name or name, format, [module])
-        local.become_part(is_cut)
-        if config.scale_group is None:  # else forwards cast what shares a scale together
-            stale.cast([(local._store, dtensors.shard_group(parameter))])
+    if isinstance(before, MasterWeight) and isinstance(local, MasterWeight):
+        local.config = before.config  # of which this may be a copy
+    check_placements(parameter, local.config.name or name, local.format, [module])
+    if isinstance(local, QuantizedTensor):
+        local._store.partial = is_cut
     else:
-        local.detach_from_base()
-        store = local._store
-        check_placements(parameter, store.config.name or name, store.format, [module])
-        store.partial = is_cut
+        local.become_part(is_cut)
+        if local.config.scale_group is None:  # else forwards cast what shares a scale together
+            stale.cast(stale.shards_of([(parameter, local._store)]))
     if isinstance(module, nn.Linear):
         tensor_parallel.adopt(module)
     watch_writes(model, parameter)
@@ -137,10 +145,8 @@ class CastWritten:
             found = dict(_parts_of(module))
             self._watch = _C.Watch([local._store for local in found.values()])
             debugging.compare("the weights of a forward", lambda: _facts_of_parts(found))
-            stale.cast(
-                (local._store, dtensors.shard_group(parameter))
-                for parameter, local in found.items()
-            )
+            weights = ((parameter, local._store) for parameter, local in found.items())
+            stale.cast(stale.shards_of(weights))
 
     def __reduce__(self):
         return CastWritten, ()

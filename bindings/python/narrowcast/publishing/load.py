@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 
 from narrowcast import _C, ranks, registry
-from narrowcast.fsdp import sharding, torch_names
 from narrowcast.master.casts import note_published
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
@@ -161,9 +160,6 @@ class Published(Match):
             part = tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
             dtensors.local_of(self.tensor.detach()).copy_(self._value()[part])
             return
-        _, managed = torch_names.managed(self.tensor)
-        if managed is not None:
-            sharding.own_store(managed)  # or FSDP2 would copy the shards of short ranks
         _C.note_write()
         encoding.decode_into(self.entry.store.bytes, self._encoded(), self.entry.scheme)
         _follow(self.entry.store)

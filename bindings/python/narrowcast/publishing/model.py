@@ -12,8 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from narrowcast import ranks, registry
-from narrowcast.flat import empty_shards
-from narrowcast.fsdp import torch_names
+from narrowcast.fsdp import stale, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.parallel import experts
 from narrowcast.publishing import encoding, names
@@ -98,7 +97,7 @@ def _gathered(entries: list[Entry], copy: bool):
     quantized = [one for one in entries if one.scheme is not None]
     weights = [(one.tensor, one.store) for one in quantized]
     _check_finite(quantized)
-    empty_shards.cast_all(weights)
+    stale.cast(stale.shards_of(weights))
     sharing = defaultdict(list)  # one scale
     for weight in weights:
         sharing[weight[1].config.scale_group or weight[1]].append(weight)
@@ -107,7 +106,8 @@ def _gathered(entries: list[Entry], copy: bool):
             yield from _plain(entry, copy)
         else:
             # Written since the last: what was written is what the next forward casts.
-            empty_shards.cast_all(sharing[entry.store.config.scale_group or entry.store])
+            beside = sharing[entry.store.config.scale_group or entry.store]
+            stale.cast(stale.shards_of(beside))
             yield from _published(entry, copy)
 
 

@@ -8,7 +8,6 @@ matrix has the same Store.
 
 from __future__ import annotations
 
-import weakref
 from typing import NamedTuple
 
 import torch
@@ -60,14 +59,11 @@ class Store(_C.Store):
     traced          what torch.compile has asked of it (narrowcast.tensor.serialize)
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
                     number there
-    origin          a weak reference to the store that it was copied from, on another device
-    own_shard       of a matrix that fully_shard cuts into shards with blocks in common: this
-                    rank's, an UnalignedShard
     """
 
     __slots__ = (
-        *("columns", "config", "format", "origin", "own_shard", "partial"),
-        *("pending", "region", "rows", "sender", "traced", "used"),
+        *("columns", "config", "format", "partial", "pending", "region", "rows", "sender"),
+        *("traced", "used"),
     )
     # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
     # come. Of a GatheredStore alone.
@@ -91,7 +87,7 @@ class Store(_C.Store):
         self.rows = self.used = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
         self.partial = False
-        self.sender = self.own_shard = self.traced = self.origin = None
+        self.sender = self.traced = None
         self.pending: PendingColumnwise | None = None
 
     @property
@@ -130,7 +126,7 @@ class Store(_C.Store):
         self._derive_pending()
         master = None if self.master is None else function(self.master)
         copy = self._over(buffers.mapped(self.bytes, function), master)
-        copy.partial, copy.used, copy.origin = self.partial, self.used, weakref.ref(self)
+        copy.partial, copy.used = self.partial, self.used
         if not self.is_stale:
             copy.mark_fresh()
         return copy

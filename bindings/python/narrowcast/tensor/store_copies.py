@@ -76,11 +76,10 @@ def part_of(store: Store, region: Region) -> Store:
 def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
     """A matrix of zeros of another size, in the same format, usages and options.
 
-    FSDP2 begins a shard with it, and leaves an empty one so. Therefore it has the usages that a
-    shard keeps; a shard that shares blocks has its own rows, also where FSDP2 asks for more, to pad
-    it; and what spans the tensor is that of the weight, for zeros are zeros under any scale.
+    It has the usages that a shard keeps; of a shard that shares blocks it has the rows; and of
+    a part what spans the tensor is that of the weight, because zeros are zeros under any scale.
     """
-    shard = store.own_shard or unaligned.shard_of(store)
+    shard = unaligned.shard_of(store)
     if shard is not None:
         zeros = unaligned.new_empty(store, shard, device)
     else:

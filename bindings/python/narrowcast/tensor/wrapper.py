@@ -179,22 +179,9 @@ class QuantizedTensor(torch.Tensor):
         value = self._view.decode(dtype, usage)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
-    def stands_for(self, other: torch.Tensor) -> bool:
-        """Whether it looks at the store of another weight, or at a copy on another device."""
-        origin = self._store.origin
-        mine = self._store, None if origin is None else origin()
-        return isinstance(other, QuantizedTensor) and other._store in mine
-
     def with_store(self, store: Store, dtype: torch.dtype | None = None) -> QuantizedTensor:
         """A tensor of this shape over other bytes."""
         return QuantizedTensor(store, self.shape, dtype or self.dtype)
-
-    def detach_from_base(self) -> None:
-        """Makes a view, and what it was cut from as autograd knows, a whole matrix: a copy."""
-        if not self._view.is_whole:
-            self.set_view(View(self._view.own_store()))
-            if self._base is not None:
-                self._base.set_view(self._view)
 
     def set_view(self, view: View) -> None:
         """From now on it is another view."""

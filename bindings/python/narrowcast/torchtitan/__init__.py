@@ -2,19 +2,14 @@
 container of optimizers (docs/libraries.md).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 from torchtitan.protocols.model import ModelConfigConverter
 
 from narrowcast.conversion.convert import convert
 from narrowcast.optimizer import FusedAdam
-from narrowcast.tensor import QuantizedTensor
 
 
 class Converter(ModelConfigConverter):
@@ -59,9 +54,7 @@ def _converted(kind: type, options: Converter.Config) -> type:
             given = {"parameters": list(options.parameters) or None, "matmul": options.matmul}
             if options.filter:
                 given["filter"] = list(options.filter)
-            convert(model, options.format, **given)
-            model.apply(_initialize_as_plain)
-            return model
+            return convert(model, options.format, **given)
 
     Converted.__name__, Converted.__qualname__ = kind.__name__, kind.__qualname__
     return Converted
@@ -75,25 +68,6 @@ def _check_backend(parallelism) -> None:
             f"tensor or expert parallelism with spmd_backend = {parallelism.spmd_backend!r}, which "
             'cuts weights in a way of its own: set parallelism.spmd_backend = "partial_dtensor"'
         )
-
-
-def _initialize_as_plain(module: nn.Module) -> None:
-    """Initializers of torchtitan's may cut and join a parameter as the bytes cannot be: they get a
-    plain one, whose value the parameter then takes.
-    """
-    initializers = getattr(module, "_param_init", None)
-    if initializers is None:
-        return
-    module._param_init = dict(initializers)
-    for name, parameter in module.named_parameters(recurse=False):
-        if name in initializers and isinstance(parameter, QuantizedTensor):
-            module._param_init[name] = partial(_initialize, initializers[name])
-
-
-def _initialize(initializer: Callable[[torch.Tensor], Any], parameter: nn.Parameter) -> None:
-    value = torch.zeros_like(parameter)
-    initializer(value)
-    parameter.copy_(value)
 
 
 class Optimizers(OptimizersContainer):
