@@ -6,16 +6,13 @@ import io
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
-    get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
-    set_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
 
@@ -73,27 +70,8 @@ def test_full_state_dicts(format, device, world):
     ranks.run(world, device, move, format, True, False)
 
 
-def checkpoint(mesh, format, folder):
-    """dcp.load writes into the weights' own state dict, and set_state_dict copies that onto them: a
-    copy onto itself.
-    """
-    device = mesh.device_type
-    model, optimizer = trained(mesh, format)
-    dcp.save(dict(zip("mo", get_state_dict(model, optimizer), strict=True)), checkpoint_id=folder)
-    other, other_optimizer = trained(mesh, format, seed=3)
-    states = dict(zip("mo", get_state_dict(other, other_optimizer), strict=True))
-    dcp.load(states, checkpoint_id=folder)
-    set_state_dict(
-        other, other_optimizer, model_state_dict=states["m"], optim_state_dict=states["o"]
-    )
-    assert_loaded((model, optimizer), (other, other_optimizer), device)
-
-
-def test_checkpoints(format, device, tmp_path):
-    ranks.run(2, device, checkpoint, format, str(tmp_path))
-
-
-def broadcast(mesh, format):
+@ranks.on(2)
+def test_full_state_dicts_from_the_first_rank(mesh, format):
     """Only the first rank has the full state dict."""
     device = mesh.device_type
     model, optimizer = trained(mesh, format)
@@ -106,10 +84,6 @@ def broadcast(mesh, format):
     set_model_state_dict(other, weights if first else {}, options=options)
     set_optimizer_state_dict(other, other_optimizer, state if first else {}, options=options)
     go_on([(model, optimizer), (other, other_optimizer)], device)
-
-
-def test_full_state_dicts_from_the_first_rank(format, device):
-    ranks.run(2, device, broadcast, format)
 
 
 def look_ups(mesh, format, layers):
@@ -143,7 +117,9 @@ def test_look_ups_grow_with_the_model():
     assert all(b <= 4 * a for a, b in zip(few, many, strict=True)), (few, many)
 
 
-def plain_methods(mesh, format):
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world")
+def test_state_dict_methods(mesh, format):
     """state_dict and load_state_dict themselves, before and after the first forward."""
     device = mesh.device_type
     model, optimizer = trained(mesh, format)
@@ -161,12 +137,8 @@ def plain_methods(mesh, format):
     go_on([early, late], device)
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_state_dict_methods(format, device, world):
-    ranks.run(world, device, plain_methods, format)
-
-
-def through_a_file(mesh, format):
+@ranks.on(2, "cpu")
+def test_saved_shards(mesh, format):
     """torch.save of a rank's own weights, and torch.load with weights_only=True."""
     model, _ = trained(mesh, format)
     file = io.BytesIO()
@@ -178,7 +150,3 @@ def through_a_file(mesh, format):
     for name, parameter in model.named_parameters():
         assert type(loaded[name]) is torch.Tensor  # because it is no parameter
         assert same(loaded[name], value_of(parameter)), name
-
-
-def test_saved_shards(format):
-    ranks.run(2, "cpu", through_a_file, format)

@@ -31,10 +31,11 @@ def step(model, optimizer):
     optimizer.zero_grad()
 
 
-def go_on(mesh, name):
+@ranks.on(2)
+def test_shards_are_converted_while_training(mesh, format):
     model, optimizer = trained(mesh)
     before = local_values(model)
-    nc.convert(model, name)
+    nc.convert(model, format)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     step(model, optimizer)  # with what it has
@@ -43,14 +44,10 @@ def go_on(mesh, name):
     assert isinstance(model[0].weight.to_local(), nc.MasterWeight)
     # A user's write between conversion and step is the new value.
     model, optimizer = trained(mesh)
-    nc.convert(model, name)
+    nc.convert(model, format)
     with torch.no_grad():
         model[0].weight.fill_(0.25)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     step(model, optimizer)
     assert bool((local_values(model)[0] == 0.25).all())
-
-
-def test_shards_are_converted_while_training(format, device):
-    ranks.run(2, device, go_on, format)

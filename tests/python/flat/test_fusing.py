@@ -116,7 +116,8 @@ def test_who_owns_nothing_keeps_scales_without_a_gradient(format, device):
 # ---- several formats ----
 
 
-def two_types(mesh):
+@ranks.on(2)
+def test_element_types_of_one_group_differ(mesh):
     """In one group of the optimizer, of one value."""
     device, group, names = mesh.device_type, mesh.get_group(), ["fp8_e4m3", "fp8_e5m2"]
     value, cuts = flats.value_of((64, 128), special=False), [0, 4161, 64 * 128]
@@ -134,10 +135,6 @@ def two_types(mesh):
     dist.all_reduce(whole, group=group)
     for weight, name in zip(weights, names, strict=True):
         assert flats.gather(weight, nc.quantize(whole.view(64, 128), name), group)
-
-
-def test_element_types_of_one_group_differ(device):
-    ranks.run(2, device, two_types)
 
 
 # ---- what is reduced ----
@@ -209,7 +206,9 @@ def test_masters_without_requires_grad(name, device):
     ranks.run(2, device, detached, name)
 
 
-def removed(mesh, name):
+@pytest.mark.parametrize("name", ["fp8_e4m3", "mxfp8_e4m3", "nvfp4"])
+@ranks.on(2)
+def test_a_master_that_leaves_its_group_stays(mesh, name):
     """The second of two masters is taken out of its group, on all ranks."""
     values = [flats.value_of((64, 128), seed=seed, special=False) for seed in range(2)]
     parts = Flat(mesh, values, name, [[0, 1001, 64 * 128]] * 2, NEAREST)
@@ -223,11 +222,6 @@ def removed(mesh, name):
     assert not same(first, parts.masters[0])
     assert same(before[0], parts.masters[1])
     assert all(same(one, stored[key]) for key, one in flats.stored(parts.weights[1]).items())
-
-
-@pytest.mark.parametrize("name", ["fp8_e4m3", "mxfp8_e4m3", "nvfp4"])
-def test_a_master_that_leaves_its_group_stays(name, device):
-    ranks.run(2, device, removed, name)
 
 
 def test_two_roundings_of_one_format():

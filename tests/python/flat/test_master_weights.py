@@ -125,7 +125,8 @@ def test_three_ranks(format, device):
     ranks.run(3, device, cast_by_all, format, OPTIONS[1])
 
 
-def formats_together(mesh):
+@ranks.on(2)
+def test_formats_together(mesh):
     """Weights of all formats in one call, cut at one place, which is odd."""
     device = mesh.device_type
     values = [flats.value_of((64, 128), seed) for seed in range(len(nc.formats()))]
@@ -138,10 +139,6 @@ def formats_together(mesh):
         expected = nc.quantize(value.to(device), name)
         assert flats.is_written_rightly(weight, expected), name
         assert flats.gather(weight, expected), name
-
-
-def test_formats_together(device):
-    ranks.run(2, device, formats_together)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU's memory")
@@ -164,7 +161,10 @@ def test_more_elements_than_32_bits_count():
 DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
 
 
-def columnwise_follows(mesh, name, by_hand):
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("name", DERIVED)
+@ranks.on(2)
+def test_columnwise_follows_the_gather(mesh, name, by_hand):
     device, rank = mesh.device_type, mesh.get_local_rank()
     value = flats.value_of((64, 128), special=False)
     weight = nc.quantize(torch.ones(64, 128, device=device), name)
@@ -181,12 +181,6 @@ def columnwise_follows(mesh, name, by_hand):
         assert same(weight.columnwise_data, expected.columnwise_data)
         assert same(weight.columnwise_scale_inv, expected.columnwise_scale_inv)
         assert store_of(weight).pending is None
-
-
-@pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("name", DERIVED)
-def test_columnwise_follows_the_gather(name, by_hand, device):
-    ranks.run(2, device, columnwise_follows, name, by_hand)
 
 
 def test_shards_of_codes(format, device):

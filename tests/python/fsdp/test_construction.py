@@ -29,7 +29,10 @@ from models import (
 TESTED_FORMATS = SHARDINGS
 
 
-def convert_after(mesh, format, forward_first):
+@pytest.mark.parametrize("forward_first", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world")
+def test_convert_after_fully_shard(mesh, format, forward_first):
     """convert after fully_shard, even after a forward, is convert before it."""
     device = mesh.device_type
     before, after = shard(build(format, device), mesh), shard(build_plain(format, device), mesh)
@@ -48,13 +51,9 @@ def convert_after(mesh, format, forward_first):
             assert_same(q.to_local(), p.to_local())
 
 
-@pytest.mark.parametrize("forward_first", [False, True])
 @pytest.mark.parametrize("world", [1, 2])
-def test_convert_after_fully_shard(format, device, world, forward_first):
-    ranks.run(world, device, convert_after, format, forward_first)
-
-
-def from_meta(mesh, format):
+@ranks.on("world")
+def test_meta_initialisation(mesh, format):
     """Built without memory, sharded, and only then given values."""
     device = mesh.device_type
     with torch.device("meta"):
@@ -79,11 +78,6 @@ def from_meta(mesh, format):
         optimizer.zero_grad()
         model.reshard()
         masters = [model[i].weight.full_tensor() for i in (0, 2)]
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_meta_initialisation(format, device, world):
-    ranks.run(world, device, from_meta, format)
 
 
 def built_elsewhere(mesh, format):

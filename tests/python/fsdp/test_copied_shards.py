@@ -38,7 +38,9 @@ def load(model):
     model.load_state_dict(model.state_dict())
 
 
-def resharding_changed(mesh, format, first):
+@pytest.mark.parametrize("first", [True, False])
+@ranks.on(3)
+def test_resharding_has_changed(mesh, format, first):
     model = model_for(mesh, format, first)
     before = loss_of(model, mesh)
     model.set_reshard_after_forward(not first)
@@ -46,12 +48,8 @@ def resharding_changed(mesh, format, first):
     assert same(loss_of(model, mesh), before)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_resharding_has_changed(format, device, first):
-    ranks.run(3, device, resharding_changed, format, first)
-
-
-def part_first(mesh, format):
+@ranks.on(3)
+def test_a_part_was_gathered_first(mesh, format):
     """Before the first forward nobody knows the tree, nor how its root is resharded."""
     model, other = model_for(mesh, format, None), model_for(mesh, format, None)
     model[0].unshard()
@@ -59,10 +57,6 @@ def part_first(mesh, format):
     load(model)
     losses = [loss_of(one, mesh) for one in (model, other, model)]
     assert same(losses[0], losses[1]) and same(losses[0], losses[2])
-
-
-def test_a_part_was_gathered_first(format, device):
-    ranks.run(3, device, part_first, format)
 
 
 def load_before_backward(mesh, format):
@@ -91,12 +85,15 @@ class Two(nn.Module):
         return self.thin(x) + self.wide(x)
 
 
-def beside_new_weights(mesh, format, converts):
+@pytest.mark.parametrize("converts", [True, False])
+@pytest.mark.parametrize("name", [n for n in nc.formats() if nc.format(n).shard_row_step == 1][:1])
+@ranks.on(2)
+def test_weights_beside_that_are_new(mesh, name, converts):
     """Only the rank without rows makes a plan anew, and meets weights that nobody has compared."""
     device = mesh.device_type
     torch.manual_seed(0)
     model, x = Two().to(device), torch.ones(1, 64, device=device)
-    nc.convert(model.thin if converts else model, format)
+    nc.convert(model.thin if converts else model, name)
     for module in (model.thin, model.wide, model):
         fully_shard(module, mesh=mesh)
     with torch.no_grad():
@@ -107,13 +104,7 @@ def beside_new_weights(mesh, format, converts):
             model.thin.reshard()
         load(model)
         if converts:
-            nc.convert(model.wide, format)
+            nc.convert(model.wide, name)
         torch.manual_seed(0)
-        whole = nc.convert(Two().to(device), format)
+        whole = nc.convert(Two().to(device), name)
         assert same(model(x), whole(x))
-
-
-@pytest.mark.parametrize("converts", [True, False])
-@pytest.mark.parametrize("name", [n for n in nc.formats() if nc.format(n).shard_row_step == 1][:1])
-def test_weights_beside_that_are_new(name, device, converts):
-    ranks.run(2, device, beside_new_weights, name, converts)

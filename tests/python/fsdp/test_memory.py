@@ -42,7 +42,10 @@ def shard_bytes(format, world):
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
 
 
-def weights_only(mesh, format, after):
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world", "cpu")
+def test_only_the_sharded_value_is_kept(mesh, format, after):
     before = storages()
     model = make(mesh, format, after)
     value = 4 * WIDTH * WIDTH // mesh.size()
@@ -52,13 +55,9 @@ def weights_only(mesh, format, after):
     assert all(isinstance(p.to_local(), nc.MasterWeight) for p in model.parameters())
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("world", [1, 2])
-def test_only_the_sharded_value_is_kept(format, world, after):
-    ranks.run(world, "cpu", weights_only, format, after)
-
-
-def freed_after_forward(mesh, format):
+@ranks.on("world", "cpu")
+def test_gathered_bytes_are_freed(mesh, format):
     model = make(mesh, format, False)
     x = torch.randn(4, WIDTH)
     with torch.no_grad():
@@ -75,11 +74,6 @@ def freed_after_forward(mesh, format):
     gathered = shard_bytes(format, 1) / (1 if nc.format(format).columnwise_derived else 2)
     assert max(held) >= gathered  # the count does see what is gathered
     assert max(held) <= 3 * 2 * WIDTH * WIDTH  # one layer: payloads, buffers, FSDP2's own copy
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_gathered_bytes_are_freed(format, world):
-    ranks.run(world, "cpu", freed_after_forward, format)
 
 
 def payload_sizes(mesh, format):

@@ -109,7 +109,8 @@ def test_nothing_to_find():
     ranks.run(2, "cpu", compare, ROWWISE, by_call)
 
 
-def by_hand(mesh, format):
+@ranks.on(2, "cpu")
+def test_unshard_by_hand(mesh, format=BY_PASS):
     """unshard() before the first forward serves the backward too, where nothing is resharded in
     between.
     """
@@ -120,10 +121,6 @@ def by_hand(mesh, format):
         module.set_reshard_after_forward(False, recurse=False)
     got = train(model)
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
-
-
-def test_unshard_by_hand():
-    ranks.run(2, "cpu", by_hand, BY_PASS)
 
 
 def count_gathered(mesh, format):

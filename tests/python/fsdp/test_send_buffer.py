@@ -103,7 +103,8 @@ def test_a_backward_is_of_its_forward(format, change, device):
     ranks.run(2, device, changed, format, change)
 
 
-def lost(mesh, format):
+@ranks.on(2)
+def test_a_backward_packs_nothing_again(mesh, format):
     model = layers(mesh, format)
     before = expected(model, mesh)
     assert not torch.equal(gradient_after(model, lose_what_was_packed, mesh), before)
@@ -111,11 +112,8 @@ def lost(mesh, format):
     assert torch.equal(gradient_after(model, nothing, mesh), expected(model, mesh))
 
 
-def test_a_backward_packs_nothing_again(format, device):
-    ranks.run(2, device, lost, format)
-
-
-def ahead(mesh, format):
+@ranks.on(2)
+def test_the_first_gather_packs_all_groups(mesh, format):
     """The second layer's group is packed before the first one's forward."""
     model = layers(mesh, format)
     x = torch.ones(4, WIDTH, device=mesh.device_type)
@@ -131,10 +129,6 @@ def ahead(mesh, format):
     hook.remove()
     write(model[1], 1)
     assert not torch.equal(model(x), wrong)
-
-
-def test_the_first_gather_packs_all_groups(format, device):
-    ranks.run(2, device, ahead, format)
 
 
 def left_early(mesh, format):

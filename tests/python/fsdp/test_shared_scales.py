@@ -100,7 +100,9 @@ def test_fewer_ranks(format, world, device):
     ranks.run(world, device, trained, format, 48, STOCHASTIC, False)
 
 
-def tensor_parallel(mesh, format, world):
+@pytest.mark.parametrize("world", [2, 4])
+@ranks.on("world")
+def test_tensor_parallel(mesh, format, world):
     """Over two ranks, and of four over FSDP2 too, where shards of q_proj share blocks with each
     other, and those of k_proj alone would not.
     """
@@ -134,12 +136,6 @@ def tensor_parallel(mesh, format, world):
             assert_part(model.get_parameter(name), weight, ["rowwise_data", "tensor_amax"], name)
         model.reshard()
     assert_parts(model, whole, optimizers, "written to")
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("world", [2, 4])
-def test_tensor_parallel(format, world, device):
-    ranks.run(world, device, tensor_parallel, format, world)
 
 
 def apart(mesh, format):

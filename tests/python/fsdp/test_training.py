@@ -168,7 +168,8 @@ def test_a_dtype_that_no_value_has():
         assert "not torch.float64" in message
 
 
-def accumulate(mesh, format):
+@ranks.on(2)
+def test_accumulation_clipping_schedule_groups(mesh, format):
     """Clipping, accumulation without communication, a schedule and two groups."""
     device = mesh.device_type
     whole, model = build(format, device), shard(build(format, device), mesh)
@@ -193,11 +194,8 @@ def accumulate(mesh, format):
     assert_equal_state(model, results[0], whole, results[1], mesh)
 
 
-def test_accumulation_clipping_schedule_groups(format, device):
-    ranks.run(2, device, accumulate, format)
-
-
-def tied(mesh, format):
+@ranks.on(2, "cpu")
+def test_tied_weights(mesh, format):
     """Two layers with one weight, in one module that fully_shard manages."""
     models = []
     for _ in range(2):
@@ -217,7 +215,3 @@ def tied(mesh, format):
             one.zero_grad()
     assert model[0].weight is model[2].weight
     assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
-
-
-def test_tied_weights(format):
-    ranks.run(2, "cpu", tied, format)

@@ -26,6 +26,7 @@ from models import BUFFERS, assert_same, same
 from weights import quantized
 
 TESTED_FORMATS = CUT_WITHIN_BLOCKS
+FINE, COARSE = by_pass(1), by_pass(32)  # by the rows at which they can be cut
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -67,7 +68,7 @@ def over_two_dimensions(mesh, format, kind):
 
 @pytest.mark.parametrize("kind", ["hybrid", "smaller"])
 def test_over_two_dimensions(device, kind):
-    ranks.run(4, device, over_two_dimensions, by_pass(1), kind)
+    ranks.run(4, device, over_two_dimensions, FINE, kind)
 
 
 def offloaded(mesh, format):
@@ -91,10 +92,11 @@ def offloaded(mesh, format):
 
 def test_offloaded(device):
     """Torch takes meshes of the same ranks for one, whatever backends their groups have."""
-    (ranks.run if device == "cpu" else ranks.run_alone)(2, device, offloaded, by_pass(1))
+    (ranks.run if device == "cpu" else ranks.run_alone)(2, device, offloaded, FINE)
 
 
-def frozen(mesh, format):
+@ranks.on(3)
+def test_frozen(mesh, format=FINE):
     """The bytes of the whole, and nothing else, lie in shards."""
     device = mesh.device_type
     whole = build(format, device, trainable=False)
@@ -109,11 +111,8 @@ def frozen(mesh, format):
         local.copy_(own)
 
 
-def test_frozen(device):
-    ranks.run(3, device, frozen, by_pass(1))
-
-
-def what_a_shard_cannot_do(mesh, format):
+@ranks.on(2)
+def test_what_a_shard_cannot_do(mesh, format=COARSE):
     """Be the operand of a product, and nor can a copy: before the first gather, after a write, and
     while its bytes are those of whole blocks. Its value is any tensor's.
     """
@@ -141,11 +140,8 @@ def what_a_shard_cannot_do(mesh, format):
     assert same(ranks_part(model.up.weight.dequantize(), mesh), 2 * value)
 
 
-def test_what_a_shard_cannot_do(device):
-    ranks.run(2, device, what_a_shard_cannot_do, by_pass(32))
-
-
-def summarized(mesh, format):
+@ranks.on(2)
+def test_summary(mesh, format=COARSE):
     """Before any gather and after one: each gather carries both usages."""
     model = sharded(build(format, mesh.device_type), mesh, reshard_after_forward=True)
     before = nc.summary(model)
@@ -154,7 +150,3 @@ def summarized(mesh, format):
     weight = {one.name: one for one in before.parameters}["down.weight"]
     elements, bits = torch.Size(weight.shape).numel(), nc.format(format).wire_bits_per_element
     assert weight.gathered == round(2 * 2 * elements * bits / 8)
-
-
-def test_summary(device):
-    ranks.run(2, device, summarized, by_pass(32))

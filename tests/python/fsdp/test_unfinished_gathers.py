@@ -31,7 +31,9 @@ def output_of(model, device):
         return model(torch.ones(1, WIDTH, device=device))
 
 
-def under_way(mesh, format, change):
+@pytest.mark.parametrize("change", ["plain", "quantized again"])
+@ranks.on(2)
+def test_replaced_while_a_gather_is_under_way(mesh, format, change):
     device = mesh.device_type
     model, whole = layers(format, device), layers(format, device)
     fully_shard(model, mesh=mesh)
@@ -46,11 +48,6 @@ def under_way(mesh, format, change):
     for _ in range(2):
         assert same(output_of(model, device), output_of(whole, device))
         model.reshard()
-
-
-@pytest.mark.parametrize("change", ["plain", "quantized again"])
-def test_replaced_while_a_gather_is_under_way(format, device, change):
-    ranks.run(2, device, under_way, format, change)
 
 
 class Aside(nn.Module):
@@ -84,9 +81,15 @@ def test_nothing_is_kept_of_a_gather_for_nothing(format, device):
     assert all(ranks.run(2, device, gathered_for_nothing, format))
 
 
-def failing(mesh, format):
+def out_of_memory(*_, **__):
+    raise MemoryError
+
+
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.columnwise_derived))
+@ranks.on(2)
+def test_a_gather_of_columns_that_fails(mesh, name):
     device = mesh.device_type
-    model, whole = layers(format, device, 3), layers(format, device, 3)
+    model, whole = layers(name, device, 3), layers(name, device, 3)
     fully_shard(model, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
     assert same(output_of(model, device), output_of(whole, device))
     model.reshard()
@@ -97,12 +100,3 @@ def failing(mesh, format):
     for one in (model, whole):
         nc.to_plain(one[2])
     assert same(output_of(model, device), output_of(whole, device))
-
-
-def out_of_memory(*_, **__):
-    raise MemoryError
-
-
-@pytest.mark.parametrize("name", one_of_each(lambda f: f.columnwise_derived))
-def test_a_gather_of_columns_that_fails(name, device):
-    ranks.run(2, device, failing, name)

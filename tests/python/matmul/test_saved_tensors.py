@@ -88,7 +88,9 @@ def test_a_wrapped_module(device):
     assert all(map(same, gradients_of(wrapped, x), gradients_of(model, x)))
 
 
-def shards_with_hooks(mesh, format, hooks):
+@pytest.mark.parametrize("hooks", ["offloaded", "copied"])
+@ranks.on(2)
+def test_shards(mesh, format, hooks):
     """The backward's bytes, also where passes gather other ones."""
     for matmul in products_of(format):
         model = made(format, matmul, mesh.device_type)
@@ -100,11 +102,6 @@ def shards_with_hooks(mesh, format, hooks):
         found, expected = gradients_of(model, x, HOOKS[hooks]), gradients_of(model, x)
         for one, other in zip(found, expected, strict=True):
             assert same(*(getattr(value, "_local_tensor", value) for value in (one, other)))
-
-
-@pytest.mark.parametrize("hooks", ["offloaded", "copied"])
-def test_shards(format, device, hooks):
-    ranks.run(2, device, shards_with_hooks, format, hooks)
 
 
 def not_gathered_again(mesh, format, matmul):

@@ -136,7 +136,8 @@ def test_communication_beside_computation_with_tensor_parallel_ranks():
     ranks.run(4, "cpu", train_with_each, FORMATS[0], 2)
 
 
-def clip(mesh, format):
+@ranks.on(2, "cpu")
+def test_gradients_are_clipped_by_the_norm_over_all_shards(mesh, format=FORMATS[0]):
     with mt.megatron_on_cpu():
         run = mt.Run(format, adam={"clip_grad": 0.5})
         reference = mt.Reference(run)
@@ -152,11 +153,8 @@ def clip(mesh, format):
             torch.testing.assert_close(main, values, rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_are_clipped_by_the_norm_over_all_shards():
-    ranks.run(2, "cpu", clip, FORMATS[0])
-
-
-def overflow(mesh, format):
+@ranks.on(2, "cpu")
+def test_a_step_with_an_overflow_changes_nothing(mesh, format=FORMATS[0]):
     with mt.megatron_on_cpu():
         fp16 = {"fp16": True, "initial_loss_scale": 2.0**10, "hysteresis": 1}
         run = mt.Run(format, adam=fp16, dtype=torch.float16)
@@ -173,10 +171,6 @@ def overflow(mesh, format):
         assert all(torch.equal(s[1], before[1][n]) for n, s in run.shards().items())
         run.train()
         assert any(not torch.equal(s[1], before[1][n]) for n, s in run.shards().items())
-
-
-def test_a_step_with_an_overflow_changes_nothing():
-    ranks.run(2, "cpu", overflow, FORMATS[0])
 
 
 def broadcast(mesh, format):

@@ -70,7 +70,9 @@ def assert_whole(mesh, model):
             assert same(narrow.dequantize(), local_rows(fresh.dequantize(), weight, mesh)), name
 
 
-def all_lack(mesh, format, rounding):
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@ranks.on(2)
+def test_all_lack(mesh, format, rounding):
     """Where no rank has a gradient, nothing changes, not even a byte."""
     model, optimizer = trained(mesh, format, rounding)
     loss_of(model, 0, mesh.device_type).backward()
@@ -91,12 +93,8 @@ def all_lack(mesh, format, rounding):
             assert same(after[key], before[name][key]), (name, key)
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_all_lack(format, device, rounding):
-    ranks.run(2, device, all_lack, format, rounding)
-
-
-def written_and_lacking(mesh, format):
+@ranks.on(2)
+def test_written_and_lacking(mesh, format):
     """A weight that was written to, and then lacks a gradient."""
     model, optimizer = trained(mesh, format, "nearest")
     loss_of(model, 0, mesh.device_type).backward()
@@ -111,10 +109,6 @@ def written_and_lacking(mesh, format):
     with torch.no_grad():
         loss_of(model, 1, mesh.device_type)
     assert_whole(mesh, model)
-
-
-def test_written_and_lacking(format, device):
-    ranks.run(2, device, written_and_lacking, format)
 
 
 def frozen(mesh, format):

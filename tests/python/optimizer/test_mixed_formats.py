@@ -7,11 +7,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-import models
 import narrowcast as nc
-import ranks
-from models import STORAGES, assert_quantized, assert_same, same
-from weights import quantized
+from models import STORAGES, assert_quantized, assert_same
 
 
 def test_element_types_mixed_in_one_group():
@@ -27,29 +24,6 @@ def test_element_types_mixed_in_one_group():
     for layer, name in zip(layers, names, strict=True):
         assert layer.weight.format is nc.format(name)
         assert_quantized(layer.weight.detach(), layer.weight.value)
-
-
-def _step_with_an_empty_shard(mesh, rows):
-    torch.manual_seed(0)
-    model = nc.convert(nn.Linear(64, rows, bias=False), "fp8_e4m3")
-    models.fully_shard(model, mesh=mesh)
-    optimizer = nc.FusedAdam(model.parameters(), lr=0.1)
-    for _ in range(2):
-        model(torch.randn(8, 64)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    local = quantized(model.weight.to_local())
-    whole = nc.quantize(model.weight.full_tensor(), "fp8_e4m3")
-    assert same(local.tensor_amax, whole.tensor_amax)
-    mine = models.local_rows(whole, model.weight, mesh)
-    assert same(local.rowwise_data, mine.rowwise_data)
-    assert len(local) == 0 or same(local.rowwise_scale_inv, mine.rowwise_scale_inv)
-    return len(local)
-
-
-def test_an_empty_shard_in_an_amax_reduction():
-    # TE: a rank whose shard is empty skips the reduction, and its peers wait for ever.
-    assert ranks.run(3, "cpu", _step_with_an_empty_shard, 4) == [2, 2, 0]
 
 
 @pytest.mark.parametrize("name", [name for name in STORAGES if nc.format(name).tensor_amax])

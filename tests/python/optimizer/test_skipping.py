@@ -43,7 +43,9 @@ def trained(mesh, format, takes_step):
     return state_of(model, optimizer)
 
 
-def one_rank_overflows(mesh, format):
+@pytest.mark.parametrize("world", [2, 4])
+@ranks.on("world")
+def test_all_ranks_skip(mesh, format):
     def scaled(optimizer, overflows):
         found = mesh.get_local_rank() == overflows
         optimizer.found_inf = torch.tensor(float(found), device=mesh.device_type)
@@ -55,11 +57,6 @@ def one_rank_overflows(mesh, format):
 
     every = zip(*(trained(mesh, format, one) for one in (scaled, left_out)), strict=True)
     assert all(same(one, other) for one, other in every)
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_all_ranks_skip(format, device, world):
-    ranks.run(world, device, one_rank_overflows, format)
 
 
 def one_owner_overflows(mesh, format, beyond_half):

@@ -85,7 +85,8 @@ def test_state_of_adamw(format, kind):
     assert optimizer.state[model.head.weight]["step"] == 3
 
 
-def sharded_adamw(mesh, format):
+@ranks.on(2, "cpu")
+def test_sharded_state_of_adamw(mesh, format=GATHERS[-1]):
     plain, theirs, model = of_adamw(format)
     before = dict(plain.named_parameters())
     moments = {name: theirs.state[p]["exp_avg"] for name, p in before.items()}
@@ -104,10 +105,6 @@ def sharded_adamw(mesh, format):
     assert all(map(same, values, local_values(model)))
     assert optimizer.param_groups[0]["lr"] == 1e-2
     train(model, optimizer, 1, first=2)
-
-
-def test_sharded_state_of_adamw():
-    ranks.run(2, "cpu", sharded_adamw, GATHERS[-1])
 
 
 @pytest.mark.parametrize("option", ["amsgrad", "maximize"])
