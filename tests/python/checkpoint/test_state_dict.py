@@ -18,13 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import (
-    GATHERS,
-    build,
-    loss_of,
-    same,
-    shard,
-)
+from models import GATHERS, build, loss_of, same, shard
 from narrowcast.fsdp import torch_names
 from sharded_states import assert_equal, assert_equal_state, go_on, trained
 from weights import value_of

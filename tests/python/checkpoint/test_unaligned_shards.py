@@ -3,10 +3,7 @@
 import pickle
 
 import pytest
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    set_model_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 import ranks
 from any_cut_models import build, sharded

@@ -14,14 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 
 import narrowcast as nc
 import ranks
-from any_cut_models import (
-    CUT_WITHIN_BLOCKS,
-    build,
-    by_pass,
-    ranks_part,
-    sharded,
-    train_both,
-)
+from any_cut_models import CUT_WITHIN_BLOCKS, build, by_pass, ranks_part, sharded, train_both
 from models import BUFFERS, assert_same, same
 from weights import quantized
 

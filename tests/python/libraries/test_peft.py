@@ -8,16 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 from internals import tensors_of
-from models import (
-    GATHERS,
-    assert_quantized,
-    assert_same,
-    batch,
-    build_plain,
-    same,
-    shard,
-    train,
-)
+from models import GATHERS, assert_quantized, assert_same, batch, build_plain, same, shard, train
 from narrowcast.tensor import dtensors
 
 pytest.importorskip("peft", reason="peft is not installed")

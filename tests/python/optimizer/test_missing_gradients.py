@@ -6,16 +6,7 @@ import torch
 import narrowcast as nc
 import ranks
 from internals import is_stale
-from models import (
-    BUFFERS,
-    Model,
-    assert_quantized,
-    local_rows,
-    loss_of,
-    one_of_each,
-    same,
-    shard,
-)
+from models import BUFFERS, Model, assert_quantized, local_rows, loss_of, one_of_each, same, shard
 from narrowcast.tensor import casting
 from weights import quantized, value_of
 

@@ -15,16 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import narrowcast as nc
 import ranks
-from models import (
-    GATHERS,
-    assert_quantized,
-    build,
-    build_plain,
-    local_values,
-    same,
-    shard,
-    train,
-)
+from models import GATHERS, assert_quantized, build, build_plain, local_values, same, shard, train
 
 TESTED_FORMATS = GATHERS
 

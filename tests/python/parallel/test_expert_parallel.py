@@ -15,12 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import (
-    DTensor,
-    Partial,
-    Shard,
-    distribute_tensor,
-)
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import narrowcast as nc
 import ranks
