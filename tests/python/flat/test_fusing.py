@@ -77,40 +77,32 @@ def test_one_process(format, device):
 # ---- gradients that are missing ----
 
 
-def without_some(mesh, name):
+@ranks.on(2)
+def test_weights_without_a_gradient_stay(mesh, format):
     """No rank has one of weight 1 in the second step."""
     values = [flats.value_of((64, 128), seed=place, special=False) for place in range(3)]
     cuts = [[0, 1001, 64 * 128], [0, 4097, 64 * 128], [0, 64 * 128, 64 * 128]]
-    whole, parts = Whole(values, name, NEAREST), Flat(mesh, values, name, cuts, NEAREST)
+    whole, parts = Whole(values, format, NEAREST), Flat(mesh, values, format, cuts, NEAREST)
     for step in range(2):
         gradients = [gradient_of(v.shape, step, place) for place, v in enumerate(values)]
         if step == 1:
             gradients[1] = None
         parts.step(gradients)
         whole.step(gradients)
-    return parts.fault(whole)
+    assert not (fault := parts.fault(whole)), fault
 
 
-def test_weights_without_a_gradient_stay(format, device):
-    assert ranks.run(2, device, without_some, format) == ["", ""]
-
-
-def owned_by_one(mesh, name):
+@ranks.on(2)
+def test_who_owns_nothing_keeps_scales_without_a_gradient(mesh, format):
     """Nobody has a gradient in the second step, and the last rank owns nothing."""
     values = [flats.value_of((64, 128), special=False)]
-    whole = Whole(values, name, NEAREST)
-    parts = Flat(mesh, values, name, [[0, 64 * 128, 64 * 128]], NEAREST)
+    whole = Whole(values, format, NEAREST)
+    parts = Flat(mesh, values, format, [[0, 64 * 128, 64 * 128]], NEAREST)
     for step in range(3):
         gradients = [None if step == 1 else gradient_of((64, 128), step, 0)]
         parts.step(gradients)
         whole.step(gradients)
-        if fault := parts.fault(whole):
-            return f"step {step}: {fault}"
-    return ""
-
-
-def test_who_owns_nothing_keeps_scales_without_a_gradient(format, device):
-    assert ranks.run(2, device, owned_by_one, format) == ["", ""]
+        assert not (fault := parts.fault(whole)), (step, fault)
 
 
 # ---- several formats ----
@@ -181,9 +173,11 @@ def test_a_master_that_no_optimizer_has(device):
 # ---- masters that are no parameters of torch's, or no longer the optimizer's ----
 
 
-def detached(mesh, name):
-    """Masters that require no gradient, as ZeRO's are. No rank has gradients in the second step, of
-    two weights, of which rank 1 owns nothing of the second.
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e4m3_delayed", "nvfp4"])
+@ranks.on(2)
+def test_masters_without_requires_grad(mesh, name):
+    """As ZeRO's are: nothing changes anywhere, whoever owns what, where no rank has a gradient, as
+    in the second step, of two weights, of which rank 1 owns nothing of the second.
     """
     values = [flats.value_of((64, 128), seed=seed, special=False) for seed in range(2)]
     cuts = [[0, 1001, 64 * 128], [0, 64 * 128, 64 * 128]]
@@ -198,12 +192,6 @@ def detached(mesh, name):
     for old, weight in zip(before, parts.weights, strict=True):
         new = flats.stored(weight)
         assert all(same(old[key], new[key]) for key in old)
-
-
-@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e4m3_delayed", "nvfp4"])
-def test_masters_without_requires_grad(name, device):
-    """Nothing changes anywhere, whoever owns what, where no rank has a gradient."""
-    ranks.run(2, device, detached, name)
 
 
 @pytest.mark.parametrize("name", ["fp8_e4m3", "mxfp8_e4m3", "nvfp4"])

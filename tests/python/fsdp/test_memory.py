@@ -93,7 +93,9 @@ def test_bytes_on_the_wire(format):
     assert f.wire_bits_per_element <= f.bits_per_element
 
 
-def one_allocation(mesh, format):
+@ranks.on(2)
+def test_a_group_is_one_allocation(mesh, format):
+    """Of all that its gathers bring, and freed as a whole."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     model.to(mesh.device_type)
@@ -108,12 +110,7 @@ def one_allocation(mesh, format):
         assert memory[0].nbytes() >= sum(weight.rowwise_data.nbytes for weight in weights)
         model.reshard()
         assert {storage.nbytes() for storage in memory} == {0}
-    return all(map(torch.equal, values, full))
-
-
-def test_a_group_is_one_allocation(format, device):
-    """Of all that its gathers bring, and freed as a whole."""
-    assert ranks.run(2, device, one_allocation, format) == [True, True]
+    assert all(map(torch.equal, values, full))
 
 
 def backward(model, optimizer, device):

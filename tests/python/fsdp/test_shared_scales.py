@@ -138,15 +138,10 @@ def test_tensor_parallel(mesh, format, world):
     assert_parts(model, whole, optimizers, "written to")
 
 
-def apart(mesh, format):
+@ranks.on(2)
+def test_groups_of_fsdp(mesh, format="nvfp4"):
+    """Weights that share a scale are gathered together."""
     model = build(format, mesh.device_type)
     fully_shard(model.k_proj, mesh=mesh)
-    loss_of(fully_shard(model, mesh=mesh), 0, mesh.device_type)
-
-
-@pytest.mark.ranks
-def test_groups_of_fsdp(device):
-    """Weights that share a scale are gathered together."""
-    for kind, message in ranks.errors(2, device, apart, "nvfp4"):
-        assert kind == "ValueError"
-        assert "one call of fully_shard" in message
+    with pytest.raises(ValueError, match="one call of fully_shard"):
+        loss_of(fully_shard(model, mesh=mesh), 0, mesh.device_type)

@@ -2,6 +2,9 @@
 error, which says what it is. And what Megatron's users do to a model that is wrapped already.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -164,3 +167,21 @@ def some_frozen(mesh, path):
 
 def test_models_of_which_some_layers_are_frozen(tmp_path):
     ranks.run(2, "cpu", some_frozen, str(tmp_path / "checkpoint"))
+
+
+# ---- a megatron-core that narrowcast was not written for ----
+
+ANOTHER = """
+import sys
+import narrowcast
+assert "megatron" not in sys.modules and "narrowcast.megatron" not in sys.modules
+import megatron.core
+megatron.core.__version__ = "0.15.3"
+import narrowcast.megatron
+"""
+
+
+def test_another_version():
+    result = subprocess.run([sys.executable, "-c", ANOTHER], capture_output=True, text=True)
+    last = result.stderr.splitlines()[-1]
+    assert "works with megatron-core 0.16.x, and 0.15.3 is installed" in last, last

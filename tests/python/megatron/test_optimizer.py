@@ -173,7 +173,8 @@ def test_a_step_with_an_overflow_changes_nothing(mesh, format=FORMATS[0]):
         assert any(not torch.equal(s[1], before[1][n]) for n, s in run.shards().items())
 
 
-def broadcast(mesh, format):
+@ranks.on(2, "cpu")
+def test_broadcast_params(mesh, format=FORMATS[1]):
     """Before there is an optimizer, and after."""
     with mt.megatron_on_cpu():
         run = mt.Run(format, seed=mesh.get_local_rank())
@@ -188,14 +189,9 @@ def broadcast(mesh, format):
             for name in own[0]:
                 assert mt.same_bytes(every[0][0][name], every[1][0][name])
             assert all(map(torch.equal, every[0][1], every[1][1]))
-        return [
-            weight.get_high_precision_init_val() is not None
-            for weight in mm.quantized(model).values()
-        ]
-
-
-def test_broadcast_params():
-    assert ranks.run(2, "cpu", broadcast, FORMATS[1]) == [[True] * 8] * 2
+        weights = mm.quantized(model).values()
+        assert len(weights) == 8
+        assert all(one.get_high_precision_init_val() is not None for one in weights)
 
 
 def reloaded(mesh, format, with_state):

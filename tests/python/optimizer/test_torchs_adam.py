@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
@@ -155,3 +156,16 @@ def test_state_of_another_optimizer():
     theirs.step()
     with pytest.raises(ValueError, match=r"has no 'step', only .'momentum_buffer'"):
         nc.FusedAdam([weight]).load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.tensor_amax))
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world", "cpu")
+def test_fully_shard_after_the_optimizer(mesh, name):
+    model = nc.convert(nn.Sequential(nn.Linear(64, 256, bias=False)), name)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    fully_shard(model, mesh=mesh)
+    model(torch.ones(2, 64)).sum().backward()
+    words = r"0\.weight: fully_shard has replaced this weight.*after fully_shard"
+    with pytest.raises(RuntimeError, match=words):
+        optimizer.step()
