@@ -38,7 +38,10 @@ def assert_loaded(saved, loaded, device):
     go_on([saved, loaded], device)
 
 
-def move(mesh, format, full, cpu_offload):
+@pytest.mark.parametrize(("full", "cpu_offload"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world")
+def test_state_dicts(mesh, format, full, cpu_offload):
     """From one model and optimizer into others that have seen other data."""
     device = mesh.device_type
     options = StateDictOptions(full_state_dict=full, cpu_offload=cpu_offload)
@@ -51,17 +54,6 @@ def move(mesh, format, full, cpu_offload):
         other, other_optimizer, state, options=StateDictOptions(full_state_dict=full)
     )
     assert_loaded((model, optimizer), (other, other_optimizer), device)
-
-
-@pytest.mark.parametrize("cpu_offload", [False, True])
-@pytest.mark.parametrize("world", [1, 2])
-def test_sharded_state_dicts(format, device, world, cpu_offload):
-    ranks.run(world, device, move, format, False, cpu_offload)
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_full_state_dicts(format, device, world):
-    ranks.run(world, device, move, format, True, False)
 
 
 @ranks.on(2)

@@ -14,7 +14,7 @@ import narrowcast as nc
 import ranks
 from fused import NEAREST, STOCHASTIC, Flat, Whole, gradient_of, to_device
 from internals import bytes_of
-from models import BUFFERS, same
+from models import BUFFERS, STORAGES, same
 from narrowcast import flat
 from weights import quantized
 
@@ -40,7 +40,14 @@ def cuts_of(values, world, rng):
     return cuts
 
 
-def train(mesh, name, options, seed):
+CASES = [(2, name, NEAREST, 5) for name in nc.formats()]
+CASES += [(3, name, STOCHASTIC, seed) for name in STORAGES for seed in (1, 2)]
+CASES += [(1, name, STOCHASTIC, 1) for name in STORAGES]
+
+
+@pytest.mark.parametrize(("world", "name", "options", "seed"), CASES)
+@ranks.on("world")
+def test_any_cuts(mesh, name, options, seed):
     rng = random.Random(seed)
     values = [flats.value_of(shape, seed=place) for place, shape in enumerate(shapes_of(name))]
     cuts = cuts_of(values, mesh.size(), rng)
@@ -58,20 +65,6 @@ def train(mesh, name, options, seed):
             assert flats.gather(weight, on_device, mesh.get_group()), (cuts, step)
             assert all(same(getattr(weight, one), getattr(on_device, one)) for one in BUFFERS)
             flats.poison(weight)
-
-
-@pytest.mark.parametrize("name", nc.formats())
-def test_two_ranks(name, device):
-    ranks.run(2, device, train, name, NEAREST, 5)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_three_ranks(format, seed, device):
-    ranks.run(3, device, train, format, STOCHASTIC, seed)
-
-
-def test_one_process(format, device):
-    ranks.run(1, device, train, format, STOCHASTIC, 1)
 
 
 # ---- gradients that are missing ----

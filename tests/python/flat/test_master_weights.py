@@ -93,7 +93,13 @@ def every_way_of_cutting(elements, world, row, rng):
         yield [0, *sorted(rng.randrange(elements + 1) for _ in range(world - 1)), elements]
 
 
-def cast_by_all(mesh, name, options):
+CASES = [(2, name, OPTIONS[0]) for name in nc.formats()]
+CASES += [(3, name, OPTIONS[1]) for name in STORAGES]
+
+
+@pytest.mark.parametrize(("world", "name", "options"), CASES)
+@ranks.on("world")
+def test_any_cuts(mesh, name, options):
     rank, world, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     rng = random.Random(world)
     for shape in shapes_of(name)[:2]:
@@ -114,15 +120,6 @@ def cast_by_all(mesh, name, options):
                 assert bytes_of(weight).has("columnwise") != late
                 assert flats.gather(weight, expected), (shape, cuts)
                 assert equal(weight, expected)
-
-
-@pytest.mark.parametrize("name", nc.formats())
-def test_two_ranks(name, device):
-    ranks.run(2, device, cast_by_all, name, OPTIONS[0])
-
-
-def test_three_ranks(format, device):
-    ranks.run(3, device, cast_by_all, format, OPTIONS[1])
 
 
 @ranks.on(2)

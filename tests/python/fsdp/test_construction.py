@@ -98,11 +98,19 @@ def test_built_on_the_cpu_sharded_on_gpus(format, world):
 OPTIONS = {"rows": {}, "columns": {"shard_placement_fn": lambda _: Shard(1)}}
 
 
-def estimate(mesh, format, cut, matmul):
-    width = 2 * unit(format) if cut != "rows within blocks" else 80
+CUTS = ["rows", "rows within blocks", "columns"]
+CASES = [(name, cut, "dequantized") for name in TESTED_FORMATS for cut in CUTS]
+CASES = [one for one in CASES if one[1] != CUTS[1] or not nc.format(one[0]).is_delayed]
+CASES += [(name, "rows", "scaled") for name in nc.formats() if nc.format(name).matmul is not None]
+
+
+@pytest.mark.parametrize(("name", "cut", "matmul"), CASES)
+@ranks.on(2, "cpu")
+def test_an_estimate(mesh, name, cut, matmul):
+    width = 2 * unit(name) if cut != "rows within blocks" else 80
     with FakeTensorMode():
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(2)))
-        nc.convert(model, format, matmul=matmul)
+        nc.convert(model, name, matmul=matmul)
         for module in (*model, model):
             fully_shard(module, mesh=mesh, **OPTIONS.get(cut, {}))
         optimizer = nc.FusedAdam(model.parameters())
@@ -113,18 +121,3 @@ def estimate(mesh, format, cut, matmul):
     weight = model[0].weight
     moments = optimizer.state[weight]["exp_avg"].shape, weight.grad.shape
     assert moments == (weight.shape, weight.shape)
-
-
-@pytest.mark.parametrize("cut", ["rows", "rows within blocks", "columns"])
-def test_a_step(format, cut):
-    if cut == "rows within blocks" and nc.format(format).is_delayed:
-        pytest.skip("cannot be cut so")
-    ranks.run(2, "cpu", estimate, format, cut, "dequantized")
-
-
-SCALED = [name for name in nc.formats() if nc.format(name).matmul is not None]
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_scaled_products(name):
-    ranks.run(2, "cpu", estimate, name, "rows", "scaled")

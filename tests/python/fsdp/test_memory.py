@@ -169,10 +169,10 @@ class Short(nn.Module):
         return self.down(self.up(x))
 
 
-LIVES = [backward, step, infer, load, unshard, kept, known_by_a_weight]
+LIVES = ["backward", "step", "infer", "load", "unshard", "kept", "known_by_a_weight"]
 
 
-def made(mesh, format, uneven=False, **options):
+def made(mesh, format, uneven, **options):
     device = mesh.device_type
     model = nc.convert(Short(format), format).to(device) if uneven else build(format, device)
     model = shard(model, mesh, **options)
@@ -193,10 +193,16 @@ def references(model, optimizer):
     return found
 
 
-def die(mesh, format, life, uneven=False, reshard=True):
+CASES = [(world, life, False, True) for world in (1, 2) for life in LIVES]
+CASES += [(3, "step", True, True), (3, "load", True, True), (2, "step", False, False)]
+
+
+@pytest.mark.parametrize(("world", "life", "uneven", "reshard"), CASES)
+@ranks.on("world")
+def test_nothing_is_left(mesh, format, life, uneven, reshard):
     model, optimizer = made(mesh, format, uneven, reshard_after_forward=reshard)
     found = references(model, optimizer)
-    result = LIVES[life](model, optimizer, mesh.device_type)
+    result = globals()[life](model, optimizer, mesh.device_type)
     del model, optimizer, result
     deadline = time.monotonic() + 5  # gloo's threads let go of tensors a moment after they are done
     while gc.collect() or time.monotonic() < deadline:
@@ -205,18 +211,3 @@ def die(mesh, format, life, uneven=False, reshard=True):
             return
         time.sleep(0.05)
     raise AssertionError(f"alive: {left}")
-
-
-@pytest.mark.parametrize("life", range(len(LIVES)), ids=[one.__name__ for one in LIVES])
-@pytest.mark.parametrize("world", [1, 2])
-def test_nothing_is_left(format, device, world, life):
-    ranks.run(world, device, die, format, life)
-
-
-@pytest.mark.parametrize("life", [step, load], ids=["step", "load"])
-def test_short_shards(format, device, life):
-    ranks.run(3, device, die, format, LIVES.index(life), True)
-
-
-def test_kept_weights(format, device):
-    ranks.run(2, device, die, format, LIVES.index(step), False, False)

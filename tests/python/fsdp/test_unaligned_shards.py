@@ -24,8 +24,9 @@ FINE, COARSE = by_pass(1), by_pass(32)  # by the rows at which they can be cut
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_any_cut_is_whole(format, device, world):
-    ranks.run(world, device, train_both, format)
+@ranks.on("world")
+def test_any_cut_is_whole(mesh, format):
+    train_both(mesh, format)
 
 
 OPTIONS = {
@@ -39,15 +40,14 @@ KINDS = {"fp8_block128", "mxfp6_e2m3", "nvfp4", "int8_block32"}
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("weights", sorted(KINDS))
-def test_options(weights, device, name):
-    ranks.run(3, device, with_options, weights, OPTIONS[name])
+@ranks.on(3)
+def test_options(mesh, weights, name):
+    train_both(mesh, weights, **OPTIONS[name])
 
 
-def with_options(mesh, format, options):
-    train_both(mesh, format, **options)
-
-
-def over_two_dimensions(mesh, format, kind):
+@pytest.mark.parametrize("kind", ["hybrid", "smaller"])
+@ranks.on(4)
+def test_over_two_dimensions(mesh, kind, format=FINE):
     """Hybrid sharding, and a forward's gather that is kept over a smaller mesh."""
     if kind == "hybrid":
         device = mesh.device_type
@@ -58,11 +58,6 @@ def over_two_dimensions(mesh, format, kind):
         assert_same(model.up.weight, whole.up.weight, BUFFERS, "up")
     else:
         train_both(mesh, format, {"reshard_after_forward": 2})
-
-
-@pytest.mark.parametrize("kind", ["hybrid", "smaller"])
-def test_over_two_dimensions(device, kind):
-    ranks.run(4, device, over_two_dimensions, FINE, kind)
 
 
 def offloaded(mesh, format):

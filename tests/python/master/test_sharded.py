@@ -141,7 +141,10 @@ def test_a_step_after_a_load_that_assigns(mesh, format):
     assert same(_whole(models[0]), _whole(models[1]))
 
 
-def _keep_a_state_dict(mesh, format, size, first):
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("first", [False, True])
+@ranks.on(3, "cpu")
+def test_a_state_dict_that_is_kept(mesh, size, first, format=FORMATS[1]):
     """One that is kept has what training makes of shards, and is loaded again, as it is."""
     sizes = SIZES[size]
     model = _shard(converted(format, *sizes), mesh)
@@ -154,12 +157,6 @@ def _keep_a_state_dict(mesh, format, size, first):
         model.reshard()
         for name, parameter in model.named_parameters():
             assert torch.equal(held[name].to_local(), value_of(parameter.to_local()))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("first", [False, True])
-def test_a_state_dict_that_is_kept(size, first):
-    ranks.run(3, "cpu", _keep_a_state_dict, FORMATS[1], size, first)
 
 
 @pytest.mark.parametrize("size", SIZES)

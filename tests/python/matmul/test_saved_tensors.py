@@ -104,7 +104,9 @@ def test_shards(mesh, format, hooks):
             assert same(*(getattr(value, "_local_tensor", value) for value in (one, other)))
 
 
-def not_gathered_again(mesh, format, matmul):
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+@ranks.on(2)
+def test_a_first_layer_that_is_not_gathered_again(mesh, matmul, format="mxfp8_e4m3"):
     """A layer whose input needs no gradient needs no bytes in its backward."""
     results = []
     for unshards in (True, False):
@@ -116,11 +118,6 @@ def not_gathered_again(mesh, format, matmul):
         model(x.to(mesh.device_type)).square().sum().backward()
         results.append([one.grad.to_local() for one in model.parameters()])
     assert all(map(same, *results))
-
-
-@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
-def test_a_first_layer_that_is_not_gathered_again(device, matmul):
-    ranks.run(2, device, not_gathered_again, "mxfp8_e4m3", matmul)
 
 
 def test_a_write_before_the_backward(format):

@@ -194,7 +194,9 @@ def test_broadcast_params(mesh, format=FORMATS[1]):
         assert all(one.get_high_precision_init_val() is not None for one in weights)
 
 
-def reloaded(mesh, format, with_state):
+@pytest.mark.parametrize("with_state", [False, True])
+@ranks.on(2, "cpu")
+def test_masters_of_a_model_that_was_loaded_alone(mesh, with_state, format=FORMATS[0]):
     """The masters after loading a model's values alone."""
     with mt.megatron_on_cpu():
         trained, run = mt.Run(format), mt.Run(format, seed=1)
@@ -208,8 +210,3 @@ def reloaded(mesh, format, with_state):
             assert torch.equal(masters[name], values[name] if with_state else decoded), name
         mt.assert_bytes_are_casts(run.model, values)
         run.feed(1)
-
-
-@pytest.mark.parametrize("with_state", [False, True])
-def test_masters_of_a_model_that_was_loaded_alone(with_state):
-    ranks.run(2, "cpu", reloaded, FORMATS[0], with_state)
