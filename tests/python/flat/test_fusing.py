@@ -125,10 +125,13 @@ def test_element_types_of_one_group_differ(mesh):
 # ---- what is reduced ----
 
 
-def count_reductions(mesh, name, cuts):
-    """Of a step; any other collective fails it."""
-    values = [flats.value_of((512, 64), special=False)] * 3
-    parts = Flat(mesh, values, name, [cuts] * 3, NEAREST)
+@pytest.mark.parametrize("are_whole", [True, False])
+@ranks.on(2)
+def test_reductions_of_a_step(mesh, format, are_whole):
+    """Cuts of whole blocks reduce what spans tensors alone; any other collective fails the step."""
+    f, values = nc.format(format), [flats.value_of((512, 64), special=False)] * 3
+    cut = f.row_step * 64 if are_whole else 64 * 101 + 7
+    parts = Flat(mesh, values, format, [[0, cut, 512 * 64]] * 3, NEAREST)
     gradients = [gradient_of((512, 64), 0, 0)] * 3
     parts.step(gradients)
     kinds = ("all_reduce", "all_gather", "all_gather_object")
@@ -141,18 +144,8 @@ def count_reductions(mesh, name, cuts):
     finally:
         for what, function in everything.items():
             setattr(dist, what, function)
-    return sum(event.name == "c10d::allreduce_" for event in profile.events())
-
-
-def test_cuts_of_whole_blocks_reduce_nothing_without_tensor_scales(format, device):
-    row = nc.format(format).row_step * 64
-    counted = ranks.run(2, device, count_reductions, format, [0, row, 512 * 64])
-    assert counted == [int(nc.format(format).tensor_amax)] * 2
-
-
-def test_other_cuts_reduce_once(format, device):
-    counted = ranks.run(2, device, count_reductions, format, [0, 64 * 101 + 7, 512 * 64])
-    assert counted == [1, 1]
+    counted = sum(event.name == "c10d::allreduce_" for event in profile.events())
+    assert counted == (not are_whole or f.tensor_amax)
 
 
 def test_a_master_that_no_optimizer_has(device):

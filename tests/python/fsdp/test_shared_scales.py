@@ -33,7 +33,15 @@ def assert_gathered(model, whole, what):
         assert same(local.history, quantized(weight).history), what
 
 
-def trained(mesh, format, few, options, is_sharded_first):
+# On three ranks 48 rows are cut between blocks, 32 within, beside 96 that are not, and of 2 one
+# rank has none.
+CASES = [(3, 48, OPTIONS, True), (3, 32, STOCHASTIC, False), (3, 32, OPTIONS, True)]
+CASES += [(3, 2, STOCHASTIC, False), (1, 48, STOCHASTIC, False), (2, 48, STOCHASTIC, False)]
+
+
+@pytest.mark.parametrize(("world", "few", "options", "is_sharded_first"), CASES)
+@ranks.on("world")
+def test_training(mesh, format, few, options, is_sharded_first):
     device = mesh.device_type
     if is_sharded_first:
         model = fully_shard(Projections(few=few).to(device), mesh=mesh)
@@ -81,23 +89,6 @@ def trained(mesh, format, few, options, is_sharded_first):
     truth.begin()
     truth.compare("values are loaded")
     assert_gathered(model, whole, "values are loaded")
-
-
-# On three ranks 48 rows are cut between blocks, 32 within, beside 96 that are not, and of 2 one
-# rank has none.
-@pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("few", "options", "is_sharded_first"),
-    [(48, OPTIONS, True), (32, STOCHASTIC, False), (32, OPTIONS, True), (2, STOCHASTIC, False)],
-)
-def test_three_ranks(format, few, options, is_sharded_first, device):
-    ranks.run(3, device, trained, format, few, options, is_sharded_first)
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("world", [1, 2])
-def test_fewer_ranks(format, world, device):
-    ranks.run(world, device, trained, format, 48, STOCHASTIC, False)
 
 
 @pytest.mark.parametrize("world", [2, 4])

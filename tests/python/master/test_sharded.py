@@ -100,17 +100,6 @@ def test_training(format, case, size):
     ranks.run(CASES[case][0], "cpu", _train_sharded, format, size, case)
 
 
-@ranks.on(4, "cpu")
-def test_replicas_of_shards(mesh, format="nvfp4"):
-    mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
-    reference = by_hand(format)
-    expected = _steps(reference, _adamw(reference), 1, torch.float32, 256)
-    model = _shard(converted(format), mesh)
-    is_first = torch.distributed.get_rank() == 0
-    assert _steps(model, _adamw(model), 1, torch.float32, 256, is_first=is_first) == expected
-    assert same(_whole(model), values(reference))
-
-
 @pytest.mark.parametrize("size", SIZES)
 @ranks.on(3, "cpu")
 def test_converted_after_fully_shard(mesh, format, size):

@@ -53,17 +53,6 @@ def test_reading_changes_nothing():
     assert watch.is_quiet
 
 
-def test_stale_bytes_are_named():
-    written, marked, fresh = (weight() for _ in range(3))
-    for one in (written, marked, fresh):
-        quantized(one).dequantize()  # its bytes may be made for their first reader
-    with torch.no_grad():
-        write_to_the_value(written)
-        fill(marked)
-    stores = [store_of(one) for one in (written, fresh, marked)]
-    assert [store for store in stores if store.is_stale] == [stores[0], stores[2]]
-
-
 @ranks.on(2)
 def test_steps_look_at_nothing_again(mesh, format):
     """Once everything has been looked at, steps look at nothing again."""
@@ -150,14 +139,3 @@ def test_a_shard_that_is_swapped(mesh, format):
         output_of(model)
     for _ in range(2):
         assert torch.equal(output_of(model), output_of(expected))
-
-
-@ranks.on(2)
-def test_a_first_forward_in_inference_mode(mesh, format):
-    model = two(mesh, format)
-    with torch.inference_mode():
-        output_of(model)
-    triple(model)
-    expected = two(mesh, format)
-    triple(expected)
-    assert torch.equal(output_of(model), output_of(expected))
