@@ -89,18 +89,15 @@ def lose_what_was_packed(layer):
     send_buffer(layer).zero_()
 
 
-def changed(mesh, format, name):
+@pytest.mark.parametrize("name", ["nothing", "write", "give_the_first_ranks_shard"])
+@ranks.on(2)
+def test_a_backward_is_of_its_forward(mesh, format, name):
     """Bytes of a value that was written to are those of the next forward."""
     model = layers(mesh, format)
     change = globals()[name]
     before = expected(model, mesh)
     assert torch.equal(gradient_after(model, change, mesh), before)
     assert torch.equal(expected(model, mesh), before) == (change is nothing)
-
-
-@pytest.mark.parametrize("change", ["nothing", "write", "give_the_first_ranks_shard"])
-def test_a_backward_is_of_its_forward(format, change, device):
-    ranks.run(2, device, changed, format, change)
 
 
 @ranks.on(2)

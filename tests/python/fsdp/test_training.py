@@ -76,7 +76,9 @@ def test_resharded_to_a_smaller_mesh(name, device):
     ranks.run(4, device, short_shards, name)
 
 
-def train_hybrid(mesh, format, shape):
+@pytest.mark.parametrize(("world", "shape"), [(2, (2, 1)), (4, (2, 2))])
+@ranks.on("world")
+def test_hybrid_sharding(mesh, format, shape):
     grid = init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
     device = mesh.device_type
     whole, model = build(format, device), shard(build(format, device), grid)
@@ -85,11 +87,6 @@ def train_hybrid(mesh, format, shape):
     )
     assert train(model, optimizer, 3, device) == train(whole, whole_optimizer, 3, device)
     assert_equal_state(model, optimizer, whole, whole_optimizer, grid["shard"])
-
-
-@pytest.mark.parametrize("shape", [(2, 1), (2, 2)], ids=str)
-def test_hybrid_sharding(format, device, shape):
-    ranks.run(shape[0] * shape[1], device, train_hybrid, format, shape)
 
 
 def uneven_model(rows):

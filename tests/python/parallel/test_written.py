@@ -99,8 +99,12 @@ def test_a_write_within_a_forward(mesh, format):
     assert same(gradient, x.grad)
 
 
-def partial_forwards(mesh, format, way):
-    """Forwards that do not begin with the gather of the tree's first module."""
+@pytest.mark.parametrize("way", ["submodule", "another submodule first"])
+@ranks.on(2)
+def test_forwards_of_a_part(mesh, format, way):
+    """What was written before is used, whichever modules the forward runs: one that does not begin
+    with the gather of the tree's first module.
+    """
     model = model_for(mesh, format)
     forward(model, mesh)
     weight = weights(model)["blocks.1.up.weight"]
@@ -118,9 +122,3 @@ def partial_forwards(mesh, format, way):
         model.blocks[1](x)
         ((x, got),) = seen
         assert same(got, block(x))
-
-
-@pytest.mark.parametrize("way", ["submodule", "another submodule first"])
-def test_forwards_of_a_part(format, device, way):
-    """What was written before is used, whichever modules the forward runs."""
-    ranks.run(2, device, partial_forwards, format, way)
