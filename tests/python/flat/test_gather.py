@@ -20,17 +20,9 @@ from narrowcast.flat import Gather
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,), (37, 53)]
 
 
-def holds(name, shape):
-    try:
-        nc.quantize(torch.zeros(shape), name)
-    except ValueError:
-        return False
-    return True
-
-
 def bucket_of(device, shapes=SHAPES):
     """Weights of all formats and shapes, poisoned, with their values and names."""
-    pairs = [(shape, name) for name in nc.formats() for shape in shapes if holds(name, shape)]
+    pairs = [(shape, name) for name in nc.formats() for shape in shapes if flats.holds(name, shape)]
     values = [flats.value_of(shape, seed).to(device) for seed, (shape, _) in enumerate(pairs)]
     names = [name for _, name in pairs]
     weights = [

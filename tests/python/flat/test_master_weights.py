@@ -17,16 +17,8 @@ from narrowcast import flat
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,)]
 
 
-def holds(format, shape):
-    try:
-        nc.quantize(torch.zeros(shape), format)
-    except ValueError:
-        return False
-    return True
-
-
 def shapes_of(format):
-    return [shape for shape in SHAPES if holds(format, shape)]
+    return [shape for shape in SHAPES if flats.holds(format, shape)]
 
 
 def equal(weight, expected):
