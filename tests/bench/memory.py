@@ -49,12 +49,3 @@ def settled(device: str, expected: int, seconds: float = 2) -> int:
     while (now := held(device)) > expected + SMALL and time.monotonic() < deadline:
         time.sleep(0.02)
     return now
-
-
-def resident() -> int | None:
-    """Bytes of this process in main memory, where Linux tells."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * 4096
-    except OSError:
-        return None

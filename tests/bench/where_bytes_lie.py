@@ -23,7 +23,6 @@ RANKS, LAYERS, WIDTH = 2, 3, 512
 FP32, BF16 = "fp32, gathered as bf16", "bf16"
 PLAIN = FP32, BF16
 STAYS = "weights", "masters", "moments", "gradients"
-COMES = "forward", "backward"
 COLUMNS = [
     ("kept", "kept as", "s"),
     *((name, name, ".2f") for name in STAYS),

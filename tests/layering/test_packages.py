@@ -28,7 +28,7 @@ ORDER = [
     "publishing",
 ]
 ADAPTERS = ["command", "megatron", "torchtitan"]  # which nothing imports
-MODULES = {"_C", "__init__", "__main__", "errors", "stack_frames", "start", "torch_version"}
+MODULES = {"_C", "__init__", "__main__", "stack_frames", "torch_version"}
 
 
 def imported(tree):

@@ -9,7 +9,7 @@ import building
 import markers
 import ranks
 from models import DEVICES, STORAGES
-from narrowcast.command import toolchain
+from narrowcast.command import build
 
 # torch.compile's C++ on a CPU: without a trial compilation for each of its vector extensions, and
 # without processes of its own that compile, the first of a process takes 19 seconds instead of 39.
@@ -58,8 +58,8 @@ def device(request):
 def generator():
     """The path of the code generator, which an installed package may lack."""
     try:
-        return toolchain.generator()
-    except toolchain.BuildError as error:
+        return build.generator()
+    except build.BuildError as error:
         pytest.skip(str(error))
 
 

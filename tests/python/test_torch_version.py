@@ -173,7 +173,11 @@ def test_groups_of_a_tree():
     ranks.run(2, "cpu", groups, GATHERS[0])
 
 
-def two_meshes(mesh, format):
+@pytest.mark.skipif(
+    torch_version.series(torch.__version__) < (2, 12), reason="torch 2.11 has one mesh a module"
+)
+@ranks.on(2, "cpu")
+def test_a_module_over_two_meshes(mesh, format):
     """One module, of whose weights one is sharded over all ranks and one over each rank alone."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 
@@ -207,10 +211,3 @@ def two_meshes(mesh, format):
             local = one.to_local()
             assert same(local.value, local_rows(other.value, one, own))
             assert_same(local, local_rows(quantized(other), one, own), ["rowwise_data"])
-
-
-@pytest.mark.skipif(
-    torch_version.series(torch.__version__) < (2, 12), reason="torch 2.11 has one mesh a module"
-)
-def test_a_module_over_two_meshes(format):
-    ranks.run(2, "cpu", two_meshes, format)

@@ -1,8 +1,79 @@
-"""python -m narrowcast"""
+"""The command `narrowcast`: the formats that there are, and how to make others."""
 
+import argparse
 import sys
+from pathlib import Path
 
-from narrowcast.command.cli import main
+import torch
+
+import narrowcast
+from narrowcast._C import PluginError
+from narrowcast.command import build, reports
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line. Returns the exit status: 0, or 1 after an error."""
+    options = vars(_parser().parse_args(arguments))
+    run = options.pop("run")
+    try:
+        return 0 if run(**options) in (None, True) else 1
+    except (ValueError, OSError, PluginError, build.BuildError) as error:
+        print(f"narrowcast: {error}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Each command's arguments are those of the function that runs it."""
+    parser = argparse.ArgumentParser(
+        prog="narrowcast", description="Narrow number formats for model weights."
+    )
+    versions = f"narrowcast {narrowcast.__version__}, torch {torch.__version__}"
+    parser.add_argument("--version", action="version", version=versions, help="print it, and exit")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run, help: str, **more) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, **more)
+        added.set_defaults(run=run)
+        return added
+
+    command("list", reports.print_list, "the loaded formats")
+    show = command("show", reports.print_format, "one format: its facts and its bytes")
+    show.add_argument("format", metavar="FORMAT")
+    diff = command("diff", reports.print_difference, "two formats side by side")
+    diff.add_argument("formats", nargs=2, metavar="FORMAT")
+    shape = {"type": _shape, "default": (4096, 4096), "metavar": "ROWSxCOLUMNS"}
+    for one in (show, diff):
+        one.add_argument("--shape", **shape, help="a weight's; default: 4096x4096")
+    check = command("check", build.check, "read specs, and print every error")
+    make = command(
+        *("build", build.build, "make plugins of formats of your own"),
+        description="Generates and compiles a plugin for each spec, and tests its golden bytes. "
+        "NARROWCAST_PLUGINS=DIR, or narrowcast.load_plugin(DIR) in Python, makes the formats "
+        "available.",
+    )
+    for one in (check, make):
+        one.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")
+    _add_build_options(make)
+    return parser
+
+
+def _add_build_options(parser: argparse.ArgumentParser) -> None:
+    folder = {"required": True, "type": Path, "metavar": "DIR"}
+    parser.add_argument("-o", "--output", **folder, help="made if it is not there")
+    gpu = {"choices": ("auto", "on", "off"), "default": "auto"}
+    parser.add_argument("--gpu", **gpu, help="GPU kernels: auto (the default) where nvcc is")
+    quick = "one instruction set of the CPU, not all: for a quick try"
+    parser.add_argument("--baseline", action="store_true", help=quick)
+    untested = "do not run the golden tests of the formats"
+    parser.add_argument("--no-test", action="store_true", help=untested)
+
+
+def _shape(text: str) -> tuple[int, int]:
+    rows, _, columns = text.lower().partition("x")
+    if not (rows.isdecimal() and columns.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not ROWSxCOLUMNS, such as 300x520")
+    return int(rows), int(columns)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -78,14 +78,11 @@ def load_into_values(mesh, format, options):
     assert same(value, whole[0].weight.dequantize())
 
 
-def full_state_dicts(mesh):
+@ranks.on(2, "cpu")
+def test_full_state_dicts(mesh):
     broadcast = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     for format in STORAGES:
         for options in (StateDictOptions(full_state_dict=True), broadcast):
             load_bytes(mesh, format, options)
             load_values(mesh, format, options)
     load_into_values(mesh, SHARDED[0], broadcast)
-
-
-def test_full_state_dicts():
-    ranks.run(2, "cpu", full_state_dicts)

@@ -115,31 +115,6 @@ def test_to_plain(format):
     assert isinstance(model[2].weight, nc.MasterWeight)
 
 
-def test_safetensors(format, tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
-    model, other, plain = stepped(format), converted(format), layer(format)
-    safetensors.save_file(model.state_dict(), tmp_path / "a.safetensors")
-    state = safetensors.load_file(tmp_path / "a.safetensors")
-    plain.load_state_dict(state)
-    assert same(plain[0].weight, model[0].weight.value)
-    other.load_state_dict(state, assign=True)
-    assert same(other[0].weight.value, model[0].weight.value)
-
-
-def test_save_pretrained(tmp_path):
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 64}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False}
-    model = nc.convert(
-        transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)),
-        TESTED_FORMATS[0],
-    )
-    model.save_pretrained(tmp_path)
-    plain = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
-    for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
-        assert same(weight.value if isinstance(weight, nc.MasterWeight) else weight, other), name
-
-
 _WITHOUT_NARROWCAST = """
 import sys, torch
 print(sorted(torch.load(sys.argv[1], weights_only=True)))

@@ -110,7 +110,8 @@ def test_any_number_of_ranks_and_any_format(format, tmp_path):
         ranks.run(world, "cpu", load, format, str(tmp_path))
 
 
-def full_into_meta(mesh, format):
+@ranks.on(2, "cpu")
+def test_full_state_dicts_into_a_model_on_meta(mesh, format):
     """torch assigns what it distributes to a model on meta."""
     whole = {n: v.clone() for n, v in build(format, dtype=BF16, seed=3).state_dict().items()}
     for broadcast in (False, True):
@@ -123,11 +124,8 @@ def full_into_meta(mesh, format):
         loss_of(model, 0, dtype=BF16)
 
 
-def test_full_state_dicts_into_a_model_on_meta(format):
-    ranks.run(2, "cpu", full_into_meta, format)
-
-
-def there_and_back(mesh, format):
+@ranks.on(3, "cpu")
+def test_plain_and_converted_again_under_fsdp(mesh, format):
     """Of a short shard too: what the plain model computes is what the quantized one did, if it has
     the decoded values; and the gathers are those of a new model in the end.
     """
@@ -155,7 +153,3 @@ def there_and_back(mesh, format):
         model.unshard()
         assert_quantized(model[0].weight.detach(), whole)
         model.reshard()
-
-
-def test_plain_and_converted_again_under_fsdp(format):
-    ranks.run(3, "cpu", there_and_back, format)

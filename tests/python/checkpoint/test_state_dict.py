@@ -6,28 +6,19 @@ import io
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
-    get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
-    set_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import (
-    GATHERS,
-    build,
-    loss_of,
-    same,
-    shard,
-)
+from models import GATHERS, build, loss_of, same, shard
 from narrowcast.fsdp import torch_names
 from sharded_states import assert_equal, assert_equal_state, go_on, trained
 from weights import value_of
@@ -47,7 +38,10 @@ def assert_loaded(saved, loaded, device):
     go_on([saved, loaded], device)
 
 
-def move(mesh, format, full, cpu_offload):
+@pytest.mark.parametrize(("full", "cpu_offload"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world")
+def test_state_dicts(mesh, format, full, cpu_offload):
     """From one model and optimizer into others that have seen other data."""
     device = mesh.device_type
     options = StateDictOptions(full_state_dict=full, cpu_offload=cpu_offload)
@@ -62,38 +56,8 @@ def move(mesh, format, full, cpu_offload):
     assert_loaded((model, optimizer), (other, other_optimizer), device)
 
 
-@pytest.mark.parametrize("cpu_offload", [False, True])
-@pytest.mark.parametrize("world", [1, 2])
-def test_sharded_state_dicts(format, device, world, cpu_offload):
-    ranks.run(world, device, move, format, False, cpu_offload)
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_full_state_dicts(format, device, world):
-    ranks.run(world, device, move, format, True, False)
-
-
-def checkpoint(mesh, format, folder):
-    """dcp.load writes into the weights' own state dict, and set_state_dict copies that onto them: a
-    copy onto itself.
-    """
-    device = mesh.device_type
-    model, optimizer = trained(mesh, format)
-    dcp.save(dict(zip("mo", get_state_dict(model, optimizer), strict=True)), checkpoint_id=folder)
-    other, other_optimizer = trained(mesh, format, seed=3)
-    states = dict(zip("mo", get_state_dict(other, other_optimizer), strict=True))
-    dcp.load(states, checkpoint_id=folder)
-    set_state_dict(
-        other, other_optimizer, model_state_dict=states["m"], optim_state_dict=states["o"]
-    )
-    assert_loaded((model, optimizer), (other, other_optimizer), device)
-
-
-def test_checkpoints(format, device, tmp_path):
-    ranks.run(2, device, checkpoint, format, str(tmp_path))
-
-
-def broadcast(mesh, format):
+@ranks.on(2)
+def test_full_state_dicts_from_the_first_rank(mesh, format):
     """Only the first rank has the full state dict."""
     device = mesh.device_type
     model, optimizer = trained(mesh, format)
@@ -106,10 +70,6 @@ def broadcast(mesh, format):
     set_model_state_dict(other, weights if first else {}, options=options)
     set_optimizer_state_dict(other, other_optimizer, state if first else {}, options=options)
     go_on([(model, optimizer), (other, other_optimizer)], device)
-
-
-def test_full_state_dicts_from_the_first_rank(format, device):
-    ranks.run(2, device, broadcast, format)
 
 
 def look_ups(mesh, format, layers):
@@ -143,7 +103,9 @@ def test_look_ups_grow_with_the_model():
     assert all(b <= 4 * a for a, b in zip(few, many, strict=True)), (few, many)
 
 
-def plain_methods(mesh, format):
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world")
+def test_state_dict_methods(mesh, format):
     """state_dict and load_state_dict themselves, before and after the first forward."""
     device = mesh.device_type
     model, optimizer = trained(mesh, format)
@@ -161,12 +123,8 @@ def plain_methods(mesh, format):
     go_on([early, late], device)
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_state_dict_methods(format, device, world):
-    ranks.run(world, device, plain_methods, format)
-
-
-def through_a_file(mesh, format):
+@ranks.on(2, "cpu")
+def test_saved_shards(mesh, format):
     """torch.save of a rank's own weights, and torch.load with weights_only=True."""
     model, _ = trained(mesh, format)
     file = io.BytesIO()
@@ -178,7 +136,3 @@ def through_a_file(mesh, format):
     for name, parameter in model.named_parameters():
         assert type(loaded[name]) is torch.Tensor  # because it is no parameter
         assert same(loaded[name], value_of(parameter)), name
-
-
-def test_saved_shards(format):
-    ranks.run(2, "cpu", through_a_file, format)

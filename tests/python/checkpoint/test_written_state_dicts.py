@@ -2,6 +2,8 @@
 DTensors, of which torch counts the writes apart.
 """
 
+import itertools
+
 import pytest
 import torch
 
@@ -19,7 +21,13 @@ WAYS = {
 }
 
 
-def of_models(mesh, format, way, ran, inference):
+CASES = [*itertools.product(WAYS, (False, True), (False,)), ("zero_", True, True)]
+
+
+@pytest.mark.parametrize(("way", "ran", "inference"), CASES)
+@ranks.on(2)
+def test_values_of_a_model(mesh, format, way, ran, inference):
+    """`ran`: once before; `inference`: written in inference mode."""
     model = model_for(mesh, format)
     before = forward(model, mesh) if ran else None
     value = model.state_dict()["blocks.1.up.weight"]
@@ -32,13 +40,3 @@ def of_models(mesh, format, way, ran, inference):
     with torch.no_grad():
         WAYS[way](value)  # a value that was handed out before the last forward
     assert same(forward(model, mesh), expected_forward(mesh, model))
-
-
-@pytest.mark.parametrize("ran", [False, True], ids=["at first", "later"])
-@pytest.mark.parametrize("way", WAYS)
-def test_values_of_a_model(format, device, way, ran):
-    ranks.run(2, device, of_models, format, way, ran, False)
-
-
-def test_values_in_inference_mode(format, device):
-    ranks.run(2, device, of_models, format, "zero_", True, True)

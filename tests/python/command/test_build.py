@@ -14,7 +14,7 @@ import narrowcast as nc
 import ranks
 from building import NAME, QUICK, SHOW, SPEC, run, write
 from models import assert_same, train
-from narrowcast.command.cli import main
+from narrowcast.__main__ import main
 
 pytestmark = pytest.mark.usefixtures("generator")
 

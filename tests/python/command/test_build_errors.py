@@ -3,8 +3,8 @@
 import pytest
 
 from building import NAME, QUICK, SPEC, write
-from narrowcast.command import build, toolchain
-from narrowcast.command.cli import main
+from narrowcast.__main__ import main
+from narrowcast.command import build
 
 pytestmark = pytest.mark.usefixtures("generator")
 
@@ -33,7 +33,7 @@ def test_a_folder_that_cannot_be_made(spec, tmp_path, capsys):
 
 
 def test_an_installation_without_the_generator(spec, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(build, "_PACKAGE", tmp_path)
     error = error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
     assert "libtomlplusplus-dev" in error
 
@@ -49,8 +49,8 @@ def test_an_installation_without_the_generator(spec, tmp_path, capsys, monkeypat
 def test_programs_that_are_missing_are_named(
     spec, tmp_path, capsys, monkeypatch, missing, sentence
 ):
-    find = toolchain.find
-    monkeypatch.setattr(toolchain, "find", lambda name: None if name in missing else find(name))
+    find = build.find
+    monkeypatch.setattr(build, "find", lambda name: None if name in missing else find(name))
     monkeypatch.delenv("CXX", raising=False)
     error = error_of(capsys, "build", spec, "-o", tmp_path / "out", *QUICK)
     assert sentence in error

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import narrowcast as nc
-from narrowcast.command.cli import main
+from narrowcast.__main__ import main
 
 
 def test_list(capsys):

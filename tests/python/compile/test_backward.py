@@ -37,7 +37,9 @@ def inputs(mesh):
     return x.to(mesh.device_type).requires_grad_(), gradient.to(mesh.device_type)
 
 
-def changed_between(mesh, format, backend):
+@pytest.mark.parametrize("backend", MODES)
+@ranks.on(2)
+def test_the_backward_reads_its_own_gather(mesh, format, backend):
     """Shards whose bytes change after the forward: exactly the backward sees it."""
     layer, whole = make(mesh, format, 0, backend)
     other, expected = make(mesh, format, 1)
@@ -57,11 +59,8 @@ def changed_between(mesh, format, backend):
 
 
 @pytest.mark.parametrize("backend", MODES)
-def test_the_backward_reads_its_own_gather(format, device, backend):
-    ranks.run(2, device, changed_between, format, backend)
-
-
-def saved(mesh, format, backend):
+@ranks.on(2)
+def test_no_decoded_weight_is_saved(mesh, format, backend):
     """A forward saves bytes for its backward, and nothing of a decoded weight's size."""
     layer, _ = make(mesh, format, 0, backend)
     x, gradient = inputs(mesh)
@@ -79,11 +78,6 @@ def saved(mesh, format, backend):
     for dtype, elements, kind in found:
         if dtype.is_floating_point and kind != "QuantizedTensor":
             assert elements < ROWS * COLUMNS // 2, found
-
-
-@pytest.mark.parametrize("backend", MODES)
-def test_no_decoded_weight_is_saved(format, device, backend):
-    ranks.run(2, device, saved, format, backend)
 
 
 def other_usage(mesh, format, backend):

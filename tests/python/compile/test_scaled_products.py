@@ -60,7 +60,9 @@ def test_sharded_is_whole(format, device, world, reshard):
         ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard})
 
 
-def compare(mesh, format, backend):
+@pytest.mark.parametrize("backend", BACKENDS)
+@ranks.on(2)
+def test_compiled(mesh, format, backend):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     seen = []
@@ -82,11 +84,6 @@ def compare(mesh, format, backend):
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_compiled(format, device, backend):
-    ranks.run(2, device, compare, format, backend)
-
-
 def layers(mesh, format, seed, backend=None):
     """A sharded layer, and an equal one that is whole."""
     made = []
@@ -101,7 +98,9 @@ def layers(mesh, format, seed, backend=None):
     return made
 
 
-def changed_between(mesh, format, backend):
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+@ranks.on(2)
+def test_the_backward_reads_its_own_gather(mesh, format, backend):
     """Shards whose bytes change after the forward: exactly the backward sees it."""
     layer, whole = layers(mesh, format, 0, backend)
     other, expected = layers(mesh, format, 1)
@@ -121,12 +120,8 @@ def changed_between(mesh, format, backend):
         assert same(x.grad, torch.autograd.grad(expected(x), x, gradient)[0]), step
 
 
-@pytest.mark.parametrize("backend", [None, *BACKENDS])
-def test_the_backward_reads_its_own_gather(format, device, backend):
-    ranks.run(2, device, changed_between, format, backend)
-
-
-def converted_last(mesh, format):
+@ranks.on(2, "cpu")
+def test_converted_last(mesh, format="nvfp4"):
     """Shards of 17 rows, an odd number; the gathered weight has 34, as its output's gradient."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(64, 34, bias=False)
@@ -134,7 +129,3 @@ def converted_last(mesh, format):
     nc.convert(fully_shard(layer, mesh=mesh), format, matmul="scaled")
     x = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
     assert same(layer(x), whole(x))
-
-
-def test_converted_last():
-    ranks.run(2, "cpu", converted_last, "nvfp4")

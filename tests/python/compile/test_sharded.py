@@ -59,14 +59,12 @@ def compare(mesh, format, backend, where, recompute, options=()):
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_training(format, device, backend):
-    ranks.run(2, device, compare, format, backend, None, False)
+CASES = [*((one, None) for one in BACKENDS), ("aot_eager", "around"), ("aot_eager", "inside")]
 
 
-@pytest.mark.parametrize("where", ["around", "inside"])
-def test_checkpointing(format, device, where):
-    ranks.run(2, device, compare, format, "aot_eager", where, True)
+@pytest.mark.parametrize(("backend", "where"), CASES)
+def test_training(format, device, backend, where):
+    ranks.run(2, device, compare, format, backend, where, where is not None)
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])

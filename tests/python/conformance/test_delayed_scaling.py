@@ -132,7 +132,9 @@ def test_a_skipped_step_records_nothing(name, device):
     casts.step(matrix(3))
 
 
-def loaded_in_place(mesh, name, other):
+@FORMAT_NAMES
+@ranks.on(1, "cpu")
+def test_a_sharded_state_of_another_format(mesh, name, other="mxfp8_e4m3"):
     """By get_state_dict and set_state_dict, between which nobody fills the histories."""
     optimizers, models = [], []
     for format in (other, name):
@@ -152,11 +154,6 @@ def loaded_in_place(mesh, name, other):
     value = models[0].state_dict()["0.weight"].full_tensor()
     expected = nc.quantize(value, name).dequantize()
     assert torch.equal(models[1][0].weight.dequantize(), expected)
-
-
-@FORMAT_NAMES
-def test_a_sharded_state_of_another_format(name):
-    ranks.run(1, "cpu", loaded_in_place, name, "mxfp8_e4m3")
 
 
 @FORMAT_NAMES

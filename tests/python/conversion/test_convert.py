@@ -3,10 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
+import ranks
 from internals import config_of, tensors_of
-from models import DEVICES, assert_quantized
+from models import DEVICES, assert_quantized, local_values, same
+from narrowcast.tensor import dtensors
 
 
 def mlp():
@@ -160,3 +163,47 @@ def test_meta_device(format):
     for i in (1, 3):
         assert_quantized(model[i].weight.detach(), plain[i].weight.detach())
         assert torch.equal(model[i].weight.value, plain[i].weight)
+
+
+# ---- shards, while they are trained ----
+
+
+def trained(mesh, steps=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96))
+    fully_shard(model.to(mesh.device_type), mesh=mesh)
+    optimizer = nc.FusedAdam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def step(model, optimizer):
+    for number, parameter in enumerate(model.parameters()):
+        local = dtensors.local_of(parameter.detach())
+        gradient = torch.full(local.shape, 0.3 + number, dtype=parameter.dtype, device=local.device)
+        parameter.grad = dtensors.like(parameter, gradient)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@ranks.on(2)
+def test_shards_are_converted_while_training(mesh, format):
+    model, optimizer = trained(mesh)
+    before = local_values(model)
+    nc.convert(model, format)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    step(model, optimizer)  # with what it has
+    after = local_values(model)
+    assert all(same(one, other) for one, other in zip(before, after, strict=True))
+    assert isinstance(model[0].weight.to_local(), nc.MasterWeight)
+    # A user's write between conversion and step is the new value.
+    model, optimizer = trained(mesh)
+    nc.convert(model, format)
+    with torch.no_grad():
+        model[0].weight.fill_(0.25)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    step(model, optimizer)
+    assert bool((local_values(model)[0] == 0.25).all())

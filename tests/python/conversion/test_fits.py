@@ -105,7 +105,8 @@ def odd_layers():
     return nn.Sequential(nn.Linear(64, 8 * STEP), nn.ReLU(), nn.Linear(8 * STEP, 3 * STEP))
 
 
-def on_a_mesh(mesh, format):
+@ranks.on(2, "cpu")
+def test_on_a_mesh(mesh, format=COARSE):
     """FSDP2 cuts over the last dimension of a mesh of two. What lies in shards by now has been
     checked by itself.
     """
@@ -115,7 +116,3 @@ def on_a_mesh(mesh, format):
     nc.convert(fully_shard(odd_layers(), mesh=both["shards"]), format, mesh=mesh)
     with pytest.raises(ValueError, match="cannot be cut over 2 ranks"):
         nc.convert(odd_layers(), delayed(format), mesh=mesh)
-
-
-def test_on_a_mesh():
-    ranks.run(2, "cpu", on_a_mesh, COARSE)

@@ -107,11 +107,12 @@ def test_another_weight_is_fused_anew(format, device):
         assert fused.follows
 
 
-def gathered(mesh, name):
+@ranks.on(2)
+def test_gathers_of_weights_that_change(mesh, format):
     """A gather brings the bytes that a weight has when it starts."""
     rank, device, group = mesh.get_local_rank(), mesh.device_type, mesh.get_group()
     value = flats.value_of((ROWS, COLUMNS), special=False).to(device)
-    weight = torch.nn.Parameter(nc.quantize(torch.ones_like(value), name), requires_grad=False)
+    weight = torch.nn.Parameter(nc.quantize(torch.ones_like(value), format), requires_grad=False)
     gather = flat.Gather([weight], [[(0, 1001)], [(1001, value.numel())]], group)
     weight.data = weight.data.clone()
     master, start = flats.shards(value, [0, 1001, value.numel()], rank)
@@ -120,12 +121,8 @@ def gathered(mesh, name):
     gather.start()
     gather.finish()
     assert weight._version > before
-    if not nc.format(name).is_delayed:
-        assert same(weight.dequantize(), nc.quantize(value, name).dequantize())
-
-
-def test_gathers_of_weights_that_change(format, device):
-    ranks.run(2, device, gathered, format)
+    if not nc.format(format).is_delayed:
+        assert same(weight.dequantize(), nc.quantize(value, format).dequantize())
 
 
 def test_a_cast_of_weights_that_have_other_bytes(format, device):

@@ -14,7 +14,7 @@ import narrowcast as nc
 import ranks
 from fused import NEAREST, STOCHASTIC, Flat, Whole, gradient_of, to_device
 from internals import bytes_of
-from models import BUFFERS, same
+from models import BUFFERS, STORAGES, same
 from narrowcast import flat
 from weights import quantized
 
@@ -40,7 +40,14 @@ def cuts_of(values, world, rng):
     return cuts
 
 
-def train(mesh, name, options, seed):
+CASES = [(2, name, NEAREST, 5) for name in nc.formats()]
+CASES += [(3, name, STOCHASTIC, seed) for name in STORAGES for seed in (1, 2)]
+CASES += [(1, name, STOCHASTIC, 1) for name in STORAGES]
+
+
+@pytest.mark.parametrize(("world", "name", "options", "seed"), CASES)
+@ranks.on("world")
+def test_any_cuts(mesh, name, options, seed):
     rng = random.Random(seed)
     values = [flats.value_of(shape, seed=place) for place, shape in enumerate(shapes_of(name))]
     cuts = cuts_of(values, mesh.size(), rng)
@@ -60,63 +67,42 @@ def train(mesh, name, options, seed):
             flats.poison(weight)
 
 
-@pytest.mark.parametrize("name", nc.formats())
-def test_two_ranks(name, device):
-    ranks.run(2, device, train, name, NEAREST, 5)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_three_ranks(format, seed, device):
-    ranks.run(3, device, train, format, STOCHASTIC, seed)
-
-
-def test_one_process(format, device):
-    ranks.run(1, device, train, format, STOCHASTIC, 1)
-
-
 # ---- gradients that are missing ----
 
 
-def without_some(mesh, name):
+@ranks.on(2)
+def test_weights_without_a_gradient_stay(mesh, format):
     """No rank has one of weight 1 in the second step."""
     values = [flats.value_of((64, 128), seed=place, special=False) for place in range(3)]
     cuts = [[0, 1001, 64 * 128], [0, 4097, 64 * 128], [0, 64 * 128, 64 * 128]]
-    whole, parts = Whole(values, name, NEAREST), Flat(mesh, values, name, cuts, NEAREST)
+    whole, parts = Whole(values, format, NEAREST), Flat(mesh, values, format, cuts, NEAREST)
     for step in range(2):
         gradients = [gradient_of(v.shape, step, place) for place, v in enumerate(values)]
         if step == 1:
             gradients[1] = None
         parts.step(gradients)
         whole.step(gradients)
-    return parts.fault(whole)
+    assert not (fault := parts.fault(whole)), fault
 
 
-def test_weights_without_a_gradient_stay(format, device):
-    assert ranks.run(2, device, without_some, format) == ["", ""]
-
-
-def owned_by_one(mesh, name):
+@ranks.on(2)
+def test_who_owns_nothing_keeps_scales_without_a_gradient(mesh, format):
     """Nobody has a gradient in the second step, and the last rank owns nothing."""
     values = [flats.value_of((64, 128), special=False)]
-    whole = Whole(values, name, NEAREST)
-    parts = Flat(mesh, values, name, [[0, 64 * 128, 64 * 128]], NEAREST)
+    whole = Whole(values, format, NEAREST)
+    parts = Flat(mesh, values, format, [[0, 64 * 128, 64 * 128]], NEAREST)
     for step in range(3):
         gradients = [None if step == 1 else gradient_of((64, 128), step, 0)]
         parts.step(gradients)
         whole.step(gradients)
-        if fault := parts.fault(whole):
-            return f"step {step}: {fault}"
-    return ""
-
-
-def test_who_owns_nothing_keeps_scales_without_a_gradient(format, device):
-    assert ranks.run(2, device, owned_by_one, format) == ["", ""]
+        assert not (fault := parts.fault(whole)), (step, fault)
 
 
 # ---- several formats ----
 
 
-def two_types(mesh):
+@ranks.on(2)
+def test_element_types_of_one_group_differ(mesh):
     """In one group of the optimizer, of one value."""
     device, group, names = mesh.device_type, mesh.get_group(), ["fp8_e4m3", "fp8_e5m2"]
     value, cuts = flats.value_of((64, 128), special=False), [0, 4161, 64 * 128]
@@ -136,17 +122,16 @@ def two_types(mesh):
         assert flats.gather(weight, nc.quantize(whole.view(64, 128), name), group)
 
 
-def test_element_types_of_one_group_differ(device):
-    ranks.run(2, device, two_types)
-
-
 # ---- what is reduced ----
 
 
-def count_reductions(mesh, name, cuts):
-    """Of a step; any other collective fails it."""
-    values = [flats.value_of((512, 64), special=False)] * 3
-    parts = Flat(mesh, values, name, [cuts] * 3, NEAREST)
+@pytest.mark.parametrize("are_whole", [True, False])
+@ranks.on(2)
+def test_reductions_of_a_step(mesh, format, are_whole):
+    """Cuts of whole blocks reduce what spans tensors alone; any other collective fails the step."""
+    f, values = nc.format(format), [flats.value_of((512, 64), special=False)] * 3
+    cut = f.row_step * 64 if are_whole else 64 * 101 + 7
+    parts = Flat(mesh, values, format, [[0, cut, 512 * 64]] * 3, NEAREST)
     gradients = [gradient_of((512, 64), 0, 0)] * 3
     parts.step(gradients)
     kinds = ("all_reduce", "all_gather", "all_gather_object")
@@ -159,18 +144,8 @@ def count_reductions(mesh, name, cuts):
     finally:
         for what, function in everything.items():
             setattr(dist, what, function)
-    return sum(event.name == "c10d::allreduce_" for event in profile.events())
-
-
-def test_cuts_of_whole_blocks_reduce_nothing_without_tensor_scales(format, device):
-    row = nc.format(format).row_step * 64
-    counted = ranks.run(2, device, count_reductions, format, [0, row, 512 * 64])
-    assert counted == [int(nc.format(format).tensor_amax)] * 2
-
-
-def test_other_cuts_reduce_once(format, device):
-    counted = ranks.run(2, device, count_reductions, format, [0, 64 * 101 + 7, 512 * 64])
-    assert counted == [1, 1]
+    counted = sum(event.name == "c10d::allreduce_" for event in profile.events())
+    assert counted == (not are_whole or f.tensor_amax)
 
 
 def test_a_master_that_no_optimizer_has(device):
@@ -184,9 +159,11 @@ def test_a_master_that_no_optimizer_has(device):
 # ---- masters that are no parameters of torch's, or no longer the optimizer's ----
 
 
-def detached(mesh, name):
-    """Masters that require no gradient, as ZeRO's are. No rank has gradients in the second step, of
-    two weights, of which rank 1 owns nothing of the second.
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e4m3_delayed", "nvfp4"])
+@ranks.on(2)
+def test_masters_without_requires_grad(mesh, name):
+    """As ZeRO's are: nothing changes anywhere, whoever owns what, where no rank has a gradient, as
+    in the second step, of two weights, of which rank 1 owns nothing of the second.
     """
     values = [flats.value_of((64, 128), seed=seed, special=False) for seed in range(2)]
     cuts = [[0, 1001, 64 * 128], [0, 64 * 128, 64 * 128]]
@@ -203,13 +180,9 @@ def detached(mesh, name):
         assert all(same(old[key], new[key]) for key in old)
 
 
-@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e4m3_delayed", "nvfp4"])
-def test_masters_without_requires_grad(name, device):
-    """Nothing changes anywhere, whoever owns what, where no rank has a gradient."""
-    ranks.run(2, device, detached, name)
-
-
-def removed(mesh, name):
+@pytest.mark.parametrize("name", ["fp8_e4m3", "mxfp8_e4m3", "nvfp4"])
+@ranks.on(2)
+def test_a_master_that_leaves_its_group_stays(mesh, name):
     """The second of two masters is taken out of its group, on all ranks."""
     values = [flats.value_of((64, 128), seed=seed, special=False) for seed in range(2)]
     parts = Flat(mesh, values, name, [[0, 1001, 64 * 128]] * 2, NEAREST)
@@ -223,11 +196,6 @@ def removed(mesh, name):
     assert not same(first, parts.masters[0])
     assert same(before[0], parts.masters[1])
     assert all(same(one, stored[key]) for key, one in flats.stored(parts.weights[1]).items())
-
-
-@pytest.mark.parametrize("name", ["fp8_e4m3", "mxfp8_e4m3", "nvfp4"])
-def test_a_master_that_leaves_its_group_stays(name, device):
-    ranks.run(2, device, removed, name)
 
 
 def test_two_roundings_of_one_format():

@@ -20,17 +20,9 @@ from narrowcast.flat import Gather
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,), (37, 53)]
 
 
-def holds(name, shape):
-    try:
-        nc.quantize(torch.zeros(shape), name)
-    except ValueError:
-        return False
-    return True
-
-
 def bucket_of(device, shapes=SHAPES):
     """Weights of all formats and shapes, poisoned, with their values and names."""
-    pairs = [(shape, name) for name in nc.formats() for shape in shapes if holds(name, shape)]
+    pairs = [(shape, name) for name in nc.formats() for shape in shapes if flats.holds(name, shape)]
     values = [flats.value_of(shape, seed).to(device) for seed, (shape, _) in enumerate(pairs)]
     names = [name for _, name in pairs]
     weights = [
@@ -75,7 +67,10 @@ def fault(weight, value):
     return next((name for name, one in have.items() if not same(one, want[name])), None)
 
 
-def gather_bucket(mesh, async_op):
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("world", [2, 3])
+@ranks.on("world")
+def test_all_formats_in_one_bucket(mesh, async_op):
     device, world = mesh.device_type, mesh.size()
     for seed in range(4):
         weights, values, names = bucket_of(device)
@@ -102,13 +97,9 @@ def gather_bucket(mesh, async_op):
             assert fault(weight, value) is None, (name, tuple(value.shape), fault(weight, value))
 
 
-@pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.parametrize("world", [2, 3])
-def test_all_formats_in_one_bucket(world, async_op, device):
-    ranks.run(world, device, gather_bucket, async_op)
-
-
-def gather_again(mesh, name):
+@pytest.mark.parametrize("name", STORAGES)
+@ranks.on(2)
+def test_every_step_gathers_anew(mesh, name):
     """Steps over one Gather: each brings the newest bytes, and nothing of the step before."""
     device = mesh.device_type
     weights = [flats.poisoned(flats.value_of((64, 128), special=False), name, device)]
@@ -127,12 +118,9 @@ def gather_again(mesh, name):
             assert fault(weights[0], values[0]) is None
 
 
-@pytest.mark.parametrize("name", STORAGES)
-def test_every_step_gathers_anew(name, device):
-    ranks.run(2, device, gather_again, name)
-
-
-def read_too_early(mesh, name):
+@pytest.mark.parametrize("name", [n for n in STORAGES if nc.format(n).columnwise_derived])
+@ranks.on(2)
+def test_columnwise_that_was_read_too_early(mesh, name):
     """Columnwise bytes that somebody has made of shards alone are made again."""
     device = mesh.device_type
     value = flats.value_of((64, 128), special=False).to(device)
@@ -143,11 +131,6 @@ def read_too_early(mesh, name):
     gather.start()
     gather.finish()
     assert same(weight.columnwise_data, nc.quantize(value, name).columnwise_data)
-
-
-@pytest.mark.parametrize("name", [n for n in STORAGES if nc.format(n).columnwise_derived])
-def test_columnwise_that_was_read_too_early(name, device):
-    ranks.run(2, device, read_too_early, name)
 
 
 # ---- one process ----

@@ -17,16 +17,8 @@ from narrowcast import flat
 SHAPES = [(36, 52), (64, 128), (4, 4, 256), (128,)]
 
 
-def holds(format, shape):
-    try:
-        nc.quantize(torch.zeros(shape), format)
-    except ValueError:
-        return False
-    return True
-
-
 def shapes_of(format):
-    return [shape for shape in SHAPES if holds(format, shape)]
+    return [shape for shape in SHAPES if flats.holds(format, shape)]
 
 
 def equal(weight, expected):
@@ -93,7 +85,13 @@ def every_way_of_cutting(elements, world, row, rng):
         yield [0, *sorted(rng.randrange(elements + 1) for _ in range(world - 1)), elements]
 
 
-def cast_by_all(mesh, name, options):
+CASES = [(2, name, OPTIONS[0]) for name in nc.formats()]
+CASES += [(3, name, OPTIONS[1]) for name in STORAGES]
+
+
+@pytest.mark.parametrize(("world", "name", "options"), CASES)
+@ranks.on("world")
+def test_any_cuts(mesh, name, options):
     rank, world, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     rng = random.Random(world)
     for shape in shapes_of(name)[:2]:
@@ -116,16 +114,8 @@ def cast_by_all(mesh, name, options):
                 assert equal(weight, expected)
 
 
-@pytest.mark.parametrize("name", nc.formats())
-def test_two_ranks(name, device):
-    ranks.run(2, device, cast_by_all, name, OPTIONS[0])
-
-
-def test_three_ranks(format, device):
-    ranks.run(3, device, cast_by_all, format, OPTIONS[1])
-
-
-def formats_together(mesh):
+@ranks.on(2)
+def test_formats_together(mesh):
     """Weights of all formats in one call, cut at one place, which is odd."""
     device = mesh.device_type
     values = [flats.value_of((64, 128), seed) for seed in range(len(nc.formats()))]
@@ -138,10 +128,6 @@ def formats_together(mesh):
         expected = nc.quantize(value.to(device), name)
         assert flats.is_written_rightly(weight, expected), name
         assert flats.gather(weight, expected), name
-
-
-def test_formats_together(device):
-    ranks.run(2, device, formats_together)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU's memory")
@@ -164,7 +150,10 @@ def test_more_elements_than_32_bits_count():
 DERIVED = [name for name in STORAGES if nc.format(name).columnwise_derived]
 
 
-def columnwise_follows(mesh, name, by_hand):
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("name", DERIVED)
+@ranks.on(2)
+def test_columnwise_follows_the_gather(mesh, name, by_hand):
     device, rank = mesh.device_type, mesh.get_local_rank()
     value = flats.value_of((64, 128), special=False)
     weight = nc.quantize(torch.ones(64, 128, device=device), name)
@@ -181,12 +170,6 @@ def columnwise_follows(mesh, name, by_hand):
         assert same(weight.columnwise_data, expected.columnwise_data)
         assert same(weight.columnwise_scale_inv, expected.columnwise_scale_inv)
         assert store_of(weight).pending is None
-
-
-@pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("name", DERIVED)
-def test_columnwise_follows_the_gather(name, by_hand, device):
-    ranks.run(2, device, columnwise_follows, name, by_hand)
 
 
 def test_shards_of_codes(format, device):

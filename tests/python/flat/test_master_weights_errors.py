@@ -133,7 +133,9 @@ def test_freed_masters(stride):
     assert same(weight.rowwise_data, before)
 
 
-def later(mesh, name):
+@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
+@ranks.on(2, "cpu")
+def test_other_shards_later(mesh, name):
     """A second call whose shards are cut otherwise than those of the first, on all ranks."""
     rank, device = mesh.get_local_rank(), mesh.device_type
     value = flats.value_of((64, 64), special=False).to(device)
@@ -148,11 +150,6 @@ def later(mesh, name):
     flat.forget([weight])
     nc.quantize_master_weights([weight], [master], [start], mesh.get_group())
     assert flats.gather(weight, nc.quantize(3 * value, name))
-
-
-@pytest.mark.parametrize("name", [n for n in STORAGES if not nc.format(n).is_delayed])
-def test_other_shards_later(name):
-    ranks.run(2, "cpu", later, name)
 
 
 def test_forgotten_weights_are_cut_anew(format):

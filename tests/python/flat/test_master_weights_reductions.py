@@ -86,7 +86,8 @@ def test_launches(name):
     assert all(1 <= count <= 2 for count in counted), counted
 
 
-def in_inference_mode(mesh, name):
+@ranks.on(2)
+def test_a_first_call_in_inference_mode(mesh, name=STORAGES[0]):
     """The first call is; later ones are not."""
     value = flats.value_of((64, 128), special=False).to(mesh.device_type)
     weights = [nc.quantize(value, name)]
@@ -96,7 +97,3 @@ def in_inference_mode(mesh, name):
     for factor in (2.0, 4.0):
         nc.quantize_master_weights(weights, [factor * master], [start], mesh.get_group())
         assert flats.gather(weights[0], nc.quantize(factor * value, name))
-
-
-def test_a_first_call_in_inference_mode(device):
-    ranks.run(2, device, in_inference_mode, STORAGES[0])

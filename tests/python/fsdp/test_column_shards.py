@@ -28,13 +28,21 @@ def local_part(whole, parameter, mesh):
     return parts[mesh.get_local_rank()]
 
 
-def train_both(mesh, format, options, convert_first):
+BY_PASS = next(name for name in TESTED_FORMATS if nc.format(name).gather == "by pass")
+# Ranks, a format, what is resharded (the last over a smaller mesh), whether it is converted first.
+CASES = [(2, name, True, True) for name in TESTED_FORMATS]
+CASES += [(2, TESTED_FORMATS[0], False, False), (4, BY_PASS, 2, True)]
+
+
+@pytest.mark.parametrize(("world", "name", "reshard", "convert_first"), CASES)
+@ranks.on("world")
+def test_cut_into_columns_is_whole(mesh, name, reshard, convert_first):
     device = mesh.device_type
-    whole = build(format, device)
-    model = build(format, device) if convert_first else build_plain(format, device)
-    shard(model, mesh, shard_placement_fn=by_columns, **options)
+    whole = build(name, device)
+    model = build(name, device) if convert_first else build_plain(name, device)
+    shard(model, mesh, shard_placement_fn=by_columns, reshard_after_forward=reshard)
     if not convert_first:
-        nc.convert(model, format)
+        nc.convert(model, name)
     optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), lr=1e-2) for m in (model, whole))
     losses = train(model, optimizer, 3, device)
     assert losses == train(whole, whole_optimizer, 3, device)
@@ -57,20 +65,9 @@ def train_both(mesh, format, options, convert_first):
     assert_same(head, whole.head.weight, brought)
 
 
-def test_cut_into_columns_is_whole(format, device):
-    ranks.run(2, device, train_both, format, {"reshard_after_forward": True}, True)
-
-
-def test_converted_when_cut_into_columns(device):
-    ranks.run(2, device, train_both, TESTED_FORMATS[0], {"reshard_after_forward": False}, False)
-
-
-def test_columns_over_a_smaller_mesh(device):
-    format = next(name for name in TESTED_FORMATS if nc.format(name).gather == "by pass")
-    ranks.run(4, device, train_both, format, {"reshard_after_forward": 2}, True)
-
-
-def plain_again(mesh, format, offloaded):
+@pytest.mark.parametrize("offloaded", [False, True])
+@ranks.on(2, "cpu")
+def test_plain_again(mesh, offloaded, format="mxfp8_e4m3"):
     """And converted again: nothing is left of how the quantized shards were gathered."""
     model, plain = build(format), build_plain(format)
     options = {"offload_policy": CPUOffloadPolicy(pin_memory=False)} if offloaded else {}
@@ -81,11 +78,6 @@ def plain_again(mesh, format, offloaded):
     model.reshard()
     losses.append(loss_of(nc.convert(model, format), 0))
     assert same(*losses)
-
-
-@pytest.mark.parametrize("offloaded", [False, True])
-def test_plain_again(offloaded):
-    ranks.run(2, "cpu", plain_again, "mxfp8_e4m3", offloaded)
 
 
 def refused(mesh, format, shape, dim, after):

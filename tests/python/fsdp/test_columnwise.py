@@ -48,7 +48,9 @@ def storages(tensors):
     return sum(found.values())
 
 
-def room(mesh, format, recompute):
+@pytest.mark.parametrize("recompute", [False, True])
+@ranks.on(2)
+def test_room_for_rowwise_alone(mesh, format, recompute):
     """What FSDP2 allocates for the weight: at most a payload and what is put in order from it."""
     layer, whole = make(mesh, format, recompute=recompute)
     layer.unshard()
@@ -61,12 +63,9 @@ def room(mesh, format, recompute):
     assert gathered.buffers[2:] == (None, None)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_room_for_rowwise_alone(format, device, recompute):
-    ranks.run(2, device, room, format, recompute)
-
-
-def ask(mesh, format, uneven):
+@pytest.mark.parametrize(("world", "uneven"), [(2, False), (3, True)])
+@ranks.on("world")
+def test_on_demand(mesh, format, uneven):
     """Columnwise, on demand: that of the whole weight, and nothing is left behind."""
     layer, whole = make(mesh, format, uneven)
     layer.unshard()
@@ -86,12 +85,9 @@ def ask(mesh, format, uneven):
         weight.columnwise_data  # noqa: B018
 
 
-@pytest.mark.parametrize(("world", "uneven"), [(2, False), (3, True)])
-def test_on_demand(format, device, world, uneven):
-    ranks.run(world, device, ask, format, uneven)
-
-
-def backward(mesh, format, dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@ranks.on(2)
+def test_backward(mesh, format, dtype):
     """Of a gathered weight, and of a whole one that has columnwise bytes alone."""
     layer, whole = make(mesh, format)
     generator = torch.Generator().manual_seed(mesh.get_local_rank())
@@ -107,11 +103,6 @@ def backward(mesh, format, dtype):
     F.linear(own, nn.Parameter(columnwise)).backward(gradient)
     assert same(x.grad, own.grad)
     assert same(x.grad, gradient @ whole.dequantize(dtype, usage="columnwise"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_backward(format, device, dtype):
-    ranks.run(2, device, backward, format, dtype)
 
 
 def test_whole_tensors_keep_what_was_asked_for(format, device):

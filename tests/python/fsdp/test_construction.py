@@ -29,7 +29,10 @@ from models import (
 TESTED_FORMATS = SHARDINGS
 
 
-def convert_after(mesh, format, forward_first):
+@pytest.mark.parametrize("forward_first", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world")
+def test_convert_after_fully_shard(mesh, format, forward_first):
     """convert after fully_shard, even after a forward, is convert before it."""
     device = mesh.device_type
     before, after = shard(build(format, device), mesh), shard(build_plain(format, device), mesh)
@@ -48,13 +51,9 @@ def convert_after(mesh, format, forward_first):
             assert_same(q.to_local(), p.to_local())
 
 
-@pytest.mark.parametrize("forward_first", [False, True])
 @pytest.mark.parametrize("world", [1, 2])
-def test_convert_after_fully_shard(format, device, world, forward_first):
-    ranks.run(world, device, convert_after, format, forward_first)
-
-
-def from_meta(mesh, format):
+@ranks.on("world")
+def test_meta_initialisation(mesh, format):
     """Built without memory, sharded, and only then given values."""
     device = mesh.device_type
     with torch.device("meta"):
@@ -81,11 +80,6 @@ def from_meta(mesh, format):
         masters = [model[i].weight.full_tensor() for i in (0, 2)]
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_meta_initialisation(format, device, world):
-    ranks.run(world, device, from_meta, format)
-
-
 def built_elsewhere(mesh, format):
     """A model on the CPU, sharded on GPUs: FSDP2 moves its parameters."""
     whole = build(format).cuda()
@@ -104,11 +98,19 @@ def test_built_on_the_cpu_sharded_on_gpus(format, world):
 OPTIONS = {"rows": {}, "columns": {"shard_placement_fn": lambda _: Shard(1)}}
 
 
-def estimate(mesh, format, cut, matmul):
-    width = 2 * unit(format) if cut != "rows within blocks" else 80
+CUTS = ["rows", "rows within blocks", "columns"]
+CASES = [(name, cut, "dequantized") for name in TESTED_FORMATS for cut in CUTS]
+CASES = [one for one in CASES if one[1] != CUTS[1] or not nc.format(one[0]).is_delayed]
+CASES += [(name, "rows", "scaled") for name in nc.formats() if nc.format(name).matmul is not None]
+
+
+@pytest.mark.parametrize(("name", "cut", "matmul"), CASES)
+@ranks.on(2, "cpu")
+def test_an_estimate(mesh, name, cut, matmul):
+    width = 2 * unit(name) if cut != "rows within blocks" else 80
     with FakeTensorMode():
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(2)))
-        nc.convert(model, format, matmul=matmul)
+        nc.convert(model, name, matmul=matmul)
         for module in (*model, model):
             fully_shard(module, mesh=mesh, **OPTIONS.get(cut, {}))
         optimizer = nc.FusedAdam(model.parameters())
@@ -119,18 +121,3 @@ def estimate(mesh, format, cut, matmul):
     weight = model[0].weight
     moments = optimizer.state[weight]["exp_avg"].shape, weight.grad.shape
     assert moments == (weight.shape, weight.shape)
-
-
-@pytest.mark.parametrize("cut", ["rows", "rows within blocks", "columns"])
-def test_a_step(format, cut):
-    if cut == "rows within blocks" and nc.format(format).is_delayed:
-        pytest.skip("cannot be cut so")
-    ranks.run(2, "cpu", estimate, format, cut, "dequantized")
-
-
-SCALED = [name for name in nc.formats() if nc.format(name).matmul is not None]
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_scaled_products(name):
-    ranks.run(2, "cpu", estimate, name, "rows", "scaled")

@@ -38,7 +38,9 @@ def load(model):
     model.load_state_dict(model.state_dict())
 
 
-def resharding_changed(mesh, format, first):
+@pytest.mark.parametrize("first", [True, False])
+@ranks.on(3)
+def test_resharding_has_changed(mesh, format, first):
     model = model_for(mesh, format, first)
     before = loss_of(model, mesh)
     model.set_reshard_after_forward(not first)
@@ -46,12 +48,8 @@ def resharding_changed(mesh, format, first):
     assert same(loss_of(model, mesh), before)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_resharding_has_changed(format, device, first):
-    ranks.run(3, device, resharding_changed, format, first)
-
-
-def part_first(mesh, format):
+@ranks.on(3)
+def test_a_part_was_gathered_first(mesh, format):
     """Before the first forward nobody knows the tree, nor how its root is resharded."""
     model, other = model_for(mesh, format, None), model_for(mesh, format, None)
     model[0].unshard()
@@ -61,23 +59,15 @@ def part_first(mesh, format):
     assert same(losses[0], losses[1]) and same(losses[0], losses[2])
 
 
-def test_a_part_was_gathered_first(format, device):
-    ranks.run(3, device, part_first, format)
-
-
-def load_before_backward(mesh, format):
+@ranks.on(3)
+def test_a_load_before_a_backward(mesh, format):
+    """The graph has the whole weights that the older shards were gathered into."""
     model = model_for(mesh, format, True)
     loss = model(torch.ones(4, 64, device=mesh.device_type)).sum()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(state, assign=True)
-    loss.backward()
-
-
-def test_a_load_before_a_backward(format, device):
-    """The graph has the whole weights that the older shards were gathered into."""
-    for kind, message in ranks.errors(3, device, load_before_backward, format):
-        assert kind == "RuntimeError"
-        assert "between a forward and its backward" in message
+    with pytest.raises(RuntimeError, match="between a forward and its backward"):
+        loss.backward()
 
 
 class Two(nn.Module):
@@ -91,12 +81,15 @@ class Two(nn.Module):
         return self.thin(x) + self.wide(x)
 
 
-def beside_new_weights(mesh, format, converts):
+@pytest.mark.parametrize("converts", [True, False])
+@pytest.mark.parametrize("name", [n for n in nc.formats() if nc.format(n).shard_row_step == 1][:1])
+@ranks.on(2)
+def test_weights_beside_that_are_new(mesh, name, converts):
     """Only the rank without rows makes a plan anew, and meets weights that nobody has compared."""
     device = mesh.device_type
     torch.manual_seed(0)
     model, x = Two().to(device), torch.ones(1, 64, device=device)
-    nc.convert(model.thin if converts else model, format)
+    nc.convert(model.thin if converts else model, name)
     for module in (model.thin, model.wide, model):
         fully_shard(module, mesh=mesh)
     with torch.no_grad():
@@ -107,13 +100,7 @@ def beside_new_weights(mesh, format, converts):
             model.thin.reshard()
         load(model)
         if converts:
-            nc.convert(model.wide, format)
+            nc.convert(model.wide, name)
         torch.manual_seed(0)
-        whole = nc.convert(Two().to(device), format)
+        whole = nc.convert(Two().to(device), name)
         assert same(model(x), whole(x))
-
-
-@pytest.mark.parametrize("converts", [True, False])
-@pytest.mark.parametrize("name", [n for n in nc.formats() if nc.format(n).shard_row_step == 1][:1])
-def test_weights_beside_that_are_new(name, device, converts):
-    ranks.run(2, device, beside_new_weights, name, converts)

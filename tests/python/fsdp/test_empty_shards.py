@@ -85,7 +85,8 @@ def test_fewer_rows_than_ranks(format, device):
     ranks.run(WORLD, device, train_both, format, rounding)
 
 
-def read_frozen(mesh, format):
+@ranks.on(WORLD)
+def test_frozen(mesh, format):
     """Without a master a rank without rows has the whole weight's scales all the same."""
     whole, model = (made(format, mesh.device_type, trainable=False) for _ in range(2))
     fully_shard(model, mesh=mesh)
@@ -93,11 +94,8 @@ def read_frozen(mesh, format):
     assert torch.equal(model(x), whole(x))
 
 
-def test_frozen(format, device):
-    ranks.run(WORLD, device, read_frozen, format)
-
-
-def load_frozen(mesh, format, path):
+@ranks.on(WORLD)
+def test_a_loaded_frozen_weight(mesh, format, tmp_path):
     """A checkpoint brings a rank what it has rows of: those without have the others' scales."""
     device = mesh.device_type
     saved, model = (made(format, device, trainable=False) for _ in range(2))
@@ -108,20 +106,17 @@ def load_frozen(mesh, format, path):
     for one in (saved, model):
         fully_shard(one, mesh=mesh)
     assert not torch.equal(model(x), expected)
-    checkpoint.save(get_model_state_dict(saved), checkpoint_id=path)
+    checkpoint.save(get_model_state_dict(saved), checkpoint_id=tmp_path)
     state = get_model_state_dict(model)
-    checkpoint.load(state, checkpoint_id=path)
+    checkpoint.load(state, checkpoint_id=tmp_path)
     set_model_state_dict(model, state)
     assert torch.equal(model(x), expected)
     model.eval()
     assert torch.equal(model(x), expected)
 
 
-def test_a_loaded_frozen_weight(format, device, tmp_path):
-    ranks.run(WORLD, device, load_frozen, format, str(tmp_path))
-
-
-def load_trained(mesh, format, path):
+@ranks.on(WORLD)
+def test_a_loaded_weight(mesh, format, tmp_path):
     """A load writes nothing on ranks without rows, whose flags then differ from the others'."""
     device, full = mesh.device_type, StateDictOptions(full_state_dict=True)
     saved, model = made(format, device), made(format, device)
@@ -133,11 +128,11 @@ def load_trained(mesh, format, path):
     for one in (saved, model):
         fully_shard(one, mesh=mesh)
     assert not torch.equal(model(x), expected)
-    checkpoint.save(get_model_state_dict(saved), checkpoint_id=path)
+    checkpoint.save(get_model_state_dict(saved), checkpoint_id=tmp_path)
 
     def load():
         state = get_model_state_dict(model)
-        checkpoint.load(state, checkpoint_id=path)
+        checkpoint.load(state, checkpoint_id=tmp_path)
 
     load()
     assert torch.equal(model(x), expected)
@@ -149,21 +144,14 @@ def load_trained(mesh, format, path):
     assert mesh.get_local_rank() > 0 or same(plain["w"], value.cpu())
 
 
-def test_a_loaded_weight(format, device, tmp_path):
-    ranks.run(WORLD, device, load_trained, format, str(tmp_path))
-
-
-def forwards_before_backwards(mesh, format):
+@pytest.mark.parametrize("spanning", [one for one in GATHERS if nc.format(one).tensor_amax])
+@ranks.on(WORLD)
+def test_two_compiled_forwards(mesh, spanning):
     """A compiled graph saves the scales for its backward, which a later forward lends anew."""
-    model = made(format, mesh.device_type, trainable=False)
+    model = made(spanning, mesh.device_type, trainable=False)
     fully_shard(model, mesh=mesh)
     run = torch.compile(model, backend="aot_eager")
-    x = torch.randn(4, unit(format), device=mesh.device_type, requires_grad=True)
+    x = torch.randn(4, unit(spanning), device=mesh.device_type, requires_grad=True)
     for loss in [run(x).sum() for _ in range(2)]:
         loss.backward()
     assert x.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("spanning", [one for one in GATHERS if nc.format(one).tensor_amax])
-def test_two_compiled_forwards(spanning, device):
-    ranks.run(WORLD, device, forwards_before_backwards, spanning)

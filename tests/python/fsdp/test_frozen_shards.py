@@ -22,11 +22,13 @@ def made(format, rows, seed, device, convert=True):
     return nc.convert(model, format, filter="0") if convert else model
 
 
-def give_bytes(mesh, format):
+@pytest.mark.parametrize("spanning", SPANNING)
+@ranks.on(2)
+def test_bytes_of_another_scale(mesh, spanning):
     """Bytes under a scale of their own are no part of a weight's."""
-    model = fully_shard(made(format, 2 * unit(format), 0, mesh.device_type), mesh=mesh)
+    model = fully_shard(made(spanning, 2 * unit(spanning), 0, mesh.device_type), mesh=mesh)
     local = model[0].weight.to_local()
-    own = nc.quantize((1 + mesh.get_rank()) * torch.randn(local.shape), format)
+    own = nc.quantize((1 + mesh.get_rank()) * torch.randn(local.shape), spanning)
     before = bytes_of(local).buffer(0).clone()
     with torch.no_grad(), pytest.raises(NotImplementedError, match="a scale spans the whole"):
         local.copy_(own.to(local.device))
@@ -35,28 +37,20 @@ def give_bytes(mesh, format):
         local.copy_(local.clone())  # a part's
 
 
-@pytest.mark.parametrize("spanning", SPANNING)
-def test_bytes_of_another_scale(spanning, device):
-    ranks.run(2, device, give_bytes, spanning)
-
-
-def give_bytes_to_a_shard_in_training(mesh, format):
+@pytest.mark.parametrize("spanning", [one for one in SPANNING if not nc.format(one).is_delayed])
+@ranks.on(2)
+def test_bytes_for_a_shard_in_training(mesh, spanning):
     """Whose value they become, under one scale for all."""
     torch.manual_seed(0)
-    rows = 2 * unit(format)
-    model = nc.convert(nn.Linear(unit(format), rows, bias=False), format).to(mesh.device_type)
+    rows = 2 * unit(spanning)
+    model = nc.convert(nn.Linear(unit(spanning), rows, bias=False), spanning).to(mesh.device_type)
     fully_shard(model, mesh=mesh)
     local = model.weight.to_local()
     value = (1 + mesh.get_rank()) * torch.randn(local.shape, device=local.device)
     with torch.no_grad():
-        local.copy_(nc.quantize(value, format))
-    masters = local.value.new_empty(rows, unit(format))
+        local.copy_(nc.quantize(value, spanning))
+    masters = local.value.new_empty(rows, unit(spanning))
     torch.distributed.all_gather_into_tensor(masters, local.value.contiguous())
-    whole = nc.quantize(masters, format)
-    x = torch.eye(unit(format), device=mesh.device_type)
+    whole = nc.quantize(masters, spanning)
+    x = torch.eye(unit(spanning), device=mesh.device_type)
     assert same(model(x), x @ whole.dequantize().t())
-
-
-@pytest.mark.parametrize("spanning", [one for one in SPANNING if not nc.format(one).is_delayed])
-def test_bytes_for_a_shard_in_training(spanning, device):
-    ranks.run(2, device, give_bytes_to_a_shard_in_training, spanning)

@@ -42,7 +42,10 @@ def shard_bytes(format, world):
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
 
 
-def weights_only(mesh, format, after):
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world", "cpu")
+def test_only_the_sharded_value_is_kept(mesh, format, after):
     before = storages()
     model = make(mesh, format, after)
     value = 4 * WIDTH * WIDTH // mesh.size()
@@ -52,13 +55,9 @@ def weights_only(mesh, format, after):
     assert all(isinstance(p.to_local(), nc.MasterWeight) for p in model.parameters())
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("world", [1, 2])
-def test_only_the_sharded_value_is_kept(format, world, after):
-    ranks.run(world, "cpu", weights_only, format, after)
-
-
-def freed_after_forward(mesh, format):
+@ranks.on("world", "cpu")
+def test_gathered_bytes_are_freed(mesh, format):
     model = make(mesh, format, False)
     x = torch.randn(4, WIDTH)
     with torch.no_grad():
@@ -75,11 +74,6 @@ def freed_after_forward(mesh, format):
     gathered = shard_bytes(format, 1) / (1 if nc.format(format).columnwise_derived else 2)
     assert max(held) >= gathered  # the count does see what is gathered
     assert max(held) <= 3 * 2 * WIDTH * WIDTH  # one layer: payloads, buffers, FSDP2's own copy
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_gathered_bytes_are_freed(format, world):
-    ranks.run(world, "cpu", freed_after_forward, format)
 
 
 def payload_sizes(mesh, format):
@@ -100,7 +94,9 @@ def test_bytes_on_the_wire(format):
     assert f.wire_bits_per_element <= f.bits_per_element
 
 
-def one_allocation(mesh, format):
+@ranks.on(2)
+def test_a_group_is_one_allocation(mesh, format):
+    """Of all that its gathers bring, and freed as a whole."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     model.to(mesh.device_type)
@@ -115,12 +111,7 @@ def one_allocation(mesh, format):
         assert memory[0].nbytes() >= sum(weight.rowwise_data.nbytes for weight in weights)
         model.reshard()
         assert {storage.nbytes() for storage in memory} == {0}
-    return all(map(torch.equal, values, full))
-
-
-def test_a_group_is_one_allocation(format, device):
-    """Of all that its gathers bring, and freed as a whole."""
-    assert ranks.run(2, device, one_allocation, format) == [True, True]
+    assert all(map(torch.equal, values, full))
 
 
 def backward(model, optimizer, device):
@@ -179,10 +170,10 @@ class Short(nn.Module):
         return self.down(self.up(x))
 
 
-LIVES = [backward, step, infer, load, unshard, kept, known_by_a_weight]
+LIVES = ["backward", "step", "infer", "load", "unshard", "kept", "known_by_a_weight"]
 
 
-def made(mesh, format, uneven=False, **options):
+def made(mesh, format, uneven, **options):
     device = mesh.device_type
     model = nc.convert(Short(format), format).to(device) if uneven else build(format, device)
     model = shard(model, mesh, **options)
@@ -203,10 +194,16 @@ def references(model, optimizer):
     return found
 
 
-def die(mesh, format, life, uneven=False, reshard=True):
+CASES = [(world, life, False, True) for world in (1, 2) for life in LIVES]
+CASES += [(3, "step", True, True), (3, "load", True, True), (2, "step", False, False)]
+
+
+@pytest.mark.parametrize(("world", "life", "uneven", "reshard"), CASES)
+@ranks.on("world")
+def test_nothing_is_left(mesh, format, life, uneven, reshard):
     model, optimizer = made(mesh, format, uneven, reshard_after_forward=reshard)
     found = references(model, optimizer)
-    result = LIVES[life](model, optimizer, mesh.device_type)
+    result = globals()[life](model, optimizer, mesh.device_type)
     del model, optimizer, result
     deadline = time.monotonic() + 5  # gloo's threads let go of tensors a moment after they are done
     while gc.collect() or time.monotonic() < deadline:
@@ -215,18 +212,3 @@ def die(mesh, format, life, uneven=False, reshard=True):
             return
         time.sleep(0.05)
     raise AssertionError(f"alive: {left}")
-
-
-@pytest.mark.parametrize("life", range(len(LIVES)), ids=[one.__name__ for one in LIVES])
-@pytest.mark.parametrize("world", [1, 2])
-def test_nothing_is_left(format, device, world, life):
-    ranks.run(world, device, die, format, life)
-
-
-@pytest.mark.parametrize("life", [step, load], ids=["step", "load"])
-def test_short_shards(format, device, life):
-    ranks.run(3, device, die, format, LIVES.index(life), True)
-
-
-def test_kept_weights(format, device):
-    ranks.run(2, device, die, format, LIVES.index(step), False, False)

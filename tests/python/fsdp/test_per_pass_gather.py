@@ -96,7 +96,9 @@ def model_of(format, recomputed, device):
     return model.to(device)
 
 
-def passes(mesh, format, recomputed):
+@pytest.mark.parametrize("recomputed", [(True, False), (False, True), (False, True, False)])
+@ranks.on(2)
+def test_mixed(mesh, format, recomputed):
     whole, model = (model_of(format, recomputed, mesh.device_type) for _ in range(2))
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     inputs = [torch.ones(3, 256, device=mesh.device_type, requires_grad=True) for _ in range(2)]
@@ -108,8 +110,3 @@ def passes(mesh, format, recomputed):
             found.append((y, x.grad))
         (y, grad), (of_shards, grad_of_shards) = found
         assert torch.equal(y, of_shards) and torch.equal(grad, grad_of_shards)
-
-
-@pytest.mark.parametrize("recomputed", [(True, False), (False, True), (False, True, False)])
-def test_mixed(format, recomputed, device):
-    ranks.run(2, device, passes, format, recomputed)

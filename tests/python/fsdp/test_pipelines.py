@@ -168,7 +168,8 @@ def test_pipelines_of_shards(device):
     assert_whole(4, device, [(BY_PASS, schedule, 2, keep) for schedule, keep in cases])
 
 
-def parts_of_a_backward(mesh, format):
+@ranks.on(2)
+def test_parts_of_a_backward(mesh, format=BY_PASS):
     """The weight's gradient wants no bytes of the weight, and may come when they are freed."""
     torch.manual_seed(0)
     layer = nc.convert(nn.Linear(128, 256).to(mesh.device_type), format)
@@ -183,7 +184,3 @@ def parts_of_a_backward(mesh, format):
     layer.reshard()
     got += torch.autograd.grad(y, (weight, bias), ones)
     assert all(same(one, other) for one, other in zip(got, expected, strict=True))
-
-
-def test_parts_of_a_backward(device):
-    ranks.run(2, device, parts_of_a_backward, BY_PASS)

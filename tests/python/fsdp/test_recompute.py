@@ -121,7 +121,8 @@ def test_paths_without_recompute(format, path):
     assert_names_the_option_if_needed(format, path, format, False)
 
 
-def unshard_for_forward(mesh, format):
+@ranks.on(2, "cpu")
+def test_unshard_before_a_forward(mesh, format):
     """Without recompute, an explicit unshard() of a module that reshards serves the forward."""
     device = mesh.device_type
     model, reference = (
@@ -133,11 +134,8 @@ def unshard_for_forward(mesh, format):
         assert same(loss_of(model, 0, device), loss_of(reference, 0, device))
 
 
-def test_unshard_before_a_forward(format):
-    ranks.run(2, "cpu", unshard_for_forward, format)
-
-
-def evaluate_between(mesh, format):
+@ranks.on(2, "cpu")
+def test_forwards_without_a_backward(mesh, format):
     """Evaluation, forwards without a backward and two forwards for one backward."""
     device = mesh.device_type
     model, reference = (shard(build(format, device), mesh) for _ in range(2))
@@ -151,11 +149,8 @@ def evaluate_between(mesh, format):
     assert_equal_gradients(model.parameters(), reference.parameters())
 
 
-def test_forwards_without_a_backward(format):
-    ranks.run(2, "cpu", evaluate_between, format)
-
-
-def evaluate_in_inference_mode(mesh, format):
+@ranks.on(2)
+def test_evaluation_in_inference_mode(mesh, format):
     """Between two steps of training."""
     device = mesh.device_type
     model, reference = (shard(build(format, device), mesh) for _ in range(2))
@@ -168,10 +163,6 @@ def evaluate_in_inference_mode(mesh, format):
             inferred = loss_of(model, 8, device).item()
         with torch.no_grad():
             assert loss_of(reference, 8, device).item() == inferred
-
-
-def test_evaluation_in_inference_mode(format, device):
-    ranks.run(2, device, evaluate_in_inference_mode, format)
 
 
 def go_on_after_failure(mesh, format):

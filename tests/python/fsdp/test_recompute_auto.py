@@ -90,26 +90,23 @@ def train(model):
     return gradients
 
 
-def compare(mesh, format, way):
+# Where columnwise follows from rowwise, nobody asks.
+CASES = [*((BY_PASS, way) for way in WAYS), (ROWWISE, by_call)]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+@ranks.on(2, "cpu")
+def test_found(mesh, name, way):
     def sharded(model):
         return shard(model, mesh, reshard_after_forward=True)
 
-    expected = train(sharded(build(format, recompute=False)))
-    got = train(way(build(format), sharded))
+    expected = train(sharded(build(name, recompute=False)))
+    got = train(way(build(name), sharded))
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_found(way):
-    ranks.run(2, "cpu", compare, BY_PASS, way)
-
-
-def test_nothing_to_find():
-    """Where columnwise follows from rowwise, nobody asks."""
-    ranks.run(2, "cpu", compare, ROWWISE, by_call)
-
-
-def by_hand(mesh, format):
+@ranks.on(2, "cpu")
+def test_unshard_by_hand(mesh, format=BY_PASS):
     """unshard() before the first forward serves the backward too, where nothing is resharded in
     between.
     """
@@ -120,10 +117,6 @@ def by_hand(mesh, format):
         module.set_reshard_after_forward(False, recurse=False)
     got = train(model)
     assert all(same(a, b) for a, b in zip(got, expected, strict=True))
-
-
-def test_unshard_by_hand():
-    ranks.run(2, "cpu", by_hand, BY_PASS)
 
 
 def count_gathered(mesh, format):

@@ -89,7 +89,9 @@ def lose_what_was_packed(layer):
     send_buffer(layer).zero_()
 
 
-def changed(mesh, format, name):
+@pytest.mark.parametrize("name", ["nothing", "write", "give_the_first_ranks_shard"])
+@ranks.on(2)
+def test_a_backward_is_of_its_forward(mesh, format, name):
     """Bytes of a value that was written to are those of the next forward."""
     model = layers(mesh, format)
     change = globals()[name]
@@ -98,12 +100,8 @@ def changed(mesh, format, name):
     assert torch.equal(expected(model, mesh), before) == (change is nothing)
 
 
-@pytest.mark.parametrize("change", ["nothing", "write", "give_the_first_ranks_shard"])
-def test_a_backward_is_of_its_forward(format, change, device):
-    ranks.run(2, device, changed, format, change)
-
-
-def lost(mesh, format):
+@ranks.on(2)
+def test_a_backward_packs_nothing_again(mesh, format):
     model = layers(mesh, format)
     before = expected(model, mesh)
     assert not torch.equal(gradient_after(model, lose_what_was_packed, mesh), before)
@@ -111,11 +109,8 @@ def lost(mesh, format):
     assert torch.equal(gradient_after(model, nothing, mesh), expected(model, mesh))
 
 
-def test_a_backward_packs_nothing_again(format, device):
-    ranks.run(2, device, lost, format)
-
-
-def ahead(mesh, format):
+@ranks.on(2)
+def test_the_first_gather_packs_all_groups(mesh, format):
     """The second layer's group is packed before the first one's forward."""
     model = layers(mesh, format)
     x = torch.ones(4, WIDTH, device=mesh.device_type)
@@ -133,11 +128,8 @@ def ahead(mesh, format):
     assert not torch.equal(model(x), wrong)
 
 
-def test_the_first_gather_packs_all_groups(format, device):
-    ranks.run(2, device, ahead, format)
-
-
-def left_early(mesh, format):
+@ranks.on(2)
+def test_what_was_packed_ahead_is_of_its_forward(mesh, format):
     """A forward whose first gather packs all groups ends before the second layer's gather."""
     model, x = layers(mesh, format), torch.ones(4, WIDTH, device=mesh.device_type)
     nc.FusedAdam(model.parameters(), lr=1e-2).step()
@@ -149,8 +141,4 @@ def left_early(mesh, format):
     write(model[1])
     wait(mesh.device_type)
     expected = nc.quantize(model[1].weight.full_tensor(), format).dequantize()
-    return all(torch.equal(value_of(model[1]), expected) for _ in range(2))
-
-
-def test_what_was_packed_ahead_is_of_its_forward(format, device):
-    assert ranks.run(2, device, left_early, format) == [True, True]
+    assert all(torch.equal(value_of(model[1]), expected) for _ in range(2))

@@ -33,7 +33,15 @@ def assert_gathered(model, whole, what):
         assert same(local.history, quantized(weight).history), what
 
 
-def trained(mesh, format, few, options, is_sharded_first):
+# On three ranks 48 rows are cut between blocks, 32 within, beside 96 that are not, and of 2 one
+# rank has none.
+CASES = [(3, 48, OPTIONS, True), (3, 32, STOCHASTIC, False), (3, 32, OPTIONS, True)]
+CASES += [(3, 2, STOCHASTIC, False), (1, 48, STOCHASTIC, False), (2, 48, STOCHASTIC, False)]
+
+
+@pytest.mark.parametrize(("world", "few", "options", "is_sharded_first"), CASES)
+@ranks.on("world")
+def test_training(mesh, format, few, options, is_sharded_first):
     device = mesh.device_type
     if is_sharded_first:
         model = fully_shard(Projections(few=few).to(device), mesh=mesh)
@@ -83,24 +91,9 @@ def trained(mesh, format, few, options, is_sharded_first):
     assert_gathered(model, whole, "values are loaded")
 
 
-# On three ranks 48 rows are cut between blocks, 32 within, beside 96 that are not, and of 2 one
-# rank has none.
-@pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("few", "options", "is_sharded_first"),
-    [(48, OPTIONS, True), (32, STOCHASTIC, False), (32, OPTIONS, True), (2, STOCHASTIC, False)],
-)
-def test_three_ranks(format, few, options, is_sharded_first, device):
-    ranks.run(3, device, trained, format, few, options, is_sharded_first)
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("world", [1, 2])
-def test_fewer_ranks(format, world, device):
-    ranks.run(world, device, trained, format, 48, STOCHASTIC, False)
-
-
-def tensor_parallel(mesh, format, world):
+@pytest.mark.parametrize("world", [2, 4])
+@ranks.on("world")
+def test_tensor_parallel(mesh, format, world):
     """Over two ranks, and of four over FSDP2 too, where shards of q_proj share blocks with each
     other, and those of k_proj alone would not.
     """
@@ -136,21 +129,10 @@ def tensor_parallel(mesh, format, world):
     assert_parts(model, whole, optimizers, "written to")
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("world", [2, 4])
-def test_tensor_parallel(format, world, device):
-    ranks.run(world, device, tensor_parallel, format, world)
-
-
-def apart(mesh, format):
+@ranks.on(2)
+def test_groups_of_fsdp(mesh, format="nvfp4"):
+    """Weights that share a scale are gathered together."""
     model = build(format, mesh.device_type)
     fully_shard(model.k_proj, mesh=mesh)
-    loss_of(fully_shard(model, mesh=mesh), 0, mesh.device_type)
-
-
-@pytest.mark.ranks
-def test_groups_of_fsdp(device):
-    """Weights that share a scale are gathered together."""
-    for kind, message in ranks.errors(2, device, apart, "nvfp4"):
-        assert kind == "ValueError"
-        assert "one call of fully_shard" in message
+    with pytest.raises(ValueError, match="one call of fully_shard"):
+        loss_of(fully_shard(model, mesh=mesh), 0, mesh.device_type)

@@ -9,28 +9,24 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 import narrowcast as nc
 import ranks
-from any_cut_models import (
-    CUT_WITHIN_BLOCKS,
-    build,
-    by_pass,
-    ranks_part,
-    sharded,
-    train_both,
-)
+from any_cut_models import CUT_WITHIN_BLOCKS, build, by_pass, ranks_part, sharded, train_both
 from models import BUFFERS, assert_same, same
 from weights import quantized
 
 TESTED_FORMATS = CUT_WITHIN_BLOCKS
+FINE, COARSE = by_pass(1), by_pass(32)  # by the rows at which they can be cut
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_any_cut_is_whole(format, device, world):
-    ranks.run(world, device, train_both, format)
+@ranks.on("world")
+def test_any_cut_is_whole(mesh, format):
+    train_both(mesh, format)
 
 
 OPTIONS = {
@@ -44,15 +40,14 @@ KINDS = {"fp8_block128", "mxfp6_e2m3", "nvfp4", "int8_block32"}
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("weights", sorted(KINDS))
-def test_options(weights, device, name):
-    ranks.run(3, device, with_options, weights, OPTIONS[name])
+@ranks.on(3)
+def test_options(mesh, weights, name):
+    train_both(mesh, weights, **OPTIONS[name])
 
 
-def with_options(mesh, format, options):
-    train_both(mesh, format, **options)
-
-
-def over_two_dimensions(mesh, format, kind):
+@pytest.mark.parametrize("kind", ["hybrid", "smaller"])
+@ranks.on(4)
+def test_over_two_dimensions(mesh, kind, format=FINE):
     """Hybrid sharding, and a forward's gather that is kept over a smaller mesh."""
     if kind == "hybrid":
         device = mesh.device_type
@@ -63,11 +58,6 @@ def over_two_dimensions(mesh, format, kind):
         assert_same(model.up.weight, whole.up.weight, BUFFERS, "up")
     else:
         train_both(mesh, format, {"reshard_after_forward": 2})
-
-
-@pytest.mark.parametrize("kind", ["hybrid", "smaller"])
-def test_over_two_dimensions(device, kind):
-    ranks.run(4, device, over_two_dimensions, by_pass(1), kind)
 
 
 def offloaded(mesh, format):
@@ -91,10 +81,11 @@ def offloaded(mesh, format):
 
 def test_offloaded(device):
     """Torch takes meshes of the same ranks for one, whatever backends their groups have."""
-    (ranks.run if device == "cpu" else ranks.run_alone)(2, device, offloaded, by_pass(1))
+    (ranks.run if device == "cpu" else ranks.run_alone)(2, device, offloaded, FINE)
 
 
-def frozen(mesh, format):
+@ranks.on(3)
+def test_frozen(mesh, format=FINE):
     """The bytes of the whole, and nothing else, lie in shards."""
     device = mesh.device_type
     whole = build(format, device, trainable=False)
@@ -109,11 +100,8 @@ def frozen(mesh, format):
         local.copy_(own)
 
 
-def test_frozen(device):
-    ranks.run(3, device, frozen, by_pass(1))
-
-
-def what_a_shard_cannot_do(mesh, format):
+@ranks.on(2)
+def test_what_a_shard_cannot_do(mesh, format=COARSE):
     """Be the operand of a product, and nor can a copy: before the first gather, after a write, and
     while its bytes are those of whole blocks. Its value is any tensor's.
     """
@@ -141,11 +129,8 @@ def what_a_shard_cannot_do(mesh, format):
     assert same(ranks_part(model.up.weight.dequantize(), mesh), 2 * value)
 
 
-def test_what_a_shard_cannot_do(device):
-    ranks.run(2, device, what_a_shard_cannot_do, by_pass(32))
-
-
-def summarized(mesh, format):
+@ranks.on(2)
+def test_summary(mesh, format=COARSE):
     """Before any gather and after one: each gather carries both usages."""
     model = sharded(build(format, mesh.device_type), mesh, reshard_after_forward=True)
     before = nc.summary(model)
@@ -156,5 +141,18 @@ def summarized(mesh, format):
     assert weight.gathered == round(2 * 2 * elements * bits / 8)
 
 
-def test_summary(device):
-    ranks.run(2, device, summarized, by_pass(32))
+# ---- state dicts of frozen ones ----
+
+
+@pytest.mark.parametrize("weights", ["mxfp6_e2m3", "nvfp4"])
+@ranks.on(3)
+def test_frozen_and_loaded(mesh, weights):
+    """A whole weight's bytes cannot be cut within blocks, nor can a shard's be saved."""
+    whole = build(weights, mesh.device_type, trainable=False)
+    for first_alone in (False, True):
+        model = sharded(build(weights, mesh.device_type, trainable=False), mesh)
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=first_alone)
+        with pytest.raises(ValueError, match=r"weight.* cannot be cut"):
+            set_model_state_dict(model, whole.state_dict(), options=options)
+    with pytest.raises(ValueError, match=r"ignore_frozen_params=True"):
+        pickle.dumps(model.up.weight.to_local())

@@ -31,7 +31,9 @@ def output_of(model, device):
         return model(torch.ones(1, WIDTH, device=device))
 
 
-def under_way(mesh, format, change):
+@pytest.mark.parametrize("change", ["plain", "quantized again"])
+@ranks.on(2)
+def test_replaced_while_a_gather_is_under_way(mesh, format, change):
     device = mesh.device_type
     model, whole = layers(format, device), layers(format, device)
     fully_shard(model, mesh=mesh)
@@ -48,11 +50,6 @@ def under_way(mesh, format, change):
         model.reshard()
 
 
-@pytest.mark.parametrize("change", ["plain", "quantized again"])
-def test_replaced_while_a_gather_is_under_way(format, device, change):
-    ranks.run(2, device, under_way, format, change)
-
-
 class Aside(nn.Module):
     """The loss does not depend on the second layer, which the backward gathers ahead all the same,
     and for nothing.
@@ -66,7 +63,8 @@ class Aside(nn.Module):
         return self.used(x), self.aside(x.detach()).detach()
 
 
-def gathered_for_nothing(mesh, format):
+@ranks.on(2)
+def test_nothing_is_kept_of_a_gather_for_nothing(mesh, format):
     model = Aside(format, mesh.device_type)
     for module in (model.used, model.aside, model):
         fully_shard(module, mesh=mesh)
@@ -77,16 +75,18 @@ def gathered_for_nothing(mesh, format):
     bytes = weakref.ref(bytes_of(model.aside.weight).buffers[0])
     nc.to_plain(model)
     gc.collect()
-    return bytes() is None
+    assert bytes() is None
 
 
-def test_nothing_is_kept_of_a_gather_for_nothing(format, device):
-    assert all(ranks.run(2, device, gathered_for_nothing, format))
+def out_of_memory(*_, **__):
+    raise MemoryError
 
 
-def failing(mesh, format):
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.columnwise_derived))
+@ranks.on(2)
+def test_a_gather_of_columns_that_fails(mesh, name):
     device = mesh.device_type
-    model, whole = layers(format, device, 3), layers(format, device, 3)
+    model, whole = layers(name, device, 3), layers(name, device, 3)
     fully_shard(model, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
     assert same(output_of(model, device), output_of(whole, device))
     model.reshard()
@@ -97,12 +97,3 @@ def failing(mesh, format):
     for one in (model, whole):
         nc.to_plain(one[2])
     assert same(output_of(model, device), output_of(whole, device))
-
-
-def out_of_memory(*_, **__):
-    raise MemoryError
-
-
-@pytest.mark.parametrize("name", one_of_each(lambda f: f.columnwise_derived))
-def test_a_gather_of_columns_that_fails(name, device):
-    ranks.run(2, device, failing, name)

@@ -102,10 +102,6 @@ def offloaded(mesh, format, change):
     kept(mesh, format, "evaluation", change, 2 * unit(format), options)
 
 
-def sharing_blocks(mesh, format, change):
-    kept(mesh, format, "evaluation", change, 80, {})  # the cut is at row 40
-
-
 @pytest.mark.parametrize("change", [one.__name__ for one in CHANGES])
 @pytest.mark.parametrize("cut", [cut_into_columns, offloaded])
 def test_gathers_by_pieces(format, cut, change):
@@ -117,11 +113,13 @@ SHARING = [name for name in TESTED_FORMATS if 40 % nc.format(name).row_step]
 
 @pytest.mark.parametrize("change", [one.__name__ for one in CHANGES])
 @pytest.mark.parametrize("name", SHARING)
-def test_shards_that_share_blocks(name, device, change):
-    ranks.run(2, device, sharing_blocks, name, change)
+@ranks.on(2)
+def test_shards_that_share_blocks(mesh, name, change):
+    kept(mesh, name, "evaluation", change, 80, {})  # the cut is at row 40
 
 
-def over_a_smaller_mesh(mesh, format):
+@ranks.on(4, "cpu")
+def test_a_weight_that_a_smaller_mesh_keeps(mesh, format):
     """What a smaller mesh keeps of a weight goes with the scale that it had."""
     gradients = []
     for is_changed in (False, True):
@@ -137,7 +135,3 @@ def over_a_smaller_mesh(mesh, format):
         output.sum().backward()
         gradients.append(x.grad)
     assert same(*gradients)
-
-
-def test_a_weight_that_a_smaller_mesh_keeps(format):
-    ranks.run(4, "cpu", over_a_smaller_mesh, format)

@@ -45,20 +45,17 @@ def gradient_of(layer, mesh, write=None):
     return x.grad, output.detach()
 
 
-def written(mesh, format, name):
+@pytest.mark.parametrize("write", [one.__name__ for one in WRITES])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@ranks.on("world")
+def test_a_backward_has_the_bytes_of_its_forward(mesh, format, write):
     torch.manual_seed(0)
     layer = nc.convert(nn.Linear(WIDTH, WIDTH, bias=False), format).to(mesh.device_type)
     fully_shard(layer, mesh=mesh)
     before, old = gradient_of(layer, mesh)
-    assert same(gradient_of(layer, mesh, globals()[name])[0], before)
+    assert same(gradient_of(layer, mesh, globals()[write])[0], before)
     after, new = gradient_of(layer, mesh)
     assert not same(after, before) and not same(new, old)
     whole = layer.weight.full_tensor()
     layer.unshard()
     assert same(layer.weight.dequantize(), nc.quantize(whole, format).dequantize())
-
-
-@pytest.mark.parametrize("write", [one.__name__ for one in WRITES])
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_a_backward_has_the_bytes_of_its_forward(format, device, world, write):
-    ranks.run(world, device, written, format, write)

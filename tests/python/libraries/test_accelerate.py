@@ -55,20 +55,17 @@ def with_accelerate():
             AcceleratorState._reset_state(True)
 
 
-def trained(mesh, format):
+@pytest.mark.parametrize("weights", [GATHERS[-1], None])
+@ranks.on(2)
+def test_fsdp2(mesh, weights):
     device = mesh.device_type
     with with_accelerate():
-        model, optimizer = prepared(mesh, format)
+        model, optimizer = prepared(mesh, weights)
         losses = train(model, optimizer, 2, device)
-    expected = build(format, device) if format else build_plain("mxfp4", device)
+    expected = build(weights, device) if weights else build_plain("mxfp4", device)
     shard(expected, mesh)
     assert losses == train(expected, nc.FusedAdam(expected.parameters(), lr=1e-2), 2, device)
     assert all(map(same, values(model), values(expected)))
-
-
-@pytest.mark.parametrize("weights", [GATHERS[-1], None])
-def test_fsdp2(weights, device):
-    ranks.run(2, device, trained, weights)
 
 
 def offloaded(model, **options):

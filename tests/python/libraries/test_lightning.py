@@ -44,26 +44,6 @@ ELASTIC = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "0
 ADDRESS = {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, and not used
 
 
-def sharded(mesh, format, folder):
-    from lightning.pytorch.callbacks import ModelCheckpoint
-    from lightning.pytorch.strategies import ModelParallelStrategy
-
-    def fitted(epochs, checkpoint=None):
-        strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
-        callback = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
-        with mock.patch.dict(os.environ, ELASTIC | ADDRESS):
-            options = {"devices": 2, "callbacks": [callback], "gradient_clip_val": 0.1}
-            return fit(mesh.device_type, strategy, format, epochs, checkpoint, **options)
-
-    whole = fitted(2)
-    model = looped(mesh, format, whole.trainer.train_dataloader)
-    assert whole.losses == model.losses
-    assert all(map(same, values(whole), values(model)))
-    resumed = fitted(2, f"{folder}/epoch=0.ckpt")
-    assert resumed.losses == whole.losses[len(whole.losses) // 2 :]
-    assert all(map(same, values(resumed), values(whole)))
-
-
 def looped(mesh, format, loader):
     import lightning_fsdp as example
 
@@ -85,8 +65,25 @@ def looped(mesh, format, loader):
     return model
 
 
-def test_the_same_as_a_loop(format, device, tmp_path):
-    ranks.run(2, device, sharded, format, str(tmp_path))
+@ranks.on(2)
+def test_the_same_as_a_loop(mesh, format, tmp_path):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    def fitted(epochs, checkpoint=None):
+        strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
+        callback = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+        with mock.patch.dict(os.environ, ELASTIC | ADDRESS):
+            options = {"devices": 2, "callbacks": [callback], "gradient_clip_val": 0.1}
+            return fit(mesh.device_type, strategy, format, epochs, checkpoint, **options)
+
+    whole = fitted(2)
+    model = looped(mesh, format, whole.trainer.train_dataloader)
+    assert whole.losses == model.losses
+    assert all(map(same, values(whole), values(model)))
+    resumed = fitted(2, f"{tmp_path}/epoch=0.ckpt")
+    assert resumed.losses == whole.losses[len(whole.losses) // 2 :]
+    assert all(map(same, values(resumed), values(whole)))
 
 
 def test_averages(format, device, tmp_path):

@@ -8,16 +8,7 @@ import torch
 import narrowcast as nc
 import ranks
 from internals import tensors_of
-from models import (
-    GATHERS,
-    assert_quantized,
-    assert_same,
-    batch,
-    build_plain,
-    same,
-    shard,
-    train,
-)
+from models import GATHERS, assert_quantized, assert_same, batch, build_plain, same, shard, train
 from narrowcast.tensor import dtensors
 
 pytest.importorskip("peft", reason="peft is not installed")
@@ -76,7 +67,8 @@ def test_merging(format, device):
     torch.testing.assert_close(output(nc.to_plain(merged)), apart)  # and here it is not
 
 
-def sharded(mesh, format):
+@ranks.on(2)
+def test_sharded(mesh, format):
     one, losses = adapted(format, mesh.device_type)
     other, sharded_losses = adapted(format, mesh.device_type, mesh)
     assert losses == sharded_losses
@@ -89,10 +81,6 @@ def sharded(mesh, format):
         )
     plain = nc.to_plain(other.merge_and_unload())
     torch.testing.assert_close(output(plain), apart)
-
-
-def test_sharded(format, device):
-    ranks.run(2, device, sharded, format)
 
 
 def test_adapters_can_be_left_out(format, device):

@@ -84,11 +84,20 @@ def values(model):
     return {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in names}
 
 
-def trained(mesh, format, folder, kind, dtype, ram_efficient):
+@pytest.mark.parametrize(
+    ("weights", "kind", "dtype", "ram_efficient"),
+    [
+        (GATHERS[0], "FULL_STATE_DICT", torch.float32, False),
+        (GATHERS[-1], "FULL_STATE_DICT", torch.float32, True),
+        (GATHERS[-1], "SHARDED_STATE_DICT", torch.bfloat16, False),
+    ],
+)
+@ranks.on(2)
+def test_the_same_as_a_loop(mesh, weights, tmp_path, kind, dtype, ram_efficient):
     import transformers_trainer as example
 
     def plain_built():
-        model = example.build(format, dtype)
+        model = example.build(weights, dtype)
         if mesh.device_type == "cuda":  # whose fused kernels may add gradients in any order
             model.set_attn_implementation("eager")
         return model
@@ -105,14 +114,14 @@ def trained(mesh, format, folder, kind, dtype, ram_efficient):
         "state_dict_type": kind,
         "cpu_ram_efficient_loading": ram_efficient,
     }
-    losses, model = run(mesh, build(), folder, options)
+    losses, model = run(mesh, build(), str(tmp_path), options)
     found = {name: one.clone() for name, one in values(model).items()}
-    again, resumed = run(mesh, build(), folder, options, resume=True)
+    again, resumed = run(mesh, build(), str(tmp_path), options, resume=True)
     assert again == losses
     assert all(same(found[name], one) for name, one in values(resumed).items())
     assert {one.dtype for one in found.values()} == {torch.float32}
     if options["bf16"]:  # accelerate makes bfloat16 parameters float32 ones, by assigning to .data
-        expected = run(mesh, build().to(torch.float32), f"{folder}/float32", options)
+        expected = run(mesh, build().to(torch.float32), f"{tmp_path}/float32", options)
     else:
         expected = looped(mesh, plain_built())
     expected_losses, expected = expected
@@ -121,17 +130,5 @@ def trained(mesh, format, folder, kind, dtype, ram_efficient):
     if kind == "FULL_STATE_DICT":
         from transformers import LlamaForCausalLM
 
-        saved = LlamaForCausalLM.from_pretrained(f"{folder}/final", dtype=torch.float32)
+        saved = LlamaForCausalLM.from_pretrained(f"{tmp_path}/final", dtype=torch.float32)
         assert all(same(found[name], one) for name, one in saved.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("weights", "kind", "dtype", "ram_efficient"),
-    [
-        (GATHERS[0], "FULL_STATE_DICT", torch.float32, False),
-        (GATHERS[-1], "FULL_STATE_DICT", torch.float32, True),
-        (GATHERS[-1], "SHARDED_STATE_DICT", torch.bfloat16, False),
-    ],
-)
-def test_the_same_as_a_loop(weights, kind, dtype, ram_efficient, device, tmp_path):
-    ranks.run(2, device, trained, weights, str(tmp_path), kind, dtype, ram_efficient)

@@ -12,16 +12,7 @@ from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import narrowcast as nc
-from by_hand import (
-    are_trained,
-    by_hand,
-    converted,
-    loss_of,
-    same,
-    train,
-    values,
-    weights,
-)
+from by_hand import are_trained, by_hand, converted, loss_of, same, train, values, weights
 from models import assert_quantized, pickled
 
 TESTED_FORMATS = ["mxfp8_e4m3", "nvfp4"]

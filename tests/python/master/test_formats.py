@@ -89,7 +89,8 @@ def test_one_process(format, name):
     assert same(values(model), expected[1])
 
 
-def _train_sharded(mesh):
+@ranks.on(2, "cpu")
+def test_two_ranks(mesh):
     """Cuts divide the blocks of some formats. Gathers by pass, where the format has them."""
     for format, name in zip(TESTED_FORMATS, itertools.cycle(OPTIMIZERS), strict=False):
         losses, expected = _train_by_hand(format, name)
@@ -104,10 +105,6 @@ def _train_sharded(mesh):
         model.reshard()
         whole = {key: one.detach().full_tensor() for key, one in model.named_parameters()}
         assert same(whole, expected), (format, name)
-
-
-def test_two_ranks():
-    ranks.run(2, "cpu", _train_sharded)
 
 
 @pytest.mark.parametrize("scaled", [one for one in nc.formats() if nc.format(one).matmul])

@@ -107,7 +107,8 @@ def test_a_master_of_another_shape_changes_nothing():
     assert same(values(model), before)
 
 
-def _on_ranks(mesh, format, folder):
+@ranks.on(3, "cpu")
+def test_sharded_weights(mesh, tmp_path, format="nvfp4"):
     def shard(model):
         for block in model[:-1]:
             fully_shard(block, mesh=mesh)
@@ -128,10 +129,10 @@ def _on_ranks(mesh, format, folder):
     # A checkpoint that is loaded into what is there.
     states = dict(zip(("model", "optimizer"), dcp_state.get_state_dict(*one), strict=True))
     _older(one[0], states["optimizer"]["state"])
-    dcp.save(states, checkpoint_id=folder)
+    dcp.save(states, checkpoint_id=tmp_path)
     other = _trained(format, 4, shard)
     states = dict(zip(("model", "optimizer"), dcp_state.get_state_dict(*other), strict=True))
-    dcp.load(states, checkpoint_id=folder)
+    dcp.load(states, checkpoint_id=tmp_path)
     dcp_state.set_state_dict(
         *other, model_state_dict=states["model"], optim_state_dict=states["optimizer"]
     )
@@ -150,7 +151,3 @@ def _on_ranks(mesh, format, folder):
     assert same(whole(fresh[0]), expected)
     losses = [train(m, [o], 2, first=2, width=SIZES[0]) for m, o in (one, other, fresh)]
     assert losses[0] == losses[1] == losses[2]
-
-
-def test_sharded_weights(tmp_path):
-    ranks.run(3, "cpu", _on_ranks, "nvfp4", str(tmp_path))

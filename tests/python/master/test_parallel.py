@@ -62,7 +62,8 @@ def _train(model, whole, format, name, sequence=None):
             _assert_parts(model, whole, format, step)
 
 
-def _cut(mesh):
+@ranks.on(2, "cpu")
+def test_parts(mesh):
     rank = mesh.get_local_rank()
     for format in FORMATS:
         for is_cut_first, name in ((False, "AdamW"), (True, "FusedAdam")):
@@ -77,7 +78,3 @@ def _cut(mesh):
             _assert_parts(model, whole, format, "written")
     model, whole = _model(mesh, "nvfp4", SEQUENCE_PLAN, False), build_plain("nvfp4")
     _train(model, whole, "nvfp4", "AdamW", sequence=rank)
-
-
-def test_parts():
-    ranks.run(2, "cpu", _cut)

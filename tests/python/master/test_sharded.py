@@ -100,21 +100,9 @@ def test_training(format, case, size):
     ranks.run(CASES[case][0], "cpu", _train_sharded, format, size, case)
 
 
-def _train_hybrid(mesh, format):
-    mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
-    reference = by_hand(format)
-    expected = _steps(reference, _adamw(reference), 1, torch.float32, 256)
-    model = _shard(converted(format), mesh)
-    is_first = torch.distributed.get_rank() == 0
-    assert _steps(model, _adamw(model), 1, torch.float32, 256, is_first=is_first) == expected
-    assert same(_whole(model), values(reference))
-
-
-def test_replicas_of_shards():
-    ranks.run(4, "cpu", _train_hybrid, "nvfp4")
-
-
-def _convert_later(mesh, format, size):
+@pytest.mark.parametrize("size", SIZES)
+@ranks.on(3, "cpu")
+def test_converted_after_fully_shard(mesh, format, size):
     """nc.convert of what fully_shard has cut, which takes over FSDP2's memory."""
     sizes = SIZES[size]
     reference = by_hand(format, *sizes)
@@ -129,12 +117,40 @@ def _convert_later(mesh, format, size):
     assert same(_whole(model), values(reference))
 
 
+@ranks.on(3, "cpu")
+def test_a_step_after_a_load_that_assigns(mesh, format):
+    """FusedAdam after a load that assigns, which leaves counts alike on no two ranks."""
+    sizes = SIZES["empty"]
+    models = [_shard(converted(format, *sizes), mesh) for _ in range(2)]
+    state = {name: one.clone() for name, one in models[0].state_dict().items()}
+    models[0].load_state_dict(state, assign=True)
+    losses = [_steps(one, _fused(one), 1, torch.float32, sizes[0]) for one in models]
+    assert losses[0] == losses[1]
+    assert not any(one._store.is_stale for one in _locals(models[0]))
+    assert same(_whole(models[0]), _whole(models[1]))
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_converted_after_fully_shard(format, size):
-    ranks.run(3, "cpu", _convert_later, format, size)
+@pytest.mark.parametrize("first", [False, True])
+@ranks.on(3, "cpu")
+def test_a_state_dict_that_is_kept(mesh, size, first, format=FORMATS[1]):
+    """One that is kept has what training makes of shards, and is loaded again, as it is."""
+    sizes = SIZES[size]
+    model = _shard(converted(format, *sizes), mesh)
+    if first:
+        model(torch.ones(8, sizes[0])).sum().backward()
+    held, optimizer = model.state_dict(), _adamw(model)
+    for step in range(2):
+        model.load_state_dict(held)
+        _steps(model, optimizer, 1, torch.float32, sizes[0], 1, first=step)
+        model.reshard()
+        for name, parameter in model.named_parameters():
+            assert torch.equal(held[name].to_local(), value_of(parameter.to_local()))
 
 
-def _write_and_load(mesh, format, size):
+@pytest.mark.parametrize("size", SIZES)
+@ranks.on(3, "cpu")
+def test_writes_and_loads(mesh, format, size):
     """What is written to shards, and loaded into them, before and after the first forward."""
     sizes = SIZES[size]
     is_first = mesh.get_local_rank() == 0
@@ -166,48 +182,6 @@ def _write_and_load(mesh, format, size):
     assert losses == _steps(reference, _adamw(reference), 1, torch.float32, sizes[0], 1)
 
 
-def _step_after_a_load(mesh, format):
-    """FusedAdam after a load that assigns, which leaves counts alike on no two ranks."""
-    sizes = SIZES["empty"]
-    models = [_shard(converted(format, *sizes), mesh) for _ in range(2)]
-    state = {name: one.clone() for name, one in models[0].state_dict().items()}
-    models[0].load_state_dict(state, assign=True)
-    losses = [_steps(one, _fused(one), 1, torch.float32, sizes[0]) for one in models]
-    assert losses[0] == losses[1]
-    assert not any(one._store.is_stale for one in _locals(models[0]))
-    assert same(_whole(models[0]), _whole(models[1]))
-
-
-def test_a_step_after_a_load_that_assigns(format):
-    ranks.run(3, "cpu", _step_after_a_load, format)
-
-
-def _keep_a_state_dict(mesh, format, size, first):
-    """One that is kept has what training makes of shards, and is loaded again, as it is."""
-    sizes = SIZES[size]
-    model = _shard(converted(format, *sizes), mesh)
-    if first:
-        model(torch.ones(8, sizes[0])).sum().backward()
-    held, optimizer = model.state_dict(), _adamw(model)
-    for step in range(2):
-        model.load_state_dict(held)
-        _steps(model, optimizer, 1, torch.float32, sizes[0], 1, first=step)
-        model.reshard()
-        for name, parameter in model.named_parameters():
-            assert torch.equal(held[name].to_local(), value_of(parameter.to_local()))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("first", [False, True])
-def test_a_state_dict_that_is_kept(size, first):
-    ranks.run(3, "cpu", _keep_a_state_dict, FORMATS[1], size, first)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_writes_and_loads(format, size):
-    ranks.run(3, "cpu", _write_and_load, format, size)
-
-
 WRITES = {
     "copy_": lambda weight: weight.copy_(torch.ones(weight.shape)),
     "fill_": lambda weight: weight.fill_(1.0),
@@ -230,7 +204,9 @@ WRITES = {
 }
 
 
-def _write_to_gathered(mesh, format, trainable):
+@pytest.mark.parametrize("trainable", [True, False])
+@ranks.on(2, "cpu")
+def test_a_gathered_weight_is_not_written_to(mesh, format, trainable):
     """What is written to a gathered weight would be in no shard: an error, and nothing changes."""
     model = converted(format) if trainable else nc.convert(plain(), format, trainable=False)
     model = _shard(model, mesh)
@@ -255,18 +231,14 @@ def _write_to_gathered(mesh, format, trainable):
             assert same(_whole(model), {key: one.full_tensor() for key, one in state.items()})
 
 
-@pytest.mark.parametrize("trainable", [True, False])
-def test_a_gathered_weight_is_not_written_to(format, trainable):
-    ranks.run(2, "cpu", _write_to_gathered, format, trainable)
-
-
 class Standardized(torch.nn.Linear):
     def forward(self, x):
         weight = self.weight - self.weight.mean(1, keepdim=True)
         return torch.nn.functional.linear(x, weight, self.bias)
 
 
-def _read_gathered(mesh, format):
+@ranks.on(2, "cpu")
+def test_a_penalty_on_a_gathered_weight_is_told_of(mesh, format=FORMATS[1]):
     """Arithmetic under autograd with what has been gathered is told of once a weight; products, and
     all that records no gradient, are not.
     """
@@ -293,21 +265,14 @@ def _read_gathered(mesh, format):
         sum(one.square().sum() for one in model.parameters()).backward()
 
 
-def test_a_penalty_on_a_gathered_weight_is_told_of():
-    ranks.run(2, "cpu", _read_gathered, FORMATS[1])
-
-
-def _broadcast(mesh, format):
+@ranks.on(2, "cpu")
+def test_a_weight_that_is_broadcast(mesh, format):
     """A collective that writes to a weight is counted."""
     model, reference = converted(format, seed=mesh.get_local_rank()), by_hand(format)
     model(torch.ones(8, 256))
     for one in model.parameters():
         torch.distributed.broadcast(one.detach(), 0)
     assert torch.equal(model(torch.ones(8, 256)), reference(torch.ones(8, 256)))
-
-
-def test_a_weight_that_is_broadcast(format):
-    ranks.run(2, "cpu", _broadcast, format)
 
 
 def _saved(mesh, format, size, folder):
@@ -348,7 +313,14 @@ def test_a_checkpoint_on_other_ranks(format, size, tmp_path):
         ranks.run(world, "cpu", _loaded, format, size, str(tmp_path))
 
 
-def _train_bfloat16(mesh, format):
+def _full(model):
+    """A full state dict, which has the values."""
+    options = dcp_state.StateDictOptions(full_state_dict=True)
+    return dcp_state.get_model_state_dict(model, options=options)
+
+
+@ranks.on(2, "cpu")
+def test_training_in_bfloat16(mesh, format=FORMATS[1]):
     """Parameters of a bfloat16 model have one dtype, and so have gradients: as one process."""
     of_bfloat16 = {"dtype": torch.bfloat16}
     for size, optimizer_of in itertools.product(("aligned", "divided", "empty"), (_adamw, _fused)):
@@ -369,17 +341,8 @@ def _train_bfloat16(mesh, format):
         assert same(_full(model), {k: one.float() for k, one in values(reference).items()})
 
 
-def _full(model):
-    """A full state dict, which has the values."""
-    options = dcp_state.StateDictOptions(full_state_dict=True)
-    return dcp_state.get_model_state_dict(model, options=options)
-
-
-def test_training_in_bfloat16():
-    ranks.run(2, "cpu", _train_bfloat16, FORMATS[1])
-
-
-def _save_bfloat16(mesh, folder):
+@ranks.on(2, "cpu")
+def test_checkpoints_of_bfloat16(mesh, tmp_path):
     """Checkpoints of a bfloat16 model have float32 values, and those of bfloat16 are loaded."""
     sizes, of_bfloat16 = SIZES["empty"], {"dtype": torch.bfloat16}
     model, other = (
@@ -390,21 +353,17 @@ def _save_bfloat16(mesh, folder):
     in_bfloat16 = {name: one.bfloat16().to(one.dtype) for name, one in expected.items()}
     assert not same(expected, in_bfloat16)
     with pytest.raises(TypeError, match="no memory of this dtype"):
-        dcp.async_save(dict(model.named_parameters()), checkpoint_id=f"{folder}/refused").result()
-    dcp.async_save(model.state_dict(), checkpoint_id=f"{folder}/saved").result()
-    dcp.load(other.state_dict(), checkpoint_id=f"{folder}/saved")
+        dcp.async_save(dict(model.named_parameters()), checkpoint_id=f"{tmp_path}/refused").result()
+    dcp.async_save(model.state_dict(), checkpoint_id=f"{tmp_path}/saved").result()
+    dcp.load(other.state_dict(), checkpoint_id=f"{tmp_path}/saved")
     assert same(_full(other), expected)
     if mesh.get_local_rank() == 0:
-        format_utils.dcp_to_torch_save(f"{folder}/saved", f"{folder}/file")
-        assert same(torch.load(f"{folder}/file"), expected)
+        format_utils.dcp_to_torch_save(f"{tmp_path}/saved", f"{tmp_path}/file")
+        assert same(torch.load(f"{tmp_path}/file"), expected)
     rounded = {name: one.bfloat16() for name, one in model.state_dict().items()}
-    dcp.save(rounded, checkpoint_id=f"{folder}/rounded")
-    dcp.load(other.state_dict(), checkpoint_id=f"{folder}/rounded")
+    dcp.save(rounded, checkpoint_id=f"{tmp_path}/rounded")
+    dcp.load(other.state_dict(), checkpoint_id=f"{tmp_path}/rounded")
     assert same(_full(other), in_bfloat16)
     other.load_state_dict(model.state_dict(), assign=True)
     assert {one.dtype for one in other.parameters()} == {torch.bfloat16}
     assert same(_full(other), expected)
-
-
-def test_checkpoints_of_bfloat16(tmp_path):
-    ranks.run(2, "cpu", _save_bfloat16, str(tmp_path))

@@ -153,13 +153,6 @@ def test_another_memory(format):
         model[0].up.weight.data = torch.ones(512, 256, dtype=torch.float64)
 
 
-def test_an_average_by_data(format):
-    model, other = _read(format), plain(seed=1)
-    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        mine.data.copy_(0.9 * mine.data + 0.1 * theirs.data)
-    _check(model, format)
-
-
 def test_a_model_of_meta_weights(format):
     with torch.device("meta"):
         model = plain()

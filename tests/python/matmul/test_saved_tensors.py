@@ -88,7 +88,9 @@ def test_a_wrapped_module(device):
     assert all(map(same, gradients_of(wrapped, x), gradients_of(model, x)))
 
 
-def shards_with_hooks(mesh, format, hooks):
+@pytest.mark.parametrize("hooks", ["offloaded", "copied"])
+@ranks.on(2)
+def test_shards(mesh, format, hooks):
     """The backward's bytes, also where passes gather other ones."""
     for matmul in products_of(format):
         model = made(format, matmul, mesh.device_type)
@@ -102,12 +104,9 @@ def shards_with_hooks(mesh, format, hooks):
             assert same(*(getattr(value, "_local_tensor", value) for value in (one, other)))
 
 
-@pytest.mark.parametrize("hooks", ["offloaded", "copied"])
-def test_shards(format, device, hooks):
-    ranks.run(2, device, shards_with_hooks, format, hooks)
-
-
-def not_gathered_again(mesh, format, matmul):
+@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
+@ranks.on(2)
+def test_a_first_layer_that_is_not_gathered_again(mesh, matmul, format="mxfp8_e4m3"):
     """A layer whose input needs no gradient needs no bytes in its backward."""
     results = []
     for unshards in (True, False):
@@ -119,11 +118,6 @@ def not_gathered_again(mesh, format, matmul):
         model(x.to(mesh.device_type)).square().sum().backward()
         results.append([one.grad.to_local() for one in model.parameters()])
     assert all(map(same, *results))
-
-
-@pytest.mark.parametrize("matmul", ["dequantized", "scaled"])
-def test_a_first_layer_that_is_not_gathered_again(device, matmul):
-    ranks.run(2, device, not_gathered_again, "mxfp8_e4m3", matmul)
 
 
 def test_a_write_before_the_backward(format):

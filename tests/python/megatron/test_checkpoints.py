@@ -117,15 +117,17 @@ def test_gated_units(tmp_path):
     ranks.run(4, "cpu", load, "nvfp4", 2, KINDS[0], str(tmp_path), None, options)
 
 
-def go_on_with_experts(mesh, format, path, kind):
+@pytest.mark.parametrize("kind", KINDS[:2])
+@ranks.on(2, "cpu")
+def test_experts(mesh, tmp_path, kind, format="mxfp8_e4m3"):
     """Two optimizers in a chain, of which one has experts that the ranks share out."""
     options = {"layers": {"num_experts": 4}, "num_moe_experts": 4, "add_bias_linear": False}
     options |= {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2}
     with mt.megatron_on_cpu(1, expert_model_parallel_size=2):
         run, other = mt.Run(format, **options), mt.Run(format, seed=1, **options)
         run.feed(0)
-        saving.save(run, f"{path}/checkpoint", kind)
-        saving.load(other, f"{path}/checkpoint", kind)
+        saving.save(run, f"{tmp_path}/checkpoint", kind)
+        saving.load(other, f"{tmp_path}/checkpoint", kind)
         for step in range(1, 3):
             for (name, (_, main, _)), (_, loaded, _) in zip(
                 run.shards().items(), other.shards().values(), strict=True
@@ -135,11 +137,6 @@ def go_on_with_experts(mesh, format, path, kind):
                 assert mt.same_bytes(buffers, mt.all_bytes(other.model)[name]), name
             run.feed(step)
             other.feed(step)
-
-
-@pytest.mark.parametrize("kind", KINDS[:2])
-def test_experts(kind, tmp_path):
-    ranks.run(2, "cpu", go_on_with_experts, "mxfp8_e4m3", str(tmp_path), kind)
 
 
 class Chunks:
@@ -167,24 +164,21 @@ class Chunks:
         return [p.detach() for group in part.optimizer.param_groups for p in group["params"]]
 
 
-def save_and_load_chunks(mesh, format, path, kind):
+@pytest.mark.parametrize("kind", KINDS[1:])
+@ranks.on(1, "cpu")
+def test_virtual_pipeline_stages(mesh, tmp_path, kind, format="mxfp8_e4m3"):
     with mt.megatron_on_cpu():
         saved, loaded = Chunks(format, 0), Chunks(format, 2)
         for parameter in (p for one in saved.models for p in one.parameters()):
             parameter.main_grad.fill_(1.0)
         saved.optimizer.step()
-        saving.write({"optimizer": saved.sharded(False, kind)}, path)
-        state = dist_checkpointing.load({"optimizer": loaded.sharded(True, kind)}, path)
+        saving.write({"optimizer": saved.sharded(False, kind)}, str(tmp_path))
+        state = dist_checkpointing.load({"optimizer": loaded.sharded(True, kind)}, str(tmp_path))
         loaded.optimizer.load_state_dict(state["optimizer"])
         assert all(map(torch.equal, saved.masters(), loaded.masters()))
         for one, other in zip(saved.models, loaded.models, strict=True):
             expected, found = mt.all_bytes(one), mt.all_bytes(other)
             assert all(mt.same_bytes(expected[name], found[name]) for name in expected)
-
-
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_virtual_pipeline_stages(kind, tmp_path):
-    ranks.run(1, "cpu", save_and_load_chunks, "mxfp8_e4m3", str(tmp_path), kind)
 
 
 def test_with_fewer_ranks(tmp_path):

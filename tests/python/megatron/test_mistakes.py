@@ -2,6 +2,9 @@
 error, which says what it is. And what Megatron's users do to a model that is wrapped already.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -120,7 +123,12 @@ def test_parameters_that_lie_elsewhere_by_their_names(tmp_path):
 # ---- one key for layers of which some are plain, or frozen ----
 
 
-def model_alone(mesh, path):
+def _value(tensor):
+    return tensor.dequantize() if isinstance(tensor, nc.QuantizedTensor) else tensor.float()
+
+
+@ranks.on(2, "cpu")
+def test_models_of_which_some_layers_are_plain(mesh, tmp_path):
     """Saved before there is an optimizer, and a trained one into a model without."""
     with mt.megatron_on_cpu():
         recipe = mm.recipe(
@@ -132,24 +140,18 @@ def model_alone(mesh, path):
         trained.feed(0)
         for number, model in enumerate((models[0], trained.model)):
             if dist.get_rank() == 0:
-                (path / str(number)).mkdir(parents=True)
+                (tmp_path / str(number)).mkdir(parents=True)
             dist.barrier()
             with saving._may_have_children():
-                dist_checkpointing.save(model.sharded_state_dict(), str(path / str(number)))
-            state = dist_checkpointing.load(models[1].sharded_state_dict(), str(path / str(number)))
+                dist_checkpointing.save(model.sharded_state_dict(), str(tmp_path / str(number)))
+            state = dist_checkpointing.load(
+                models[1].sharded_state_dict(), str(tmp_path / str(number))
+            )
             models[1].load_state_dict(state)
             for name, value in model.state_dict().items():
                 if isinstance(value, torch.Tensor):
                     one, other = (_value(one) for one in (value, models[1].state_dict()[name]))
                     assert torch.equal(one, other), (number, name)
-
-
-def _value(tensor):
-    return tensor.dequantize() if isinstance(tensor, nc.QuantizedTensor) else tensor.float()
-
-
-def test_models_of_which_some_layers_are_plain(tmp_path):
-    ranks.run(2, "cpu", model_alone, tmp_path)
 
 
 def some_frozen(mesh, path):
@@ -165,3 +167,21 @@ def some_frozen(mesh, path):
 
 def test_models_of_which_some_layers_are_frozen(tmp_path):
     ranks.run(2, "cpu", some_frozen, str(tmp_path / "checkpoint"))
+
+
+# ---- a megatron-core that narrowcast was not written for ----
+
+ANOTHER = """
+import sys
+import narrowcast
+assert "megatron" not in sys.modules and "narrowcast.megatron" not in sys.modules
+import megatron.core
+megatron.core.__version__ = "0.15.3"
+import narrowcast.megatron
+"""
+
+
+def test_another_version():
+    result = subprocess.run([sys.executable, "-c", ANOTHER], capture_output=True, text=True)
+    last = result.stderr.splitlines()[-1]
+    assert "works with megatron-core 0.16.x, and 0.15.3 is installed" in last, last

@@ -79,7 +79,9 @@ def test_experts_one_after_the_other():
     assert ranks.run(1, "cpu", compare_experts, FORMATS[0]) == [2 * 2 + 2 * 2 * 3]
 
 
-def weights_keep(mesh, format):
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world", "cpu")
+def test_what_weights_keep(mesh, format=FORMATS[0]):
     """Megatron's initial value, as master, and all that Megatron wrote on the parameter."""
     with mm.parallel():
         plain = dict(mm.gpt(mm.plain_spec()).named_parameters())
@@ -94,11 +96,6 @@ def weights_keep(mesh, format):
                     assert getattr(weight, attribute) == getattr(plain[name], attribute)
                 assert same(weight.get_high_precision_init_val(), plain[name])
                 assert_quantized(weight.detach(), weight.get_high_precision_init_val(), name)
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_what_weights_keep(world):
-    ranks.run(world, "cpu", weights_keep, FORMATS[0])
 
 
 def sharded_entries(mesh, format, options):
@@ -156,7 +153,12 @@ def test_sharded_state_dicts_have_the_masters(options):
         assert same(one[name], two[name]), name
 
 
-def load_states(mesh, format):
+def _other(format):
+    return mm.gpt(mm.narrow_spec(format), seed=1, dtype=torch.bfloat16)
+
+
+@ranks.on(1, "cpu")
+def test_states_can_be_loaded(mesh, format=FORMATS[0]):
     """States of a model that has been trained, and that of a plain one, in models of other seeds:
     masters come with all of their bits, and bytes are made from them.
     """
@@ -196,11 +198,3 @@ def load_states(mesh, format):
         plain.load_state_dict({name: entry.data for name, entry in sharded.items()})
         for name, master in masters.items():
             assert same(plain.get_parameter(name), master.bfloat16()), name
-
-
-def _other(format):
-    return mm.gpt(mm.narrow_spec(format), seed=1, dtype=torch.bfloat16)
-
-
-def test_states_can_be_loaded():
-    ranks.run(1, "cpu", load_states, FORMATS[0])

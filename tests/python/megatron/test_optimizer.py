@@ -136,7 +136,8 @@ def test_communication_beside_computation_with_tensor_parallel_ranks():
     ranks.run(4, "cpu", train_with_each, FORMATS[0], 2)
 
 
-def clip(mesh, format):
+@ranks.on(2, "cpu")
+def test_gradients_are_clipped_by_the_norm_over_all_shards(mesh, format=FORMATS[0]):
     with mt.megatron_on_cpu():
         run = mt.Run(format, adam={"clip_grad": 0.5})
         reference = mt.Reference(run)
@@ -152,11 +153,8 @@ def clip(mesh, format):
             torch.testing.assert_close(main, values, rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_are_clipped_by_the_norm_over_all_shards():
-    ranks.run(2, "cpu", clip, FORMATS[0])
-
-
-def overflow(mesh, format):
+@ranks.on(2, "cpu")
+def test_a_step_with_an_overflow_changes_nothing(mesh, format=FORMATS[0]):
     with mt.megatron_on_cpu():
         fp16 = {"fp16": True, "initial_loss_scale": 2.0**10, "hysteresis": 1}
         run = mt.Run(format, adam=fp16, dtype=torch.float16)
@@ -175,11 +173,8 @@ def overflow(mesh, format):
         assert any(not torch.equal(s[1], before[1][n]) for n, s in run.shards().items())
 
 
-def test_a_step_with_an_overflow_changes_nothing():
-    ranks.run(2, "cpu", overflow, FORMATS[0])
-
-
-def broadcast(mesh, format):
+@ranks.on(2, "cpu")
+def test_broadcast_params(mesh, format=FORMATS[1]):
     """Before there is an optimizer, and after."""
     with mt.megatron_on_cpu():
         run = mt.Run(format, seed=mesh.get_local_rank())
@@ -194,17 +189,14 @@ def broadcast(mesh, format):
             for name in own[0]:
                 assert mt.same_bytes(every[0][0][name], every[1][0][name])
             assert all(map(torch.equal, every[0][1], every[1][1]))
-        return [
-            weight.get_high_precision_init_val() is not None
-            for weight in mm.quantized(model).values()
-        ]
+        weights = mm.quantized(model).values()
+        assert len(weights) == 8
+        assert all(one.get_high_precision_init_val() is not None for one in weights)
 
 
-def test_broadcast_params():
-    assert ranks.run(2, "cpu", broadcast, FORMATS[1]) == [[True] * 8] * 2
-
-
-def reloaded(mesh, format, with_state):
+@pytest.mark.parametrize("with_state", [False, True])
+@ranks.on(2, "cpu")
+def test_masters_of_a_model_that_was_loaded_alone(mesh, with_state, format=FORMATS[0]):
     """The masters after loading a model's values alone."""
     with mt.megatron_on_cpu():
         trained, run = mt.Run(format), mt.Run(format, seed=1)
@@ -218,8 +210,3 @@ def reloaded(mesh, format, with_state):
             assert torch.equal(masters[name], values[name] if with_state else decoded), name
         mt.assert_bytes_are_casts(run.model, values)
         run.feed(1)
-
-
-@pytest.mark.parametrize("with_state", [False, True])
-def test_masters_of_a_model_that_was_loaded_alone(with_state):
-    ranks.run(2, "cpu", reloaded, FORMATS[0], with_state)

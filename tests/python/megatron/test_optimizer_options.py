@@ -34,7 +34,8 @@ def test_owned_ranges_are_cuts_of_the_bucket(count):
         assert owners == [(i, i // size) for i in range(first, last)]
 
 
-def wrap(mesh, format):
+@ranks.on(1, "cpu")
+def test_megatrons_float16_module_keeps_quantized_weights(mesh, format=FORMATS[0]):
     with mt.megatron_on_cpu():
         model = mm.gpt(megatron.get_gpt_layer_spec(format))
         before = mt.all_bytes(model)
@@ -42,11 +43,7 @@ def wrap(mesh, format):
         wrapped = Float16Module(config, model).module
         assert {p.dtype for p in wrapped.parameters()} == {torch.bfloat16}
         assert all(mt.same_bytes(b, before[name]) for name, b in mt.all_bytes(wrapped).items())
-        return len(mm.quantized(wrapped))
-
-
-def test_megatrons_float16_module_keeps_quantized_weights():
-    assert ranks.run(1, "cpu", wrap, FORMATS[0]) == [8]
+        assert len(mm.quantized(wrapped)) == 8
 
 
 REFUSED = [

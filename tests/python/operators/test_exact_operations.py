@@ -40,20 +40,6 @@ def test_a_view_with_columnwise_data_only(format):
         assert torch.equal(view.dequantize(usage="columnwise"), value[index])
 
 
-def test_new_zeros_with_padded_scales(format):
-    # Elsewhere the scales of new_zeros have the shape of the data's blocks, without the padding
-    # that the products ask for, or padding that is not zero.
-    f = nc.format(format)
-    _, q = of_units(format)
-    for shape in ((unit(format), 2 * unit(format)), (4, 36)):
-        zeros = q.new_zeros(shape)
-        assert_quantized(zeros, torch.zeros(shape))
-        for buffer, name in enumerate(BUFFERS[:4]):
-            scales = getattr(zeros, name)
-            if scales is not None:
-                assert scales.shape == f.buffer_shape(buffer, *shape)
-
-
 def test_record_stream_does_not_requantize(format, monkeypatch):
     # Where what a class does not know goes through decode, run, quantize, record_stream records a
     # temporary tensor, and makes the bytes anew beside a kernel that reads them.

@@ -131,20 +131,6 @@ def test_autocast(chosen, name):
             torch.testing.assert_close(mine.grad, other.grad, **near)
 
 
-def sharded(mesh, format, name):
-    """As one process that sees the same batches; the backward reads what was gathered for it."""
-    whole, model = build(name, format), build(name, format)
-    fully_shard(model, mesh=mesh, reshard_after_forward=True)
-    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, whole)]
-    for _ in range(2):
-        outputs = [output_of(one, batch()) for one in (model, whole)]
-        assert same(*outputs)
-        for output, optimizer in zip(outputs, optimizers, strict=True):
-            output.square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 class Own(torch.autograd.Function):
     """A product of a client's own, which transposes the weight and saves the view."""
 
@@ -168,8 +154,19 @@ MODELS["own"] = lambda: nn.Sequential(OwnLinear(WIDTH, WIDTH), OwnLinear(WIDTH, 
 
 
 @pytest.mark.parametrize("name", ["attention", "gru", "own"])
-def test_sharded_is_whole(format, name):
-    ranks.run(2, "cpu", sharded, format, name)
+@ranks.on(2, "cpu")
+def test_sharded_is_whole(mesh, format, name):
+    """As one process that sees the same batches; the backward reads what was gathered for it."""
+    whole, model = build(name, format), build(name, format)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    optimizers = [nc.FusedAdam(one.parameters(), lr=1e-2) for one in (model, whole)]
+    for _ in range(2):
+        outputs = [output_of(one, batch()) for one in (model, whole)]
+        assert same(*outputs)
+        for output, optimizer in zip(outputs, optimizers, strict=True):
+            output.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def layer(format=None):

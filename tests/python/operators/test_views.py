@@ -1,11 +1,14 @@
-"""Views of a QuantizedTensor: exact on the bytes, or refused with a reason."""
+"""Views of a QuantizedTensor, and writes to them: exact on the bytes, or refused with a reason."""
+
+import copy
+import pickle
 
 import pytest
 import torch
 
 import narrowcast as nc
 from matrices import assert_part, of_units, single_level
-from models import assert_quantized, assert_same, unit
+from models import assert_quantized, assert_same, same, unit
 
 
 def test_boxes(format):
@@ -128,3 +131,89 @@ def test_one_row():
     assert torch.equal(q[32:].dequantize(), q.dequantize()[32:])
     with pytest.raises(ValueError, match=r"1x64.*multiples of 32.*column step"):
         q[:5]
+
+
+# ---- writes to a part ----
+
+
+def test_a_box_writes_through(format):
+    """And nothing beside it changes."""
+    x, q = of_units(format, rows=3, columns=3)
+    u = unit(format)
+    y, other = of_units(format, rows=3, columns=3, seed=1)
+    index = slice(u, 2 * u), slice(u, 2 * u)
+    before = q.dequantize()
+    if single_level(format):
+        q[index].copy_(other[index])
+        x[index] = y[index]
+        assert_quantized(q, x)
+        q[index].copy_(x[index] * 3)
+        q[:, :u].copy_(torch.zeros(len(q), u))
+        x[index] *= 3
+        x[:, :u] = 0
+        assert_quantized(q, x)
+    else:  # the other's bytes mean something else under this one's scale
+        for source in (other[index], y[index]):
+            with pytest.raises(NotImplementedError, match=r"rows .* cannot be written alone"):
+                q[index].copy_(source)
+        assert torch.equal(q.dequantize(), before)
+        q[index].copy_(q[:u, :u])
+        before[index] = before[:u, :u]
+        assert torch.equal(q.dequantize(), before)
+
+
+# ---- transposed views: exact where usages mirror each other, else only read ----
+
+
+def assert_read(q, f):
+    """Transposed views without bytes: products and arithmetic read them, nothing else does."""
+    plain, x = q.dequantize(), torch.randn(3, q.shape[1])
+    for t in (q.t(), q.T, q.mT, q.transpose(0, 1), q.permute(1, 0), q.t().detach()):
+        assert (t.shape, t.stride()) == (plain.t().shape, plain.t().stride())
+        assert same(t.dequantize(), plain.t())
+        assert same(t + 1, plain.t() + 1)
+        assert same(x @ t, x @ plain.t())
+        assert_same(t.t(), q)
+    u = unit(f.name)
+    assert same(q.t()[1:u, u:].dequantize(), plain.t()[1:u, u:])
+    assert_same(q.t()[:, u:].t(), q[u:])
+    words = f"matrix in {f.name}: this transposed view has no bytes: .*columnwise bytes"
+    target = nc.quantize(plain.t().contiguous(), f)
+    for refused in (
+        q.t().contiguous,
+        lambda: q.t().rowwise_data,
+        lambda: q.t().copy_(plain.t()),
+        lambda: target.copy_(q.t()),
+        lambda: pickle.dumps(q.t()),
+        lambda: copy.deepcopy(q.t()),
+    ):
+        with pytest.raises(NotImplementedError, match=words):
+            refused()
+    with pytest.raises(NotImplementedError, match="would change values"):
+        q.t().add_(1)
+
+
+def test_transposed(format):
+    """Exact where the usages mirror each other and hold the same values, else only read."""
+    x, q = of_units(format)
+    f = nc.format(format)
+    if not (f.mirrored and f.columnwise_derived):
+        assert_read(q, f)
+        return
+    for t in (q.t(), q.T, q.transpose(0, 1), q.permute(1, 0), q.mT):
+        assert (t.shape, t.stride()) == (x.t().shape, x.t().stride())
+        assert_same(t, nc.quantize(x.t().contiguous(), format))
+        assert t.rowwise_data.data_ptr() == q.columnwise_data.data_ptr()
+        assert torch.equal(t.dequantize(), q.dequantize().t())
+        assert_same(t.t(), q)
+        assert_same(t.clone(), t)
+        assert t.clone().is_contiguous()
+        assert_same(t.contiguous().t(), q)
+    u = unit(format)
+    part = q.t()[u:, 2 * u :]
+    assert torch.equal(part.dequantize(), q.dequantize().t()[u:, 2 * u :])
+    target = torch.empty_like(q.t())
+    assert_same(target.copy_(q.t()), q.t())
+    alone = nc.quantize(x, format, columnwise=False).t()
+    assert alone.rowwise_data is None
+    assert torch.equal(alone.dequantize(usage="columnwise"), q.dequantize().t())

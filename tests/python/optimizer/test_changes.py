@@ -53,18 +53,8 @@ def test_reading_changes_nothing():
     assert watch.is_quiet
 
 
-def test_stale_bytes_are_named():
-    written, marked, fresh = (weight() for _ in range(3))
-    for one in (written, marked, fresh):
-        quantized(one).dequantize()  # its bytes may be made for their first reader
-    with torch.no_grad():
-        write_to_the_value(written)
-        fill(marked)
-    stores = [store_of(one) for one in (written, fresh, marked)]
-    assert [store for store in stores if store.is_stale] == [stores[0], stores[2]]
-
-
-def steps(mesh, format):
+@ranks.on(2)
+def test_steps_look_at_nothing_again(mesh, format):
     """Once everything has been looked at, steps look at nothing again."""
     torch.manual_seed(0)
     width = mesh.size() * unit(format)
@@ -87,10 +77,6 @@ def steps(mesh, format):
     finally:
         _C.Watch = watch
     assert looks == []
-
-
-def test_steps_look_at_nothing_again(format, device):
-    ranks.run(2, device, steps, format)
 
 
 class Two(nn.Module):
@@ -127,7 +113,8 @@ def triple(model):
         local.copy_(3 * local.value)
 
 
-def ungathered(mesh, format):
+@ranks.on(2)
+def test_shards_that_were_never_gathered(mesh, format):
     """Other shards, written to before, take the place of some that no forward has used."""
     model, other, expected = (two(mesh, format) for _ in range(3))
     triple(other)
@@ -139,11 +126,8 @@ def ungathered(mesh, format):
         assert torch.equal(output_of(model), output_of(expected))
 
 
-def test_shards_that_were_never_gathered(format, device):
-    ranks.run(2, device, ungathered, format)
-
-
-def swapped(mesh, format):
+@ranks.on(2)
+def test_a_shard_that_is_swapped(mesh, format):
     """FSDP2 is not told: the gather fails, and the next ones have the new shard."""
     model, other, expected = (two(mesh, format, apart=False) for _ in range(3))
     triple(other)
@@ -155,21 +139,3 @@ def swapped(mesh, format):
         output_of(model)
     for _ in range(2):
         assert torch.equal(output_of(model), output_of(expected))
-
-
-def test_a_shard_that_is_swapped(format, device):
-    ranks.run(2, device, swapped, format)
-
-
-def first_in_inference_mode(mesh, format):
-    model = two(mesh, format)
-    with torch.inference_mode():
-        output_of(model)
-    triple(model)
-    expected = two(mesh, format)
-    triple(expected)
-    assert torch.equal(output_of(model), output_of(expected))
-
-
-def test_a_first_forward_in_inference_mode(format, device):
-    ranks.run(2, device, first_in_inference_mode, format)

@@ -85,7 +85,9 @@ def failed_step(mesh, format, rounding="nearest"):
     return trained
 
 
-def next_forward(mesh, format):
+@pytest.mark.parametrize("world", [2, 4])
+@ranks.on("world")
+def test_the_next_forward(mesh, format):
     """Values and moments are those of a step, and the next forward's loss is that of new bytes."""
     (model, optimizer), (expected, other) = failed_step(mesh, format)
     weights, truth = local_weights(model), local_weights(expected)
@@ -111,12 +113,9 @@ def next_forward(mesh, format):
             assert_same(weight, truth[name], what=name)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_the_next_forward(format, device, world):
-    ranks.run(world, device, next_forward, format)
-
-
-def next_step(mesh, format, rounding):
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@ranks.on(2)
+def test_the_next_step(mesh, format, rounding):
     """Steps without a forward between: the step makes the bytes that a failure left."""
     device = mesh.device_type
     trained = failed_step(mesh, format, rounding)
@@ -139,12 +138,8 @@ def next_step(mesh, format, rounding):
         assert same(*losses)
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_the_next_step(format, device, rounding):
-    ranks.run(2, device, next_step, format, rounding)
-
-
-def failed_refresh(mesh, format):
+@ranks.on(2)
+def test_a_failed_forward(mesh, format):
     """A reduction that fails in a forward leaves the weights as they were: to be made."""
     device = mesh.device_type
     model = shard(build(format, device), mesh, reshard_after_forward=True)
@@ -159,18 +154,16 @@ def failed_refresh(mesh, format):
         assert not is_stale(weights["head.weight"])
 
 
-def test_a_failed_forward(format, device):
-    ranks.run(2, device, failed_refresh, format)
-
-
-def failed_before(mesh, format):
+@pytest.mark.parametrize("name", [f for f in TESTED_FORMATS if nc.format(f).is_delayed])
+@ranks.on(2)
+def test_a_step_can_be_made_again(mesh, name):
     """A step first makes the bytes of what was written, as the history goes on with them. Where
     that fails nothing has changed, and the step can be made again.
     """
     device = mesh.device_type
     losses = []
     for broken in (True, False):
-        model = shard(build(format, device), mesh, reshard_after_forward=True)
+        model = shard(build(name, device), mesh, reshard_after_forward=True)
         optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
         loss_of(model, 0, device).backward()
         with torch.no_grad():
@@ -182,8 +175,3 @@ def failed_before(mesh, format):
         with torch.no_grad():
             losses.append(loss_of(model, 1, device))
     assert same(*losses)
-
-
-@pytest.mark.parametrize("name", [f for f in TESTED_FORMATS if nc.format(f).is_delayed])
-def test_a_step_can_be_made_again(name, device):
-    ranks.run(2, device, failed_before, name)

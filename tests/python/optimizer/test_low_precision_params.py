@@ -109,7 +109,8 @@ def test_writes_to_what_a_state_dict_holds(world, tmp_path):
     ranks.run(world, "cpu", written_through_a_state_dict, "load_in_place", str(tmp_path))
 
 
-def sharded(mesh):
+@ranks.on(2, "cpu")
+def test_shards(mesh):
     model = fully_shard(build(), mesh=mesh)
     optimizer = nc.FusedAdam(model.parameters(), lr=2**-10, weight_decay=0)
     step(model, optimizer)
@@ -120,10 +121,6 @@ def sharded(mesh):
         master = dtensors.local_of(optimizer.state[parameter]["master"])
         assert (master - 0.25).abs().max() < 2**-9
         assert same(parameter.to_local(), master.to(torch.bfloat16))
-
-
-def test_shards():
-    ranks.run(2, "cpu", sharded)
 
 
 def test_scripted_modules_stay_as_they_are():

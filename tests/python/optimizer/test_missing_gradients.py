@@ -6,16 +6,7 @@ import torch
 import narrowcast as nc
 import ranks
 from internals import is_stale
-from models import (
-    BUFFERS,
-    Model,
-    assert_quantized,
-    local_rows,
-    loss_of,
-    one_of_each,
-    same,
-    shard,
-)
+from models import BUFFERS, Model, assert_quantized, local_rows, loss_of, one_of_each, same, shard
 from narrowcast.tensor import casting
 from weights import quantized, value_of
 
@@ -70,7 +61,9 @@ def assert_whole(mesh, model):
             assert same(narrow.dequantize(), local_rows(fresh.dequantize(), weight, mesh)), name
 
 
-def all_lack(mesh, format, rounding):
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@ranks.on(2)
+def test_all_lack(mesh, format, rounding):
     """Where no rank has a gradient, nothing changes, not even a byte."""
     model, optimizer = trained(mesh, format, rounding)
     loss_of(model, 0, mesh.device_type).backward()
@@ -91,12 +84,8 @@ def all_lack(mesh, format, rounding):
             assert same(after[key], before[name][key]), (name, key)
 
 
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_all_lack(format, device, rounding):
-    ranks.run(2, device, all_lack, format, rounding)
-
-
-def written_and_lacking(mesh, format):
+@ranks.on(2)
+def test_written_and_lacking(mesh, format):
     """A weight that was written to, and then lacks a gradient."""
     model, optimizer = trained(mesh, format, "nearest")
     loss_of(model, 0, mesh.device_type).backward()
@@ -113,11 +102,8 @@ def written_and_lacking(mesh, format):
     assert_whole(mesh, model)
 
 
-def test_written_and_lacking(format, device):
-    ranks.run(2, device, written_and_lacking, format)
-
-
-def frozen(mesh, format):
+@ranks.on(2)
+def test_a_frozen_weight(mesh, format):
     """A frozen weight has no gradient on any rank: its values are not read in a step."""
     model, optimizer = trained(mesh, format, "nearest")
     model.head.weight.requires_grad_(False)
@@ -128,8 +114,4 @@ def frozen(mesh, format):
         optimizer.step()
     finally:
         casting.casts_of = casts_of
-    return len(found)
-
-
-def test_a_frozen_weight(format, device):
-    assert ranks.run(2, device, frozen, format) == [0] * 2
+    assert found == []

@@ -110,13 +110,10 @@ def test_replaced(format, device, entry, steps):
     replace(None, format, entry, steps, device)
 
 
-def replace_sharded(mesh, format, entry, steps):
-    replace(mesh, format, entry, steps, mesh.device_type)
-
-
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_replaced_in_shards(format, device, entry):
-    ranks.run(2, device, replace_sharded, format, entry, 1)
+@ranks.on(2)
+def test_replaced_in_shards(mesh, format, entry, steps=1):
+    replace(mesh, format, entry, steps, mesh.device_type)
 
 
 def shortened(tensor):

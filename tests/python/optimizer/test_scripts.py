@@ -15,16 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import narrowcast as nc
 import ranks
-from models import (
-    GATHERS,
-    assert_quantized,
-    build,
-    build_plain,
-    local_values,
-    same,
-    shard,
-    train,
-)
+from models import GATHERS, assert_quantized, build, build_plain, local_values, same, shard, train
 
 TESTED_FORMATS = GATHERS
 
@@ -53,10 +44,12 @@ def test_weights_are_told_apart(format):
     assert isinstance(moved, nc.MasterWeight) and moved.data_ptr() == 0
 
 
-def swapped(mesh, format):
+@pytest.mark.parametrize("weights", [GATHERS[0], GATHERS[-1], None])
+@ranks.on(2, "cpu")
+def test_swapped_parameters(mesh, weights):
     trained = []
     for swaps in (True, False):
-        model = build(format) if format else build_plain("mxfp4")
+        model = build(weights) if weights else build_plain("mxfp4")
         if not swaps:
             shard(model, mesh)
         optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
@@ -68,11 +61,6 @@ def swapped(mesh, format):
         assert len(optimizer.state) == len([*model.parameters()])
     assert trained[0][0] == trained[1][0]
     assert all(map(same, trained[0][1], trained[1][1]))
-
-
-@pytest.mark.parametrize("weights", [GATHERS[0], GATHERS[-1], None])
-def test_swapped_parameters(weights):
-    ranks.run(2, "cpu", swapped, weights)
 
 
 def test_frozen_parameters_have_no_moments(format):
@@ -93,7 +81,8 @@ def test_frozen_parameters_have_no_moments(format):
             assert_quantized(p, p.value)
 
 
-def asked_first(mesh, format):
+@ranks.on(2, "cpu")
+def test_asked_for_state_before_the_first_step(mesh, format):
     """A checkpoint of the state before the first step changes nothing."""
     found = []
     for is_asked in (False, True):
@@ -112,10 +101,6 @@ def asked_first(mesh, format):
         found.append((train(model, optimizer, 2), local_values(model)))
     assert found[0][0] == found[1][0]
     assert all(map(same, found[0][1], found[1][1]))
-
-
-def test_asked_for_state_before_the_first_step(format):
-    ranks.run(2, "cpu", asked_first, format)
 
 
 # ---- libraries' habits ----

@@ -43,7 +43,9 @@ def trained(mesh, format, takes_step):
     return state_of(model, optimizer)
 
 
-def one_rank_overflows(mesh, format):
+@pytest.mark.parametrize("world", [2, 4])
+@ranks.on("world")
+def test_all_ranks_skip(mesh, format):
     def scaled(optimizer, overflows):
         found = mesh.get_local_rank() == overflows
         optimizer.found_inf = torch.tensor(float(found), device=mesh.device_type)
@@ -57,13 +59,12 @@ def one_rank_overflows(mesh, format):
     assert all(same(one, other) for one, other in every)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_all_ranks_skip(format, device, world):
-    ranks.run(world, device, one_rank_overflows, format)
-
-
-def one_owner_overflows(mesh, format, beyond_half):
-    """Flat shards: those of a distributed optimizer."""
+@pytest.mark.parametrize("beyond_half", [0, 3])
+@ranks.on(2)
+def test_all_owners_skip(mesh, format, beyond_half):
+    """Of flat shards, as a distributed optimizer has them; also where cuts divide nothing, and
+    steps reduce nothing.
+    """
     torch.manual_seed(0)
     weight = nc.quantize(torch.randn(64, 64), format)
     half, rank = weight.numel() // 2 + beyond_half, mesh.get_local_rank()
@@ -79,9 +80,3 @@ def one_owner_overflows(mesh, format, beyond_half):
         optimizer.found_inf = torch.tensor(float(found), device=mesh.device_type)
         optimizer.step()
         assert same(master.detach(), before) == (overflows is not None)
-
-
-@pytest.mark.parametrize("beyond_half", [0, 3])
-def test_all_owners_skip(format, device, beyond_half):
-    """Also where cuts divide nothing, and steps reduce nothing."""
-    ranks.run(2, device, one_owner_overflows, format, beyond_half)

@@ -64,13 +64,6 @@ def test_layout(name, dtype, state_dtype):
         assert same(optimizer.state[p].get("master", value_of(p)), q.detach().float())
 
 
-def test_saved_constants(format):
-    _, optimizer = trained(format, seed=0)
-    group = optimizer.state_dict()["param_groups"][0]
-    assert group["rounding"] == "nearest"
-    assert group["seed"] == 0
-
-
 @pytest.mark.parametrize("through_file", [False, True])
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_round_trip(format, through_file, state_dtype):

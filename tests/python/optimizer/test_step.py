@@ -4,13 +4,14 @@ changes. Its arithmetic is in conformance/test_adam.py.
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import narrowcast as nc
 from internals import tensors_of
 from mixed_model import give_gradients, model_of, snapshot, unchanged
-from models import DEVICES, assert_quantized, build, loss_of, same
-from weights import quantized
+from models import DEVICES, STORAGES, assert_quantized, assert_same, build, loss_of, same, train
+from weights import quantized, value_of
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -224,3 +225,145 @@ def test_wrong_gradients_change_nothing(index, spoil, kind, words):
     give_gradients(model, 1)
     optimizer.step()
     assert not unchanged(before, model, optimizer)
+
+
+# ---- what changes between steps ----
+
+
+def test_gradients_of_another_float_dtype():
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = nc.convert(nn.Linear(64, 64, bias=False), "nvfp4")
+        nn.init.constant_(layer.weight, 0.5)
+        optimizer = nc.FusedAdam(layer.parameters())
+        gradient = torch.arange(4096.0).view(64, 64).bfloat16().to(dtype)
+        layer.weight.to(dtype)
+        layer.to(dtype)
+        layer.weight.grad = gradient
+        optimizer.step()
+        results.append(layer.weight.value.clone())
+    assert same(*results)
+
+
+def test_strided_gradients_are_read():
+    results = []
+    for strided in (False, True):
+        layer = nc.convert(nn.Linear(64, 64, bias=False), "mxfp8_e4m3")
+        nn.init.constant_(layer.weight, 0.5)
+        optimizer = nc.FusedAdam(layer.parameters())
+        gradient = torch.arange(4096.0).view(64, 64)
+        layer.weight.grad = gradient.t().contiguous().t() if strided else gradient
+        optimizer.step()
+        results.append(quantized(layer.weight).rowwise_data.clone())
+    assert same(*results)
+
+
+def test_memory_that_moved_is_found():
+    """A parameter with other memory of the same kind is followed; of another kind, refused."""
+    model, other = model_of(), model_of()
+    optimizers = [nc.FusedAdam(m.named_parameters(), lr=1e-2) for m in (model, other)]
+    for step in range(3):
+        for m, optimizer in zip((model, other), optimizers, strict=True):
+            give_gradients(m, step)
+            optimizer.step()
+        model[2].weight.data = model[2].weight.detach().clone()
+        torch.utils.swap_tensors(model[0].weight, nn.Parameter(model[0].weight.detach().clone()))
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert same(value_of(a), value_of(b))
+    model[2].weight.data = torch.ones(3, 64)
+    with pytest.raises(ValueError, match=r"2\.weight: state exp_avg has 4096 elements"):
+        optimizers[0].step()
+    model[2].weight.data = torch.ones(64, 64, dtype=torch.bfloat16)
+    with pytest.raises((ValueError, TypeError), match=r"2\.weight"):
+        optimizers[0].step()
+
+
+def test_changes_of_dtype_and_memory_keep_training():
+    """module.to(dtype) after the optimizer was made."""
+    model = build("mxfp8_e4m3")
+    optimizer = nc.FusedAdam([p for p in model.parameters() if isinstance(p, nc.MasterWeight)])
+    train(model, optimizer, 1)
+    model.to(torch.bfloat16)
+    loss_of(model, 1, dtype=torch.bfloat16).backward()
+    optimizer.step()
+    weight = model.head.weight
+    assert weight.dtype == torch.bfloat16
+    assert optimizer.state[weight]["step"] == 2
+    assert_quantized(weight, weight.value)
+
+
+# ---- automatic mixed precision: found_inf and grad_scale, and torch's GradScaler ----
+
+
+def test_found_inf_changes_nothing():
+    model = model_of()
+    optimizer = nc.FusedAdam(model.parameters())
+    give_gradients(model)
+    before = snapshot(model, optimizer)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(1.0)
+    optimizer.step()
+    assert unchanged(before, model, optimizer)
+    optimizer.found_inf = torch.tensor(0.0)
+    optimizer.step()
+    assert not unchanged(before, model, optimizer)
+
+
+def test_grad_scale_divides_gradients():
+    results = []
+    for scale in (1.0, 1024.0):
+        model = model_of()
+        optimizer = nc.FusedAdam(model.parameters())
+        give_gradients(model)
+        for p in model.parameters():
+            p.grad *= scale
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(0.0)
+        optimizer.step()
+        results.append(snapshot(model, optimizer))
+    assert all(same(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_grad_scaler(device):
+    model = model_of(device)
+    optimizer = nc.FusedAdam(model.parameters())
+    scaler = torch.amp.GradScaler(device, init_scale=256.0)
+    for overflow in (False, True):
+        before = snapshot(model, optimizer)
+        loss = model(torch.ones(2, 64, device=device)).sum()
+        scaler.scale(loss * (float("inf") if overflow else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert unchanged(before, model, optimizer) == overflow
+    assert scaler.get_scale() == 128.0
+
+
+# ---- what goes wrong in the field, and not here; "TE" is Transformer Engine ----
+
+
+def test_element_types_mixed_in_one_group():
+    # TE's fused Adam takes the output type of a group from its first tensor: e5m2 weights get e4m3
+    # codes.
+    torch.manual_seed(0)
+    names = ("fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "nvfp4")
+    layers = [nc.convert(nn.Linear(64, 64, bias=False), name) for name in names]
+    optimizer = nc.FusedAdam([layer.weight for layer in layers], lr=0.1)
+    for layer in layers:
+        layer.weight.grad = torch.randn(64, 64)
+    optimizer.step()
+    for layer, name in zip(layers, names, strict=True):
+        assert layer.weight.format is nc.format(name)
+        assert_quantized(layer.weight.detach(), layer.weight.value)
+
+
+@pytest.mark.parametrize("name", [name for name in STORAGES if nc.format(name).tensor_amax])
+def test_scales_survive_a_checkpoint_in_float32(name, tmp_path):
+    # TE under FSDP2: a distributed checkpoint stores the scale in the parameter's bfloat16.
+    x = torch.randn(64, 64) * (1 + 2**-20)
+    saved, loaded = (nc.quantize(value, name).to(torch.bfloat16) for value in (x, x * 0))
+    dcp.save({"w": saved}, checkpoint_id=tmp_path, no_dist=True)
+    dcp.load({"w": loaded}, checkpoint_id=tmp_path, no_dist=True)
+    assert loaded.dtype == torch.bfloat16
+    assert_same(loaded, saved)
+    assert loaded.tensor_amax.dtype == torch.float32
+    assert loaded.tensor_amax.bfloat16() != loaded.tensor_amax

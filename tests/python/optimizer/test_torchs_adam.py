@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
@@ -85,7 +86,8 @@ def test_state_of_adamw(format, kind):
     assert optimizer.state[model.head.weight]["step"] == 3
 
 
-def sharded_adamw(mesh, format):
+@ranks.on(2, "cpu")
+def test_sharded_state_of_adamw(mesh, format=GATHERS[-1]):
     plain, theirs, model = of_adamw(format)
     before = dict(plain.named_parameters())
     moments = {name: theirs.state[p]["exp_avg"] for name, p in before.items()}
@@ -104,10 +106,6 @@ def sharded_adamw(mesh, format):
     assert all(map(same, values, local_values(model)))
     assert optimizer.param_groups[0]["lr"] == 1e-2
     train(model, optimizer, 1, first=2)
-
-
-def test_sharded_state_of_adamw():
-    ranks.run(2, "cpu", sharded_adamw, GATHERS[-1])
 
 
 @pytest.mark.parametrize("option", ["amsgrad", "maximize"])
@@ -158,3 +156,16 @@ def test_state_of_another_optimizer():
     theirs.step()
     with pytest.raises(ValueError, match=r"has no 'step', only .'momentum_buffer'"):
         nc.FusedAdam([weight]).load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("name", one_of_each(lambda f: f.tensor_amax))
+@pytest.mark.parametrize("world", [1, 2])
+@ranks.on("world", "cpu")
+def test_fully_shard_after_the_optimizer(mesh, name):
+    model = nc.convert(nn.Sequential(nn.Linear(64, 256, bias=False)), name)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    fully_shard(model, mesh=mesh)
+    model(torch.ones(2, 64)).sum().backward()
+    words = r"0\.weight: fully_shard has replaced this weight.*after fully_shard"
+    with pytest.raises(RuntimeError, match=words):
+        optimizer.step()

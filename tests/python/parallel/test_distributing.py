@@ -19,33 +19,6 @@ from models import BUFFERS, STORAGES, assert_same, batch, build, loss_of, same, 
 from weights import value_of
 
 
-def distribute(mesh):
-    for format in STORAGES:
-        rows = 2 * unit(format)
-        torch.manual_seed(mesh.get_local_rank())
-        layers = [nn.Linear(rows, rows) for _ in range(2)]
-        torch.manual_seed(0)  # the first rank's count
-        values = [nn.Linear(rows, rows).weight.detach() for _ in range(2)]
-        for layer, value, trainable in zip(layers, values, (True, False), strict=True):
-            weight = nc.convert(layer, format, trainable=trainable).weight.detach()
-            for dim in (0, 1):
-                mine = distribute_tensor(weight, mesh, [Shard(dim)]).to_local()
-                rank = mesh.get_local_rank()
-                if trainable:  # bytes that are a part's belong to a module's parameter
-                    assert same(mine.value, value.chunk(2, dim)[rank])
-                    continue
-                part = nc.quantize(value, format).chunk(2, dim)[rank]
-                names = [name for name in BUFFERS if getattr(mine, name) is not None]
-                assert_same(mine, part, names, f"{format} {dim}")
-        uneven(mesh, format, unit(format))
-    load(mesh, "mxfp8_e4m3")
-    load(mesh, "nvfp4")
-    zero(mesh, "mxfp8_e4m3")
-    zero(mesh, "nvfp4")
-    for format in STORAGES:
-        broadcast(mesh, format)
-
-
 def uneven(mesh, format, rows):
     """The last rank would have fewer bytes, and all say so."""
     experts = torch.nn.Module()
@@ -101,21 +74,45 @@ def load(mesh, format):
         assert same(value_of(p), value_of(w).chunk(mesh.size())[mesh.get_local_rank()])
 
 
-def test_distributed_weights():
-    ranks.run(2, "cpu", distribute)
+@ranks.on(2, "cpu")
+def test_distributed_weights(mesh):
+    for format in STORAGES:
+        rows = 2 * unit(format)
+        torch.manual_seed(mesh.get_local_rank())
+        layers = [nn.Linear(rows, rows) for _ in range(2)]
+        torch.manual_seed(0)  # the first rank's count
+        values = [nn.Linear(rows, rows).weight.detach() for _ in range(2)]
+        for layer, value, trainable in zip(layers, values, (True, False), strict=True):
+            weight = nc.convert(layer, format, trainable=trainable).weight.detach()
+            for dim in (0, 1):
+                mine = distribute_tensor(weight, mesh, [Shard(dim)]).to_local()
+                rank = mesh.get_local_rank()
+                if trainable:  # bytes that are a part's belong to a module's parameter
+                    assert same(mine.value, value.chunk(2, dim)[rank])
+                    continue
+                part = nc.quantize(value, format).chunk(2, dim)[rank]
+                names = [name for name in BUFFERS if getattr(mine, name) is not None]
+                assert_same(mine, part, names, f"{format} {dim}")
+        uneven(mesh, format, unit(format))
+    load(mesh, "mxfp8_e4m3")
+    load(mesh, "nvfp4")
+    zero(mesh, "mxfp8_e4m3")
+    zero(mesh, "nvfp4")
+    for format in STORAGES:
+        broadcast(mesh, format)
 
 
-def load_alone(mesh):
+@ranks.on(1, "cpu")
+def test_one_rank(mesh):
     load(mesh, "mxfp8_e4m3")
 
 
-def test_one_rank():
-    ranks.run(1, "cpu", load_alone)
-
-
-def full(mesh, name, trainable):
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+@ranks.on("count", "cpu")
+def test_full_tensors(mesh, format, trainable):
     torch.manual_seed(0)
-    layer = nc.convert(nn.Linear(64, 128, bias=False), name, trainable=trainable)
+    layer = nc.convert(nn.Linear(64, 128, bias=False), format, trainable=trainable)
     value = (layer.weight.value if trainable else layer.weight.dequantize()).clone()
     fully_shard(layer, mesh=mesh)
     whole = layer.weight.full_tensor()
@@ -128,9 +125,3 @@ def full(mesh, name, trainable):
         with torch.no_grad():
             whole.zero_()
         assert same(value_of(layer.weight.full_tensor()), value)
-
-
-@pytest.mark.parametrize("trainable", [True, False])
-@pytest.mark.parametrize("count", [1, 2])
-def test_full_tensors(format, count, trainable):
-    ranks.run(count, "cpu", full, format, trainable)

@@ -15,12 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import (
-    DTensor,
-    Partial,
-    Shard,
-    distribute_tensor,
-)
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import narrowcast as nc
 import ranks
@@ -121,27 +116,6 @@ def test_alone():
     assert "a part would have 24 rows, and each rank needs a multiple of 16" in rows
 
 
-def sharded(mesh, folder):
-    """Two dimensions: experts over ranks within fully_shard, and over and within."""
-    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "over"))
-    rank = dist.get_rank()
-    for format in STORAGES:
-        first = bool(STORAGES.index(format) % 2)
-        whole = nc.convert(build_plain(format), format)
-        model = shard(build(grid["over"], format, OverExperts(), first), grid)
-        train(model, whole, format, rank, rounding="stochastic")
-    for format in ("mxfp8_e4m3", "nvfp4"):
-        for first in (False, True):
-            whole = nc.convert(build_plain(format), format)
-            train(build(grid, format, Both(), first), whole, format, rank // 2)
-        whole = nc.convert(build_plain(format), format)
-        model = build(grid["over"], format, OverExperts(), True)
-        model = shard(model, grid, shard_placement_fn=lambda p: Shard(1) if p.dim() > 2 else None)
-        train(model, whole, format, rank)
-        written_shards(grid, format)
-        saved(grid, format, f"{folder}/{format}")
-
-
 def shard(model, grid, **options):
     """As torchtitan does: the experts over what is left, all else over all ranks."""
     fully_shard(model.experts, mesh=grid["shard"], **options)
@@ -185,5 +159,23 @@ def saved(grid, format, folder):
     train(other, whole, format, rank, optimizers=[optimizer, optimizers[1]])
 
 
-def test_within_fully_shard(tmp_path):
-    ranks.run(4, "cpu", sharded, str(tmp_path))
+@ranks.on(4, "cpu")
+def test_within_fully_shard(mesh, tmp_path):
+    """Two dimensions: experts over ranks within fully_shard, and over and within."""
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "over"))
+    rank = dist.get_rank()
+    for format in STORAGES:
+        first = bool(STORAGES.index(format) % 2)
+        whole = nc.convert(build_plain(format), format)
+        model = shard(build(grid["over"], format, OverExperts(), first), grid)
+        train(model, whole, format, rank, rounding="stochastic")
+    for format in ("mxfp8_e4m3", "nvfp4"):
+        for first in (False, True):
+            whole = nc.convert(build_plain(format), format)
+            train(build(grid, format, Both(), first), whole, format, rank // 2)
+        whole = nc.convert(build_plain(format), format)
+        model = build(grid["over"], format, OverExperts(), True)
+        model = shard(model, grid, shard_placement_fn=lambda p: Shard(1) if p.dim() > 2 else None)
+        train(model, whole, format, rank)
+        written_shards(grid, format)
+        saved(grid, format, f"{tmp_path}/{format}")

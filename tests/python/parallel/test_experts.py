@@ -67,7 +67,9 @@ def test_no_decoded_weight_is_saved(format, how):
         assert type(saved) is not torch.Tensor or saved.numel() <= TOKENS * WIDTH
 
 
-def train_both(mesh, format, backend, dim=0):
+@pytest.mark.parametrize(("backend", "dim"), [(None, 0), ("aot_eager", 0), (None, 1), (None, 2)])
+@ranks.on(2, "cpu")
+def test_sharded_is_whole(mesh, format, backend, dim):
     """The sharded model and the whole one see the same batches, so they stay equal. `dim`: along
     which experts are sharded.
     """
@@ -98,16 +100,6 @@ def train_both(mesh, format, backend, dim=0):
                 assert same(local, part_of(value, mine)), key
         if isinstance(other, nc.MasterWeight):
             assert_part(mine, other, ["rowwise_data", "rowwise_scale_inv", "tensor_amax"], dim)
-
-
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
-def test_sharded_is_whole(format, backend):
-    ranks.run(2, "cpu", train_both, format, backend)
-
-
-@pytest.mark.parametrize("dim", [1, 2])
-def test_sharded_within_experts_is_whole(format, dim):
-    ranks.run(2, "cpu", train_both, format, None, dim)
 
 
 # ---- the ways of reading them ----

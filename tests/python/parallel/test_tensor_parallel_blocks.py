@@ -116,12 +116,9 @@ def assert_copies_agree(mesh, model, x):
     assert all(same(part, after) for part in parts)
 
 
-def every_case(mesh):
+@ranks.on(2, "cpu")
+def test_tensor_parallel_blocks(mesh):
     compiled(mesh, "mxfp8_e4m3")
     blocks_compiled(mesh, "nvfp4")
     in_a_list(mesh, "nvfp4")
     copied_on_meta(mesh, "nvfp4")
-
-
-def test_tensor_parallel_blocks():
-    ranks.run(2, "cpu", every_case)

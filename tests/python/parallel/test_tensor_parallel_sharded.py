@@ -116,7 +116,8 @@ def assert_gathers_as_whole(model, format, rounding, size):
         assert_part(part, weight, ["rowwise_data", "rowwise_scale_inv", "tensor_amax"], name)
 
 
-def unequal(mesh):
+@ranks.on(6, "cpu")
+def test_unequal_parts_share_blocks(mesh):
     """Three parts, of which fully_shard cuts the last one within blocks, for it has fewer rows."""
     grid = init_device_mesh("cpu", (2, 3), mesh_dim_names=("shard", "parallel"))
     for format in SHARING:
@@ -130,10 +131,6 @@ def unequal(mesh):
             model = build(grid["parallel"], format, size=size)
             assert_shares_blocks(grid, model, divided)
             assert_gathers_as_whole(model, format, rounding, size)
-
-
-def test_unequal_parts_share_blocks():
-    ranks.run(6, "cpu", unequal)
 
 
 def written_shards(grid, format, size=None):

@@ -67,6 +67,7 @@ def replicas(mesh):
         for format in ("mxfp8_e4m3", "fp8_e4m3_delayed"):
             assert_trains_as_whole(mesh, format, how)
     begin_with_what_is_stale(mesh)
+    begin_with_frozen_bytes(mesh)
     return refusals(mesh)
 
 

@@ -16,7 +16,12 @@ TESTED_FORMATS = [name for name in TESTED_FORMATS if nc.format(name).tensor_amax
 WORLDS = pytest.mark.parametrize("world", [2, 3])
 
 
-def next_forward(mesh, format, names):
+@WORLDS
+@pytest.mark.parametrize(
+    "names", [["blocks.1.down.weight"], ["head.weight"], ["blocks.0.up.weight", "head.weight"]]
+)
+@ranks.on("world")
+def test_the_next_forward(mesh, format, names):
     model = model_for(mesh, format)
     forward(model, mesh)
     for rank in range(mesh.size()):
@@ -28,14 +33,8 @@ def next_forward(mesh, format, names):
 
 
 @WORLDS
-@pytest.mark.parametrize(
-    "names", [["blocks.1.down.weight"], ["head.weight"], ["blocks.0.up.weight", "head.weight"]]
-)
-def test_the_next_forward(format, device, world, names):
-    ranks.run(world, device, next_forward, format, names)
-
-
-def first_forward(mesh, format):
+@ranks.on("world")
+def test_the_first_forward(mesh, format):
     """Before FSDP2 has seen the tree."""
     model = model_for(mesh, format)
     write(mesh, weights(model)["blocks.1.up.weight"], 5.0, mesh.size() - 1)
@@ -45,11 +44,8 @@ def first_forward(mesh, format):
 
 
 @WORLDS
-def test_the_first_forward(format, device, world):
-    ranks.run(world, device, first_forward, format)
-
-
-def unshard(mesh, format):
+@ranks.on("world")
+def test_unshard(mesh, format):
     """Of one module; all shards of the tree are made good at once."""
     model = model_for(mesh, format)
     forward(model, mesh)
@@ -64,11 +60,9 @@ def unshard(mesh, format):
 
 
 @WORLDS
-def test_unshard(format, device, world):
-    ranks.run(world, device, unshard, format)
-
-
-def step(mesh, format, with_gradients):
+@pytest.mark.parametrize("with_gradients", [True, False])
+@ranks.on("world")
+def test_step(mesh, format, with_gradients):
     """Without gradients nothing is updated, and nothing hangs."""
     device = mesh.device_type
     model = model_for(mesh, format)
@@ -85,12 +79,8 @@ def step(mesh, format, with_gradients):
 
 
 @WORLDS
-@pytest.mark.parametrize("with_gradients", [True, False])
-def test_step(format, device, world, with_gradients):
-    ranks.run(world, device, step, format, with_gradients)
-
-
-def write_in_forward(mesh, format):
+@ranks.on("world")
+def test_a_write_within_a_forward(mesh, format):
     """The next gather brings it, and the backward has the weights of the forward."""
     device = mesh.device_type
     model = model_for(mesh, format)
@@ -109,13 +99,12 @@ def write_in_forward(mesh, format):
     assert same(gradient, x.grad)
 
 
-@WORLDS
-def test_a_write_within_a_forward(format, device, world):
-    ranks.run(world, device, write_in_forward, format)
-
-
-def partial_forwards(mesh, format, way):
-    """Forwards that do not begin with the gather of the tree's first module."""
+@pytest.mark.parametrize("way", ["submodule", "another submodule first"])
+@ranks.on(2)
+def test_forwards_of_a_part(mesh, format, way):
+    """What was written before is used, whichever modules the forward runs: one that does not begin
+    with the gather of the tree's first module.
+    """
     model = model_for(mesh, format)
     forward(model, mesh)
     weight = weights(model)["blocks.1.up.weight"]
@@ -133,9 +122,3 @@ def partial_forwards(mesh, format, way):
         model.blocks[1](x)
         ((x, got),) = seen
         assert same(got, block(x))
-
-
-@pytest.mark.parametrize("way", ["submodule", "another submodule first"])
-def test_forwards_of_a_part(format, device, way):
-    """What was written before is used, whichever modules the forward runs."""
-    ranks.run(2, device, partial_forwards, format, way)

@@ -156,37 +156,27 @@ def test_blocks_of_zeros(name, layout, device, tmp_path):
     assert nc.load_published(model, tmp_path / "out") == []
 
 
-def test_experts_are_layers(tmp_path):
-    model = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
-    nc.export(model, tmp_path / "out", "deepseek")
-    tensors, _ = published.read(tmp_path / "out")
-    assert sorted(tensors)[:2] == ["experts.0.w1.scale", "experts.0.w1.weight"]
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["expert_dtype"] == "fp4"
-    for expert in range(3):
-        value = published.decoded(tensors, f"experts.{expert}.w1.", {})
-        np.testing.assert_array_equal(
-            value, quantized(model["experts"].w1).dequantize()[expert].numpy()
-        )
-    other = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
-    assert nc.load_published(other, tmp_path / "out") == []
-    assert torch.equal(
-        quantized(other["experts"].w1).dequantize(), quantized(model["experts"].w1).dequantize()
+@pytest.mark.parametrize("layout", ["deepseek", "gpt-oss"])
+def test_experts(layout, tmp_path):
+    """They are layers, but stacked in gpt-oss."""
+    model, other = (
+        nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
+        for _ in range(2)
     )
-
-
-def test_experts_are_stacked(tmp_path):
-    model = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
-    nc.export(model, tmp_path / "out", "gpt-oss")
+    nc.export(model, tmp_path / "out", layout)
     tensors, config = published.read(tmp_path / "out")
-    assert tensors["experts.w1_blocks"].shape == (3, 64, 4, 16)
-    assert config["quant_method"] == "mxfp4"
-    value = published.decoded(tensors, "experts.w1", config)
-    np.testing.assert_array_equal(value, quantized(model["experts"].w1).dequantize().numpy())
-    other = nc.convert(nn.ModuleDict({"experts": Experts()}), "mxfp4", parameters="experts.w1")
+    expected = quantized(model["experts"].w1).dequantize()
+    if layout == "gpt-oss":
+        assert tensors["experts.w1_blocks"].shape == (3, 64, 4, 16)
+        assert config["quant_method"] == "mxfp4"
+        values = published.decoded(tensors, "experts.w1", config)
+    else:
+        assert sorted(tensors)[:2] == ["experts.0.w1.scale", "experts.0.w1.weight"]
+        assert json.loads((tmp_path / "out" / "config.json").read_text())["expert_dtype"] == "fp4"
+        values = [published.decoded(tensors, f"experts.{one}.w1.", {}) for one in range(3)]
+    np.testing.assert_array_equal(np.stack(values), expected.numpy())
     assert nc.load_published(other, tmp_path / "out") == []
-    assert torch.equal(
-        quantized(other["experts"].w1).dequantize(), quantized(model["experts"].w1).dequantize()
-    )
+    assert torch.equal(quantized(other["experts"].w1).dequantize(), expected)
 
 
 def test_tensors_are_copies(device):

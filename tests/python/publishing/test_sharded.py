@@ -1,7 +1,6 @@
 """Models that ranks share export the files of the whole model, and load their parts of them."""
 
 import filecmp
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,7 +56,7 @@ def by_both(mesh, model):
 
 def check(mesh, format, cut, hidden, path):
     """Files of the whole model on the CPU, and loads of them."""
-    path, first, device = Path(path), mesh.get_rank() == 0, mesh.device_type
+    first, device = mesh.get_rank() == 0, mesh.device_type
     layout = nc.format(format).layouts[-1]
     whole, model = build(format, hidden=hidden), cut(mesh, build(format, 0, hidden, device))
     if first:
@@ -90,35 +89,22 @@ def check(mesh, format, cut, hidden, path):
         assert same(tensor, stepped[name]), name
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_fsdp(world, format, device, tmp_path):
-    ranks.run(world, device, check, format, by_fsdp, 768, str(tmp_path))
+# Ranks, how they cut a model, and its rows: of 720 and 704 three ranks have no whole blocks of a
+# square format, of 48 the second has fewer than the first, and of 4 the third has none.
+CUTS = [(2, by_fsdp, 768), (3, by_fsdp, 768), (2, by_columns, 768), (2, by_tp, 768)]
+CASES = [(name, *cut) for name in TESTED_FORMATS for cut in CUTS]
+CASES += [(name, 3, by_fsdp, n) for name in ("fp8_block128", "mxfp8_2d") for n in (720, 704)]
+CASES += [("mxfp8_2d", 2, by_fsdp, 48), ("fp8_e4m3", 3, by_fsdp, 4)]
 
 
-@pytest.mark.parametrize("cut", [by_columns, by_tp])
-def test_columns_and_tensor_parallelism(cut, format, device, tmp_path):
-    ranks.run(2, device, check, format, cut, 768, str(tmp_path))
+@pytest.mark.parametrize(("name", "world", "cut", "hidden"), CASES)
+def test_shards(name, world, cut, hidden, device, tmp_path):
+    ranks.run(world, device, check, name, cut, hidden, tmp_path)
 
 
 @pytest.mark.parametrize("spanning", ["mxfp8_2d", "nvfp4"])
 def test_both(spanning, tmp_path):
-    ranks.run(4, "cpu", check, spanning, by_both, 768, str(tmp_path))
-
-
-@pytest.mark.parametrize("square", ["fp8_block128", "mxfp8_2d"])
-@pytest.mark.parametrize("hidden", [720, 704])
-def test_shards_that_share_blocks(square, hidden, device, tmp_path):
-    """3 ranks of 240 rows, or two of 235 and one of 234: no multiple of a block."""
-    ranks.run(3, device, check, square, by_fsdp, hidden, str(tmp_path))
-
-
-def test_ranks_with_fewer_rows(device, tmp_path):
-    """32 and 16."""
-    ranks.run(2, device, check, "mxfp8_2d", by_fsdp, 48, str(tmp_path))
-
-
-def test_ranks_without_rows(device, tmp_path):
-    ranks.run(3, device, check, "fp8_e4m3", by_fsdp, 4, str(tmp_path))
+    ranks.run(4, "cpu", check, spanning, by_both, 768, tmp_path)
 
 
 class Experts(nn.Module):

@@ -182,12 +182,9 @@ def train(mesh, format):
     return losses
 
 
-def trained_twice(mesh, format):
-    return train(mesh, format) == debugged(train)(mesh, format)
-
-
-def test_steps_that_are_alike(format, device):
-    assert ranks.run(2, device, trained_twice, format) == [True, True]
+@ranks.on(2)
+def test_steps_that_are_alike(mesh, format):
+    assert train(mesh, format) == debugged(train)(mesh, format)
 
 
 # ---- flat shards ----

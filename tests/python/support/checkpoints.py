@@ -19,9 +19,9 @@ FIELDS = (
 )
 
 
-def weight_of(format, device="cpu"):
+def weight_of(format, dtype=torch.float32):
     """A frozen parameter of bytes."""
-    layer = nn.Linear(unit(format), 2 * unit(format), bias=False, device=device)
+    layer = nn.Linear(unit(format), 2 * unit(format), bias=False, dtype=dtype)
     return nc.convert(layer, format, trainable=False).weight
 
 

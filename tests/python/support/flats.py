@@ -22,6 +22,14 @@ def value_of(shape, seed=0, special=True):
     return value
 
 
+def holds(format, shape):
+    try:
+        nc.quantize(torch.zeros(shape), format)
+    except ValueError:
+        return False
+    return True
+
+
 def stored(weight):
     """Its buffers, by their names, as bytes: what the weight's store has, and nothing derived."""
     bytes = bytes_of(weight)

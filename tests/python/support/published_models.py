@@ -6,6 +6,8 @@ from torch import nn
 import narrowcast as nc
 
 GLOBAL = {"modelopt": "weight_scale_2", "compressed-tensors": "weight_global_scale"}
+FORMAT, LAYOUT = "mxfp8_e4m3", "mxfp8"  # of export()
+SMALL = 5e-5  # GB: several files
 
 
 def build(format, seed=0, device="cpu", **options):
@@ -14,6 +16,10 @@ def build(format, seed=0, device="cpu", **options):
         nn.Linear(256, 384), nn.Linear(384, 128, bias=False), nn.LayerNorm(128), nn.Linear(128, 5)
     )
     return nc.convert(model.to(device), format, filter=["0", "1"], **options)
+
+
+def export(seed, path, **options):
+    nc.export(build(FORMAT, seed=seed), path, LAYOUT, **options)
 
 
 class Experts(nn.Module):

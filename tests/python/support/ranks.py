@@ -2,6 +2,9 @@
 
     results = ranks.run(2, "cpu", train, "nvfp4")     # train(mesh, "nvfp4") on each rank
 
+    @ranks.on(2)
+    def test_training(mesh, format): ...              # a test, of which each rank is a part
+
 Where there are fewer GPUs than ranks, ranks share them (hosts.py).
 
 The function is a module-level one of a test file; arguments and results are no tensors. Processes
@@ -23,6 +26,7 @@ import time
 import traceback
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -47,6 +51,36 @@ def run(world, device, function, *arguments):
     except RankError:
         _stop(world, device)  # the other ranks may wait in a collective
         raise
+
+
+def on(world, device=None):
+    """Makes a test of a function of a mesh: what it is given beside the mesh are fixtures.
+
+    world   how many ranks, or the name of the fixture that says it
+    device  theirs; by default that of the fixture `device`
+    """
+
+    def test_of(task):
+        _, *parameters = inspect.signature(task).parameters.values()
+        names = [one.name for one in parameters if one.default is one.empty]
+
+        def test(**given):
+            arguments = (given[name] for name in names)
+            run(given.get(world, world), device or given["device"], task, *arguments)
+
+        asked = {
+            *names,
+            *([world] if isinstance(world, str) else []),
+            *([] if device else ["device"]),
+        }
+        test.__name__, test.__module__, test.__doc__ = task.__name__, task.__module__, task.__doc__
+        test.__signature__ = inspect.Signature(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in sorted(asked)
+        )
+        test.task = task
+        return pytest.mark.ranks(test)
+
+    return test_of
 
 
 def run_alone(world, device, function, *arguments):
@@ -218,4 +252,5 @@ def _function(path, name):
         spec = importlib.util.spec_from_file_location(module, path)
         sys.modules[module] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[module])
-    return getattr(sys.modules[module], name)
+    function = getattr(sys.modules[module], name)
+    return getattr(function, "task", function)  # of a test, what each rank does

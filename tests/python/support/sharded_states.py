@@ -3,15 +3,7 @@
 import torch.nn.functional as F
 
 import narrowcast as nc
-from models import (
-    WHOLE_STATE,
-    assert_same,
-    batch,
-    build,
-    same,
-    shard,
-    train,
-)
+from models import WHOLE_STATE, assert_same, batch, build, same, shard, train
 
 
 def trained(mesh, format, seed=0):

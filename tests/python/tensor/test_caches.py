@@ -107,7 +107,8 @@ def test_thousands_of_writes(format):
 WIDTH = 64
 
 
-def short(mesh, format):
+@ranks.on(3, "cpu")
+def test_short_shards_are_kept_once(mesh, format):
     """A rank's own bytes: values and moments once, its shard once, and no padding beside it."""
     rows = uneven_rows(format)
     rows += -rows % nc.format(format).group
@@ -131,7 +132,3 @@ def short(mesh, format):
     held = model[0]._get_fsdp_state()._fsdp_param_group.fsdp_params[0]._sharded_param_data
     own = {one.untyped_storage().data_ptr() for one in tensors_of(local)}
     assert held.untyped_storage().data_ptr() in own
-
-
-def test_short_shards_are_kept_once(format):
-    ranks.run(3, "cpu", short, format)

@@ -12,7 +12,6 @@ from torch import nn
 import narrowcast as nc
 import ranks
 from models import GATHERS, assert_same, same
-from weights import quantized
 
 
 def test_assigning_data(format):
@@ -89,23 +88,6 @@ def test_a_converted_parameter_is_the_same_one(format, device, name):
     assert weight.grad.dtype == weight.dtype
     if name != "empty":
         assert same(weight.value, value)
-
-
-def test_other_ways_of_torch_to_convert(format):
-    layer = nc.convert(torch.nn.Linear(64, 64, bias=False), format)
-    before = quantized(layer.weight).dequantize()
-    for switch in (
-        torch.__future__.set_swap_module_params_on_conversion,
-        torch.__future__.set_overwrite_module_params_on_conversion,
-    ):
-        switch(True)
-        try:
-            layer.to(torch.bfloat16).to(torch.float32)
-        finally:
-            switch(False)
-        assert type(layer.weight) is nc.MasterWeight
-        assert isinstance(layer.weight, torch.nn.Parameter)
-        assert same(quantized(layer.weight).dequantize(), before)
 
 
 def test_to_meta_and_back(format):

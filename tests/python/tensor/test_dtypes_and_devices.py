@@ -114,15 +114,12 @@ def trained(mesh, format, dtype):
         torch.set_default_dtype(torch.float32)
 
 
-def equal(mesh, formats):
+@ranks.on(2, "cpu")
+def test_sharded_training(mesh, formats=FORMATS):
     for format in formats:
         expected = trained(mesh, format, torch.float32)
         for dtype in DTYPES:
             assert all(map(same, trained(mesh, format, dtype), expected)), (format, dtype)
-
-
-def test_sharded_training():
-    ranks.run(2, "cpu", equal, FORMATS)
 
 
 @pytest.mark.parametrize("default", ["dtype(torch.bfloat16)", "device('meta')"])

@@ -83,7 +83,10 @@ SHARDINGS = {
 }
 
 
-def gathered_first(mesh, format, name, trains):
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", SHARDINGS)
+@ranks.on(2, "cpu")
+def test_a_first_gather(mesh, format, name, trains):
     """The memory that the first gather makes serves all later ones."""
     rows, options = SHARDINGS[name]
     torch.manual_seed(0)
@@ -101,12 +104,6 @@ def gathered_first(mesh, format, name, trains):
             one(x).sum().backward()
             nc.FusedAdam(one.parameters(), lr=1e-2).step()
         assert same(model(x).detach(), whole(x).detach())
-
-
-@pytest.mark.parametrize("trains", [False, True])
-@pytest.mark.parametrize("name", SHARDINGS)
-def test_a_first_gather(format, name, trains):
-    ranks.run(2, "cpu", gathered_first, format, name, trains)
 
 
 def test_writes_to_a_copy_are_seen(format):

@@ -65,7 +65,9 @@ def test_whole(format, device, name, by_name):
 REFUSED = {"eye_": (ValueError, "another shape"), "sparse_": (RuntimeError, "DTensor")}
 
 
-def shards(mesh, format, name):
+@NAMES
+@ranks.on(2)
+def test_sharded(mesh, format, name):
     dimensions = 3 if name == "dirac_" else 2
     plain, layer = (weight_of(format, dimensions).to(mesh.device_type) for _ in range(2))
     nc.convert(layer, format)
@@ -82,8 +84,3 @@ def shards(mesh, format, name):
     whole = layer.weight.full_tensor()
     layer.unshard()
     assert same(layer.weight.dequantize(), nc.quantize(whole, format).dequantize())
-
-
-@NAMES
-def test_sharded(format, device, name):
-    ranks.run(2, device, shards, format, name)

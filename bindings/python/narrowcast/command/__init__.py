@@ -1,1 +1,1 @@
-"""The command `narrowcast`."""
+"""What the command `narrowcast` does."""

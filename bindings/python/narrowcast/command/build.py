@@ -6,6 +6,7 @@ and build/, by which an unchanged format is not compiled again.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,12 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from narrowcast import pages, registry
-from narrowcast.command import toolchain
-from narrowcast.command.toolchain import BuildError
+
+_PACKAGE = Path(__file__).parent.parent
+_SOURCES = (_PACKAGE / "source").resolve()  # the CMake project that a plugin is compiled by
+_SPECS = _PACKAGE / "spec"  # of the formats that come with narrowcast
+
+# A compiler may print in any encoding.
+_TEXT = {"encoding": "utf-8", "errors": "replace"}
 
 _COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)-kernels-(\w+)\.dir/")
 _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
+
+
+class BuildError(Exception):
+    """A plugin that cannot be built, for a reason that a user can mend. The text says how."""
 
 
 def check(specs: Sequence[str]) -> bool:
@@ -73,7 +83,7 @@ def _generate(*arguments: str | Path) -> bool:
     """Runs the generator, whose errors are made for users. Its list of written files is not. Specs
     may name the formats that come with narrowcast.
     """
-    answer = toolchain.run(toolchain.generator(), "--known", toolchain.SPECS, *arguments)
+    answer = run(generator(), "--known", _SPECS, *arguments)
     print(answer.stderr, end="", file=sys.stderr, flush=True)
     return answer.returncode == 0
 
@@ -83,7 +93,7 @@ class _Project:
 
     def __init__(self, folder: Path):
         self.folder, self.build = folder, folder / "build"
-        self.cmake = toolchain.cmake()
+        self.cmake = cmake()
 
     def configure(self, gpu: str, baseline: bool) -> None:
         """Says which machines the plugins will be for. CMake finds compilers ($CXX, $CUDACXX)."""
@@ -97,9 +107,9 @@ class _Project:
         for part in ("BINDINGS", "CODEGEN", "TESTS", "WERROR"):
             settings[f"NARROWCAST_{part}"] = "OFF"
         # What CMake remembers of compilers may be of another day.
-        command = [self.cmake, "--fresh", "-S", str(toolchain.SOURCES), "-B", str(self.build)]
-        command += ["-G", "Ninja" if toolchain.find("ninja") else "Unix Makefiles"]
-        answer = toolchain.run(*command, *(f"-D{key}={value}" for key, value in settings.items()))
+        command = [self.cmake, "--fresh", "-S", str(_SOURCES), "-B", str(self.build)]
+        command += ["-G", "Ninja" if find("ninja") else "Unix Makefiles"]
+        answer = run(*command, *(f"-D{key}={value}" for key, value in settings.items()))
         if answer.returncode != 0:
             raise self._failed("the build cannot be set up", answer.stdout + answer.stderr)
         machines = " and ".join(f"the {m[1]} ({m[2]})" for m in _MACHINES.finditer(answer.stdout))
@@ -110,9 +120,9 @@ class _Project:
         targets = [f"{kind}_{name}" for kind in kinds for name in formats]
         command = [self.cmake, "--build", str(self.build), "--parallel", str(os.cpu_count() or 1)]
         command += ["--target", *targets]
-        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **toolchain.TEXT}
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **_TEXT}
         start, lines = time.monotonic(), []
-        with subprocess.Popen(command, env=toolchain.environment(), **piped) as process:
+        with subprocess.Popen(command, env=environment(), **piped) as process:
             for line in process.stdout:
                 lines.append(line)
                 if compiled := _COMPILED.search(line):
@@ -124,7 +134,7 @@ class _Project:
     def test(self, name: str) -> bool:
         """Runs the format's golden test. Prints what it checked, or what differs."""
         program = self.build / "generated" / f"golden_{name}"
-        answer = toolchain.run(program, self.folder / f"{name}.so")
+        answer = run(program, self.folder / f"{name}.so")
         print(answer.stdout, end="")
         print(answer.stderr, end="", file=sys.stderr)
         return answer.returncode == 0
@@ -134,3 +144,52 @@ class _Project:
         log.write_text(output, encoding="utf-8")
         last = "\n".join(output.splitlines()[-_LAST_LINES:])
         return BuildError(f"{what}. The end of what was printed (the whole: {log}):\n{last}")
+
+
+# ---- the generator, and the programs that CMake needs ----
+
+
+def generator() -> Path:
+    """The generator that this installation has. BuildError if it was installed without one."""
+    path = _PACKAGE / "bin" / "narrowcast-codegen"
+    if not path.exists():
+        raise BuildError(
+            f"this installation has no generator ({path}), because toml++ was not there when it "
+            "was made. Install toml++ (Debian, Ubuntu: libtomlplusplus-dev; Fedora: "
+            "tomlplusplus-devel) and then narrowcast once more"
+        )
+    return path
+
+
+def environment() -> dict[str, str]:
+    """That of the programs: they are looked for on the path, beside the running Python, where pip
+    puts cmake and ninja, and where CUDA is usually installed.
+    """
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    places = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable), f"{cuda}/bin"]
+    return os.environ | {"PATH": os.pathsep.join(places)}
+
+
+def find(program: str) -> str | None:
+    return shutil.which(program, path=environment()["PATH"])
+
+
+def cmake() -> str:
+    """BuildError that names all that is missing, of this and what it needs."""
+    compilers = (os.environ.get("CXX") or "c++", "g++", "clang++")
+    needs = {"cmake": ("cmake",), "ninja or make": ("ninja", "make"), "C++ compiler": compilers}
+    missing = [name for name, programs in needs.items() if not any(map(find, programs))]
+    if missing:
+        raise BuildError(
+            f"there is no {', no '.join(missing)}, which building a format takes: install CMake "
+            "3.25 or newer and Ninja (pip install cmake ninja), and GCC 12 or newer or Clang"
+        )
+    return find("cmake")
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess:
+    """Runs a program to its end, and returns what it printed. BuildError if a signal ended it."""
+    done = subprocess.run(command, capture_output=True, env=environment(), **_TEXT)
+    if done.returncode < 0:
+        raise BuildError(f"{command[0]} was ended by signal {-done.returncode}: run it once more")
+    return done

@@ -1,9 +1,12 @@
-"""Text for the command line: a list of formats, one, two side by side, and the operator table."""
+"""Text for the command line: a list of formats, one format and its bytes, two side by side."""
 
+import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from narrowcast import registry
-from narrowcast.command import picture
+
+_LINES, _CELLS = 3, 4  # of a picture
 
 
 def print_list() -> None:
@@ -13,7 +16,7 @@ def print_list() -> None:
     ]
     for f in map(registry.format, registry.formats()):
         scale = f"{f.scale} + {f.tensor_scale}" if f.tensor_scale else f.scale
-        blocks = picture.block(f.rowwise.block), picture.block(f.columnwise.block)
+        blocks = _block(f.rowwise.block), _block(f.columnwise.block)
         bits = f"{f.bits_per_element:.4g}"
         rows.append((f.name, bits, f.element, scale, *blocks, f.gather, f.path))
     _print_columns(rows)
@@ -27,7 +30,7 @@ def print_format(format: str, shape: tuple[int, int]) -> None:
         print(f"  {key:<18}{value}")
     for usage in registry.USAGES:
         print()
-        print("\n".join(picture.usage(f, usage, *shape)))
+        print("\n".join(_usage(f, usage, *shape)))
 
 
 def print_difference(formats: Sequence[str], shape: tuple[int, int]) -> None:
@@ -86,9 +89,9 @@ def _layouts(f: registry.Format) -> dict[str, str]:
         usage = getattr(f, name)
         order = ("as the tensor", "exchanged")
         lines |= {
-            f"{name} block": picture.block(usage.block),
-            f"{name} scale for each": picture.block(usage.scale_per),
-            f"{name} scale padding": picture.block(usage.scale_pad),
+            f"{name} block": _block(usage.block),
+            f"{name} scale for each": _block(usage.scale_per),
+            f"{name} scale padding": _block(usage.scale_pad),
             f"{name} data": order[usage.transposed],
             f"{name} scales": order[usage.scale_transposed],
         }
@@ -100,7 +103,7 @@ def _sizes(f: registry.Format, rows: int, columns: int) -> dict[str, str]:
     sizes = {}
     for name in registry.USAGES:
         for what, buffer in zip(("data", "scales"), registry.buffers_of(name), strict=True):
-            sizes[f"{rows}x{columns} {name} {what}"] = picture.size(f, buffer, rows, columns)
+            sizes[f"{rows}x{columns} {name} {what}"] = _size(f, buffer, rows, columns)
     return sizes
 
 
@@ -110,3 +113,87 @@ def _print_columns(rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+# ---- a picture in characters: which elements the first bytes hold, and the first scales ----
+
+
+def _block(sides) -> str:
+    """A block's name: 1x32, or tensor."""
+    return sides if isinstance(sides, str) else f"{sides[0]}x{sides[1]}"
+
+
+def _usage(f: registry.Format, name: str, rows: int, columns: int) -> list[str]:
+    """The lines about one usage of a rows x columns weight. Elements are named row,column."""
+    layout = getattr(f, name)
+    repeated = (
+        "" if layout.scale_per == layout.block else f", stored for each {_block(layout.scale_per)}"
+    )
+    exchanged = ", stored with rows and columns exchanged" if layout.transposed else ""
+    lines = [f"{name}: a scale for each {_block(layout.block)}{repeated}{exchanged}"]
+    try:
+        f.check_holds(name, rows, columns)
+    except ValueError as error:
+        return [*lines, f"  {error}"]
+    for what, buffer in zip(("data", "scales"), registry.buffers_of(name), strict=True):
+        lines.append(f"  {what:<7} {_size(f, buffer, rows, columns)}")
+        used = f.used_shape(buffer, rows, columns)
+        if what == "data":
+            size = math.lcm(8, layout.element_bits) // 8  # of elements that fill whole bytes
+            lines += _corner(used[0], used[1] // size, partial(_data_cell, layout))
+        elif layout.block == "tensor":
+            lines.append("    | all |")
+        else:
+            lines += _corner(*used, partial(_scale_cell, layout, (rows, columns)))
+    return lines
+
+
+def _size(f: registry.Format, buffer: int, rows: int, columns: int) -> str:
+    """A buffer's shape, dtype and bytes; or why it cannot hold a rows x columns weight."""
+    try:
+        f.check_holds(registry.USAGES[buffer // 2], rows, columns)
+    except ValueError:
+        return "cannot be held"
+    shape, used = (of(buffer, rows, columns) for of in (f.buffer_shape, f.used_shape))
+    dtype = f.buffer_dtype(buffer)
+    padding = "" if shape == used else f", {_times(used)} of them used"
+    kind = str(dtype).removeprefix("torch.")
+    return f"{_times(shape)} {kind}, {math.prod(shape) * dtype.itemsize:,} bytes{padding}"
+
+
+def _times(shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _corner(rows: int, columns: int, cell) -> list[str]:
+    """The first cells of the first stored rows, without padding: cell(row, column)."""
+    cells = [
+        [cell(row, column) for column in range(min(_CELLS, columns))]
+        for row in range(min(_LINES, rows))
+    ]
+    if not any(cells):
+        return []
+    width = max(len(text) for line in cells for text in line)
+    more = " | .." if columns > _CELLS else " |"
+    lines = ["    | " + " | ".join(text.ljust(width) for text in line) + more for line in cells]
+    return [*lines, "    ."] if rows > _LINES else lines
+
+
+def _data_cell(layout: registry.UsageLayout, row: int, group: int) -> str:
+    """The elements of whole bytes, from the high bits to the low."""
+    count = math.lcm(8, layout.element_bits) // layout.element_bits
+    places = ((row, group * count + index) for index in reversed(range(count)))
+    return " ".join(f"{j},{i}" if layout.transposed else f"{i},{j}" for i, j in places)
+
+
+def _scale_cell(layout: registry.UsageLayout, shape, row: int, column: int) -> str:
+    """The elements that a stored scale belongs to."""
+    place = (column, row) if layout.scale_transposed else (row, column)
+    return ",".join(
+        _run(at * side, min(at * side + side, end) - 1)
+        for at, side, end in zip(place, layout.scale_per, shape, strict=True)
+    )
+
+
+def _run(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

@@ -72,9 +72,9 @@ def _usage(lines: list[str], f: dict, name: str, y: int) -> int:
 
 def _buffers(lines: list[str], name: str, usage: dict, y: int) -> int:
     data, scale, spans = usage["data"], usage["scale"], usage["block"] == "tensor"
-    shape = "(1,)" if spans else _shape(scale["shape"])
+    shape = "(1,)" if spans else tuple(scale["shape"])
     for x, buffer, caption, sides in (
-        (_DATA_X, f"data  {data['type']} {_shape(data['shape'])}", *_of_data(usage)),
+        (_DATA_X, f"data  {data['type']} {tuple(data['shape'])}", *_of_data(usage)),
         (_SCALE_X, f"scale_inv  {scale['type']} {shape}", *_of_scales(usage)),
     ):
         lines.append(_text("name", x, y, f"{name}_{buffer}"))
@@ -94,7 +94,8 @@ def _of_data(usage: dict) -> tuple[str, str]:
     """What is said above a usage's data: the blocks, and which way the elements go."""
     block = usage["block"]
     blocks = "One block, the whole matrix." if block == "tensor" else f"Blocks of {_times(block)}."
-    return blocks + _order(usage["transposed"]), _along("elements", usage["transposed"])
+    order = " Transposed." * usage["transposed"]
+    return blocks + order, _along("elements", usage["transposed"])
 
 
 def _of_scales(usage: dict) -> tuple[str, str]:
@@ -105,15 +106,11 @@ def _of_scales(usage: dict) -> tuple[str, str]:
     entries = "One entry a block."
     if rows * columns > 1:
         entries = f"An entry for each {_times(usage['scale_per'])}, so {rows * columns} a block."
-    return entries + _order(usage["scale_transposed"]), along
-
-
-def _order(transposed: bool) -> str:
-    return " Transposed." if transposed else ""
+    return entries + " Transposed." * usage["scale_transposed"], along
 
 
 def _along(what: str, transposed: bool) -> str:
-    across, down = ("rows", "columns") if transposed else ("columns", "rows")
+    across, down = _turned(("columns", "rows"), transposed)
     return f"{what}: → along matrix {across}, ↓ along matrix {down}"
 
 
@@ -334,10 +331,6 @@ def _name(place) -> str:
 
 def _times(shape) -> str:
     return f"{shape[0]} × {shape[1]}"
-
-
-def _shape(shape) -> str:
-    return f"({shape[0]}, {shape[1]})"
 
 
 def _xml(text: str) -> str:

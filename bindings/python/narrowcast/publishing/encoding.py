@@ -82,20 +82,11 @@ def _scales_of(bytes: Buffers) -> torch.Tensor:
 
 
 def _scales_of_rows(bytes: Buffers, region: Region, step: int) -> torch.Tensor:
-    """Those of each row of a region, and of every `step`th column: a view where rows have their
-    own.
-    """
+    """Those of each row of a region, and of every `step`th column."""
     (per_rows, per_columns), scales = bytes.format.rowwise.scale_per, _scales_of(bytes)
-    rows = slice(region.row, region.row_end)
-    if per_rows > 1:
-        rows = torch.arange(region.row, region.row_end, device=scales.device) // per_rows
-    columns = slice(region.column // per_columns, -(-region.column_end // per_columns))
-    if step > per_columns:
-        columns = slice(columns.start, columns.stop, step // per_columns)
-    elif step < per_columns:
-        columns = torch.arange(region.column, region.column_end, step, device=scales.device)
-        columns = columns // per_columns
-    return scales[rows][:, columns]
+    rows = torch.arange(region.row, region.row_end, device=scales.device)
+    columns = torch.arange(region.column, region.column_end, step, device=scales.device)
+    return scales[rows // per_rows][:, columns // per_columns]
 
 
 def bytes_of(run: range, first: int, bits: int) -> slice:
