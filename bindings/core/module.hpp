@@ -11,6 +11,7 @@ void bind_facts(py::module_& module);
 void bind_bytes(py::module_& module);
 void bind_changes(py::module_& module);
 void bind_store(py::module_& module);
+void bind_graph_key(py::module_& module);
 void bind_quantize(py::module_& module);
 void bind_flat_shards(py::module_& module);
 void bind_flat_gather(py::module_& module);

@@ -1,5 +1,5 @@
-// The operator narrowcast::dequantize: the value of a weight, or of a view of one, from the buffers
-// that a graph of torch.compile holds.
+// The operator narrowcast::dequantize: the value of a weight, or of a view of one, of which a graph
+// of torch.compile holds the key.
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -51,19 +51,16 @@ at::Tensor value_of_view(Operand matrix, at::ScalarType dtype, at::IntArrayRef s
   return matrix.value(dtype).as_strided(sizes, strides, first - begin * whole.columns);
 }
 
-// `operands`: of the product that the value is for, which are not read. A graph cannot decode
-// before they are there, so the backward's decoding, for one with a gradient, stays in the
-// backward. `sizes`, `strides`, `first`: of a view; without sizes the whole matrix.
-at::Tensor dequantize(const at::Tensor& data, const at::Tensor& scale, const OptionalTensor& amax,
-                      const OptionalTensor& present, const std::string& format, int64_t usage,
-                      at::ScalarType dtype, at::TensorList /*operands*/,
+// `matrix`: rows and columns, for the shape in a trace. `operands`: of the product that the value
+// is for, which are not read. A graph cannot decode before they are there, so the backward's
+// decoding, for one with a gradient, stays in the backward. `sizes`, `strides`, `first`: of a view;
+// without sizes the whole matrix.
+at::Tensor dequantize(const at::Tensor& key, at::IntArrayRef /*matrix*/, const std::string& format,
+                      int64_t usage, at::ScalarType dtype, at::TensorList /*operands*/,
                       at::OptionalIntArrayRef sizes, at::OptionalIntArrayRef strides,
                       int64_t first) {
-  std::vector<at::Tensor> stored{data, scale};
-  if (amax) stored.push_back(*amax);
   const Operand matrix =
-      operand_of(stored, plugin_named(format), static_cast<int>(usage), /*over_rows=*/false);
-  check_present(present, matrix);
+      operand_of_key(key, plugin_named(format), static_cast<int>(usage), /*over_rows=*/false);
   return sizes ? value_of_view(matrix, dtype, *sizes, strides.value(), first) : matrix.value(dtype);
 }
 
@@ -73,9 +70,8 @@ void bind_dequantize() {
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);
   library.def(
-      "dequantize(Tensor data, Tensor scale, Tensor? amax, Tensor? present, str format, int usage, "
-      "ScalarType dtype, Tensor[] operands, int[]? sizes=None, int[]? strides=None, int first=0) "
-      "-> Tensor");
+      "dequantize(Tensor key, int[] matrix, str format, int usage, ScalarType dtype, "
+      "Tensor[] operands, int[]? sizes=None, int[]? strides=None, int first=0) -> Tensor");
   static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
   static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
   for (torch::Library* device : {&cpu, &cuda}) device->impl("dequantize", &dequantize);

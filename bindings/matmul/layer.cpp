@@ -61,15 +61,19 @@ Activation cast_rows(const at::Tensor& rows, const Plugin& plugin, Usages usages
   return activation_of(made, plugin, usages);
 }
 
-at::Tensor multiply(const Operand& a, const Operand& b, const OptionalTensor& present, int32_t kind,
+// `key`: of a weight that is `b`, where a graph is made.
+at::Tensor multiply(const Operand& a, const Operand& b, const OptionalTensor& key, int32_t kind,
                     bool fast, at::ScalarType dtype, bool traced) {
   if (!traced) return scaled_mm(a, b, kind, fast, dtype);
   using Multiply = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
-                              const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
+                              const std::string&, int64_t, bool, at::OptionalIntArrayRef, int64_t,
                               bool, at::ScalarType, const OptionalTensor&);
   static const auto kOperator = typed_operator<Multiply>("narrowcast::scaled_mm");
-  return kOperator.call(stored_tensors(a), a.facts().name, a.usage, a.over_rows, stored_tensors(b),
-                        b.facts().name, b.usage, b.over_rows, present, kind, fast, dtype, {});
+  const std::vector<at::Tensor> right = key ? std::vector{*key} : stored_tensors(b);
+  const std::array<int64_t, 2> matrix{b.rows, b.columns};
+  return kOperator.call(
+      stored_tensors(a), a.facts().name, a.usage, a.over_rows, right, b.facts().name, b.usage,
+      b.over_rows, key ? at::OptionalIntArrayRef(matrix) : std::nullopt, kind, fast, dtype, {});
 }
 
 // A weight as the product of a pass reads it. Both usages of a derived format have one value; the
@@ -77,7 +81,7 @@ at::Tensor multiply(const Operand& a, const Operand& b, const OptionalTensor& pr
 Operand operand_of_weight(const at::Tensor& weight, const Buffers& buffers, const Recipe& recipe,
                           bool backward) {
   const bool columnwise = backward && buffers.has(1) &&
-                          has_tensor_cores(buffers.device, recipe.kind(NC_PRODUCT_INPUT_GRADIENT));
+                          has_tensor_cores(weight.device(), recipe.kind(NC_PRODUCT_INPUT_GRADIENT));
   return operand_of(buffers, columnwise ? 1 : usage_of_weight(weight, buffers, backward), backward);
 }
 
@@ -111,7 +115,7 @@ LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
   const Usages usages{true, options.keep};
   const bool traced = is_traced(*buffers);
   // With gradients the same for all, for layers of frozen weights share the cast.
-  const int64_t multiple = row_multiple(recipe, buffers->device, options.keep || options.share);
+  const int64_t multiple = row_multiple(recipe, weight.device(), options.keep || options.share);
   const at::Tensor operand = traced ? input : in_memory(input, weight);
   const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
   if (!traced && !options.share) forget_input();
@@ -122,7 +126,8 @@ LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
              : cast_rows(rows, recipe.input, usages, /*stochastic=*/false, traced);
   const at::Tensor product =
       multiply(made.operand(0), operand_of_weight(weight, *buffers, recipe, false),
-               traced ? present_of_weight(weight) : std::nullopt, recipe.kind(NC_PRODUCT_FORWARD),
+               traced ? OptionalTensor(key_of_weight(weight)) : std::nullopt,
+               recipe.kind(NC_PRODUCT_FORWARD),
                /*fast=*/true, input.scalar_type(), traced);
   LayerOutput output{unpadded(product, input, multiple), {}};
   if (options.keep) output.saved = stored_tensors(made.operand(1));
@@ -152,7 +157,7 @@ LayerBackward::LayerBackward(at::Tensor weight, const at::Tensor& gradient, bool
   // The weight's own gradient needs none of its bytes, which may not have been gathered.
   buffers_ = products.rowwise ? buffers_of_weight(weight_) : unread_buffers_of_weight(weight_);
   recipe_.emplace(buffers_->facts());
-  row_multiple_ = row_multiple(*recipe_, buffers_->device, products.columnwise);
+  row_multiple_ = row_multiple(*recipe_, weight_.device(), products.columnwise);
   is_traced_ = is_traced(*buffers_);
   const at::Tensor operand = is_traced_ ? gradient_ : in_memory(gradient_, weight_);
   cast_ = cast_rows(padded(as_rows(operand), row_multiple_).contiguous(), recipe_->gradient,
@@ -164,7 +169,7 @@ at::Tensor LayerBackward::input_gradient() const {
     return product_of_gradient(gradient_, decoded_weight(weight_, nullptr, gradient_, true));
   const at::Tensor product =
       multiply(cast_->operand(0), operand_of_weight(weight_, *buffers_, *recipe_, true),
-               is_traced_ ? present_of_weight(weight_) : std::nullopt,
+               is_traced_ ? OptionalTensor(key_of_weight(weight_)) : std::nullopt,
                recipe_->kind(NC_PRODUCT_INPUT_GRADIENT), /*fast=*/false, gradient_.scalar_type(),
                is_traced_);
   return unpadded(product, gradient_, row_multiple_);

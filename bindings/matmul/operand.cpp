@@ -2,6 +2,8 @@
 
 #include <ATen/ops/full.h>
 
+#include "bindings/core/graph_key.hpp"
+
 namespace narrowcast {
 namespace {
 
@@ -82,13 +84,23 @@ Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, 
   return {&plugin, usage, over_rows, matrix.rows, matrix.columns, stored[0], stored[1], amax};
 }
 
-void check_present(const OptionalTensor& present, const Operand& operand) {
-  if (!present || (*static_cast<const int64_t*>(present->const_data_ptr()) >> operand.usage & 1))
-    return;
-  value_error("a compiled function needs the ", kUsageNames[operand.usage], " bytes of a ",
-              operand.rows, "x", operand.columns, " weight in ", operand.facts().name,
-              ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
-              "which has every gather carry both usages");
+Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows) {
+  const std::shared_ptr<Store> store = store_of_key(key);
+  if (!store)
+    type_error(
+        "a compiled function finds the bytes of a weight by a tensor that narrowcast has "
+        "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
+        "weights that FSDP2 gathers, make such copies: leave them out");
+  const Buffers& bytes = *store->bytes;
+  if (&bytes.plugin != &plugin)
+    type_error("a compiled function was made for a weight in ", plugin.format().name,
+               ", and has got one in ", bytes.facts().name);
+  if (!bytes.has(usage))
+    value_error("a compiled function needs the ", kUsageNames[usage], " bytes of a ", bytes.rows,
+                "x", bytes.columns, " weight in ", bytes.facts().name,
+                ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
+                "which has every gather carry both usages");
+  return operand_of(bytes, usage, over_rows);
 }
 
 }  // namespace narrowcast

@@ -30,10 +30,9 @@ std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
   return store_of(py::cast(weight))->bytes;
 }
 
-OptionalTensor present_of_weight(const at::Tensor& weight) {
+at::Tensor key_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  static PyObject* const kPresent = PyUnicode_InternFromString("present");
-  return py::cast<OptionalTensor>(attribute(attribute(py::cast(weight), kStoreName), kPresent));
+  return py::cast<at::Tensor>(py::cast(weight).attr("_view").attr("graph_key"));
 }
 
 at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, bool backward) {

@@ -14,8 +14,8 @@ namespace narrowcast {
 std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight);
 // Those of its store unread, perhaps stale or freed: for what the format says.
 std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight);
-// Which usages have come, for graphs, of a weight whose gathers differ by pass.
-OptionalTensor present_of_weight(const at::Tensor& weight);
+// By which the operators of a graph find those bytes.
+at::Tensor key_of_weight(const at::Tensor& weight);
 // The usage of its bytes that a product of a pass reads. ValueError, naming recompute=True, if it
 // is absent.
 int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backward);

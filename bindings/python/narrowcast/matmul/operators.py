@@ -8,9 +8,10 @@ import itertools
 
 import torch
 
-from narrowcast import registry
+from narrowcast import _C, registry
 from narrowcast.registry import SCALES, USAGES, buffers_of
-from narrowcast.tensor import QuantizedTensor, casting, compiling
+from narrowcast.tensor import QuantizedTensor, buffers, casting, compiling
+from narrowcast.tensor.region import Region
 
 ops = torch.ops.narrowcast
 
@@ -25,7 +26,7 @@ def weight_value(
     store, view = weight._store, weight._view
     store.refresh()  # outside of traces, where autograd does not decompose F.linear
     usage = store.product_usage(backward)
-    decoding = casting.decoding(store.bytes, dtype, usage, store.present, operands)
+    decoding = casting.decoding(store.graph_key, store.bytes, dtype, usage, operands)
     if not view.is_whole:
         return ops.dequantize(*decoding, weight.shape, weight.stride(), view.first)
     value = ops.dequantize(*decoding)
@@ -77,27 +78,43 @@ def _cast(value, format, rowwise, columnwise):
     return made + [value.new_empty(1, dtype=torch.float32)] * facts.tensor_amax
 
 
-def _dequantize(
-    data, scale, amax, present, format, usage, dtype, operands, sizes=None, strides=None, first=0
-):
+def _dequantize(key, matrix, format, usage, dtype, operands, sizes=None, strides=None, first=0):
     if sizes is None:
-        return data.new_empty(matrix_of(format, usage, data), dtype=dtype)
-    return data.new_empty_strided(sizes, strides, dtype=dtype)
+        return key.new_empty(matrix, dtype=dtype)
+    return key.new_empty_strided(sizes, strides, dtype=dtype)
 
 
 def _scaled_mm(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_rows, *rest):
-    kept = (
-        matrix_of(a_format, a_usage, a[0])[a_over_rows],
-        matrix_of(b_format, b_usage, b[0])[b_over_rows],
-    )
-    _present, _kind, _fast, dtype, *_offsets = rest
+    b_matrix, _kind, _fast, dtype, *_offsets = rest
+    if b_matrix is None:
+        b_matrix = matrix_of(b_format, b_usage, b[0])
+    kept = matrix_of(a_format, a_usage, a[0])[a_over_rows], b_matrix[b_over_rows]
     return a[0].new_empty(kept, dtype=dtype)
+
+
+def _part(key, region, is_exchanged):
+    return key.new_empty(1)
 
 
 _META.impl("cast", _cast)
 _META.impl("cast.stochastic", _cast)
 _META.impl("dequantize", _dequantize)
 _META.impl("scaled_mm", _scaled_mm)
+
+
+# ---- the operator part: the key of a part of a weight, in memory of its own where it must be ----
+
+
+def _key_of_part(key, region, is_exchanged):
+    bytes = _C.bytes_of_key(key)
+    part = buffers.part(bytes, Region(*region), bytes.usages)
+    return _C.graph_key(_C.Store(buffers.exchanged(part) if is_exchanged else part, None))
+
+
+_FRAGMENT = torch.library.Library("narrowcast", "FRAGMENT")
+_FRAGMENT.define("part(Tensor key, int[] region, bool is_exchanged) -> Tensor")
+for _device, _kernel in (("CPU", _key_of_part), ("CUDA", _key_of_part), ("Meta", _part)):
+    _FRAGMENT.impl("part", _kernel, _device)
 
 
 # ---- what FlopCounterMode counts: two operations for each element that is multiplied ----

@@ -125,6 +125,17 @@ class View:
         part = buffers.part(bytes, self.region, bytes.usages)
         return buffers.exchanged(part) if self.exchanged else part
 
+    @property
+    def graph_key(self) -> torch.Tensor:
+        """By which the operators of a graph find its bytes, or of a `place` those of the matrix."""
+        if self.is_whole or self.place is not None:
+            return self.store.graph_key
+        if self.store.bytes.is_plain:
+            return Store(self.operand()).graph_key
+        self.store.check_copied()
+        part = [*self.region], self.exchanged
+        return torch.ops.narrowcast.part(self.store.graph_key, *part)
+
     # ---- copies ----
 
     def placed(self, exchanged: bool = False) -> tuple[Store, Region]:
