@@ -14,7 +14,7 @@ from narrowcast import _C, registry
 from narrowcast.tensor import buffers
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store import Store, WeightConfig
+from narrowcast.tensor.store import Store
 from narrowcast.tensor.view import View
 
 # The tensors of a QuantizedTensor, by their attributes' names.
@@ -47,25 +47,6 @@ def arguments_of(tensor) -> tuple:
 def flattened(tensor) -> tuple[int, int] | None:
     """The rows and columns that a flat view keeps; None of any other tensor."""
     return tensor._view.region.shape if tensor.is_flat else None
-
-
-def store_of_parts(
-    format: registry.Format,
-    rows: int,
-    columns: int,
-    tensors,
-    partial: bool,
-    config: WeightConfig,
-    present: torch.Tensor | None = None,
-) -> Store:
-    """The store of a tensor's parts; `present`: of a gathered weight's in a trace."""
-    bytes = _C.Buffers(format, rows, columns, tensors[:4], *tensors[4:])
-    if present is not None:
-        store = GatheredStore(bytes, config, None, present)
-    else:
-        store = Store(bytes, None, config)
-    store.partial = partial
-    return store
 
 
 # ---- torch.compile ----
@@ -131,8 +112,11 @@ def unflatten(inner: dict[str, torch.Tensor], context, shape) -> tuple[View, tor
     format, dtype, partial, matrix, place, config = context
     *tensors, present = map(inner.get, INNER)
     size = matrix or matrix_shape(shape)
-    facts = registry.format(format)
-    store = store_of_parts(facts, *size, tensors, partial, config, present)
+    bytes = _C.Buffers(registry.format(format), *size, tensors[:4], *tensors[4:])
+    store = Store(bytes, None, config)
+    if present is not None:
+        store = GatheredStore(bytes, config, None, present)
+    store.partial = partial
     return View(store, place=place and (shape, *place)), dtype
 
 
