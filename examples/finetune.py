@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -42,9 +43,12 @@ TINY = transformers.LlamaConfig(
     num_key_value_heads=2,
     tie_word_embeddings=False,
 )
-# The layout in which transformers reads a format. The second needs the package of that name.
-LAYOUTS = dict.fromkeys(["fp8_block128", "fp8_block128_f32"], "deepseek")
-LAYOUTS |= dict.fromkeys(["mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4"], "compressed-tensors")
+# The layout in which transformers reads a format. The second needs a package of that name.
+LAYOUTS = {
+    **dict.fromkeys(["fp8_block128", "fp8_block128_f32"], "deepseek"),
+    **dict.fromkeys(["fp8_e4m3", "mxfp8_e4m3"], "compressed-tensors"),
+    **dict.fromkeys(["mxfp6_e2m3", "mxfp4", "nvfp4"], "compressed-tensors"),
+}
 READERS = {
     "deepseek": lambda: transformers.FineGrainedFP8Config(dequantize=True),
     "compressed-tensors": lambda: transformers.CompressedTensorsConfig(run_compressed=False),
@@ -77,6 +81,9 @@ def options():
         parser.error(f"--batch {args.batch} is no multiple of {ranks} ranks")
     if args.matmul == "scaled" and not nc.format(args.format).matmul:
         parser.error(f"--matmul scaled: {args.format} has no scaled products, so leave it out")
+    layout = LAYOUTS[args.format]
+    if layout == "compressed-tensors" and find_spec("compressed_tensors") is None:
+        parser.error(f"--format {args.format}: to read it back, pip install {layout}")
     if args.out.exists() and not args.resume:
         parser.error(f"--out {args.out} is there: name another folder, or go on with --resume")
     can_use_gpu = torch.cuda.is_available() and nc.format(args.format).cuda
@@ -183,9 +190,8 @@ def plot(losses, path):
     figure.savefig(path, dpi=120)
 
 
-def held_out_loss(model, tokens, args):
-    """Over the same eight windows for every model and every rank."""
-    batch, _ = windows(tokens, 8, args.length, torch.Generator().manual_seed(0))
+def evaluate(model, batch, args):
+    """The loss of the same windows on every rank."""
     model.eval()
     with torch.no_grad():
         return loss_of(model, batch.to(args.device)).item()
@@ -203,16 +209,17 @@ def main():
     mesh = join_ranks(args.device)
     model, tokenizer = load(args)
     training, held_out = (encode(text, tokenizer) for text in read(args.data))
+    held_out, _ = windows(held_out, 8, args.length, torch.Generator().manual_seed(0))
     model = convert_and_shard(model, args, mesh)
     losses = train(model, training, args, mesh)
-    trained = held_out_loss(model, held_out, args)
+    trained = evaluate(model, held_out, args)
     exported = args.out / "exported"
     nc.export(model, exported, LAYOUTS[args.format], overwrite=args.resume)
     if mesh.get_rank() == 0:
         if tokenizer is not None:
             tokenizer.save_pretrained(exported)
         plot(losses, args.out / "loss.png")
-        as_read = held_out_loss(read_back(exported, args), held_out, args)
+        as_read = evaluate(read_back(exported, args), held_out, args)
         print(f"{args.out / 'loss.png'}: the loss of each step, at last {losses[-1]:.3f}")
         print(f"{exported}: the model in {args.format}, for transformers and inference engines")
         print(f"held-out loss: {trained:.4f} in training, {as_read:.4f} as transformers reads it")

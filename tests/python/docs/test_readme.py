@@ -1,5 +1,5 @@
-"""The README's program runs as it stands, on two ranks, and for a format that is gathered otherwise;
-its picture shows the formats' facts; the files that it names are there.
+"""The README's program runs as it stands, on two ranks, and for a format that is gathered in
+another way; its picture shows the formats' facts; the files that it names are there.
 """
 
 import os
