@@ -4,7 +4,9 @@ import os
 import sys
 import time
 
+import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.run import main as torchrun
 
 
@@ -15,6 +17,15 @@ def start_ranks(ranks):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torchrun(["--standalone", f"--nproc-per-node={ranks}", *sys.argv])
     return 0
+
+
+def join_ranks(device):
+    """The mesh of all ranks, which torchrun has started; without it, of this process alone."""
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", **alone)
+    return init_device_mesh(device, (dist.get_world_size(),))
 
 
 def end_ranks():

@@ -1,4 +1,6 @@
-"""What the demo's table says of a run: bytes on the wire."""
+"""What the examples say of a run: bytes on the wire, memory, means over ranks."""
+
+import resource
 
 import torch
 import torch.distributed as dist
@@ -22,3 +24,17 @@ class CountedAllGather:
         return dist.all_gather_into_tensor(
             output_tensor, input_tensor, group=group, async_op=async_op
         )
+
+
+def peak_memory(device):
+    """The most GB that this process has had: of the GPU's memory, or of the host's."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def mean_over_ranks(value):
+    """A tensor of no dimensions. Nothing waits for it."""
+    value = value.detach().clone()
+    dist.all_reduce(value)
+    return value / dist.get_world_size()

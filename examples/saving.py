@@ -12,10 +12,12 @@ class Checkpoints:
     writes last; until then the one before it is the last. So a run may be killed at any time.
     """
 
-    def __init__(self, folder, model, optimizer, scheduler, random):
+    def __init__(self, folder, model, optimizer, scheduler, random, losses=None):
+        """losses: a list of a number for each step, which goes along."""
         self._folder = folder
         self._model, self._optimizer = model, optimizer
         self._scheduler, self._random = scheduler, random
+        self._losses = [] if losses is None else losses
 
     def save(self, step):
         """After so many steps. Older ones than the last go."""
@@ -37,11 +39,13 @@ class Checkpoints:
         set_state_dict(self._model, self._optimizer, **loaded)
         self._scheduler.load_state_dict(states["scheduler"])
         self._random.set_state(states["random"])
+        self._losses[:] = states["losses"]
         return int(complete[-1].name.removeprefix("step-"))
 
     def _states(self):
         model, optimizer = get_state_dict(self._model, self._optimizer)
         rest = {"scheduler": self._scheduler.state_dict(), "random": self._random.get_state()}
+        rest["losses"] = [float(loss) for loss in self._losses]
         return {"model": model, "optimizer": optimizer, **rest}
 
     def _complete(self):

@@ -43,7 +43,7 @@ def _bytes(texts) -> torch.Tensor:
 def windows(text: torch.Tensor, count: int, time: int, generator: torch.Generator):
     """`count` random stretches of the text: (inputs, targets), int64 [count, time]."""
     if len(text) <= time:
-        raise SystemExit(f"a text of {len(text)} bytes has no window of {time}: give a longer one")
+        raise SystemExit(f"{len(text)} tokens of text have no window of {time}: give a longer text")
     starts = torch.randint(len(text) - time, (count, 1), generator=generator)
     stretch = text[starts + torch.arange(time + 1)].long()
     return stretch[:, :-1], stretch[:, 1:]

@@ -17,17 +17,15 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tqdm import tqdm
 
 import narrowcast as nc
 from gpt import GPT, VOCABULARY
-from launch import end_ranks, start_ranks
-from measure import CountedAllGather
+from launch import end_ranks, join_ranks, start_ranks
+from measure import CountedAllGather, mean_over_ranks
 from saving import Checkpoints
 from text import read, windows
 
@@ -98,13 +96,7 @@ def bits_per_byte(model, text, args, mesh):
         loss_of(model, t.to(args.device), y.to(args.device))
         for t, y in zip(tokens[share].split(16), targets[share].split(16), strict=True)
     ]
-    return mean_over_ranks(torch.stack(losses).mean()) / math.log(2)
-
-
-def mean_over_ranks(value):
-    value = value.detach().clone()
-    dist.all_reduce(value)
-    return value.item() / dist.get_world_size()
+    return mean_over_ranks(torch.stack(losses).mean()).item() / math.log(2)
 
 
 def train(args, mesh):
@@ -133,7 +125,7 @@ def train(args, mesh):
         optimizer_ms.append(timed(optimizer.step, args.device))
         scheduler.step()
         optimizer.zero_grad()
-        losses.append(mean_over_ranks(loss) / math.log(2))
+        losses.append(mean_over_ranks(loss).item() / math.log(2))
         bar.set_postfix_str(f"{losses[-1]:.3f} bits per byte", refresh=False)
         if args.checkpoints and (step + 1) % args.save_every == 0:
             checkpoints.save(step + 1)
@@ -165,10 +157,7 @@ def main():
     args = options()
     if "RANK" not in os.environ:
         return start_ranks(args.ranks)
-    if args.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
-    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
+    mesh = join_ranks(args.device)
     result = train(args, mesh)
     if mesh.get_local_rank() == 0:
         print(f"{args.name}: {result['bits_per_byte']:.4f} bits per byte of held-out text")

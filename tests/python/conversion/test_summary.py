@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from internals import payloads_of_group
+from internals import is_unaligned, payloads_of_group
 from models import BUFFERS, build, loss_of, one_of_each, shard
 from weights import quantized
 
@@ -80,7 +81,20 @@ def gathers(mesh, format):
         assert before[name].stored == quantized(model.blocks[0].up.weight.to_local()).nbytes
         bias = before["blocks.0.up.bias"]
         assert bias.gathered == (2 if reshard else 1) * 4 * bias.shape[0]
+    if nc.format(format).gather == "by pass":
+        differences.append(gathered_with_divided_blocks(mesh, format))
     return differences
+
+
+def gathered_with_divided_blocks(mesh, format):
+    model = nn.Sequential(nn.Linear(256, 200, bias=False), nn.Linear(200, 8))
+    nc.convert(model, format, filter="0")
+    for module in (model[0], model):
+        fully_shard(module, mesh=mesh)
+    model(torch.ones(2, 256)).sum().backward()
+    assert is_unaligned(model[0].weight)
+    sent = sum(p.nbytes for own in payloads_of_group(model[0].weight) for p in own[0])
+    return nc.summary(model).parameters[0].gathered / (sent * mesh.size())
 
 
 def of_both_passes(f):

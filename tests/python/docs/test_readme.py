@@ -1,5 +1,5 @@
-"""The README's example runs as it stands, and for a format of each way of gathering; its picture
-shows the formats' facts; the files that it names are there.
+"""The README's program runs as it stands, on two ranks, and for a format that is gathered in
+another way; its picture shows the formats' facts; the files that it names are there.
 """
 
 import os
@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from models import one_of_each
-
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
-MODEL = """
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+BEFORE = """
 import torch
 from torch import nn
 
@@ -39,26 +38,26 @@ AFTER = """
 converted = [p for p in model.parameters() if isinstance(p.to_local(), nc.MasterWeight)]
 assert len(converted) == 3
 assert all(optimizer.state[p]["step"] == 3 for p in model.parameters())
-dist.destroy_process_group()
 """
 
 
-def example():
+def program():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 1
-    assert 'nc.convert(MyModel(), "mxfp8_e4m3")' in blocks[0]
+    assert 'nc.convert(model, "fp8_e4m3", matmul="scaled")' in blocks[0]
     return blocks[0]
 
 
-@pytest.mark.parametrize("name", one_of_each(lambda f: f.gather))
-def test_example(name, tmp_path):
-    program = tmp_path / "example.py"
-    program.write_text(MODEL + example().replace("mxfp8_e4m3", name) + AFTER)
-    rendezvous = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    environment = {**os.environ, **rendezvous, "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(
-        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=300
-    )
+@pytest.mark.parametrize(
+    ("ranks", "name", "is_compiled"), [(2, "fp8_e4m3", True), (1, "mxfp8_e4m3", False)]
+)
+def test_program(ranks, name, is_compiled, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(BEFORE + program().replace("fp8_e4m3", name) + AFTER)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment["TORCH_COMPILE_DISABLE"] = "0" if is_compiled else "1"
+    command = [sys.executable, *TORCHRUN, str(ranks), str(path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
 
 

@@ -13,7 +13,6 @@ from narrowcast.conversion import selection
 from narrowcast.fsdp import first_gather, sharding, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
-from narrowcast.tensor.unaligned import UnalignedStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +162,7 @@ def _gathered(group, parameter) -> int:
     rowwise, columnwise = store.format.rowwise.wire_bits, store.format.columnwise.wire_bits
     if store.format.columnwise_derived:
         bits = rowwise
-    elif kept or isinstance(store, UnalignedStore) or first_gather.is_recomputed(group, store):
+    elif kept or first_gather.is_recomputed(group, store):
         bits = rowwise + columnwise
     else:  # FSDP2 fixes a payload's size once: that of the smaller is filled up
         bits = max(rowwise, columnwise)

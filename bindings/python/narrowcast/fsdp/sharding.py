@@ -1,5 +1,5 @@
-"""Where a weight may be cut into shards. Every rank asks this of the whole weight, so all ranks get
-the same answer.
+"""What the shard of a weight is, and where a weight may be cut: every rank asks that of the whole
+weight, so all ranks get the same answer.
 """
 
 import functools

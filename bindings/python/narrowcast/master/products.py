@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from narrowcast.master import casts
 from narrowcast.master.weight import DECODING, MasterWeight, handles, mapped
 from narrowcast.tensor import QuantizedTensor, dispatch
-from narrowcast.tensor.product import by_one_call, check_transform
+from narrowcast.tensor.product import PRODUCTS, by_one_call, check_transform
 
-aten, Tensor = torch.ops.aten, torch.Tensor
+Tensor = torch.Tensor
 
 
 class Narrowed(torch.autograd.Function):
@@ -85,19 +85,7 @@ def _operand(weight: MasterWeight) -> QuantizedTensor:
     return narrowed(weight).requires_grad_(weight.requires_grad)  # by which matmul chooses its way
 
 
-@dispatch.enter(
-    DECODING,
-    [
-        *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default),
-        *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
-        *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
-        *(aten.embedding.default, aten.convolution.default, aten.convolution_backward.default),
-        *(aten._embedding_bag.default, aten._embedding_bag_forward_only.default),
-        *(aten._trilinear.default, aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default),
-        *(aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default),
-        *(aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default),
-    ],
-)
+@dispatch.enter(DECODING, PRODUCTS)
 def _decoded(weight: MasterWeight) -> torch.Tensor:
     """The value that a product of this pass reads."""
     casts.before_product(weight.cell)

@@ -143,10 +143,7 @@ class MasterWeight(torch.Tensor):
         return Address(self, address) if announces(self) else address
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """An object of its own, for torch.compile asks which tensors share one."""
-        storage = self.value.untyped_storage()
-        is_own = type(self.value) is torch.Tensor and not self.value.is_meta
-        return storage[:] if is_own else storage
+        return compiling.storage_of(self.value)
 
     def _typed_storage(self) -> torch.TypedStorage:
         return self.value._typed_storage()

@@ -8,8 +8,7 @@ from torch.utils._pytree import tree_leaves
 from narrowcast.operators.common import refuse, run_on_values
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.dispatch import implements, written_leaves
-
-aten = torch.ops.aten
+from narrowcast.tensor.product import PRODUCTS
 
 
 @implements(None)
@@ -34,16 +33,9 @@ def run(func, args, kwargs):
             "has no meaning for the bytes, which lie in blocks. Use dequantize() and the plain "
             "tensor that it makes",
         )
-    if torch.is_grad_enabled() and func not in _PRODUCTS:
+    if torch.is_grad_enabled() and func not in PRODUCTS:
         note_reads(args, kwargs)
     return run_on_values(func, args, kwargs)
-
-
-# Those that have no handler.
-_PRODUCTS = {
-    *(aten.convolution.default, aten.embedding.default, aten._embedding_bag.default),
-    *(aten.mkldnn_rnn_layer.default, aten._cudnn_rnn.default),
-}
 
 
 def note_reads(*values) -> None:

@@ -71,42 +71,34 @@ def _usage(lines: list[str], f: dict, name: str, y: int) -> int:
 
 
 def _buffers(lines: list[str], name: str, usage: dict, y: int) -> int:
-    data, scale, spans = usage["data"], usage["scale"], usage["block"] == "tensor"
-    shape = "(1,)" if spans else tuple(scale["shape"])
+    data, scale = usage["data"], usage["scale"]
+    if usage["block"] == "tensor":
+        shape, block, entries = "(1,)", data["used"], (1, 1)
+        blocks, scales = "One block, the whole matrix.", "One scale for the whole matrix."
+    else:
+        # Stored scales of one block, in the matrix's own coordinates.
+        down, across = (n // per for n, per in zip(usage["block"], usage["scale_per"], strict=True))
+        shape, block = tuple(scale["shape"]), _turned(usage["block"], usage["transposed"])
+        entries = _turned((down, across), usage["scale_transposed"])
+        blocks, scales = f"Blocks of {_times(usage['block'])}.", "One entry a block."
+        if down * across > 1:
+            scales = f"An entry for each {_times(usage['scale_per'])}, so {down * across} a block."
+        scales += " Transposed." * usage["scale_transposed"]
+    blocks += " Transposed." * usage["transposed"]
+    data_sides = _sides(data["used"], data["used"], block)
+    scale_sides = _sides(scale["used"], scale["shape"], entries)
+    corner = y + 4 * _LINE
+    along = _along("elements", usage["transposed"]), _along("entries", usage["scale_transposed"])
     for x, buffer, caption, sides in (
-        (_DATA_X, f"data  {data['type']} {tuple(data['shape'])}", *_of_data(usage)),
-        (_SCALE_X, f"scale_inv  {scale['type']} {shape}", *_of_scales(usage)),
+        (_DATA_X, f"data  {data['type']} {tuple(data['shape'])}", blocks, along[0]),
+        (_SCALE_X, f"scale_inv  {scale['type']} {shape}", scales, along[1]),
     ):
         lines.append(_text("name", x, y, f"{name}_{buffer}"))
         lines.append(_text("", x, y + _LINE, caption))
         lines.append(_text("tick", x, y + 2 * _LINE, sides))
-    block = data["used"] if spans else _turned(usage["block"], usage["transposed"])
-    entries = [1, 1] if spans else _turned(_copies(usage), usage["scale_transposed"])
-    corner = y + 4 * _LINE
-    data_sides = _sides(data["used"], data["used"], block)
-    scale_sides = _sides(scale["used"], scale["shape"], entries)
     lines += _matrix(_DATA_X, corner, *data_sides, usage["transposed"], counted=False)
     lines += _matrix(_SCALE_X, corner, *scale_sides, usage["scale_transposed"], counted=True)
     return corner + max(_length(data_sides[0]), _length(scale_sides[0]))
-
-
-def _of_data(usage: dict) -> tuple[str, str]:
-    """What is said above a usage's data: the blocks, and which way the elements go."""
-    block = usage["block"]
-    blocks = "One block, the whole matrix." if block == "tensor" else f"Blocks of {_times(block)}."
-    order = " Transposed." * usage["transposed"]
-    return blocks + order, _along("elements", usage["transposed"])
-
-
-def _of_scales(usage: dict) -> tuple[str, str]:
-    along = _along("entries", usage["scale_transposed"])
-    if usage["block"] == "tensor":
-        return "One scale for the whole matrix.", along
-    rows, columns = _copies(usage)
-    entries = "One entry a block."
-    if rows * columns > 1:
-        entries = f"An entry for each {_times(usage['scale_per'])}, so {rows * columns} a block."
-    return entries + " Transposed." * usage["scale_transposed"], along
 
 
 def _along(what: str, transposed: bool) -> str:
@@ -284,11 +276,6 @@ def _zeros(area, shape) -> str:
     plate = (x + width // 2 - 18, y + height // 2 - 8, 36, 16)
     box = _box("padding", area, f"zero padding: {_times(shape)}")
     return box + _cell("plate", plate, "tick", "zeros")
-
-
-def _copies(usage: dict) -> tuple[int, int]:
-    """Stored scales of one block, in the matrix's own coordinates."""
-    return tuple(n // per for n, per in zip(usage["block"], usage["scale_per"], strict=True))
 
 
 def _turned(pair, exchange: bool):

@@ -7,8 +7,8 @@ one.
             |
     folder               safetensors, an index, config.json               export.py, folder.py
 
-load.py goes the other way, with what files.py finds in a folder. names.py says where each tensor is
-in files, and configuration.py what config.json says of them. Which layouts there are is a table,
+load.py goes the other way, with what folder.py finds there. names.py says where each tensor is in
+files, and configuration.py what config.json says of them. Which layouts there are is a table,
 narrowcast.registry.layouts. Codes and scales are those that the forward multiplied: they are not
 made anew.
 """

@@ -20,7 +20,7 @@ from narrowcast.master.casts import note_published
 from narrowcast.publishing import encoding
 from narrowcast.publishing import model as models
 from narrowcast.publishing.encoding import LARGEST, Encoded, blocks_of, bytes_of
-from narrowcast.publishing.files import Folder, Match
+from narrowcast.publishing.folder import Folder, Match
 from narrowcast.publishing.names import Rename, Slot
 from narrowcast.tensor import buffers, casting, dtensors
 from narrowcast.tensor.region import matrix_shape

@@ -263,8 +263,7 @@ def _plain(entry: Entry, copy: bool):
         value = _copied(value, [dtensors.local_of(entry.tensor)])
     for slot in entry.slots:
         length = slot.shape[0] if slot.shape else None
-        whole = value if slot.size == value.shape else slot.view(value.contiguous()).contiguous()
-        yield slot.name, length, slot.begin, whole
+        yield slot.name, length, slot.begin, slot.view(value.contiguous()).contiguous()
 
 
 def _published(entry: Entry, copy: bool):

@@ -19,6 +19,12 @@ def leave_alone(function) -> None:
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
+def storage_of(memory: torch.Tensor) -> torch.UntypedStorage:
+    """An object of its own, for torch.compile asks which tensors share one."""
+    storage = memory.untyped_storage()
+    return storage[:] if type(memory) is torch.Tensor and not memory.is_meta else storage
+
+
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 

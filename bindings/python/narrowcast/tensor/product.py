@@ -1,9 +1,24 @@
-"""F.linear with a weight, in training or of bytes alone: one call of C++, or none."""
+"""Products of matrices with a weight, in training or of bytes alone: which operators they are, and
+F.linear as one call of C++.
+"""
 
 import torch
 
 from narrowcast import _C
 from narrowcast.tensor import compiling
+
+aten = torch.ops.aten
+# The operators that functions of products come to.
+PRODUCTS = {
+    *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.addmm.default),
+    *(aten.addmv.default, aten.baddbmm.default, aten.addbmm.default, aten.linear.default),
+    *(aten.matmul.default, aten._grouped_mm.default, aten.dot.default),
+    *(aten.embedding.default, aten.convolution.default, aten.convolution_backward.default),
+    *(aten._embedding_bag.default, aten._embedding_bag_forward_only.default),
+    *(aten._trilinear.default, aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default),
+    *(aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default),
+    *(aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default),
+}
 
 
 def by_one_call(input, weight, bias) -> torch.Tensor | None:

@@ -2,9 +2,7 @@
 
 import torch
 
-from narrowcast import _C, registry
 from narrowcast.tensor import buffers
-from narrowcast.tensor.store import Store, WeightConfig
 
 # The tensors of a QuantizedTensor, by their attributes' names.
 BUFFERS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
@@ -33,17 +31,3 @@ def arguments_of(tensor) -> tuple:
 def flattened(tensor) -> tuple[int, int] | None:
     """The rows and columns that a flat view keeps; None of any other tensor."""
     return tensor._view.region.shape if tensor.is_flat else None
-
-
-def store_of_parts(
-    format: registry.Format,
-    rows: int,
-    columns: int,
-    tensors,
-    partial: bool,
-    config: WeightConfig,
-) -> Store:
-    """The store of a tensor's parts."""
-    store = Store(_C.Buffers(format, rows, columns, tensors[:4], *tensors[4:]), None, config)
-    store.partial = partial
-    return store

@@ -189,12 +189,8 @@ class QuantizedTensor(torch.Tensor):
     # ---- torch's protocols ----
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """That of the first buffer, for FSDP2 compares storages; an object of its own, for
-        torch.compile asks which tensors share one.
-        """
-        first = self._store.tensors[0]
-        own = type(first) is torch.Tensor and not first.is_meta
-        return first.untyped_storage()[:] if own else first.untyped_storage()
+        """That of the first buffer, for FSDP2 compares storages."""
+        return compiling.storage_of(self._store.tensors[0])
 
     def data_ptr(self) -> int:
         """Of a parameter the address of its first buffer, for accelerate finds parameters by it. 0
@@ -310,8 +306,9 @@ def rebuild(
         for index in registry.BUFFERS:  # empty ones may have any shape
             if tensors[index] is not None:
                 tensors[index] = tensors[index].reshape(facts.buffer_shape(index, *size))
-        config = WeightConfig(name, recompute, matmul)
-        store = serialize.store_of_parts(facts, *size, tensors, partial, config)
+        bytes = _C.Buffers(facts, *size, tensors[:4], *tensors[4:])
+        store = Store(bytes, None, WeightConfig(name, recompute, matmul))
+        store.partial = partial
     except (RuntimeError, TypeError, ValueError) as error:
         words = "a saved QuantizedTensor" if name is None else f"saved weight {name!r}"
         raise type(error)(f"{words}: {error}") from None
