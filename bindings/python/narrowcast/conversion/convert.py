@@ -221,7 +221,7 @@ def _check(name: str, weight: nn.Parameter, format: registry.Format, modules) ->
         )
     if weight.dtype not in LOGICAL_DTYPES:
         raise TypeError(f"{name} is {weight.dtype}: float32, bfloat16 or float16 can be converted")
-    if problem := fits.why_not_held(format, weight.shape):
+    if problem := fits.storage_problem(format, weight.shape):
         raise ValueError(f"{name}: {problem}")
     _, managed = torch_names.managed(weight)
     if managed is not None:

@@ -91,7 +91,7 @@ def storable(
     held = [
         (name, weight, places)
         for name, weight, places in weights
-        if name not in by_default or not why_not_held(format, weight.shape)
+        if name not in by_default or not storage_problem(format, weight.shape)
     ]
     return held or weights
 
@@ -123,13 +123,13 @@ def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
     reasons = {
         name: reason
         for name, shape in shapes.items()
-        if (reason := why_not_held(format, shape) or sharding.why_not(format, shape, ranks))
+        if (reason := storage_problem(format, shape) or sharding.why_not(format, shape, ranks))
     }
     if not reasons:
         shared = (name for name, one in shapes.items() if sharding.divides(format, one, ranks))
         return Fit(ranks, reasons, (), tuple(shared))
     distinct = {*shapes.values()}
-    if any(why_not_held(format, shape) for shape in distinct):
+    if any(storage_problem(format, shape) for shape in distinct):
         return Fit(ranks, reasons, ())
     most = max(shape[0] for shape in distinct)  # more ranks than rows: as many do as with all rows
 
@@ -141,7 +141,7 @@ def _fit(format: registry.Format, shapes: dict[str, tuple], ranks: int) -> Fit:
     return Fit(ranks, reasons, (*islice(below, 1), *islice(above, 1)))
 
 
-def why_not_held(format: registry.Format, shape: tuple) -> str | None:
+def storage_problem(format: registry.Format, shape: tuple) -> str | None:
     """Why a format cannot hold a weight at all; None if it can."""
     try:
         for usage in registry.USAGES:

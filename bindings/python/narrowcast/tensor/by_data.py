@@ -19,14 +19,18 @@ def is_given(parameter: torch.Tensor, converted: torch.Tensor) -> bool:
         or converted.is_meta  # for which torch makes a parameter anew
     ):
         return False
-    converted.__class__ = _undivided(type(converted))
+    _become(converted, _undivided(type(converted)))
     return True
 
 
 def note_taken(converted: torch.Tensor) -> None:
     """It can be taken apart again."""
     if kind := getattr(converted, "divided_kind", None):
-        converted.__class__ = kind
+        _become(converted, kind)
+
+
+def _become(tensor: torch.Tensor, kind: type) -> None:
+    tensor.__class__ = kind
 
 
 @functools.cache
