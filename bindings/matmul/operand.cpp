@@ -92,7 +92,7 @@ Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, b
         "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
         "weights that FSDP2 gathers, make such copies: leave them out");
   const Buffers& bytes = *store->bytes;
-  if (&bytes.plugin != &plugin)
+  if (std::string_view(bytes.facts().name) != plugin.format().name)
     type_error("a compiled function was made for a weight in ", plugin.format().name,
                ", and has got one in ", bytes.facts().name);
   if (!bytes.has(usage))

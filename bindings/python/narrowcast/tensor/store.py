@@ -107,6 +107,11 @@ class Store(_C.Store):
         self._graph_key = key
 
     @property
+    def device(self) -> torch.device:
+        """Of a graph's, whose bytes are on meta, that of its key."""
+        return self.bytes.device if self._graph_key is None else self._graph_key.device
+
+    @property
     def usages_of_passes(self) -> tuple[str, ...]:
         """Those that forward and backward find."""
         return tuple(self.bytes.usages)

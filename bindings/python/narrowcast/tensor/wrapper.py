@@ -40,7 +40,7 @@ class QuantizedTensor(torch.Tensor):
         # A wrapper made in inference mode could be no view of one that was made outside.
         with torch.inference_mode(False):
             tensor = torch.Tensor._make_wrapper_subclass(
-                cls, shape, **place, dtype=dtype, device=view.store.bytes.device
+                cls, shape, **place, dtype=dtype, device=view.store.device
             )
         _C.withhold_memory(tensor)
         tensor._view, tensor._in_graphs = view, (None, None, None)
