@@ -67,10 +67,10 @@ def options():
     parser.add_argument("--matmul", default="dequantized", choices=["dequantized", "scaled"])
     parser.add_argument("--optimizer", default="FusedAdam", choices=["FusedAdam", "AdamW"])
     parser.add_argument("--lr", type=float, help="default: 2e-5, or 3e-3 for the tiny one")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
     parser.add_argument("--length", type=int, help="tokens in a window; default: 1024, or 128")
-    parser.add_argument("--save-every", type=int, default=100, help="steps")
+    parser.add_argument("--save-every", type=int, default=50, help="steps")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda if it can be")
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, help="the blocks; default: on a GPU"

@@ -131,14 +131,14 @@ def test_what_a_shard_cannot_do(mesh, format=COARSE):
 
 @ranks.on(2)
 def test_summary(mesh, format=COARSE):
-    """Before any gather and after one: each gather carries both usages."""
+    """Before any gather and after one: each of the two carries the usage of its pass."""
     model = sharded(build(format, mesh.device_type), mesh, reshard_after_forward=True)
     before = nc.summary(model)
     model(torch.ones(3, 64, device=mesh.device_type)).sum().backward()
     assert nc.summary(model).parameters == before.parameters
     weight = {one.name: one for one in before.parameters}["down.weight"]
     elements, bits = torch.Size(weight.shape).numel(), nc.format(format).wire_bits_per_element
-    assert weight.gathered == round(2 * 2 * elements * bits / 8)
+    assert weight.gathered == round(2 * elements * bits / 8)
 
 
 # ---- state dicts of frozen ones ----

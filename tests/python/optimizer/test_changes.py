@@ -128,14 +128,12 @@ def test_shards_that_were_never_gathered(mesh, format):
 
 @ranks.on(2)
 def test_a_shard_that_is_swapped(mesh, format):
-    """FSDP2 is not told: the gather fails, and the next ones have the new shard."""
+    """FSDP2 is not told, and its next gathers have the new shard."""
     model, other, expected = (two(mesh, format, apart=False) for _ in range(3))
     triple(other)
     triple(expected)
     for one in (model, expected):
         output_of(one)
     torch.utils.swap_tensors(model.b.weight, other.b.weight)
-    with pytest.raises(RuntimeError, match="has taken the place of a shard"):
-        output_of(model)
     for _ in range(2):
         assert torch.equal(output_of(model), output_of(expected))
