@@ -69,7 +69,7 @@ def options():
     parser.add_argument("--lr", type=float, help="default: 2e-5, or 3e-3 for the tiny one")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=8, help="windows a step, over all ranks")
-    parser.add_argument("--length", type=int, help="tokens in a window; default: 1024, or 128")
+    parser.add_argument("--length", type=int, help="tokens in a window; default: 1024, or 64")
     parser.add_argument("--save-every", type=int, default=50, help="steps")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda if it can be")
     parser.add_argument(
@@ -90,7 +90,7 @@ def options():
     args.device = args.device or ("cuda" if can_use_gpu else "cpu")
     args.compile = args.device == "cuda" if args.compile is None else args.compile
     args.lr = args.lr or (2e-5 if args.model else 3e-3)
-    args.length = args.length or (1024 if args.model else 128)
+    args.length = args.length or (1024 if args.model else 64)
     return args
 
 
