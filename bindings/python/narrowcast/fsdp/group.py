@@ -112,7 +112,7 @@ class GroupPlan:
         if self._asks or not self._gathers.are_quiet:
             _come_after_writes(self._stores[0])
             watch, shards = _C.Watch(self._stores), _shards(group)
-            # Of what is asked ranks do not know alike whether it is stale.
+            # Ranks do not know alike whether such a shard is stale.
             known = (one.store for one in shards if not one.is_asked)
             if any(store.needs_others and store.is_stale for store in known):
                 shards = _shards(*torch_names.groups_of_tree(group))
