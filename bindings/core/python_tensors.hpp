@@ -1,4 +1,4 @@
-// What the attributes of a tensor's Python object say of it: the local part of a DTensor.
+// Facts from the attributes of a tensor's Python object: the local part of a DTensor.
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>

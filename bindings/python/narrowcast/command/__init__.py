@@ -1,1 +1,1 @@
-"""What the command `narrowcast` does."""
+"""The command `narrowcast`: builds of plugins, and reports about formats."""

@@ -28,7 +28,7 @@ _LAST_LINES = 40
 
 
 class BuildError(Exception):
-    """A plugin that cannot be built, for a reason that a user can mend. The text says how."""
+    """A plugin that cannot be built, because of a fault that a user can mend. The text says how."""
 
 
 def check(specs: Sequence[str]) -> bool:
@@ -175,7 +175,7 @@ def find(program: str) -> str | None:
 
 
 def cmake() -> str:
-    """BuildError that names all that is missing, of this and what it needs."""
+    """The path of CMake. BuildError with the names of all missing programs, also those it calls."""
     compilers = (os.environ.get("CXX") or "c++", "g++", "clang++")
     needs = {"cmake": ("cmake",), "ninja or make": ("ninja", "make"), "C++ compiler": compilers}
     missing = [name for name, programs in needs.items() if not any(map(find, programs))]
@@ -188,7 +188,7 @@ def cmake() -> str:
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess:
-    """Runs a program to its end, and returns what it printed. BuildError if a signal ended it."""
+    """Runs a program to its end, and returns its output. BuildError if a signal ended it."""
     done = subprocess.run(command, capture_output=True, env=environment(), **_TEXT)
     if done.returncode < 0:
         raise BuildError(f"{command[0]} was ended by signal {-done.returncode}: run it once more")

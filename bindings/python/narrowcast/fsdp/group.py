@@ -112,7 +112,7 @@ class GroupPlan:
         if self._asks or not self._gathers.are_quiet:
             _come_after_writes(self._stores[0])
             watch, shards = _C.Watch(self._stores), _shards(group)
-            # Of what is asked ranks do not know alike whether it is stale.
+            # Ranks do not know alike whether such a shard is stale.
             known = (one.store for one in shards if not one.is_asked)
             if any(store.needs_others and store.is_stale for store in known):
                 shards = _shards(*torch_names.groups_of_tree(group))
@@ -165,8 +165,8 @@ class GroupPlan:
 
 
 def fsdp_pre_all_gather(self, parameter) -> tuple[list[torch.Tensor], Sent]:
-    """The hook of a shard: its payloads, and what the post-hook needs, if it is called. FSDP2 looks
-    for a function of this name, which torch_parameters calls in its place.
+    """The hook of a shard: its payloads, and the metadata of the post-hook, if that is called.
+    FSDP2 looks for a function of this name, which torch_parameters calls in its place.
     """
     if not isinstance(parameter, torch_parameters.Quantized):
         raise NotImplementedError(
@@ -231,7 +231,7 @@ def _facts_of_forward(group) -> list:
     facts = []
     for store, ranks, is_asked in _shards(*torch_names.groups_of_tree(group)):
         if is_asked:
-            continue  # whose ranks need not know alike what was written
+            continue  # its ranks need not know alike whether it was written
         line = store.config.name or store.describe()
         if store.is_stale:
             line += ", written to"
