@@ -6,11 +6,12 @@
 
 namespace narrowcast {
 
-// A key of a store, which it keeps alive; where the store's bytes are none that kernels can work
-// on, a tensor on their device like one.
+// A key of a store, which it keeps alive; where the store's bytes are none that kernels can work on,
+// a tensor on their device like a key.
 at::Tensor graph_key(std::shared_ptr<Store> store);
 
-// The store that a tensor is the key of; null for any other tensor.
-std::shared_ptr<Store> store_of_key(const at::Tensor& tensor);
+// The bytes, as they are now, of what a tensor is the key of: a store, or a part of one. Null for
+// any other tensor.
+std::shared_ptr<Buffers> bytes_of_key(const at::Tensor& tensor);
 
 }  // namespace narrowcast

@@ -1,7 +1,6 @@
 // The operator narrowcast::dequantize: the value of a weight, or of a view of one, of which a graph
 // of torch.compile holds the key.
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "bindings/core/module.hpp"
@@ -9,28 +8,6 @@
 
 namespace narrowcast {
 namespace {
-
-// The part of a buffer that some rows of a matrix have, as the buffer of a matrix of their own: the
-// same memory where that has the same bytes, else a copy with the zeros that pad it.
-at::Tensor buffer_of_rows(const at::Tensor& buffer, const Plugin& plugin, int index, Extent matrix,
-                          int64_t begin, int64_t end) {
-  if (spans_tensor(plugin, index)) return buffer;
-  const nc_layout& layout = plugin.layout(index);
-  const Box rows{{begin, 0}, {end, matrix.columns}};
-  const Box box = is_data(index) ? data_box(layout, rows) : scale_box(layout, rows);
-  const at::Tensor part = buffer.narrow(0, box.begin.rows, box.end.rows - box.begin.rows)
-                              .narrow(1, box.begin.columns, box.end.columns - box.begin.columns);
-  const Extent own{end - begin, matrix.columns}, shape = stored_shape(plugin, index, own);
-  if (part.sizes() == at::IntArrayRef({shape.rows, shape.columns}) && part.is_contiguous())
-    return part;
-  const at::Tensor copy = at::zeros({shape.rows, shape.columns}, buffer.options());
-  const Extent used = used_shape(plugin, index, own);
-  const auto corner = [&](const at::Tensor& tensor) {
-    return tensor.narrow(0, 0, used.rows).narrow(1, 0, used.columns);
-  };
-  corner(copy).copy_(corner(part));
-  return copy;
-}
 
 // The view of a matrix stored row by row that has these sizes and strides, from its `first` element
 // on. Of the matrix those rows are decoded, cut where its blocks may be, in which the view lies.
@@ -45,8 +22,9 @@ at::Tensor value_of_view(Operand matrix, at::ScalarType dtype, at::IntArrayRef s
   const int64_t begin = first / whole.columns / step * step;
   const int64_t end = std::min(ceil_div(last / whole.columns + 1, step) * step, whole.rows);
   const auto [data, scale] = buffers_of(matrix.usage);
-  matrix.data = buffer_of_rows(matrix.data, *matrix.plugin, data, whole, begin, end);
-  matrix.scale = buffer_of_rows(matrix.scale, *matrix.plugin, scale, whole, begin, end);
+  const Box rows{{begin, 0}, {end, matrix.columns}};
+  matrix.data = buffer_of_region(*matrix.plugin, data, matrix.data, whole, rows);
+  matrix.scale = buffer_of_region(*matrix.plugin, scale, matrix.scale, whole, rows);
   matrix.rows = end - begin;
   return matrix.value(dtype).as_strided(sizes, strides, first - begin * whole.columns);
 }

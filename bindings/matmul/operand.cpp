@@ -85,13 +85,13 @@ Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, 
 }
 
 Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows) {
-  const std::shared_ptr<Store> store = store_of_key(key);
-  if (!store)
+  const std::shared_ptr<Buffers> found = bytes_of_key(key);
+  if (!found)
     type_error(
         "a compiled function finds the bytes of a weight by a tensor that narrowcast has "
         "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
         "weights that FSDP2 gathers, make such copies: leave them out");
-  const Buffers& bytes = *store->bytes;
+  const Buffers& bytes = *found;
   if (std::string_view(bytes.facts().name) != plugin.format().name)
     type_error("a compiled function was made for a weight in ", plugin.format().name,
                ", and has got one in ", bytes.facts().name);

@@ -45,7 +45,7 @@ class CopyGather:
         parts = [bytes]
         if by_pass and not both and len(bytes.usages) == len(USAGES):
             whole = buffers.full_region(bytes)
-            parts = [buffers.part(bytes, whole, (usage,)) for usage in USAGES]
+            parts = [bytes.part(*whole, (usage,)) for usage in USAGES]
         self._copies = [copies_of(part) for part in parts]  # of forward and backward, or of both
         self.send_bytes = max(one.send_bytes for one in self._copies)
         self.unpacked_bytes = max(one.unpacked_bytes for one in self._copies)

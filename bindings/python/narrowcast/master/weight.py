@@ -275,10 +275,10 @@ class MasterWeight(torch.Tensor):
         store = self.cell.store
         known, facts = self.in_graphs
         if known != (store, store.config, store.partial):
-            place = None
-            if not self.cell.is_entire(self.value):
+            view, place = self._view, None
+            if not view.is_whole:
                 # A graph has the values of a part, because it asks where their memory is.
-                place = tuple(self.shape), self.stride(), self._view.first
+                place = tuple(self.shape), self.stride(), view.first
             facts = self.dtype, graphs.facts_of(View(store, place=place), self.dtype, None)
             self.in_graphs = (store, store.config, store.partial), facts
         return ["value", "graph_key"], facts

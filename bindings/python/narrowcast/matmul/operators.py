@@ -8,10 +8,9 @@ import itertools
 
 import torch
 
-from narrowcast import _C, registry
+from narrowcast import registry
 from narrowcast.registry import SCALES, USAGES, buffers_of
-from narrowcast.tensor import QuantizedTensor, buffers, casting, compiling
-from narrowcast.tensor.region import Region
+from narrowcast.tensor import QuantizedTensor, casting, compiling
 
 ops = torch.ops.narrowcast
 
@@ -92,29 +91,10 @@ def _scaled_mm(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_r
     return a[0].new_empty(kept, dtype=dtype)
 
 
-def _part(key, region, is_exchanged):
-    return key.new_empty(1)
-
-
 _META.impl("cast", _cast)
 _META.impl("cast.stochastic", _cast)
 _META.impl("dequantize", _dequantize)
 _META.impl("scaled_mm", _scaled_mm)
-
-
-# ---- the operator part: the key of a part of a weight, in memory of its own where it must be ----
-
-
-def _key_of_part(key, region, is_exchanged):
-    bytes = _C.bytes_of_key(key)
-    part = buffers.part(bytes, Region(*region), bytes.usages)
-    return _C.graph_key(_C.Store(buffers.exchanged(part) if is_exchanged else part, None))
-
-
-_FRAGMENT = torch.library.Library("narrowcast", "FRAGMENT")
-_FRAGMENT.define("part(Tensor key, int[] region, bool is_exchanged) -> Tensor")
-for _device, _kernel in (("CPU", _key_of_part), ("CUDA", _key_of_part), ("Meta", _part)):
-    _FRAGMENT.impl("part", _kernel, _device)
 
 
 # ---- what FlopCounterMode counts: two operations for each element that is multiplied ----

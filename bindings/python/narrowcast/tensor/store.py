@@ -112,6 +112,11 @@ class Store(_C.Store):
         return self.bytes.device if self._graph_key is None else self._graph_key.device
 
     @property
+    def is_traced(self) -> bool:
+        """Whether it stands for another in a graph that is being made."""
+        return self.bytes.device != self.device
+
+    @property
     def usages_of_passes(self) -> tuple[str, ...]:
         """Those that forward and backward find."""
         return tuple(self.bytes.usages)
@@ -156,8 +161,11 @@ class Store(_C.Store):
         self.check_aligned("have rows and columns exchanged")
         self.refresh()
         self._derive_pending()
-        exchanged = Store(buffers.exchanged(self.bytes), None, self.config)
+        exchanged = Store(self.bytes.exchanged(), None, self.config)
         exchanged.partial = self.partial
+        if self.is_traced:
+            every = [*self.region]
+            exchanged.graph_key = torch.ops.narrowcast.part(self.graph_key, every, True)
         return exchanged
 
     def _over(self, bytes: _C.Buffers, master: torch.Tensor | None) -> Store:
@@ -207,7 +215,9 @@ class Store(_C.Store):
 
     def _decode(self, bytes: _C.Buffers, region: Region, dtype, usage: str) -> torch.Tensor:
         if bytes.is_plain and not _C.is_watched():
-            return buffers.part(bytes, region, (usage,)).decode(usage, dtype)
+            is_whole = region == buffers.full_region(bytes)
+            part = bytes if is_whole else bytes.part(*region, (usage,))
+            return part.decode(usage, dtype)
         arguments = casting.decoding(self.graph_key, bytes, dtype, usage, [])
         if region == self.region:
             return torch.ops.narrowcast.dequantize(*arguments)
