@@ -18,6 +18,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_weights(module);
   narrowcast::bind_tensor_cores(module);
   narrowcast::bind_scaled_mm();
+  narrowcast::bind_scaled_backward();
   narrowcast::bind_layer(module);
   narrowcast::bind_optimizer(module);
   narrowcast::bind_param_groups_snapshot(module);

@@ -21,6 +21,7 @@ void bind_dequantize();
 void bind_weights(py::module_& module);
 void bind_tensor_cores(py::module_& module);
 void bind_scaled_mm();
+void bind_scaled_backward();
 void bind_layer(py::module_& module);
 void bind_optimizer(py::module_& module);
 void bind_param_groups_snapshot(py::module_& module);

@@ -84,23 +84,31 @@ Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, 
   return {&plugin, usage, over_rows, matrix.rows, matrix.columns, stored[0], stored[1], amax};
 }
 
-Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows) {
-  const std::shared_ptr<Buffers> found = bytes_of_key(key);
-  if (!found)
+std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key, const Plugin& plugin) {
+  std::shared_ptr<Buffers> bytes = bytes_of_key(key);
+  if (!bytes)
     type_error(
         "a compiled function finds the bytes of a weight by a tensor that narrowcast has "
         "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
         "weights that FSDP2 gathers, make such copies: leave them out");
-  const Buffers& bytes = *found;
-  if (std::string_view(bytes.facts().name) != plugin.format().name)
+  if (std::string_view(bytes->facts().name) != plugin.format().name)
     type_error("a compiled function was made for a weight in ", plugin.format().name,
-               ", and has got one in ", bytes.facts().name);
-  if (!bytes.has(usage))
-    value_error("a compiled function needs the ", kUsageNames[usage], " bytes of a ", bytes.rows,
-                "x", bytes.columns, " weight in ", bytes.facts().name,
-                ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
-                "which has every gather carry both usages");
-  return operand_of(bytes, usage, over_rows);
+               ", and has got one in ", bytes->facts().name);
+  return bytes;
+}
+
+void check_gathered(const Buffers& bytes, int usage) {
+  if (bytes.has(usage)) return;
+  value_error("a compiled function needs the ", kUsageNames[usage], " bytes of a ", bytes.rows, "x",
+              bytes.columns, " weight in ", bytes.facts().name,
+              ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
+              "which has every gather carry both usages");
+}
+
+Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows) {
+  const std::shared_ptr<Buffers> bytes = checked_bytes_of_key(key, plugin);
+  check_gathered(*bytes, usage);
+  return operand_of(*bytes, usage, over_rows);
 }
 
 }  // namespace narrowcast

@@ -57,8 +57,10 @@ std::vector<at::Tensor> stored_tensors(const Operand& operand);
 Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, int usage,
                    bool over_rows);
 
-// A weight of which a graph has the key: its bytes as they are now. ValueError if its last gather
-// has not brought the usage; TypeError for another tensor, and for a weight in another format.
+// A weight of which a graph has the key: its bytes as they are now. TypeError for another tensor,
+// and for a weight in another format; ValueError if its last gather has not brought the usage.
+std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key, const Plugin& plugin);
+void check_gathered(const Buffers& bytes, int usage);
 Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows);
 
 }  // namespace narrowcast

@@ -55,12 +55,6 @@ std::vector<at::Tensor> cast(const at::Tensor& value, const std::string& format,
       cast_activation(value.contiguous(), plugin_named(format), {rowwise, columnwise}));
 }
 
-std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::string& format,
-                                        bool rowwise, bool columnwise) {
-  return all_tensors(cast_activation(value.contiguous(), plugin_named(format),
-                                     {rowwise, columnwise}, drawn_key(value.device())));
-}
-
 at::Tensor scaled_mm_of_stored(at::TensorList a, const std::string& a_format, int64_t a_usage,
                                bool a_over_rows, at::TensorList b, const std::string& b_format,
                                int64_t b_usage, bool b_over_rows, at::OptionalIntArrayRef b_matrix,
@@ -109,12 +103,7 @@ at::Tensor under_spanning_scales(const at::Tensor& product, const OptionalSpanni
 void bind_scaled_mm() {
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);
-  const std::string of_cast =
-      "(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]";
-  library.def(("cast" + of_cast).c_str());
-  // An overload of its own, for torch is told other things of it: it draws a seed on the host.
-  library.def(("cast.stochastic" + of_cast).c_str(),
-              {at::Tag::nondeterministic_seeded, at::Tag::cudagraph_unsafe});
+  library.def("cast(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]");
   library.def(
       "scaled_mm(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
       "str b_format, int b_usage, bool b_over_rows, int[]? b_matrix, int kind, bool fast, "
@@ -123,7 +112,6 @@ void bind_scaled_mm() {
   static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
   for (torch::Library* device : {&cpu, &cuda}) {
     device->impl("cast", &cast);
-    device->impl("cast.stochastic", &cast_stochastic);
     device->impl("scaled_mm", &scaled_mm_of_stored);
   }
 }

@@ -91,8 +91,14 @@ def _scaled_mm(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_r
     return a[0].new_empty(kept, dtype=dtype)
 
 
+def _scaled_backward(gradient, input, key, matrix, format, of_input, of_weight, dtype):
+    of_the_input = [gradient.new_empty((*gradient.shape[:-1], matrix[1]))] * of_input
+    return of_the_input + [gradient.new_empty(matrix, dtype=dtype)] * of_weight
+
+
 _META.impl("cast", _cast)
-_META.impl("cast.stochastic", _cast)
+_META.impl("scaled_backward", _scaled_backward)
+_META.impl("scaled_backward.stochastic", _scaled_backward)
 _META.impl("dequantize", _dequantize)
 _META.impl("scaled_mm", _scaled_mm)
 
@@ -108,6 +114,10 @@ def _flops_of_scaled_mm(a, a_format, a_usage, a_over_rows, *_, out_val) -> int:
     return 2 * out_val.numel() * matrix_of(a_format, a_usage, a[0])[not a_over_rows]
 
 
+def _flops_of_scaled_backward(gradient, input, key, matrix, format, *_, out_val) -> int:
+    return 2 * gradient.numel() * matrix[1] * len(out_val)
+
+
 @functools.cache
 def register_flops() -> None:
     """Enters the formulas: not at the import, for torch's module of them takes 0.1 seconds."""
@@ -115,3 +125,4 @@ def register_flops() -> None:
 
     register_flop_formula(ops.linear, get_raw=True)(_flops_of_linear)
     register_flop_formula(ops.scaled_mm, get_raw=True)(_flops_of_scaled_mm)
+    register_flop_formula(ops.scaled_backward, get_raw=True)(_flops_of_scaled_backward)
