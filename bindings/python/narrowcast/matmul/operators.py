@@ -1,6 +1,5 @@
-"""What torch is told of narrowcast's operators cast, dequantize and scaled_mm besides their kernels
-(bindings/matmul/{scaled_mm,dequantize}.cpp): the shapes of their results, and the operations that
-they count as.
+"""What torch is told of the operators dequantize, cast, scaled_mm and scaled_backward besides their
+kernels (bindings/matmul/): the shapes of their results, and the operations that they count as.
 """
 
 import functools

@@ -20,9 +20,10 @@ from narrowcast.tensor.view import View
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
-    """The name of the key, and the facts, as __tensor_flatten__ returns them."""
+    """The name of the key, and the facts, as __tensor_flatten__ returns them: three times a call."""
     view, store = tensor._view, tensor._view.store
-    store.refresh()
+    if store.master is not None:
+        store.refresh()
     known, key, facts = tensor._in_graphs
     if not view.is_whole or known != (store, store.config, store.partial):
         key, facts = view.graph_key, facts_of(view, tensor.dtype, flattened(tensor))
