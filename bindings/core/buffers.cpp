@@ -129,8 +129,7 @@ at::Tensor buffer_of_region(const Plugin& plugin, int index, const at::Tensor& b
                             Extent matrix, Box region) {
   const Extent own{region.end.rows - region.begin.rows, region.end.columns - region.begin.columns};
   if (own == matrix || spans_tensor(plugin, index)) return buffer;
-  const std::vector<int64_t> sizes =
-      tensor_sizes(plugin, index, stored_shape(plugin, index, own));
+  const std::vector<int64_t> sizes = tensor_sizes(plugin, index, stored_shape(plugin, index, own));
   if (own.rows == 0 || own.columns == 0) return at::zeros(sizes, buffer.options());
   const nc_layout& layout = plugin.layout(index);
   const Box box = is_data(index) ? data_box(layout, region) : scale_box(layout, region);
@@ -159,8 +158,9 @@ std::shared_ptr<Buffers> Buffers::part(Box region, bool rowwise, bool columnwise
 }
 
 std::shared_ptr<Buffers> Buffers::exchanged() const {
-  return std::make_shared<Buffers>(
-      format, columns, rows, Tensors{buffers[2], buffers[3], buffers[0], buffers[1]}, amax, history);
+  return std::make_shared<Buffers>(format, columns, rows,
+                                   Tensors{buffers[2], buffers[3], buffers[0], buffers[1]}, amax,
+                                   history);
 }
 
 bool Buffers::is_freed() const {
@@ -235,12 +235,13 @@ void bind_bytes(py::module_& module) {
                                }
                                return py::tuple(names);
                              })
-      .def("part",
-           [](const Buffers& bytes, int64_t row, int64_t rows, int64_t column, int64_t columns,
-              const std::vector<std::string>& usages) {
-             const auto [rowwise, columnwise] = asked_usages(usages);
-             return bytes.part({{row, column}, {row + rows, column + columns}}, rowwise, columnwise);
-           })
+      .def(
+          "part",
+          [](const Buffers& bytes, int64_t row, int64_t rows, int64_t column, int64_t columns,
+             const std::vector<std::string>& usages) {
+            const auto [rowwise, columnwise] = asked_usages(usages);
+            return bytes.part({{row, column}, {row + rows, column + columns}}, rowwise, columnwise);
+          })
       .def("exchanged", &Buffers::exchanged)
       .def("product_usage", &Buffers::product_usage, py::arg("backward"))
       .def("decode", [](const Buffers& bytes, const std::string& usage, const py::object& dtype) {

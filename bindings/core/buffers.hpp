@@ -62,8 +62,8 @@ struct Buffers {
     return narrowcast::decode(plugin, usage, entry(usage), device, dtype);
   }
 
-  // A region as a matrix, over the same memory where that has the same bytes: in the usages that are
-  // asked for and there.
+  // A region as a matrix, over the same memory where that has the same bytes: in the usages that
+  // are asked for and there.
   std::shared_ptr<Buffers> part(Box region, bool rowwise = true, bool columnwise = true) const;
   // Rows and columns exchanged, over the same buffers: where the usages mirror each other.
   std::shared_ptr<Buffers> exchanged() const;
@@ -81,8 +81,8 @@ struct Buffers {
   void* address(const at::Tensor& tensor, const char* name) const;
 };
 
-// The part of a buffer that a region of a matrix has, as the buffer of a matrix: the same memory where
-// that has the same bytes, else a copy with the zeros that pad it.
+// The part of a buffer that a region of a matrix has, as the buffer of a matrix: the same memory
+// where that has the same bytes, else a copy with the zeros that pad it.
 at::Tensor buffer_of_region(const Plugin& plugin, int index, const at::Tensor& buffer,
                             Extent matrix, Box region);
 

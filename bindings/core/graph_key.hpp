@@ -6,8 +6,8 @@
 
 namespace narrowcast {
 
-// A key of a store, which it keeps alive; where the store's bytes are none that kernels can work on,
-// a tensor on their device like a key.
+// A key of a store, which it keeps alive; where the store's bytes are none that kernels can work
+// on, a tensor on their device like a key.
 at::Tensor graph_key(std::shared_ptr<Store> store);
 
 // The bytes, as they are now, of what a tensor is the key of: a store, or a part of one. Null for

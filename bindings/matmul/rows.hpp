@@ -26,7 +26,9 @@ inline at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& like) 
   return matrix.reshape_symint(shape);
 }
 
-inline bool is_known(const c10::SymInt& size, int64_t value) { return size.maybe_as_int() == value; }
+inline bool is_known(const c10::SymInt& size, int64_t value) {
+  return size.maybe_as_int() == value;
+}
 
 // A matrix with zeros for the rows that are missing to a multiple. Of a size that a trace does not
 // know nothing is asked: a graph is to serve all, and a size may have no value at all yet.

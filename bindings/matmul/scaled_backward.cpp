@@ -24,10 +24,9 @@ using Operator = std::vector<at::Tensor>(const at::Tensor&, at::TensorList, cons
                                          at::IntArrayRef, const std::string&, bool, bool,
                                          at::ScalarType);
 
-std::vector<at::Tensor> run(const at::Tensor& gradient, at::TensorList input,
-                            const at::Tensor& key, at::IntArrayRef /*matrix*/,
-                            const std::string& format, bool of_input, bool of_weight,
-                            at::ScalarType dtype) {
+std::vector<at::Tensor> run(const at::Tensor& gradient, at::TensorList input, const at::Tensor& key,
+                            at::IntArrayRef /*matrix*/, const std::string& format, bool of_input,
+                            bool of_weight, at::ScalarType dtype) {
   const std::shared_ptr<Buffers> bytes = checked_bytes_of_key(key, plugin_named(format));
   const ScaledBackward backward(bytes, gradient, {of_input, of_weight});
   std::vector<at::Tensor> gradients;

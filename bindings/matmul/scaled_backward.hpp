@@ -7,14 +7,15 @@
 namespace narrowcast {
 
 // Of a matrix in memory: casts the gradient of the output, [..., out], in one launch, for the
-// gradients that are asked for. `products`: rowwise if that of the input will be, columnwise if that
-// of the weight.
+// gradients that are asked for. `products`: rowwise if that of the input will be, columnwise if
+// that of the weight.
 class ScaledBackward {
  public:
   ScaledBackward(std::shared_ptr<Buffers> weight, const at::Tensor& gradient, Usages products);
 
   // The usage of the weight that the input's gradient reads; -1 if its bytes are not there. Both
-  // usages of a derived format have one value; the tensor cores of a backward read columnwise bytes.
+  // usages of a derived format have one value; the tensor cores of a backward read columnwise
+  // bytes.
   int weight_usage() const;
   // [..., in], in the gradient's dtype.
   at::Tensor input_gradient(int weight_usage) const;

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import narrowcast as nc
-from narrowcast import _C
 import scaled
 from internals import config_of
 from models import DEVICES, same
+from narrowcast import _C
 from weights import quantized
 
 TESTED_FORMATS = scaled.SCALED

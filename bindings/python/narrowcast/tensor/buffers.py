@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from narrowcast._C import Buffers
-from narrowcast.registry import BUFFERS, Format, buffers_of
+from narrowcast.registry import BUFFERS, Format
 from narrowcast.tensor.region import Region
 
 allocate = Buffers.allocate  # (format, rows, columns, usages, device): undefined, padding zero

@@ -1,5 +1,5 @@
-"""The operators narrowcast::part and narrowcast::copy, which graphs of torch.compile hold: of the key
-of a weight (bindings/core/graph_key.hpp) they make those of a region of it, and of a copy.
+"""The operators narrowcast::part and narrowcast::copy, which graphs of torch.compile hold: of the
+key of a weight (bindings/core/graph_key.hpp) they make those of a region of it, and of a copy.
 """
 
 import functools
@@ -54,8 +54,8 @@ _LIBRARY.impl("part", lambda key, region, is_exchanged: key.new_empty(1), "Meta"
 
 @functools.cache
 def _register_copy() -> None:
-    """Says what copy returns, of which a kernel for meta tensors knows no device. Not at the import,
-    because it looks through the files of all loaded modules: a tenth of a second.
+    """Says what copy returns, of which a kernel for meta tensors knows no device. Not at the
+    import, because it looks through the files of all loaded modules: a tenth of a second.
     """
     fake = torch.library.register_fake("narrowcast::copy", lib=_LIBRARY)
     fake(lambda key, device: key.new_empty(1, device=device))

@@ -20,7 +20,7 @@ from narrowcast.tensor.view import View
 
 
 def flatten(tensor) -> tuple[list[str], tuple]:
-    """The name of the key, and the facts, as __tensor_flatten__ returns them: three times a call."""
+    """The name of the key, and the facts, as __tensor_flatten__ returns them."""
     view, store = tensor._view, tensor._view.store
     if store.master is not None:
         store.refresh()
