@@ -2,7 +2,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include "bindings/core/module.hpp"
@@ -37,7 +36,7 @@ at::Tensor key_that_keeps(std::shared_ptr<Store> store, std::vector<Part> parts)
   if (!store->bytes->is_plain) return at::empty({1}, options);
   const c10::InferenceMode none(false);
   const at::AutoDispatchBelowADInplaceOrView below;
-  const at::Tensor byte = at::zeros({1}, options);
+  const at::Tensor byte = at::empty({1}, options);
   void* const address = byte.mutable_data_ptr();
   auto* const kept = new Kept{byte, std::move(store), std::move(parts)};
   c10::DataPtr memory(address, kept, &let_go, byte.device());
