@@ -29,6 +29,7 @@ LAYER = [
 ]
 LAYERS = 4
 REPEATS = 30
+CONSTANTS = {"lr": 1e-6, "betas": (0.9, 0.95), "weight_decay": 0.1}
 OPTIMIZERS = {
     "torch AdamW(fused=True)": partial(torch.optim.AdamW, fused=True),
     "torch AdamW(foreach=True)": partial(torch.optim.AdamW, foreach=True),
@@ -72,7 +73,7 @@ def compare_with_torch(formats) -> None:
     """The fused step with its quantized weights against torch's fused AdamW, which writes none."""
     shapes = LAYER * LAYERS
     plain = parameters(shapes, "cuda")
-    reference = torch.optim.AdamW(plain, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    reference = torch.optim.AdamW(plain, fused=True, **CONSTANTS)
     alone = median_milliseconds(reference.step)
     print(f"{'torch fused AdamW, fp32 gradients':42s} {alone:9.3f} ms")
     del plain, reference
@@ -91,7 +92,7 @@ def price_of(optimizer_of, format, shapes, device, milliseconds_of) -> float:
     of the casts that the next product makes.
     """
     weights = parameters(shapes, device, format=format)
-    optimizer = optimizer_of(weights, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = optimizer_of(weights, **CONSTANTS)
     narrow = [weight for weight in weights if isinstance(weight, nc.MasterWeight)]
     for weight in narrow:
         casts.before_product(weight.cell)  # later casts are of the weights that were read before

@@ -2,18 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import narrowcast as nc
+from page_programs import DOCS, ROOT, programs, run_on_ranks
 
-ROOT = Path(__file__).parents[3]
-DOCS = ROOT / "docs"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 # The bytes are those of a cast of the whole value.
 AFTER_FLAT_SHARDS = """
 parts = [None] * 2
@@ -38,22 +33,14 @@ dist.destroy_process_group()
 
 
 def first_program(page):
-    return re.search(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)[1]
-
-
-def run(path, text, ranks, **environment):
-    path.write_text(text)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, *TORCHRUN, str(ranks), str(path)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
+    return programs(DOCS / page)[0]
 
 
 def test_flat_shards_and_sharding(tmp_path):
-    programs = first_program("flat-shards.md"), AFTER_FLAT_SHARDS
+    parts = first_program("flat-shards.md"), AFTER_FLAT_SHARDS
     begin = 'dist.init_process_group("gloo")'  # once for both
-    programs += first_program("sharding.md").replace(begin, "pass"), AFTER_SHARDING
-    run(tmp_path / "both.py", "".join(programs), 2)
+    parts += first_program("sharding.md").replace(begin, "pass"), AFTER_SHARDING
+    run_on_ranks(tmp_path / "both.py", "".join(parts), 2)
 
 
 @pytest.mark.slow
@@ -63,7 +50,7 @@ def test_megatron(tmp_path):
     program = re.sub(r"torch.cuda.set_device.*", "import narrowcast", program)
     within = "from megatron_on_cpu import on_cpu\ncontext = on_cpu()\ncontext.__enter__()\n"
     folders = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
-    run(tmp_path / "gpt.py", within + program + AFTER_MEGATRON, 1, PYTHONPATH=folders)
+    run_on_ranks(tmp_path / "gpt.py", within + program + AFTER_MEGATRON, 1, PYTHONPATH=folders)
 
 
 def test_checkpoints(tmp_path, monkeypatch):

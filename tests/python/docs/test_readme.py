@@ -3,18 +3,16 @@ another way, with the model and the data of docs/installing.md; its picture show
 facts; the files that it names are there.
 """
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from page_programs import DOCS, ROOT, programs, run_on_ranks
+
 README = ROOT / "README.md"
-INSTALLING = ROOT / "docs" / "installing.md"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+INSTALLING = DOCS / "installing.md"
 AFTER = """
 converted = [p for p in model.parameters() if isinstance(p.to_local(), nc.MasterWeight)]
 assert len(converted) == 3
@@ -29,21 +27,13 @@ def program():
     return f"{model}\n{rest}"
 
 
-def programs(page):
-    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-
-
 @pytest.mark.parametrize(
     ("ranks", "name", "is_compiled"), [(2, "fp8_e4m3", True), (1, "mxfp8_e4m3", False)]
 )
 def test_program(ranks, name, is_compiled, tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(program().replace("fp8_e4m3", name) + AFTER)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    environment["TORCH_COMPILE_DISABLE"] = "0" if is_compiled else "1"
-    command = [sys.executable, *TORCHRUN, str(ranks), str(path)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr
+    environment = {"CUDA_VISIBLE_DEVICES": "", "TORCH_COMPILE_DISABLE": str(int(not is_compiled))}
+    text = program().replace("fp8_e4m3", name) + AFTER
+    run_on_ranks(tmp_path / "train.py", text, ranks, **environment)
 
 
 def test_picture_shows_the_facts(tmp_path):

@@ -175,7 +175,7 @@ def find(program: str) -> str | None:
 
 
 def cmake() -> str:
-    """The path of CMake. BuildError with the names of all missing programs, also those it calls."""
+    """The path of CMake. BuildError that names every missing program, CMake's compilers too."""
     compilers = (os.environ.get("CXX") or "c++", "g++", "clang++")
     needs = {"cmake": ("cmake",), "ninja or make": ("ninja", "make"), "C++ compiler": compilers}
     missing = [name for name, programs in needs.items() if not any(map(find, programs))]

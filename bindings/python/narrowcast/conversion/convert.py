@@ -91,7 +91,7 @@ def convert(
     after fully_shard; after it, it is collective. A weight that modules share is one parameter. The
     default leaves out a weight that an nn.Linear shares with another module (a tied head), and
     weights that the format cannot hold. It warns if other matrices have a tenth of the elements or
-    more; nc.summary says what was converted.
+    more; nc.summary lists the converted weights.
 
     Make the optimizer after nc.convert and fully_shard, because an earlier optimizer has the
     replaced parameters and trains nothing. Gradients and hooks stay with replaced parameters. A

@@ -17,7 +17,7 @@ from narrowcast.tensor.store import PendingColumnwise, Store
 
 class Gather:
     """Gathers the bytes of weights together, of any formats and on one device: a launch packs the
-    bytes of this rank's elements, an all-gather brings those of all ranks, a launch unpacks them.
+    bytes of this rank's elements, an all-gather brings the bytes of all, a launch unpacks them.
     Columnwise bytes that follow from rowwise ones are absent afterwards, as a cast leaves them.
 
         gather = Gather(weights, ranges, group)

@@ -61,7 +61,7 @@ class FusedAdam(torch.optim.Optimizer):
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers.
     A skipped step changes nothing. With shards all ranks skip it if one rank has found_inf. Groups
     and state may be changed by hand between steps: a parameter that is new in a group, or whose
-    state was cleared, begins anew. A step reads what was written to a parameter before it.
+    state was cleared, begins anew. A step begins with the parameter's present value.
     """
 
     _step_supports_amp_scaling = True
@@ -182,8 +182,8 @@ class FusedAdam(torch.optim.Optimizer):
 
     def state_dict(self):
         """As torch's; histories are copies. Once there is any state, the state of parameters that
-        require a gradient and have had none is made too. So the entries of all ranks are the same,
-        and those of checkpoints of all times.
+        require a gradient and have had none is made too. So all ranks have the same entries, and
+        so have early and late checkpoints.
         """
         if any(self.state.values()):
             self.make_state(lambda parameter: parameter.requires_grad)

@@ -57,8 +57,8 @@ def load_published(
     is no safetensors file. ValueError, with the model unchanged: a tensor is missing, has another
     shape or is in two files, a quantized tensor has another dtype or is described otherwise in
     config.json, a weight's format does not hold the bytes exactly, or a file or an index is
-    damaged. The message has what was found and what was expected. An error of one rank is raised on
-    every rank.
+    damaged. The message names the found and the expected thing. Every rank raises the error of any
+    rank.
 
     Call it after fully_shard and parallelize_module, because these cut values alone, of which the
     parts cast other bytes. A UserWarning says how many loaded bytes a cast of their values would
