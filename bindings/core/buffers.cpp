@@ -39,6 +39,13 @@ void withhold_memory(const at::Tensor& wrapper) {
       kNoMemory);
 }
 
+// Whether rowwise and columnwise are among some names. ValueError for another one.
+std::array<bool, 2> asked_usages(const std::vector<std::string>& names) {
+  std::array<bool, 2> asked{};
+  for (const std::string& name : names) asked[usage_of(name)] = true;
+  return asked;
+}
+
 bool is_absent_or_plain(const OptionalTensor& tensor) { return !tensor || is_plain(*tensor); }
 
 }  // namespace
@@ -106,10 +113,8 @@ std::shared_ptr<Buffers> Buffers::allocate(py::object format, int64_t rows, int6
                                            const std::vector<std::string>& usages,
                                            at::Device device) {
   const Plugin& plugin = plugin_of(format);
-  const auto is_asked = [&](const char* name) { return std::ranges::count(usages, name) != 0; };
-  for (const std::string& name : usages) usage_of(name);
-  Tensors buffers = allocate_buffers(plugin, {rows, columns}, is_asked(kUsageNames[0]),
-                                     is_asked(kUsageNames[1]), device);
+  const auto [rowwise, columnwise] = asked_usages(usages);
+  Tensors buffers = allocate_buffers(plugin, {rows, columns}, rowwise, columnwise, device);
   const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
   OptionalTensor amax, history;
   if (plugin.format().tensor_amax) amax = at::zeros({1}, floats);
@@ -118,6 +123,44 @@ std::shared_ptr<Buffers> Buffers::allocate(py::object format, int64_t rows, int6
     history->narrow(0, 0, 2).fill_(1.0);  // the multipliers before any cast
   }
   return std::make_shared<Buffers>(std::move(format), rows, columns, buffers, amax, history);
+}
+
+at::Tensor buffer_of_region(const Plugin& plugin, int index, const at::Tensor& buffer,
+                            Extent matrix, Box region) {
+  const Extent own{region.end.rows - region.begin.rows, region.end.columns - region.begin.columns};
+  if (own == matrix || spans_tensor(plugin, index)) return buffer;
+  const std::vector<int64_t> sizes = tensor_sizes(plugin, index, stored_shape(plugin, index, own));
+  if (own.rows == 0 || own.columns == 0) return at::zeros(sizes, buffer.options());
+  const nc_layout& layout = plugin.layout(index);
+  const Box box = is_data(index) ? data_box(layout, region) : scale_box(layout, region);
+  const at::Tensor part = buffer.narrow(0, box.begin.rows, box.end.rows - box.begin.rows)
+                              .narrow(1, box.begin.columns, box.end.columns - box.begin.columns);
+  if (part.sizes() == at::IntArrayRef(sizes) && part.is_contiguous()) return part;
+  const at::Tensor copy = at::zeros(sizes, buffer.options());
+  const Extent used = used_shape(plugin, index, own);
+  const auto corner = [&](const at::Tensor& tensor) {
+    return tensor.narrow(0, 0, used.rows).narrow(1, 0, used.columns);
+  };
+  corner(copy).copy_(corner(part));
+  return copy;
+}
+
+std::shared_ptr<Buffers> Buffers::part(Box region, bool rowwise, bool columnwise) const {
+  const std::array<bool, 2> asked{rowwise, columnwise};
+  Tensors parts;
+  for (const int usage : {0, 1}) {
+    if (!asked[usage] || !has(usage)) continue;
+    for (const int index : buffers_of(usage))
+      parts[index] = buffer_of_region(plugin, index, *buffers[index], {rows, columns}, region);
+  }
+  return std::make_shared<Buffers>(format, region.end.rows - region.begin.rows,
+                                   region.end.columns - region.begin.columns, parts, amax, history);
+}
+
+std::shared_ptr<Buffers> Buffers::exchanged() const {
+  return std::make_shared<Buffers>(format, columns, rows,
+                                   Tensors{buffers[2], buffers[3], buffers[0], buffers[1]}, amax,
+                                   history);
 }
 
 bool Buffers::is_freed() const {
@@ -192,6 +235,14 @@ void bind_bytes(py::module_& module) {
                                }
                                return py::tuple(names);
                              })
+      .def(
+          "part",
+          [](const Buffers& bytes, int64_t row, int64_t rows, int64_t column, int64_t columns,
+             const std::vector<std::string>& usages) {
+            const auto [rowwise, columnwise] = asked_usages(usages);
+            return bytes.part({{row, column}, {row + rows, column + columns}}, rowwise, columnwise);
+          })
+      .def("exchanged", &Buffers::exchanged)
       .def("product_usage", &Buffers::product_usage, py::arg("backward"))
       .def("decode", [](const Buffers& bytes, const std::string& usage, const py::object& dtype) {
         return bytes.decode(usage_of(usage), py::cast<at::ScalarType>(dtype));

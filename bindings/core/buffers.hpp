@@ -62,6 +62,12 @@ struct Buffers {
     return narrowcast::decode(plugin, usage, entry(usage), device, dtype);
   }
 
+  // A region as a matrix, over the same memory where that has the same bytes: in the usages that
+  // are asked for and there.
+  std::shared_ptr<Buffers> part(Box region, bool rowwise = true, bool columnwise = true) const;
+  // Rows and columns exchanged, over the same buffers: where the usages mirror each other.
+  std::shared_ptr<Buffers> exchanged() const;
+
   py::object format;
   const Plugin& plugin;
   const int64_t rows, columns;
@@ -74,6 +80,11 @@ struct Buffers {
  private:
   void* address(const at::Tensor& tensor, const char* name) const;
 };
+
+// The part of a buffer that a region of a matrix has, as the buffer of a matrix: the same memory
+// where that has the same bytes, else a copy with the zeros that pad it.
+at::Tensor buffer_of_region(const Plugin& plugin, int index, const at::Tensor& buffer,
+                            Extent matrix, Box region);
 
 // Room for the buffers of some usages: undefined bytes, and the zeros that pad scales, which no
 // cast writes. ValueError if the format cannot hold the matrix.

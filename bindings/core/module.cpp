@@ -7,6 +7,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_facts(module);
   narrowcast::bind_bytes(module);
   narrowcast::bind_store(module);
+  narrowcast::bind_graph_key(module);
   narrowcast::bind_changes(module);
   narrowcast::bind_quantize(module);
   narrowcast::bind_flat_shards(module);
@@ -17,6 +18,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_weights(module);
   narrowcast::bind_tensor_cores(module);
   narrowcast::bind_scaled_mm();
+  narrowcast::bind_scaled_backward();
   narrowcast::bind_layer(module);
   narrowcast::bind_optimizer(module);
   narrowcast::bind_param_groups_snapshot(module);

@@ -123,9 +123,8 @@ class GatherGroup : public WriteObserver {
     for (const auto& [place, one] : together) pack(*one.first, one.second);
     for (const auto& [group, by_what] : packed) group->is_packed_ = by_what;
   }
-  // A gather has ended: says which usages have come, and unpacks what is not in place.
+  // A gather has ended: unpacks what is not in place.
   void unpack(bool backward) {
-    for (const auto& weight : weights_) weight->arrive(backward);
     for (auto& [format, batch] : unpacked_) {
       const CopyTable& copies = found(batch, &WeightGather::add_incoming, backward);
       transfer(&nc_machine::unpack, "unpacking gathered shards", batch, copies.rows());

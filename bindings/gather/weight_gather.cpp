@@ -19,8 +19,7 @@ void bind_gather(py::module_& module) {
       .def_property_readonly("unpacked_bytes", &WeightGather::unpacked_bytes)
       .def("receive_into", &WeightGather::receive_into, py::arg("received"), py::arg("unpacked"),
            py::arg("shared") = py::none())
-      .def("gathered", &WeightGather::gathered, py::arg("backward"))
-      .def_property_readonly("present", &WeightGather::present);
+      .def("gathered", &WeightGather::gathered, py::arg("backward"));
   py::class_<GatherGroup, std::shared_ptr<GatherGroup>>(
       module, "GatherGroup", "Weights that are packed together, and unpacked together.")
       .def(py::init([](const GatherWeights& weights, py::object group, py::str state,

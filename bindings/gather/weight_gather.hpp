@@ -27,8 +27,6 @@ class WeightGather {
       asked = {NC_FORWARD};
     } else if (both) {
       asked = {NC_BOTH};
-    } else {
-      present_ = at::zeros({}, at::TensorOptions().dtype(at::kLong));
     }
     for (const int32_t phase : asked) {
       shard_->plugin.table->route(phase, asked.size() == 1, rows, shard_->columns, shard_rows,
@@ -100,17 +98,6 @@ class WeightGather {
 
   // The whole weight as the gather of a pass brings it; after receive_into().
   const std::shared_ptr<Buffers>& gathered(bool backward) const { return of(backward).gathered; }
-  // Says in present() which usages have come, where that differs by pass. Beside torch's version
-  // counter: a graph that has saved it for its backward wants the new value.
-  void arrive(bool backward) const {
-    if (!present_.defined() || !shard_->is_plain) return;
-    const Buffers& bytes = *gathered(backward);
-    *static_cast<int64_t*>(present_.mutable_data_ptr()) = bytes.has(0) + 2 * bytes.has(1);
-  }
-  // 0-dim int64 on the CPU, bit 0 rowwise and bit 1 columnwise: for graphs of torch.compile, whose
-  // inputs are the same buffers in both passes. Undefined where every gather brings the same.
-  const at::Tensor& present() const { return present_; }
-
   // Whether both passes carry the same.
   bool carries_alike() const { return phases_.size() == 1; }
 
@@ -248,7 +235,6 @@ class WeightGather {
   std::vector<at::Tensor> received_;
   std::vector<Spanning> spanning_;
   OptionalTensor unpacked_, shared_received_;
-  at::Tensor present_;
 };
 
 }  // namespace narrowcast

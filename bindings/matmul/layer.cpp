@@ -2,7 +2,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_native.h>
@@ -10,8 +9,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "bindings/core/module.hpp"
+#include "bindings/core/operators.hpp"
+#include "bindings/matmul/rows.hpp"
 #include "bindings/matmul/scaled_mm.hpp"
-#include "bindings/matmul/tensor_cores.hpp"
 #include "bindings/matmul/weights.hpp"
 
 namespace narrowcast {
@@ -48,56 +48,24 @@ at::Tensor product_of_gradient(const at::Tensor& gradient, const at::Tensor& val
 
 bool is_traced(const Buffers& buffers) { return is_watched() || !buffers.is_plain; }
 
-Activation cast_rows(const at::Tensor& rows, const Plugin& plugin, Usages usages, bool stochastic,
-                     bool traced) {
-  if (!traced)
-    return cast_activation(rows, plugin, usages,
-                           stochastic ? std::optional(drawn_key(rows.device())) : std::nullopt);
+Activation cast_in_graph(const at::Tensor& rows, const Plugin& plugin, Usages usages) {
   using Cast = std::vector<at::Tensor>(const at::Tensor&, const std::string&, bool, bool);
-  static const auto kNearest = typed_operator<Cast>("narrowcast::cast");
-  static const auto kStochastic = typed_operator<Cast>("narrowcast::cast", "stochastic");
-  const auto& made = (stochastic ? kStochastic : kNearest)
-                         .call(rows, plugin.format().name, usages.rowwise, usages.columnwise);
+  static const auto kOperator = typed_operator<Cast>("narrowcast::cast");
+  const auto made = kOperator.call(rows, plugin.format().name, usages.rowwise, usages.columnwise);
   return activation_of(made, plugin, usages);
 }
 
-at::Tensor multiply(const Operand& a, const Operand& b, const OptionalTensor& present, int32_t kind,
-                    bool fast, at::ScalarType dtype, bool traced) {
-  if (!traced) return scaled_mm(a, b, kind, fast, dtype);
+// `key`: of the weight, which is `b`.
+at::Tensor product_in_graph(const Operand& a, const Operand& b, const at::Tensor& key, int32_t kind,
+                            at::ScalarType dtype) {
   using Multiply = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
-                              const std::string&, int64_t, bool, const OptionalTensor&, int64_t,
+                              const std::string&, int64_t, bool, at::OptionalIntArrayRef, int64_t,
                               bool, at::ScalarType, const OptionalTensor&);
   static const auto kOperator = typed_operator<Multiply>("narrowcast::scaled_mm");
-  return kOperator.call(stored_tensors(a), a.facts().name, a.usage, a.over_rows, stored_tensors(b),
-                        b.facts().name, b.usage, b.over_rows, present, kind, fast, dtype, {});
-}
-
-// A weight as the product of a pass reads it. Both usages of a derived format have one value; the
-// tensor cores of a backward read columnwise bytes.
-Operand operand_of_weight(const at::Tensor& weight, const Buffers& buffers, const Recipe& recipe,
-                          bool backward) {
-  const bool columnwise = backward && buffers.has(1) &&
-                          has_tensor_cores(buffers.device, recipe.kind(NC_PRODUCT_INPUT_GRADIENT));
-  return operand_of(buffers, columnwise ? 1 : usage_of_weight(weight, buffers, backward), backward);
-}
-
-bool is_known(const c10::SymInt& size, int64_t value) { return size.maybe_as_int() == value; }
-
-// A matrix with zeros for the rows that are missing to a multiple. Of a size that a trace does not
-// know nothing is asked: a graph is to serve all, and a size may have no value at all yet.
-at::Tensor padded(const at::Tensor& rows, int64_t multiple) {
-  if (multiple == 1) return rows;
-  const c10::SymInt missing = (multiple - rows.sym_size(0) % multiple) % multiple;
-  if (is_known(missing, 0)) return rows;
-  return at::constant_pad_nd_symint(rows, {0, 0, 0, missing});
-}
-
-// The rows of a product that are no padding, in the shape of the tensor that they belong to.
-at::Tensor unpadded(const at::Tensor& product, const at::Tensor& like, int64_t multiple) {
-  const c10::SymInt rows = rows_of(like);
-  const bool is_whole = multiple == 1 || is_known(product.sym_size(0) - rows, 0);
-  const at::Tensor used = is_whole ? product : product.narrow_symint(0, 0, rows);
-  return shaped_like(used, like);
+  const std::array<int64_t, 2> matrix{b.rows, b.columns};
+  return kOperator.call(stored_tensors(a), a.facts().name, a.usage, a.over_rows, {key},
+                        b.facts().name, b.usage, b.over_rows, at::OptionalIntArrayRef(matrix), kind,
+                        /*fast=*/true, dtype, {});
 }
 
 LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
@@ -111,19 +79,22 @@ LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
   const Usages usages{true, options.keep};
   const bool traced = is_traced(*buffers);
   // With gradients the same for all, for layers of frozen weights share the cast.
-  const int64_t multiple = row_multiple(recipe, buffers->device, options.keep || options.share);
+  const int64_t multiple = row_multiple(recipe, weight.device(), options.keep || options.share);
   const at::Tensor operand = traced ? input : in_memory(input, weight);
   const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
   if (!traced && !options.share) forget_input();
-  const bool shares = !traced && options.share;
+  const Operand read =
+      operand_of(*buffers, usage_of_weight(weight, *buffers, /*backward=*/false), false);
+  const int32_t kind = recipe.kind(NC_PRODUCT_FORWARD);
+  const at::ScalarType dtype = input.scalar_type();
   const at::Tensor& source = options.source == nullptr ? input : *options.source;
   const Activation made =
-      shares ? cast_input(source, rows, {weight, options.weight_key}, recipe.input, usages)
-             : cast_rows(rows, recipe.input, usages, /*stochastic=*/false, traced);
+      traced          ? cast_in_graph(rows, recipe.input, usages)
+      : options.share ? cast_input(source, rows, {weight, options.weight_key}, recipe.input, usages)
+                      : cast_activation(rows, recipe.input, usages);
   const at::Tensor product =
-      multiply(made.operand(0), operand_of_weight(weight, *buffers, recipe, false),
-               traced ? present_of_weight(weight) : std::nullopt, recipe.kind(NC_PRODUCT_FORWARD),
-               /*fast=*/true, input.scalar_type(), traced);
+      traced ? product_in_graph(made.operand(0), read, key_of_weight(weight), kind, dtype)
+             : scaled_mm(made.operand(0), read, kind, /*fast=*/true, dtype);
   LayerOutput output{unpadded(product, input, multiple), {}};
   if (options.keep) output.saved = stored_tensors(made.operand(1));
   // A mode that looks at operators may keep the product, as selective checkpointing does.
@@ -145,36 +116,46 @@ LayerOutput layer_forward(const at::Tensor& input, const at::Tensor& weight,
 
 LayerBackward::LayerBackward(at::Tensor weight, const at::Tensor& gradient, bool scaled,
                              Usages products)
-    : weight_(std::move(weight)), gradient_(gradient) {
+    : weight_(std::move(weight)), gradient_(gradient), scaled_(scaled) {
   if (!scaled) return;
   forget_input();
   if (!products.rowwise && !products.columnwise) return;
   // The weight's own gradient needs none of its bytes, which may not have been gathered.
-  buffers_ = products.rowwise ? buffers_of_weight(weight_) : unread_buffers_of_weight(weight_);
-  recipe_.emplace(buffers_->facts());
-  row_multiple_ = row_multiple(*recipe_, buffers_->device, products.columnwise);
-  is_traced_ = is_traced(*buffers_);
-  const at::Tensor operand = is_traced_ ? gradient_ : in_memory(gradient_, weight_);
-  cast_ = cast_rows(padded(as_rows(operand), row_multiple_).contiguous(), recipe_->gradient,
-                    products, recipe_->facts.stochastic_gradient != 0, is_traced_);
+  const auto bytes =
+      products.rowwise ? buffers_of_weight(weight_) : unread_buffers_of_weight(weight_);
+  if (is_traced(*bytes)) {
+    traced_ = bytes;
+  } else {
+    in_memory_.emplace(bytes, in_memory(gradient_, weight_), products);
+  }
 }
 
 at::Tensor LayerBackward::input_gradient() const {
-  if (!recipe_)
+  if (!scaled_)
     return product_of_gradient(gradient_, decoded_weight(weight_, nullptr, gradient_, true));
-  const at::Tensor product =
-      multiply(cast_->operand(0), operand_of_weight(weight_, *buffers_, *recipe_, true),
-               is_traced_ ? present_of_weight(weight_) : std::nullopt,
-               recipe_->kind(NC_PRODUCT_INPUT_GRADIENT), /*fast=*/false, gradient_.scalar_type(),
-               is_traced_);
-  return unpadded(product, gradient_, row_multiple_);
+  if (traced_) return in_graph({}, {true, false})[0];
+  const int usage = in_memory_->weight_usage();
+  if (usage < 0) throw_absent(weight_, /*backward=*/true);
+  return in_memory_->input_gradient(usage);
 }
 
 at::Tensor LayerBackward::weight_gradient(const std::vector<at::Tensor>& saved) const {
-  if (!recipe_) return at::matmul(as_rows(gradient_).t(), as_rows(saved.at(0)));
-  return multiply(cast_->operand(1), operand_of(saved, recipe_->input, 1, true), {},
-                  recipe_->kind(NC_PRODUCT_WEIGHT_GRADIENT), /*fast=*/false, weight_.scalar_type(),
-                  is_traced_);
+  if (!scaled_) return at::matmul(as_rows(gradient_).t(), as_rows(saved.at(0)));
+  if (traced_) return in_graph(saved, {false, true})[0];
+  return in_memory_->weight_gradient(saved, weight_.scalar_type());
+}
+
+std::vector<at::Tensor> LayerBackward::both_gradients(const std::vector<at::Tensor>& saved) const {
+  if (traced_) return in_graph(saved, {true, true});
+  return {input_gradient(), weight_gradient(saved)};
+}
+
+std::vector<at::Tensor> LayerBackward::in_graph(const std::vector<at::Tensor>& saved,
+                                                Usages products) const {
+  // Whether the usage is there that a gather of the backward brings.
+  if (products.rowwise) usage_of_weight(weight_, *traced_, /*backward=*/true);
+  return scaled_backward_in_graph(gradient_, saved, key_of_weight(weight_), *traced_, products,
+                                  weight_.scalar_type());
 }
 
 void bind_layer(py::module_& module) {

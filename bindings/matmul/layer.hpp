@@ -2,18 +2,9 @@
 // them for F.linear and its derivative; narrowcast.megatron communicates between the last two.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
-#include "bindings/matmul/activation.hpp"
-#include "bindings/matmul/tensor_cores.hpp"
+#include "bindings/matmul/scaled_backward.hpp"
 
 namespace narrowcast {
-
-// An operator of torch.
-template <class Signature>
-auto typed_operator(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
-}
 
 // How a layer's forward multiplies.
 struct LayerOptions {
@@ -52,15 +43,17 @@ class LayerBackward {
   at::Tensor input_gradient() const;
   // [out, in], from what the forward saved. Reads none of the weight's bytes.
   at::Tensor weight_gradient(const std::vector<at::Tensor>& saved) const;
+  // The two, which a graph has from one operator.
+  std::vector<at::Tensor> both_gradients(const std::vector<at::Tensor>& saved) const;
 
  private:
+  std::vector<at::Tensor> in_graph(const std::vector<at::Tensor>& saved, Usages products) const;
+
   at::Tensor weight_, gradient_;
-  // Of a scaled layer.
-  std::shared_ptr<Buffers> buffers_;
-  std::optional<Recipe> recipe_;
-  bool is_traced_ = false;
-  int64_t row_multiple_ = 1;
-  std::optional<Activation> cast_;
+  bool scaled_;
+  // Of a scaled layer: its products, or in a trace what the format says of the weight.
+  std::optional<ScaledBackward> in_memory_;
+  std::shared_ptr<Buffers> traced_;
 };
 
 }  // namespace narrowcast

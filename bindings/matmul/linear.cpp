@@ -6,7 +6,9 @@
 #include <torch/library.h>
 
 #include "bindings/core/module.hpp"
+#include "bindings/core/operators.hpp"
 #include "bindings/matmul/layer.hpp"
+#include "bindings/matmul/rows.hpp"
 #include "bindings/matmul/weights.hpp"
 
 namespace narrowcast {
@@ -42,8 +44,15 @@ struct Linear : torch::autograd::Function<Linear<kScaled>> {
     const Usages products{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
     const LayerBackward layer(weight, gradient, kScaled, products);
     variable_list result(5);
-    if (products.rowwise) result[0] = layer.input_gradient();
-    if (products.columnwise) result[1] = layer.weight_gradient(saved);
+    if (products.rowwise && products.columnwise) {
+      std::vector<at::Tensor> both = layer.both_gradients(saved);
+      result[0] = std::move(both[0]);
+      result[1] = std::move(both[1]);
+    } else if (products.rowwise) {
+      result[0] = layer.input_gradient();
+    } else if (products.columnwise) {
+      result[1] = layer.weight_gradient(saved);
+    }
     result[2] = bias_gradient(ctx, gradient);
     return result;
   }

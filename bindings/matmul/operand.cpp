@@ -2,6 +2,8 @@
 
 #include <ATen/ops/full.h>
 
+#include "bindings/core/graph_key.hpp"
+
 namespace narrowcast {
 namespace {
 
@@ -82,13 +84,31 @@ Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, 
   return {&plugin, usage, over_rows, matrix.rows, matrix.columns, stored[0], stored[1], amax};
 }
 
-void check_present(const OptionalTensor& present, const Operand& operand) {
-  if (!present || (*static_cast<const int64_t*>(present->const_data_ptr()) >> operand.usage & 1))
-    return;
-  value_error("a compiled function needs the ", kUsageNames[operand.usage], " bytes of a ",
-              operand.rows, "x", operand.columns, " weight in ", operand.facts().name,
+std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key, const Plugin& plugin) {
+  std::shared_ptr<Buffers> bytes = bytes_of_key(key);
+  if (!bytes)
+    type_error(
+        "a compiled function finds the bytes of a weight by a tensor that narrowcast has "
+        "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
+        "weights that FSDP2 gathers, make such copies: leave them out");
+  if (std::string_view(bytes->facts().name) != plugin.format().name)
+    type_error("a compiled function was made for a weight in ", plugin.format().name,
+               ", and has got one in ", bytes->facts().name);
+  return bytes;
+}
+
+void check_gathered(const Buffers& bytes, int usage) {
+  if (bytes.has(usage)) return;
+  value_error("a compiled function needs the ", kUsageNames[usage], " bytes of a ", bytes.rows, "x",
+              bytes.columns, " weight in ", bytes.facts().name,
               ", which its last all-gather did not carry. Use nc.convert(..., recompute=True), "
               "which has every gather carry both usages");
+}
+
+Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows) {
+  const std::shared_ptr<Buffers> bytes = checked_bytes_of_key(key, plugin);
+  check_gathered(*bytes, usage);
+  return operand_of(*bytes, usage, over_rows);
 }
 
 }  // namespace narrowcast

@@ -51,14 +51,16 @@ struct Operand {
 // A usage that is there.
 Operand operand_of(const Buffers& bytes, int usage, bool over_rows);
 
-// The tensors of an operand as graphs of torch.compile hold them: data, scales and, where the
-// format has one, amax.
+// The tensors of a cast as graphs of torch.compile hold them: data, scales and, where the format
+// has one, amax.
 std::vector<at::Tensor> stored_tensors(const Operand& operand);
 Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, int usage,
                    bool over_rows);
 
-// ValueError if the last gather of a weight has not brought the operand's usage. `present`: which
-// have come, where gathers differ by pass.
-void check_present(const OptionalTensor& present, const Operand& operand);
+// A weight of which a graph has the key: its bytes as they are now. TypeError for another tensor,
+// and for a weight in another format; ValueError if its last gather has not brought the usage.
+std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key, const Plugin& plugin);
+void check_gathered(const Buffers& bytes, int usage);
+Operand operand_of_key(const at::Tensor& key, const Plugin& plugin, int usage, bool over_rows);
 
 }  // namespace narrowcast

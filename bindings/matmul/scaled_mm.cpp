@@ -41,32 +41,31 @@ at::Tensor decoded_product(const Operand& a, const Operand& b, at::ScalarType dt
 
 // ---- as operators, of the tensors that graphs hold ----
 
+// `matrix`: the rows and columns of a weight, of which the one tensor is the key.
+Operand operand_in_graph(at::TensorList tensors, const std::string& format, int64_t usage,
+                         bool over_rows, at::OptionalIntArrayRef matrix) {
+  const Plugin& plugin = plugin_named(format);
+  if (matrix) return operand_of_key(tensors[0], plugin, static_cast<int>(usage), over_rows);
+  return operand_of(tensors.vec(), plugin, static_cast<int>(usage), over_rows);
+}
+
 std::vector<at::Tensor> cast(const at::Tensor& value, const std::string& format, bool rowwise,
                              bool columnwise) {
   return all_tensors(
       cast_activation(value.contiguous(), plugin_named(format), {rowwise, columnwise}));
 }
 
-std::vector<at::Tensor> cast_stochastic(const at::Tensor& value, const std::string& format,
-                                        bool rowwise, bool columnwise) {
-  return all_tensors(cast_activation(value.contiguous(), plugin_named(format),
-                                     {rowwise, columnwise}, drawn_key(value.device())));
-}
-
 at::Tensor scaled_mm_of_stored(at::TensorList a, const std::string& a_format, int64_t a_usage,
                                bool a_over_rows, at::TensorList b, const std::string& b_format,
-                               int64_t b_usage, bool b_over_rows, const OptionalTensor& present,
+                               int64_t b_usage, bool b_over_rows, at::OptionalIntArrayRef b_matrix,
                                int64_t kind, bool fast, at::ScalarType dtype,
                                const OptionalTensor& offsets) {
   if (offsets)
     not_implemented(
         "narrowcast::scaled_mm: products of groups of rows (offsets) are not there yet. "
         "Multiply each group by itself, without offsets");
-  const Operand left =
-      operand_of(a.vec(), plugin_named(a_format), static_cast<int>(a_usage), a_over_rows);
-  const Operand right =
-      operand_of(b.vec(), plugin_named(b_format), static_cast<int>(b_usage), b_over_rows);
-  check_present(present, right);
+  const Operand left = operand_in_graph(a, a_format, a_usage, a_over_rows, {});
+  const Operand right = operand_in_graph(b, b_format, b_usage, b_over_rows, b_matrix);
   return scaled_mm(left, right, static_cast<int32_t>(kind), fast, dtype);
 }
 
@@ -104,21 +103,15 @@ at::Tensor under_spanning_scales(const at::Tensor& product, const OptionalSpanni
 void bind_scaled_mm() {
   static torch::Library library(torch::Library::FRAGMENT, "narrowcast", std::nullopt, __FILE__,
                                 __LINE__);
-  const std::string of_cast =
-      "(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]";
-  library.def(("cast" + of_cast).c_str());
-  // An overload of its own, for torch is told other things of it: it draws a seed on the host.
-  library.def(("cast.stochastic" + of_cast).c_str(),
-              {at::Tag::nondeterministic_seeded, at::Tag::cudagraph_unsafe});
+  library.def("cast(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]");
   library.def(
       "scaled_mm(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
-      "str b_format, int b_usage, bool b_over_rows, Tensor? present, int kind, bool fast, "
+      "str b_format, int b_usage, bool b_over_rows, int[]? b_matrix, int kind, bool fast, "
       "ScalarType dtype, Tensor? offsets=None) -> Tensor");
   static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
   static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
   for (torch::Library* device : {&cpu, &cuda}) {
     device->impl("cast", &cast);
-    device->impl("cast.stochastic", &cast_stochastic);
     device->impl("scaled_mm", &scaled_mm_of_stored);
   }
 }

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bindings/core/store.hpp"
+#include "bindings/matmul/rows.hpp"
 
 namespace narrowcast {
 namespace {
@@ -30,10 +31,9 @@ std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight) {
   return store_of(py::cast(weight))->bytes;
 }
 
-OptionalTensor present_of_weight(const at::Tensor& weight) {
+at::Tensor key_of_weight(const at::Tensor& weight) {
   const py::gil_scoped_acquire python;
-  static PyObject* const kPresent = PyUnicode_InternFromString("present");
-  return py::cast<OptionalTensor>(attribute(attribute(py::cast(weight), kStoreName), kPresent));
+  return py::cast<at::Tensor>(py::cast(weight).attr("_view").attr("graph_key"));
 }
 
 at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, bool backward) {
@@ -45,14 +45,16 @@ at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, b
 
 int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backward) {
   const int usage = buffers.product_usage(backward);
-  if (usage < 0) {
-    const py::gil_scoped_acquire python;
-    const py::object error =
-        py::cast(weight).attr("_store").attr("usage_absent")(kUsageNames[backward ? 1 : 0]);
-    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
-    throw py::error_already_set();
-  }
+  if (usage < 0) throw_absent(weight, backward);
   return usage;
+}
+
+void throw_absent(const at::Tensor& weight, bool backward) {
+  const py::gil_scoped_acquire python;
+  const py::object error =
+      py::cast(weight).attr("_store").attr("usage_absent")(kUsageNames[backward ? 1 : 0]);
+  PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+  throw py::error_already_set();
 }
 
 at::Tensor in_memory(const at::Tensor& activation, const at::Tensor& weight) {

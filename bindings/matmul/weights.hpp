@@ -14,11 +14,12 @@ namespace narrowcast {
 std::shared_ptr<Buffers> buffers_of_weight(const at::Tensor& weight);
 // Those of its store unread, perhaps stale or freed: for what the format says.
 std::shared_ptr<Buffers> unread_buffers_of_weight(const at::Tensor& weight);
-// Which usages have come, for graphs, of a weight whose gathers differ by pass.
-OptionalTensor present_of_weight(const at::Tensor& weight);
+// By which the operators of a graph find those bytes.
+at::Tensor key_of_weight(const at::Tensor& weight);
 // The usage of its bytes that a product of a pass reads. ValueError, naming recompute=True, if it
 // is absent.
 int usage_of_weight(const at::Tensor& weight, const Buffers& buffers, bool backward);
+[[noreturn]] void throw_absent(const at::Tensor& weight, bool backward);
 
 // The input or gradient of a product with a weight as kernels read it, whatever torch has put off:
 // a collective to wait for, a change of sign. TypeError, naming the weight, if it has no memory of
@@ -32,30 +33,12 @@ at::Tensor value_in_graph(const at::Tensor& weight, const at::Tensor& operand, b
 // Whether a mode or a trace looks at operators, so that they go through the dispatcher.
 bool is_watched();
 
-// A tensor of at least one dimension as a matrix of its last one, and how many rows that has.
-inline c10::SymInt rows_of(const at::Tensor& tensor) {
-  c10::SymInt rows = 1;
-  for (const c10::SymInt& size : tensor.sym_sizes().slice(0, tensor.dim() - 1)) rows *= size;
-  return rows;
-}
-inline at::Tensor as_rows(const at::Tensor& tensor) {
-  return tensor.dim() == 2 ? tensor : tensor.reshape_symint({rows_of(tensor), tensor.sym_size(-1)});
-}
-
 // Keeps a weight for a layer's backward, past the hooks of saved tensors: what they would keep in
 // its place, as a copy elsewhere, would be bytes of the forward's gather, or no bytes.
 void save_weight(torch::autograd::AutogradContext* ctx, const at::Tensor& weight);
 // RuntimeError if it has been written to since, or counts no writes. Lets go of it, unless the
 // graph is kept for another backward.
 at::Tensor saved_weight(torch::autograd::AutogradContext* ctx);
-
-// A matrix of as many rows as a tensor has as one, in the shape of that but for the last dimension.
-inline at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& like) {
-  if (like.dim() == 2) return matrix;
-  std::vector<c10::SymInt> shape = like.sym_sizes().vec();
-  shape.back() = matrix.sym_size(1);
-  return matrix.reshape_symint(shape);
-}
 
 // What a layer's backward needs of its bias, the third input, and its gradient; undefined if it
 // needs none. Most have one dimension, which broadcasts over rows.

@@ -74,7 +74,7 @@ def gather(shards, weight, both, backward):
     unpacked = torch.full((receiver.unpacked_bytes,), 0xA5, dtype=torch.uint8)
     receiver.receive_into(received, unpacked)
     _C.GatherGroup([receiver]).unpack(backward)
-    store = GatheredStore(receiver.gathered(backward), config_of(weight), receiver)
+    store = GatheredStore(receiver.gathered(backward), config_of(weight), receiver, by_pass=False)
     assert store.bytes.columns == columns
     return QuantizedTensor(store, weight.shape, weight.dtype)
 

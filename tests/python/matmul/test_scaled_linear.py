@@ -16,6 +16,7 @@ import narrowcast as nc
 import scaled
 from internals import config_of
 from models import DEVICES, same
+from narrowcast import _C
 from weights import quantized
 
 TESTED_FORMATS = scaled.SCALED
@@ -292,9 +293,9 @@ def test_casts(name, device, shape, value):
     tensors = ops.cast(x.to(device), name, True, True)
     assert all(map(same, tensors, ops.cast(x, name, True, True)))
     amax = tensors[4] if facts.tensor_amax else None
-    for number, usage in enumerate(("rowwise", "columnwise")):
-        stored = *tensors[2 * number : 2 * number + 2], amax, None
-        got = ops.dequantize(*stored, name, number, torch.float32, []).cpu()
+    bytes = _C.Buffers(facts, *shape, tensors[:4], amax, None)
+    for usage in ("rowwise", "columnwise"):
+        got = bytes.decode(usage, torch.float32).cpu()
         finite = got.isfinite()
         assert not finite[BAD]
         if not facts.tensor_amax:

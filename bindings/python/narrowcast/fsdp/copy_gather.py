@@ -43,11 +43,9 @@ class CopyGather:
     def __init__(self, store: Store, both: bool, copies_of: Callable[[_C.Buffers], Copies]):
         bytes, by_pass = store.bytes, store.format.gather == "by pass"
         parts = [bytes]
-        self.present: torch.Tensor | None = None
         if by_pass and not both and len(bytes.usages) == len(USAGES):
             whole = buffers.full_region(bytes)
-            parts = [buffers.part(bytes, whole, (usage,)) for usage in USAGES]
-            self.present = torch.zeros((), dtype=torch.int64, device="cpu")
+            parts = [bytes.part(*whole, (usage,)) for usage in USAGES]
         self._copies = [copies_of(part) for part in parts]  # of forward and backward, or of both
         self.send_bytes = max(one.send_bytes for one in self._copies)
         self.unpacked_bytes = max(one.unpacked_bytes for one in self._copies)
@@ -76,10 +74,7 @@ class CopyGather:
     def unpack(self, backward: bool) -> None:
         """A launch for each buffer of each rank; of shards that share blocks one."""
         # Not counted as writes: graphs that have saved them for a backward want the new values.
-        written = tuple(one for one in (self._unpacked, self.present) if one is not None)
-        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(written):
-            if self.present is not None:
-                self.present.fill_(1 << backward)  # a bit for each usage
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(self._unpacked):
             self._of(backward).unpack()
 
 

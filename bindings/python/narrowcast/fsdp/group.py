@@ -145,7 +145,8 @@ class GroupPlan:
         self._gathers.forget()
         of_passes = gather.gathered(False), gather.gathered(True)
         bytes, config = of_passes[self._backward], self._stores[index].config
-        store = GatheredStore(bytes, config, gather, gather.present)
+        by_pass = of_passes[0].usages != of_passes[1].usages
+        store = GatheredStore(bytes, config, gather, by_pass)
         self._gathered.append((store, of_passes))
         return QuantizedTensor(store, self._shapes[index], dtype), inner
 

@@ -24,9 +24,8 @@ from torch.autograd.graph import increment_version
 
 from narrowcast.master.cell import Cell
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, casting, compiling, dtensors
+from narrowcast.tensor import casting, compiling, dtensors
 from narrowcast.tensor.store import Store
-from narrowcast.tensor.view import View
 
 if TYPE_CHECKING:
     from narrowcast.master.weight import MasterWeight
@@ -76,35 +75,21 @@ def check_counted(stores: Iterable[Store]) -> None:
             )
 
 
-def before_graph(weight: MasterWeight) -> QuantizedTensor:
-    """The bytes of a weight, fresh, for a graph that is about to run, without the value. A graph
-    that will write to it has counted that by now, and counts nothing more: so bytes that are made
-    after a count which this tensor has not seen are made again for the next reader.
+def before_graph(weight: MasterWeight) -> None:
+    """Makes the bytes of a weight fresh for a graph that is about to run. A graph that will write
+    to it has counted that by now, and counts nothing more: so bytes that are made after a count
+    which this tensor has not seen are made again for the next reader.
     """
-    store, made = weight.cell.store, weight.of_graphs
-    if store.master is not None:
-        _check_trace(weight.cell)
-        if not store.needs_others:  # whose bytes the next gather or forward makes
-            with compiling.without_modes():
-                store.refresh()
-        if weight.seen_by_graphs != store.master._version:
-            weight.seen_by_graphs = store.master._version
-            store.mark_stale()
-    if made is None or made._store.bytes is not store.bytes or made.config is not store.config:
-        # Guards compare addresses, so it is one object as long as the bytes are.
-        made = QuantizedTensor(_view_of_graphs(weight, store), weight.shape, weight.dtype)
-        weight.of_graphs = made
-    return made
-
-
-def _view_of_graphs(weight: MasterWeight, store: Store) -> View:
-    view = weight._view
+    store = weight.cell.store
     if store.master is None:  # in a trace
-        return view
-    # A graph has the values of a part, because it asks where their memory is.
-    is_entire = weight.cell.is_entire(weight.value)
-    place = None if is_entire else (tuple(weight.shape), weight.stride(), view.first)
-    return View(Store(store.bytes, None, store.config), place=place)
+        return
+    _check_trace(weight.cell)
+    if not store.needs_others:  # whose bytes the next gather or forward makes
+        with compiling.without_modes():
+            store.refresh()
+    if weight.seen_by_graphs != store.master._version:
+        weight.seen_by_graphs = store.master._version
+        store.mark_stale()
 
 
 def note_published(weight: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from torch.autograd.graph import increment_version
 from narrowcast import _C, registry
 from narrowcast.master import casts, operators
 from narrowcast.master.cell import Cell
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, compiling, dispatch, serialize
+from narrowcast.tensor import LOGICAL_DTYPES, compiling, dispatch, graphs
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
 from narrowcast.tensor.wrapper import moved
@@ -51,7 +51,7 @@ class MasterWeight(torch.Tensor):
     value: torch.Tensor
     cell: Cell
     seen_by_graphs: int | None = None  # the count of writes when one asked for its bytes
-    of_graphs: QuantizedTensor | None = None  # the bytes that it was given, without the value
+    in_graphs: tuple = None, None  # what __tensor_flatten__ found, and of which store
 
     @staticmethod
     def __new__(
@@ -136,7 +136,7 @@ class MasterWeight(torch.Tensor):
 
     def _take_over(self, other: MasterWeight) -> None:
         """Has the value and the bytes of another one from now on."""
-        self.value, self.cell, self.of_graphs = other.value, other.cell, None
+        self.value, self.cell, self.in_graphs = other.value, other.cell, (None, None)
         _C.share_count(self, other.value)
         _C.note_change()
 
@@ -272,31 +272,40 @@ class MasterWeight(torch.Tensor):
             made.grad = copy.deepcopy(self.grad, memo)
         return made
 
-    # ---- torch.compile: a graph has the value, and the bytes as a QuantizedTensor ----
+    # ---- torch.compile: a graph has the value, and the key of the bytes ----
 
     def __tensor_flatten__(self):
-        return ["value", "narrowed"], self.dtype
+        casts.before_graph(self)
+        store = self.cell.store
+        known, facts = self.in_graphs
+        if known != (store, store.config, store.partial):
+            view, place = self._view, None
+            if not view.is_whole:
+                # A graph has the values of a part, because it asks where their memory is.
+                place = tuple(self.shape), self.stride(), view.first
+            facts = self.dtype, graphs.facts_of(View(store, place=place), self.dtype, None)
+            self.in_graphs = (store, store.config, store.partial), facts
+        return ["value", "graph_key"], facts
 
     @property
-    def narrowed(self) -> QuantizedTensor:
-        """For a graph that is about to run."""
-        return casts.before_graph(self)
+    def graph_key(self) -> torch.Tensor:
+        """By which the operators of a graph find the bytes."""
+        return self.cell.store.graph_key
 
     @staticmethod
-    def __tensor_unflatten__(inner, dtype, outer_size, outer_stride):
-        value, view = inner["value"], inner["narrowed"]._view
+    def __tensor_unflatten__(inner, facts, outer_size, outer_stride):
+        (value, key), (dtype, facts) = (inner["value"], inner["graph_key"]), facts
+        view, _ = graphs.unflatten(key, facts, tuple(map(int, outer_size)))
         cell = Cell(value, view.store.format, view.store.config)
         cell.use(view)
         cell.written = False
-        made = MasterWeight(value, cell, dtype)
-        made.of_graphs = inner["narrowed"]
-        return made
+        return MasterWeight(value, cell, dtype)
 
-    _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
+    _stable_hash_for_caching = graphs.stable_hash  # torch asks it from 2.12 on
 
     def attributes(self) -> dict:
         """What others have set on it."""
-        known = "value", "cell", "_is_param", "seen_by_graphs", "of_graphs"
+        known = "value", "cell", "_is_param", "seen_by_graphs", "in_graphs"
         return {key: one for key, one in self.__dict__.items() if key not in known}
 
 

@@ -22,7 +22,7 @@ file of this package or of bindings/matmul/ and a function there.
     backward: Linear::backward   checks that w is the forward's
       | buffers_of_weight        w._view.operand(): what has been gathered for this pass
       v
-    layer.cpp: LayerBackward     scaled: casts the gradient                           [amax, cast]
+    layer.cpp: LayerBackward     scaled: ScaledBackward, which casts the gradient      [amax, cast]
       |-- input_gradient         decoded: [decoding, product]; scaled: [product]
       '-- weight_gradient        [product]: of x, or of the bytes that were saved
     scaled_mm.cpp: scaled_mm     tensor cores (tensor_cores.cpp, cublaslt_matmul.cpp)    [product]
@@ -37,8 +37,9 @@ file of this package or of bindings/matmul/ and a function there.
       '-- matmul="scaled"        narrowcast::cast, narrowcast::scaled_mm
     backward                     narrowcast::dequantize (with the gradient among its operands, so
                                  that no graph decodes before the backward's gather), aten::mm; or
-                                 narrowcast::cast, and narrowcast::scaled_mm for each gradient
-    when the graph runs          dequantize.cpp and scaled_mm.cpp: the kernels     [as above]
+                                 narrowcast::scaled_backward
+    when the graph runs          dequantize.cpp, scaled_mm.cpp, scaled_backward.cpp, which find the
+                                 bytes by the weight's key: the kernels            [as above]
 
 narrowcast.megatron calls layer_forward and LayerBackward itself, and communicates between the two
 products of the backward. Products without F.linear (x @ w, torch.bmm, what composite functions come

@@ -1,6 +1,5 @@
-"""What torch is told of narrowcast's operators cast, dequantize and scaled_mm besides their kernels
-(bindings/matmul/{scaled_mm,dequantize}.cpp): the shapes of their results, and the operations that
-they count as.
+"""What torch is told of the operators dequantize, cast, scaled_mm and scaled_backward besides their
+kernels (bindings/matmul/): the shapes of their results, and the operations that they count as.
 """
 
 import functools
@@ -25,7 +24,7 @@ def weight_value(
     store, view = weight._store, weight._view
     store.refresh()  # outside of traces, where autograd does not decompose F.linear
     usage = store.product_usage(backward)
-    decoding = casting.decoding(store.bytes, dtype, usage, store.present, operands)
+    decoding = casting.decoding(store.graph_key, store.bytes, dtype, usage, operands)
     if not view.is_whole:
         return ops.dequantize(*decoding, weight.shape, weight.stride(), view.first)
     value = ops.dequantize(*decoding)
@@ -77,25 +76,28 @@ def _cast(value, format, rowwise, columnwise):
     return made + [value.new_empty(1, dtype=torch.float32)] * facts.tensor_amax
 
 
-def _dequantize(
-    data, scale, amax, present, format, usage, dtype, operands, sizes=None, strides=None, first=0
-):
+def _dequantize(key, matrix, format, usage, dtype, operands, sizes=None, strides=None, first=0):
     if sizes is None:
-        return data.new_empty(matrix_of(format, usage, data), dtype=dtype)
-    return data.new_empty_strided(sizes, strides, dtype=dtype)
+        return key.new_empty(matrix, dtype=dtype)
+    return key.new_empty_strided(sizes, strides, dtype=dtype)
 
 
 def _scaled_mm(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_rows, *rest):
-    kept = (
-        matrix_of(a_format, a_usage, a[0])[a_over_rows],
-        matrix_of(b_format, b_usage, b[0])[b_over_rows],
-    )
-    _present, _kind, _fast, dtype, *_offsets = rest
+    b_matrix, _kind, _fast, dtype, *_offsets = rest
+    if b_matrix is None:
+        b_matrix = matrix_of(b_format, b_usage, b[0])
+    kept = matrix_of(a_format, a_usage, a[0])[a_over_rows], b_matrix[b_over_rows]
     return a[0].new_empty(kept, dtype=dtype)
 
 
+def _scaled_backward(gradient, input, key, matrix, format, of_input, of_weight, dtype):
+    of_the_input = [gradient.new_empty((*gradient.shape[:-1], matrix[1]))] * of_input
+    return of_the_input + [gradient.new_empty(matrix, dtype=dtype)] * of_weight
+
+
 _META.impl("cast", _cast)
-_META.impl("cast.stochastic", _cast)
+_META.impl("scaled_backward", _scaled_backward)
+_META.impl("scaled_backward.stochastic", _scaled_backward)
 _META.impl("dequantize", _dequantize)
 _META.impl("scaled_mm", _scaled_mm)
 
@@ -111,6 +113,10 @@ def _flops_of_scaled_mm(a, a_format, a_usage, a_over_rows, *_, out_val) -> int:
     return 2 * out_val.numel() * matrix_of(a_format, a_usage, a[0])[not a_over_rows]
 
 
+def _flops_of_scaled_backward(gradient, input, key, matrix, format, *_, out_val) -> int:
+    return 2 * gradient.numel() * matrix[1] * len(out_val)
+
+
 @functools.cache
 def register_flops() -> None:
     """Enters the formulas: not at the import, for torch's module of them takes 0.1 seconds."""
@@ -118,3 +124,4 @@ def register_flops() -> None:
 
     register_flop_formula(ops.linear, get_raw=True)(_flops_of_linear)
     register_flop_formula(ops.scaled_mm, get_raw=True)(_flops_of_scaled_mm)
+    register_flop_formula(ops.scaled_backward, get_raw=True)(_flops_of_scaled_backward)

@@ -76,8 +76,8 @@ def _to_copy(func, args, kwargs):
     is_read = tensor._view.place is not None  # it cannot be written to
     if device == tensor.device and (is_read or _is_autocast(device.type)):
         return alias(tensor, dtype)
-    if device == tensor.device:
-        return tensor.with_store(tensor._view.own_store(), dtype)
+    if device == tensor.device or tensor._store.is_traced:
+        return tensor.with_store(tensor._view.own_store(device), dtype)
 
     def move(buffer):
         return buffer.to(device, non_blocking=values["non_blocking"])

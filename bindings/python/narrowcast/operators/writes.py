@@ -95,7 +95,7 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     if apart or is_kept or _would_change_others(store, region, given, taken):
         write(store, region, given.high_precision(taken))
     elif missing == {"columnwise"} and store.format.columnwise_derived:
-        rowwise = buffers.part(given.bytes, taken, ("rowwise",))
+        rowwise = given.bytes.part(*taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
         derived.partial, derived.used = given.partial or taken != given.region, given.used
         copy_region(store, region, derived, derived.region)

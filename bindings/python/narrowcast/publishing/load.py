@@ -325,7 +325,7 @@ def _follow(store) -> None:
     if bytes.has("columnwise") and format.columnwise_derived:
         _C.derive_columnwise([bytes])
     elif bytes.has("columnwise"):
-        columnwise = buffers.part(bytes, buffers.full_region(bytes), ("columnwise",))
+        columnwise = bytes.part(*buffers.full_region(bytes), ("columnwise",))
         _C.CastList([columnwise], [value]).cast(bytes.amax)
     if bytes.history is not None:
         bytes.history.zero_()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from narrowcast._C import Buffers
-from narrowcast.registry import BUFFERS, Format, buffers_of
+from narrowcast.registry import BUFFERS, Format
 from narrowcast.tensor.region import Region
 
 allocate = Buffers.allocate  # (format, rows, columns, usages, device): undefined, padding zero
@@ -31,12 +31,6 @@ def mapped(bytes: Buffers, function) -> Buffers:
     """The same matrix with function(tensor) for each tensor: in other memory."""
     new = [None if one is None else function(one) for one in tensors_of(bytes)]
     return Buffers(bytes.format, bytes.rows, bytes.columns, new[:4], *new[4:])
-
-
-def exchanged(bytes: Buffers) -> Buffers:
-    """Rows and columns exchanged, over the same buffers: where the usages mirror each other."""
-    mirrored = bytes.buffers[2:] + bytes.buffers[:2]
-    return Buffers(bytes.format, bytes.columns, bytes.rows, mirrored, bytes.amax, bytes.history)
 
 
 def fill_with_zeros(bytes: Buffers) -> None:
@@ -63,28 +57,6 @@ def piece(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor:
     for dimension, (first, count) in enumerate(format.stored_box(buffer, region)):
         tensor = tensor.narrow(dimension, first, count)
     return tensor
-
-
-def canonical(bytes: Buffers, buffer: int, region: Region) -> torch.Tensor | None:
-    """The buffer of a region as a matrix: a view where the bytes are the same, else a copy."""
-    if bytes.buffer(buffer) is None:
-        return None
-    view = piece(bytes, buffer, region)
-    shape = bytes.format.buffer_shape(buffer, *region.shape)
-    if view.shape == shape and view.is_contiguous():
-        return view
-    copy, used = view.new_zeros(shape), corner(bytes.format.used_shape(buffer, *region.shape))
-    copy[used] = view[used]
-    return copy
-
-
-def part(bytes: Buffers, region: Region, usages) -> Buffers:
-    """A region in some usages as a matrix of its own: over the same memory where that can be."""
-    if region == full_region(bytes) and len(usages) == len(bytes.usages):
-        return bytes
-    wanted = [buffer for usage in usages for buffer in buffers_of(usage)]
-    parts = [canonical(bytes, one, region) if one in wanted else None for one in BUFFERS]
-    return Buffers(bytes.format, *region.shape, parts, bytes.amax, bytes.history)
 
 
 def kept_usages(format: Format, usages: Sequence[str]) -> Sequence[str]:

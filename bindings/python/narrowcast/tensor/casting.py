@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from narrowcast import _C
-from narrowcast.registry import USAGES, buffers_of
+from narrowcast.registry import USAGES
 from narrowcast.tensor import compiling, scale_groups
 
 if TYPE_CHECKING:
@@ -30,24 +31,24 @@ class RngKey(NamedTuple):
     first: int
 
 
-def decode(
-    bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None = None
-) -> torch.Tensor:
+def decode(bytes: _C.Buffers, dtype: torch.dtype, usage: str) -> torch.Tensor:
     """The value [rows, columns] of a usage that is there. On meta, and where a mode or a trace
-    looks at operators, by one; `present` says when a graph runs whether the usage has come.
+    looks at operators, by one.
     """
     if bytes.is_plain and not _C.is_watched():
         return bytes.decode(usage, dtype)
-    return torch.ops.narrowcast.dequantize(*decoding(bytes, dtype, usage, present, []))
+    with compiling.without_modes() if bytes.is_plain else nullcontext():
+        key = _C.graph_key(_C.Store(bytes, None))
+    return torch.ops.narrowcast.dequantize(*decoding(key, bytes, dtype, usage, []))
 
 
 def decoding(
-    bytes: _C.Buffers, dtype: torch.dtype, usage: str, present: torch.Tensor | None, operands: list
+    key: torch.Tensor, bytes: _C.Buffers, dtype: torch.dtype, usage: str, operands: list
 ) -> tuple:
-    """The arguments of the operators that decode. `operands`: of the product that it is for."""
+    """The arguments of the operator that decodes. `operands`: of the product that it is for."""
     compiling.check_export(f"a {bytes.rows}x{bytes.columns} matrix in {bytes.format.name}")
-    stored = *map(bytes.buffer, buffers_of(usage)), bytes.amax, present
-    return *stored, bytes.format.name, USAGES.index(usage), dtype, operands
+    matrix = [bytes.rows, bytes.columns]
+    return key, matrix, bytes.format.name, USAGES.index(usage), dtype, operands
 
 
 def cast_value(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-import torch
-
 from narrowcast import _C
 from narrowcast.registry import USAGES
 from narrowcast.tensor.store import Store, WeightConfig
@@ -17,34 +15,30 @@ class GatheredStore(Store):
 
     gather   the gather that brings it; None in a trace of torch.compile
     is_read  arithmetic of a forward has read it, and a warning has told so
-    present  if gathers differ by pass: which usages have come; else None
+    by_pass  the gathers of forward and backward bring different usages
     """
 
-    __slots__ = ("gather", "is_read", "present")
+    __slots__ = ("by_pass", "gather", "is_read")
 
     def __init__(
         self,
         bytes: _C.Buffers,
         config: WeightConfig,
         gather,
-        present: torch.Tensor | None = None,
+        by_pass: bool,
     ):
         super().__init__(bytes, None, config)
-        self.gather, self.present = gather, present
+        self.gather, self.by_pass = gather, by_pass
         self.is_read = False
 
     @property
     def step(self) -> tuple[int, int]:
         """As Store.step. If gathers differ by pass a view looks at both usages in turn."""
-        return super().step if self.present is None else self.format.step(USAGES)
+        return self.format.step(USAGES) if self.by_pass else super().step
 
     @property
-    def traced_buffers(self) -> list[torch.Tensor | None]:
-        """Those of both passes: a graph of torch.compile is one for both."""
-        if self.gather is None:
-            return self.bytes.buffers
-        forward, backward = (self.gather.gathered(one).buffers for one in (False, True))
-        return [b if f is None else f for f, b in zip(forward, backward, strict=True)]
+    def usages_of_passes(self) -> tuple[str, ...]:
+        return USAGES if self.by_pass else super().usages_of_passes
 
     def check_not_freed(self) -> None:
         if self.gather is not None and self.bytes.is_freed:
@@ -71,7 +65,7 @@ class GatheredStore(Store):
             )
 
     def check_copied(self) -> None:
-        if self.present is not None and self.gather is None:
+        if self.by_pass and self.gather is None:
             raise ValueError(
                 f"{self.describe()}: a compiled function cannot use a part of it, or copy it, "
                 "because its graph would keep the copy for the backward, whose gather brings other "

@@ -8,13 +8,14 @@ matrix has the same Store.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES
-from narrowcast.tensor import buffers, casting, scale_groups
+from narrowcast.tensor import buffers, casting, compiling, scale_groups
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.scale_groups import ScaleGroup
 
@@ -56,18 +57,15 @@ class Store(_C.Store):
     used            rows from this one on are the zeros that FSDP2 pads shards with
     pending         after a cast of flat shards: a PendingColumnwise, until the columnwise bytes are
                     made; else None
-    traced          what torch.compile has asked of it (narrowcast.tensor.serialize)
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
                     number there
     """
 
     __slots__ = (
-        *("columns", "config", "format", "partial", "pending", "region", "rows", "sender"),
-        *("traced", "used"),
+        *("_graph_key", "columns", "config", "format", "partial", "pending", "region", "rows"),
+        *("sender", "used"),
     )
-    # int64 on the CPU, which a graph of torch.compile reads when it runs: the usages that have
-    # come. Of a GatheredStore alone.
-    present: torch.Tensor | None = None
+    by_pass = False  # of a GatheredStore alone
     # Of other ranks before its own, among the rows whose bytes it has. Of an UnalignedStore alone.
     rows_before = 0
 
@@ -87,7 +85,7 @@ class Store(_C.Store):
         self.rows = self.used = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
         self.partial = False
-        self.sender = self.traced = None
+        self.sender = self._graph_key = None
         self.pending: PendingColumnwise | None = None
 
     @property
@@ -95,6 +93,33 @@ class Store(_C.Store):
         """All that is there: buffers, what spans the tensor, and the master."""
         every = *buffers.tensors_of(self.bytes), self.master
         return [one for one in every if one is not None]
+
+    @property
+    def graph_key(self) -> torch.Tensor:
+        """By which graphs of torch.compile know it (narrowcast.tensor.graphs)."""
+        if self._graph_key is None:
+            with compiling.without_modes() if self.bytes.is_plain else nullcontext():
+                self._graph_key = _C.graph_key(self)
+        return self._graph_key
+
+    @graph_key.setter
+    def graph_key(self, key: torch.Tensor) -> None:
+        self._graph_key = key
+
+    @property
+    def device(self) -> torch.device:
+        """Of a graph's, whose bytes are on meta, that of its key."""
+        return self.bytes.device if self._graph_key is None else self._graph_key.device
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it stands for another in a graph that is being made."""
+        return self.bytes.device != self.device
+
+    @property
+    def usages_of_passes(self) -> tuple[str, ...]:
+        """Those that forward and backward find."""
+        return tuple(self.bytes.usages)
 
     @property
     def step(self) -> tuple[int, int]:
@@ -136,8 +161,11 @@ class Store(_C.Store):
         self.check_aligned("have rows and columns exchanged")
         self.refresh()
         self._derive_pending()
-        exchanged = Store(buffers.exchanged(self.bytes), None, self.config)
+        exchanged = Store(self.bytes.exchanged(), None, self.config)
         exchanged.partial = self.partial
+        if self.is_traced:
+            every = [*self.region]
+            exchanged.graph_key = torch.ops.narrowcast.part(self.graph_key, every, True)
         return exchanged
 
     def _over(self, bytes: _C.Buffers, master: torch.Tensor | None) -> Store:
@@ -186,8 +214,15 @@ class Store(_C.Store):
         return self._decode(self.fresh(usage), region, dtype, usage)
 
     def _decode(self, bytes: _C.Buffers, region: Region, dtype, usage: str) -> torch.Tensor:
-        part = buffers.part(bytes, region, (usage,))
-        return casting.decode(part, dtype, usage, self.present)
+        if bytes.is_plain and not _C.is_watched():
+            is_whole = region == buffers.full_region(bytes)
+            part = bytes if is_whole else bytes.part(*region, (usage,))
+            return part.decode(usage, dtype)
+        arguments = casting.decoding(self.graph_key, bytes, dtype, usage, [])
+        if region == self.region:
+            return torch.ops.narrowcast.dequantize(*arguments)
+        place = region.shape, (self.columns, 1), region.row * self.columns + region.column
+        return torch.ops.narrowcast.dequantize(*arguments, *place)
 
     def fresh(self, usage: str) -> _C.Buffers:
         """The bytes, made anew if stale. ValueError as of refresh(), or if a usage is absent."""
@@ -260,6 +295,6 @@ class Store(_C.Store):
 
     def drop_master(self) -> None:
         """From now on there is none: the bytes alone are the value."""
-        self.master = self.traced = None
+        self.master = None
         self.mark_fresh()  # by no cast that could be repeated
         _C.note_change()

@@ -6,6 +6,7 @@ import torch
 
 from narrowcast import _C
 from narrowcast.tensor import buffers, casting, compiling, unaligned
+from narrowcast.tensor.graph_parts import traced_copy
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.unaligned import UnalignedStore
@@ -56,11 +57,13 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
     buffers.copy_spanning(target.bytes, source.bytes)
 
 
-def part_of(store: Store, region: Region) -> Store:
+def part_of(store: Store, region: Region, device: torch.device | None = None) -> Store:
     """A copy of a region, as a matrix of its own, in the usages that are there, with what merges
-    have kept of it.
+    have kept of it. `device`: where a copy in a trace is to be.
     """
     store.check_copied()
+    if store.is_traced:
+        return traced_copy(store, region, device or store.device)
     if region == store.region:
         return store.map(lambda tensor: tensor.clone())
     part = store.new_empty(*region.shape, store.bytes.usages, store.bytes.device)

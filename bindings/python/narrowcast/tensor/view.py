@@ -6,7 +6,6 @@ import torch
 
 from narrowcast import _C
 from narrowcast.registry import USAGES, buffers_of
-from narrowcast.tensor import buffers
 from narrowcast.tensor.region import Region, rows_of, strides
 from narrowcast.tensor.store import Store
 from narrowcast.tensor.store_copies import part_of
@@ -92,10 +91,9 @@ class View:
         own = self.own_usage(usage)
         if not (self.store.bytes.has(own) or self.store.derives(own)):
             return None
-        bytes, number = self.store.fresh(own), buffers_of(own)[index]
-        return (
-            bytes.buffer(number) if self.is_whole else buffers.canonical(bytes, number, self.region)
-        )
+        bytes = self.store.fresh(own)
+        part = bytes if self.is_whole else bytes.part(*self.region, (own,))
+        return part.buffer(buffers_of(own)[index])
 
     def spanning(self, name: str) -> torch.Tensor | None:
         """What belongs to the whole tensor, by its name."""
@@ -122,8 +120,15 @@ class View:
         if self.is_whole:
             return bytes
         self.store.check_copied()
-        part = buffers.part(bytes, self.region, bytes.usages)
-        return buffers.exchanged(part) if self.exchanged else part
+        part = bytes.part(*self.region, bytes.usages)
+        return part.exchanged() if self.exchanged else part
+
+    @property
+    def graph_key(self) -> torch.Tensor:
+        """By which the operators of a graph find its bytes, or of a `place` those of the matrix."""
+        if self.is_whole or self.place is not None:
+            return self.store.graph_key
+        return torch.ops.narrowcast.part(self.store.graph_key, [*self.region], self.exchanged)
 
     # ---- copies ----
 
@@ -134,9 +139,11 @@ class View:
         copy = part_of(self.store, self.region).transposed()
         return copy, copy.region
 
-    def own_store(self) -> Store:
-        """A copy of the bytes, as a matrix of their own and in the orientation of this view."""
-        own = part_of(self.store, self.region)
+    def own_store(self, device: torch.device | None = None) -> Store:
+        """A copy of the bytes, as a matrix of their own and in the orientation of this view.
+        `device`: where a copy in a trace is to be.
+        """
+        own = part_of(self.store, self.region, device)
         return own.transposed() if self.exchanged else own
 
     def __deepcopy__(self, memo) -> View:

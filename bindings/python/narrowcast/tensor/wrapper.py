@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import nn
 
 from narrowcast import _C, registry
-from narrowcast.tensor import buffers, compiling, dispatch, serialize
+from narrowcast.tensor import buffers, compiling, dispatch, graphs, serialize
 from narrowcast.tensor.region import matrix_shape
 from narrowcast.tensor.store import Store, WeightConfig
 from narrowcast.tensor.view import View
@@ -27,8 +25,8 @@ class QuantizedTensor(torch.Tensor):
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
-    # _taken_apart: see narrowcast.tensor.serialize.
-    __slots__ = ("_taken_apart", "_view")
+    # _in_graphs: see narrowcast.tensor.graphs.
+    __slots__ = ("_in_graphs", "_view")
 
     @staticmethod
     def __new__(
@@ -42,10 +40,10 @@ class QuantizedTensor(torch.Tensor):
         # A wrapper made in inference mode could be no view of one that was made outside.
         with torch.inference_mode(False):
             tensor = torch.Tensor._make_wrapper_subclass(
-                cls, shape, **place, dtype=dtype, device=view.store.bytes.device
+                cls, shape, **place, dtype=dtype, device=view.store.device
             )
         _C.withhold_memory(tensor)
-        tensor._view, tensor._taken_apart = view, (None, None)
+        tensor._view, tensor._in_graphs = view, (None, None, None)
         return tensor
 
     def __init__(self, *args, **kwargs):
@@ -199,18 +197,19 @@ class QuantizedTensor(torch.Tensor):
             return 0
         return first.data_ptr()
 
-    __tensor_flatten__ = serialize.flatten
-    _stable_hash_for_caching = serialize.stable_hash  # torch asks it from 2.12 on
+    __tensor_flatten__ = graphs.flatten
+    graph_key = property(graphs.key_of)
+    _stable_hash_for_caching = graphs.stable_hash  # torch asks it from 2.12 on
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
         shape = tuple(map(int, outer_size))  # perhaps symbols, but a weight's shape is a fact
-        view, dtype = serialize.unflatten(inner, context, shape)
+        view, dtype = graphs.unflatten(inner["graph_key"], context, shape)
         return QuantizedTensor(view, shape, dtype)
 
     def __reduce_ex__(self, protocol):
         parts = serialize.arguments_of(self)
-        if serialize.is_fake(self):  # torch 2.11 pickles what a graph rests on, as a key
+        if graphs.is_fake(self):  # torch 2.11 pickles what a graph rests on, as a key
             parts = *parts, self._stable_hash_for_caching()
         return rebuild, parts
 
@@ -231,8 +230,6 @@ class QuantizedTensor(torch.Tensor):
         return dispatch.run_operator(func, args, kwargs or {})
 
 
-for _index, _name in enumerate(serialize.INNER):
-    setattr(QuantizedTensor, _name, property(partial(serialize.inner_tensor, index=_index)))
 # torch.compile looks at functions and operators, but not into what is behind them.
 compiling.leave_alone(QuantizedTensor.__torch_function__)
 
