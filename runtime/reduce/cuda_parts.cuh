@@ -99,6 +99,12 @@ __device__ __forceinline__ uint32_t first_codes(uint32_t codes, int count) {
   return count <= 0 ? 0 : codes & ((1u << 8 * count) - 1);
 }
 
+// By a template argument, which code of the GPU may refer to; a constant of a class it may not.
+template <Layout kLayout>
+__device__ __forceinline__ PartLayout part_layout(int64_t elements) {
+  return {kLayout, elements};
+}
+
 template <class Sequence>
 struct PartBytes {
   using Stored = typename Sequence::ScaleType::Stored;
@@ -112,7 +118,7 @@ struct PartBytes {
   uint8_t* bytes;
 
   __device__ __forceinline__ explicit PartBytes(const nc_parts& parts)
-      : part(kLayout, parts.elements), bytes(parts.bytes) {}
+      : part(part_layout<kLayout>(parts.elements)), bytes(parts.bytes) {}
 
   __device__ __forceinline__ uint8_t* of_slot(int64_t slot) const {
     return bytes + slot * part.bytes;
