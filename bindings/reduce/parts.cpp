@@ -8,8 +8,9 @@
 namespace narrowcast {
 namespace {
 
-const PartLayout layout_of(const Plugin& plugin, int64_t elements) {
-  return {plugin.format().rowwise, elements};
+int64_t part_bytes(const Plugin& plugin, int64_t elements) {
+  const nc_layout& layout = plugin.format().rowwise;
+  return PartLayout(elements, layout.element_bits, layout.block_columns, layout.scale_bytes).bytes;
 }
 
 // `values`: the parts of all ranks. `bytes`: [ranks - 1, part_bytes] of uint8.
@@ -25,7 +26,7 @@ nc_parts checked_parts(const Plugin& plugin, const at::Tensor& values, const at:
   parts.dtype = checked_dtype(values.scalar_type(), "a gradient that is reduced");
   check_run(values, values.numel(), values.device(), "the gradients");
   parts.values = address_of(values, "the gradients");
-  const int64_t size = (ranks - 1) * layout_of(plugin, parts.elements).bytes;
+  const int64_t size = (ranks - 1) * part_bytes(plugin, parts.elements);
   parts.bytes = static_cast<uint8_t*>(
       checked_address(bytes, at::kByte, size, values.device(), "what is sent of gradients"));
   if (reinterpret_cast<uintptr_t>(parts.bytes) % 16 != 0)
@@ -37,7 +38,7 @@ void cast_parts(const Plugin& plugin, const at::Tensor& values, const at::Tensor
                 int64_t ranks, int64_t rank, const std::optional<RandomKey>& draw) {
   nc_parts parts = checked_parts(plugin, values, bytes, ranks, rank);
   parts.stochastic = draw.has_value();
-  if (draw) std::tie(parts.seed, parts.step, parts.sender) = *draw;
+  if (draw) std::tie(parts.seed, parts.step, parts.first) = *draw;
   call(plugin.machine(values.device()).cast_parts, "the cast of gradients", parts, values.device());
 }
 
@@ -53,10 +54,7 @@ void add_parts(const Plugin& plugin, const at::Tensor& values, const at::Tensor&
 }  // namespace
 
 void bind_parts(py::module_& module) {
-  module.def(
-      "part_bytes",
-      [](const Plugin& plugin, int64_t elements) { return layout_of(plugin, elements).bytes; },
-      "Bytes of a part of so many elements.");
+  module.def("part_bytes", &part_bytes, "Bytes of a part of so many elements.");
   module.def("cast_parts", &cast_parts, py::arg("plugin"), py::arg("values"), py::arg("bytes"),
              py::arg("ranks"), py::arg("rank"), py::arg("draw"));
   module.def("add_parts", &add_parts, py::arg("plugin"), py::arg("values"), py::arg("bytes"),

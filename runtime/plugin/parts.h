@@ -17,7 +17,7 @@ typedef struct nc_parts {
   int64_t elements;   /* of a part */
   int64_t ranks, rank;
   uint64_t seed, step; /* stochastic: what the random word of an element is a function of, with */
-  uint64_t sender;     /* a number of this rank, and the element's place */
+  uint64_t first;      /* its index in `values`, and a number to begin at */
   int32_t dtype;       /* nc_dtype */
   int32_t stochastic;
   float divisor; /* add_parts: of the sum */

@@ -48,15 +48,13 @@ typedef struct nc_machine {
   nc_function dequantize_rowwise; /* buffers -> value, of value_dtype. Two levels: the tensor scale
                                      is left out where `amax` is NULL */
   nc_function dequantize_columnwise;
-  nc_transfer_function pack;    /* shards' buffers -> this rank's payloads, every byte of them */
-  nc_transfer_function unpack;  /* the payloads of all ranks -> the whole matrices' buffers, every
-                                   byte of them: padding is written as zeros */
-  nc_parts_function cast_parts; /* values -> the bytes for every other rank; NULL, as add_parts,
-                                   unless casts_parts() of runtime/reduce/part.hpp. An infinity or
-                                   a NaN makes its block's scale NaN */
-  nc_parts_function add_parts;  /* what the other ranks sent, decoded, and this rank's own part of
-                                   the values: added in float32, in the order of ranks, then
-                                   divided -> sum */
+  nc_transfer_function pack;   /* shards' buffers -> this rank's payloads, every byte of them */
+  nc_transfer_function unpack; /* the payloads of all ranks -> the whole matrices' buffers, every
+                                  byte of them: padding is written as zeros */
+  /* NULL unless casts_parts() of runtime/reduce/part.hpp: */
+  nc_parts_function cast_parts; /* values -> bytes. What is not finite makes its scale NaN */
+  nc_parts_function add_parts;  /* bytes, decoded, and the own part of the values, added in float32
+                                   in the order of ranks, then divided -> sum */
 } nc_machine;
 
 typedef struct nc_plugin {

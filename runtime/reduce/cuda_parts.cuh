@@ -1,5 +1,5 @@
-// Casts and sums of a reduce-scatter on the GPU: a thread has kUnit neighbours of a part, and
-// neighbouring threads have a block together.
+// Casts and sums of a reduce-scatter on the GPU: a thread has a unit of a part, and neighbouring
+// threads have a block together.
 #pragma once
 
 #include "runtime/launch/dtype.hpp"
@@ -14,190 +14,125 @@
 namespace narrowcast::inline NC_VARIANT {
 
 inline constexpr int kPartThreads = 256;
-inline constexpr int64_t kElementsOfBlock = kPartThreads * kUnit;  // of a thread block
+inline constexpr int kFour = 4;  // elements that are encoded and decoded together
+
+// Of numbers, read and written 16 bytes at once.
+template <class Type>
+struct alignas(16) Unit {
+  Type at[kUnit];
+};
 
 // A thread's elements of a part.
 struct PartUnit {
   int64_t first;
-  int count;  // less than kUnit, or none, where the part ends
+  int count;  // less than kUnit where the part ends, and none behind it
 
   __device__ __forceinline__ explicit PartUnit(int64_t elements)
-      : first(blockIdx.x * kElementsOfBlock + thread_number() * kUnit) {
+      : first((int64_t{blockIdx.x} * kPartThreads + thread_number()) * kUnit) {
     const int64_t left = elements - first;
     count = static_cast<int>(left < 0 ? 0 : left < kUnit ? left : kUnit);
   }
-};
 
-// Numbers that memory reads and writes at once.
-template <class Type>
-struct Sixteen {
-  static constexpr int kCount = 16 / sizeof(Type);
-  Type at[kCount];
-};
-
-// Whether all of a unit can be read or written so. A part that begins at an odd place has none.
-template <class Type>
-__device__ __forceinline__ bool is_in_words(const PartUnit& unit, const Type* first) {
-  return unit.count == kUnit && reinterpret_cast<uintptr_t>(first) % 16 == 0;
-}
-
-template <class Type>
-__device__ __forceinline__ void load_unit(const PartUnit& unit, const Type* part,
-                                          float (&x)[kUnit]) {
-  using Words = Sixteen<Type>;
-  const Type* first = part + unit.first;
-  if (is_in_words(unit, first)) {
-#pragma unroll
-    for (int w = 0; w < kUnit; w += Words::kCount) {
-      const uint4 word = *reinterpret_cast<const uint4*>(first + w);
-      const Words numbers = __builtin_bit_cast(Words, word);
-#pragma unroll
-      for (int i = 0; i < Words::kCount; ++i) x[w + i] = widen(numbers.at[i]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) x[i] = i < unit.count ? widen(first[i]) : 0.0f;
+  // Not of a part that begins at an odd place.
+  template <class Type>
+  __device__ __forceinline__ bool is_in_words(const Type* numbers) const {
+    return count == kUnit && reinterpret_cast<uintptr_t>(numbers) % sizeof(uint4) == 0;
   }
-}
 
-template <class Type>
-__device__ __forceinline__ void store_unit(const PartUnit& unit, Type* part,
-                                           const float (&x)[kUnit]) {
-  using Words = Sixteen<Type>;
-  Type* first = part + unit.first;
-  if (is_in_words(unit, first)) {
+  template <class Type>
+  __device__ __forceinline__ void load(const Type* part, float (&x)[kUnit]) const {
+    const Type* numbers = part + first;
+    Unit<Type> unit{};
+    if (is_in_words(numbers)) {
+      unit = *reinterpret_cast<const Unit<Type>*>(numbers);
+    } else {
 #pragma unroll
-    for (int w = 0; w < kUnit; w += Words::kCount) {
-      Words numbers;
-#pragma unroll
-      for (int i = 0; i < Words::kCount; ++i) numbers.at[i] = narrow<Type>(x[w + i]);
-      *reinterpret_cast<uint4*>(first + w) = __builtin_bit_cast(uint4, numbers);
+      for (int i = 0; i < kUnit; ++i) {
+        if (i < count) unit.at[i] = numbers[i];
+      }
     }
-  } else {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      if (i < unit.count) first[i] = narrow<Type>(x[i]);
+    for (int i = 0; i < kUnit; ++i) x[i] = widen(unit.at[i]);
+  }
+
+  template <class Type>
+  __device__ __forceinline__ void store(Type* part, const float (&x)[kUnit]) const {
+    Type* numbers = part + first;
+    Unit<Type> unit;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) unit.at[i] = narrow<Type>(x[i]);
+    if (is_in_words(numbers)) {
+      *reinterpret_cast<Unit<Type>*>(numbers) = unit;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        if (i < count) numbers[i] = unit.at[i];
+      }
     }
   }
-}
+};
 
-// The largest magnitude of a unit's block, in all threads that have it. A NaN is kept.
-template <int kThreadsOfBlock>
+// The largest magnitude of a block, in all threads that have it. A NaN is kept.
+template <int kBlock>
 __device__ __forceinline__ float amax_of_block(const float (&x)[kUnit]) {
+  static_assert(kBlock / kUnit <= kWarpSize);
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) largest = larger_magnitude</*kKeepsNan=*/true>(largest, x[i]);
 #pragma unroll
-  for (int distance = kThreadsOfBlock / 2; distance > 0; distance /= 2)
+  for (int distance = kBlock / kUnit / 2; distance > 0; distance /= 2)
     largest = larger_magnitude<true>(largest, __shfl_xor_sync(~0u, largest, distance));
   return largest;
 }
 
-// Of four codes, one a byte, those of elements that are there.
-__device__ __forceinline__ uint32_t first_codes(uint32_t codes, int count) {
-  if (count >= 4) return codes;
-  return count <= 0 ? 0 : codes & ((1u << 8 * count) - 1);
-}
-
-// By a template argument, which code of the GPU may refer to; a constant of a class it may not.
-template <Layout kLayout>
-__device__ __forceinline__ PartLayout part_layout(int64_t elements) {
-  return {kLayout, elements};
-}
-
-template <class Sequence>
-struct PartBytes {
-  using Stored = typename Sequence::ScaleType::Stored;
-  static constexpr Layout kLayout = Sequence::kRowwise;
-  static constexpr int kBits = kLayout.element_bits;  // and the bytes of a unit's codes
-  static constexpr int kBlock = static_cast<int>(kLayout.block_columns);
-  static constexpr int kThreadsOfBlock = kBlock / kUnit;
-  static_assert(kThreadsOfBlock <= kWarpSize);
-
-  PartLayout part;
-  uint8_t* bytes;
-
-  __device__ __forceinline__ explicit PartBytes(const nc_parts& parts)
-      : part(part_layout<kLayout>(parts.elements)), bytes(parts.bytes) {}
-
-  __device__ __forceinline__ uint8_t* of_slot(int64_t slot) const {
-    return bytes + slot * part.bytes;
-  }
-  __device__ __forceinline__ uint8_t* codes(int64_t slot, const PartUnit& unit) const {
-    return of_slot(slot) + unit.first / kUnit * kBits;
-  }
-  __device__ __forceinline__ Stored* scale(int64_t slot, const PartUnit& unit) const {
-    return reinterpret_cast<Stored*>(of_slot(slot) + part.scales) + unit.first / kBlock;
-  }
-};
-
-// ---- the cast: a row of thread blocks for each slot ----
-
+// A row of thread blocks for each slot.
 template <class Sequence, class Rounding>
 __global__ void __launch_bounds__(kPartThreads)
     cast_parts_kernel(const __grid_constant__ nc_parts parts) {
-  using Element = typename Sequence::Element;
-  using Bytes = PartBytes<Sequence>;
-  constexpr int kFour = 4, kBits = Bytes::kBits;
-  const Bytes to(parts);
+  constexpr int kBits = PartBytes<Sequence>::kBits, kBlock = PartBytes<Sequence>::kBlock;
+  const PartBytes<Sequence> to(parts);
   const PartUnit unit(parts.elements);
   const int64_t slot = blockIdx.y, rank = rank_of_slot(parts, slot);
   float x[kUnit];
   with_dtype(parts.dtype, [&]<class Type>(Type*) {
-    load_unit(unit, static_cast<const Type*>(parts.values) + rank * parts.elements, x);
+    unit.load(static_cast<const Type*>(parts.values) + rank * parts.elements, x);
   });
-  // By all threads: lanes wait for each other.
-  const float amax = amax_of_block<Bytes::kThreadsOfBlock>(x);
+  const float amax = amax_of_block<kBlock>(x);  // by all threads: they wait for each other
   if (unit.count == 0) return;
   const auto scale = scale_or_nan(typename Sequence::Rule{}, amax, !is_finite(amax));
-  Rounding rounding{};
-  if constexpr (std::is_same_v<Rounding, Stochastic>)
-    rounding = {parts.seed, parts.step, first_number(parts, to.part, rank)};
+  const Rounding rounding = rounding_of<Rounding>(parts);
+  const int64_t index = rank * parts.elements + unit.first;
   uint64_t string = 0;
 #pragma unroll
   for (int i = 0; i < kUnit; i += kFour) {
     float scaled[kFour];
 #pragma unroll
     for (int j = 0; j < kFour; ++j) scaled[j] = x[i + j] * scale.multiplier;
-    const uint32_t codes =
-        first_codes(encode4<Element>(scaled, rounding, unit.first + i), unit.count - i);
+    const uint32_t codes = encode4<typename Sequence::Element>(scaled, rounding, index + i);
     string |= static_cast<uint64_t>(pack4<kBits>(codes)) << i * kBits;
   }
-  store_string<kBits>(to.codes(slot, unit), string);
-  if (unit.first % Bytes::kBlock == 0) *to.scale(slot, unit) = scale.stored;
-  if (unit.first + unit.count == parts.elements) to.part.zero_gaps(to.of_slot(slot));
+  store_string<kBits>(to.codes(slot, unit.first), string);
+  if (unit.first % kBlock == 0) *to.scale(slot, unit.first) = scale.stored;
+  if (unit.first + unit.count == parts.elements) to.zero_gaps(slot);
 }
 
-// ---- the sum ----
-
-// Adds what came from the ranks in some slots, in their order. All reads of a batch are on their
-// way before the first is waited for.
+// Adds what came from the ranks in some slots, in their order. Several are read before the first is
+// waited for.
 template <class Sequence>
 __device__ __forceinline__ void add_slots(const PartBytes<Sequence>& from, const PartUnit& unit,
                                           int64_t begin, int64_t end, float (&sum)[kUnit]) {
-  using Bytes = PartBytes<Sequence>;
-  constexpr int kBatch = 4, kFour = 4, kBits = Bytes::kBits;
-  for (int64_t first = begin; first < end; first += kBatch) {
-    uint64_t strings[kBatch];
-    typename Bytes::Stored scales[kBatch];
+  constexpr int kBits = PartBytes<Sequence>::kBits;
+#pragma unroll 4
+  for (int64_t slot = begin; slot < end; ++slot) {
+    const uint64_t string = load_string<kBits>(from.codes(slot, unit.first));
+    const float multiplier = typename Sequence::Decoder{}(*from.scale(slot, unit.first));
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (first + b >= end) continue;
-      strings[b] = load_string<kBits>(from.codes(first + b, unit));
-      scales[b] = *from.scale(first + b, unit);
-    }
+    for (int i = 0; i < kUnit; i += kFour) {
+      float x[kFour];
+      const uint32_t packed = static_cast<uint32_t>(string >> i * kBits);
+      decode4<typename Sequence::Element>(unpack4<kBits>(packed), x);
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (first + b >= end) continue;
-      const float multiplier = typename Sequence::Decoder{}(scales[b]);
-#pragma unroll
-      for (int i = 0; i < kUnit; i += kFour) {
-        float x[kFour];
-        const uint32_t packed = static_cast<uint32_t>(strings[b] >> i * kBits);
-        decode4<typename Sequence::Element>(unpack4<kBits>(packed), x);
-#pragma unroll
-        for (int j = 0; j < kFour; ++j) sum[i + j] += x[j] * multiplier;
-      }
+      for (int j = 0; j < kFour; ++j) sum[i + j] += x[j] * multiplier;
     }
   }
 }
@@ -210,14 +145,14 @@ __global__ void __launch_bounds__(kPartThreads)
   if (unit.count == 0) return;
   with_dtype(parts.dtype, [&]<class Type>(Type*) {
     float own[kUnit], sum[kUnit] = {};
-    load_unit(unit, static_cast<const Type*>(parts.values) + parts.rank * parts.elements, own);
+    unit.load(static_cast<const Type*>(parts.values) + parts.rank * parts.elements, own);
     add_slots(from, unit, 0, parts.rank, sum);
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) sum[i] += own[i];
     add_slots(from, unit, parts.rank, parts.ranks - 1, sum);
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) sum[i] = quotient_of(sum[i], parts.divisor);
-    store_unit(unit, static_cast<Type*>(parts.sum), sum);
+    unit.store(static_cast<Type*>(parts.sum), sum);
   });
 }
 
@@ -225,11 +160,8 @@ template <class Sequence>
 struct CudaParts {
   template <void (*kKernel)(const nc_parts)>
   static const char* launch(const nc_parts* parts, int64_t slots) {
-    constexpr int64_t kMostSlots = 65535;  // of a grid
-    const int64_t blocks = ceil_div(parts->elements, kElementsOfBlock);
+    const int64_t blocks = ceil_div(parts->elements, kPartThreads * kUnit);
     if (blocks == 0 || slots == 0) return nullptr;
-    if (blocks > INT32_MAX || slots > kMostSlots)
-      return "a part has more elements, or the group more ranks, than a CUDA grid can hold";
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slots));
     kKernel<<<grid, kPartThreads, 0, static_cast<cudaStream_t>(parts->stream)>>>(*parts);
     const cudaError_t error = cudaGetLastError();

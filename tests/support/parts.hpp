@@ -62,7 +62,9 @@ struct Reduced {
   Reduced(const nc_format& format, const PartsCase& its)
       : format(format),
         its(its),
-        part_bytes(PartLayout(format.rowwise, its.elements).bytes),
+        part_bytes(PartLayout(its.elements, format.rowwise.element_bits,
+                              format.rowwise.block_columns, format.rowwise.scale_bytes)
+                       .bytes),
         sum_bytes(its.elements * (its.dtype == NC_F32 ? 4 : 2)) {
     for (int64_t rank = 0; rank < its.ranks; ++rank) {
       const auto seed = static_cast<uint64_t>(rank + its.elements);
@@ -81,7 +83,7 @@ struct Reduced {
     parts.rank = rank;
     parts.seed = 0x123456789abcdef0;
     parts.step = 5;
-    parts.sender = static_cast<uint64_t>(rank) + 3;
+    parts.first = static_cast<uint64_t>(rank * its.ranks * its.elements) + 3;
     parts.dtype = its.dtype;
     parts.stochastic = its.stochastic;
     parts.divisor = static_cast<float>(its.ranks);

@@ -33,6 +33,7 @@ def with_every_kind(count, elements, dtype, seed):
 def sent_by(rank, values, plugin, dtype, device, draw):
     """The rank's values as they are on the device, and the bytes for each other rank."""
     mine = torch.from_numpy(values[rank]).to(device, dtype)
+    draw = draw and (*draw[:2], draw[2] * mine.numel())
     count, size = len(values), _C.part_bytes(plugin, values[0].shape[1])
     sent = torch.full((count - 1, size), 0x5A, dtype=torch.uint8, device=device)
     _C.cast_parts(plugin, mine, sent, count, rank, draw)

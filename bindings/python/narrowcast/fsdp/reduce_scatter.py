@@ -115,7 +115,7 @@ class NarrowReduceScatter(PlainReduceScatter):
         )
         draw = None
         if self._seed is not None:
-            draw = self._seed, self._reductions, dist.get_rank()
+            draw = self._seed, self._reductions, dist.get_rank() * input_tensor.numel()
             self._reductions += 1
         _C.cast_parts(self._plugin, input_tensor, sent, count, rank, draw)
         sizes = [0 if other == rank else size for other in range(count)]

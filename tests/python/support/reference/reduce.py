@@ -16,7 +16,7 @@ ALONG = SimpleNamespace(transposed=False)
 
 def cast_part(x, fmt, *, draw=None, count=1, rank=0):
     """The bytes of the fp32 values x, a part for `rank` of `count`. `draw`: (seed, step, sender) of
-    stochastic rounding.
+    stochastic rounding, whose words count the elements that a sender has for all ranks.
     """
     block, whole = fmt.rowwise.block[1], up(x.size, fmt.rowwise.block[1])
     blocks = np.append(x, np.zeros(whole - x.size, np.float32)).reshape(-1, block)
@@ -30,7 +30,7 @@ def cast_part(x, fmt, *, draw=None, count=1, rank=0):
         codes = fmt.element.encode(y)
     else:
         seed, step, sender = draw
-        first = (sender * count + rank) * whole
+        first = (sender * count + rank) * x.size
         index = np.uint64(first) + np.arange(whole, dtype=np.uint64)
         codes = fmt.element.encode_stochastic(y, random_words(seed, step, index))
     units = np.zeros((1, up(x.size, UNIT)), np.uint8)
