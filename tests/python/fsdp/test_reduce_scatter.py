@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
@@ -173,6 +174,20 @@ def hybrid(mesh, name):
 
 def test_hybrid_sharding():
     ranks.run(4, "cpu", hybrid, KINDS[0])
+
+
+def cut_along_columns(mesh, name):
+    count, rank, whole = mesh.size(), mesh.get_rank(), odd_model()
+    model = sharded(whole, mesh, shard_placement_fn=lambda p: Shard(1 if p.dim() == 2 else 0))
+    nc.set_reduce_scatter_format(model, name)
+    loss_of(rank)(model).backward()
+    gradients = gradients_of(whole, [loss_of(r) for r in range(count)])
+    wanted = expected(model, whole, gradients, FORMATS[name], divisor=count, rank=rank)
+    assert_equal(model, wanted)
+
+
+def test_cut_along_columns():
+    ranks.run(2, "cpu", cut_along_columns, KINDS[0])
 
 
 def converted(mesh, format, name):

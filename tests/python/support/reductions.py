@@ -28,12 +28,15 @@ def gradients_of(whole, losses):
     return every
 
 
-def parts_of(gradients, count):
-    """[count, elements]: the parts of all ranks, as FSDP2 puts a group's gradients together."""
+def parts_of(gradients, dims, count):
+    """[count, elements]: the parts of all ranks, as FSDP2 puts a group's gradients together. Each
+    is cut along one of `dims`.
+    """
     rows = []
-    for one in gradients:
-        padded = one.new_zeros(-(-len(one) // count) * count, *one.shape[1:])
-        padded[: len(one)] = one
+    for one, dim in zip(gradients, dims, strict=True):
+        cut = torch.cat(one.chunk(count, dim)) if dim else one  # in equal parts
+        padded = one.new_zeros(-(-len(cut) // count) * count, *cut.shape[1:])
+        padded[: len(cut)] = cut
         rows.append(padded.view(count, -1))
     return torch.cat(rows, dim=1)
 
@@ -48,13 +51,15 @@ def expected(model, whole, gradients, fmt, *, divisor, rank, dtype=torch.float32
         places = [numbers[p] for p in group]
         if not places:
             continue
-        flat = [parts_of([of_rank[i] for i in places], count) for of_rank in gradients]
+        dims = [p.placements[-1].dim for p in group]
+        flat = [parts_of([of_rank[i] for i in places], dims, count) for of_rank in gradients]
         values = [one.to(dtype).float().numpy() for one in flat]
         sums = reference.reduce_scatter(values, fmt, divisor, draws and draws(place))
         part = torch.from_numpy(sums[rank]).to(dtype).float()
         begin = 0
-        for i, parameter in zip(places, group, strict=True):
+        for i, parameter, dim in zip(places, group, dims, strict=True):
             shard = parameter.to_local()
             found[i] = part[begin : begin + shard.numel()].view(shard.shape)
-            begin += -(-len(parameter) // count) * parameter.shape[1:].numel()
+            along = parameter.shape[dim]
+            begin += -(-along // count) * (parameter.numel() // along)
     return found

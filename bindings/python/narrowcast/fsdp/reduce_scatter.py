@@ -17,9 +17,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from narrowcast import _C, ranks
-from narrowcast.registry import Format, formats
-from narrowcast.registry import format as format_named
+from narrowcast import _C, ranks, registry
+from narrowcast.registry import Format
 from narrowcast.tensor import dtensors
 from narrowcast.tensor.quantization import check_rounding, check_word
 
@@ -63,11 +62,11 @@ def set_reduce_scatter_format(
 
 
 def _checked(format: str | Format, rounding: str, seed: int) -> Format:
-    chosen = format_named(format)
+    chosen = registry.format(format)
     check_rounding(rounding)
     check_word("seed", seed)
     if not chosen.casts_parts:
-        able = [name for name in formats() if format_named(name).casts_parts]
+        able = [name for name in registry.formats() if registry.format(name).casts_parts]
         raise ValueError(
             f"gradients cannot travel in {chosen.name}: a format serves whose rowwise blocks are "
             "1 x 8 or longer, and which has no scale of the whole tensor. Those are "
