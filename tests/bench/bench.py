@@ -1,4 +1,4 @@
-"""What `make bench` runs: the compiled benchmarks, then the optimizer as Python sees it.
+"""What `make bench` runs: the compiled benchmarks, then the optimizers as Python sees them.
 
 usage: bench.py BUILD_FOLDER [FORMAT ...]
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import host_time
 import narrowcast as nc
+from narrowcast.master import casts
 
 # Llama-3-8B's linear layers, four blocks of them: 872M parameters.
 LAYER = [
@@ -27,6 +29,11 @@ LAYER = [
 ]
 LAYERS = 4
 REPEATS = 30
+OPTIMIZERS = {
+    "torch AdamW(fused=True)": partial(torch.optim.AdamW, fused=True),
+    "torch AdamW(foreach=True)": partial(torch.optim.AdamW, foreach=True),
+    "FusedAdam": nc.FusedAdam,
+}
 
 
 def median_milliseconds(work) -> float:
@@ -45,7 +52,7 @@ def median_milliseconds(work) -> float:
 
 
 def parameters(shapes, device, dtype=torch.float32, format=None):
-    """Parameters with bf16 gradients, quantized if a format is given."""
+    """Parameters with gradients of their dtype, quantized if a format is given."""
     module = torch.nn.Module()
     layers = []
     for rows, columns in shapes:
@@ -79,6 +86,33 @@ def compare_with_torch(formats) -> None:
         torch.cuda.empty_cache()
 
 
+def price_of(optimizer_of, format, shapes, device, milliseconds_of) -> float:
+    """Of float32 weights, plain if the format is None: the milliseconds of an optimizer's step and
+    of the casts that the next product makes.
+    """
+    weights = parameters(shapes, device, format=format)
+    optimizer = optimizer_of(weights, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.1)
+    narrow = [weight for weight in weights if isinstance(weight, nc.MasterWeight)]
+    for weight in narrow:
+        casts.before_product(weight.cell)  # later casts are of the weights that were read before
+
+    def step_and_cast():
+        optimizer.step()
+        if narrow:
+            casts.before_product(narrow[0].cell)  # it casts all stale weights together
+
+    return milliseconds_of(step_and_cast)
+
+
+def compare_optimizers(formats) -> None:
+    print("a step and the casts after it, fp32 weights and gradients:")
+    for name in (None, *formats):
+        for label, optimizer_of in OPTIMIZERS.items():
+            milliseconds = price_of(optimizer_of, name, LAYER * LAYERS, "cuda", median_milliseconds)
+            print(f"{name or 'plain':22s} {label:26s} {milliseconds:9.3f} ms", flush=True)
+            torch.cuda.empty_cache()
+
+
 def main() -> None:
     build, *names = sys.argv[1:]
     formats = names or nc.formats()
@@ -95,6 +129,7 @@ def main() -> None:
     host_time.print_steps(formats, "cpu")
     if torch.cuda.is_available():
         compare_with_torch(formats)
+        compare_optimizers(formats)
         host_time.print_steps(formats, "cuda")
 
 

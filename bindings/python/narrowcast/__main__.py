@@ -1,4 +1,4 @@
-"""The command `narrowcast`: the formats that there are, and how to make others."""
+"""The command `narrowcast`: shows the loaded formats, and builds others."""
 
 import argparse
 import sys
@@ -43,10 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("formats", nargs=2, metavar="FORMAT")
     shape = {"type": _shape, "default": (4096, 4096), "metavar": "ROWSxCOLUMNS"}
     for one in (show, diff):
-        one.add_argument("--shape", **shape, help="a weight's; default: 4096x4096")
-    check = command("check", build.check, "read specs, and print every error")
+        one.add_argument("--shape", **shape, help="of a weight (default: 4096x4096)")
+    check = command("check", build.check, "read specs and print every error")
     make = command(
-        *("build", build.build, "make plugins of formats of your own"),
+        *("build", build.build, "build plugins of your own formats"),
         description="Generates and compiles a plugin for each spec, and tests its golden bytes. "
         "NARROWCAST_PLUGINS=DIR, or narrowcast.load_plugin(DIR) in Python, makes the formats "
         "available.",
@@ -59,10 +59,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
     folder = {"required": True, "type": Path, "metavar": "DIR"}
-    parser.add_argument("-o", "--output", **folder, help="made if it is not there")
+    parser.add_argument("-o", "--output", **folder, help="folder of the plugins; made if absent")
     gpu = {"choices": ("auto", "on", "off"), "default": "auto"}
-    parser.add_argument("--gpu", **gpu, help="GPU kernels: auto (the default) where nvcc is")
-    quick = "one instruction set of the CPU, not all: for a quick try"
+    parser.add_argument("--gpu", **gpu, help="GPU kernels; auto (default): if nvcc exists")
+    quick = "compile for one instruction set of the CPU, which is quicker"
     parser.add_argument("--baseline", action="store_true", help=quick)
     untested = "do not run the golden tests of the formats"
     parser.add_argument("--no-test", action="store_true", help=untested)

@@ -1,7 +1,7 @@
-"""Formats of one's own, outside the source tree: their specs read, generated, compiled and tested.
+"""A user's formats, outside the source tree: their specs read, generated, compiled and tested.
 
-In the folder that `build` fills: <format>.so, which nc.load takes; generated/<format>/, to be read;
-and build/, by which an unchanged format is not compiled again.
+In the folder that `build` fills: <format>.so, which nc.load_plugin takes; generated/<format>/, to
+be read; and build/, by which an unchanged format is not compiled again.
 """
 
 import os

@@ -53,58 +53,55 @@ def convert(
     mesh=None,
     share_scale: ShareScale = None,
 ) -> nn.Module:
-    """Replaces parameters of a model by nc.MasterWeights, where they are trained, or by
-    nc.QuantizedTensors, where they are frozen: `weight` of every module that the filter chooses (of
-    one without `weight` its floating parameters of three dimensions, as experts have them), and
-    those that `parameters` chooses. Works in place and returns the model.
+    """Replaces parameters of a model: trained ones by nc.MasterWeights, frozen ones by
+    nc.QuantizedTensors. The filter chooses modules, of which `weight` is replaced; of modules
+    without `weight`, as experts are, all floating parameters of three dimensions. `parameters`
+    chooses more. Works in place and returns the model.
 
     format      a name (nc.formats()) or nc.format(name)
-    filter      a function of each module's name and the module, or a pattern of names (as of
-                fnmatch: "*.mlp.*") or a list of them, which chooses among the nn.Linear but routers
-                and the modules with parameters of three dimensions that are called experts, all of
-                which are the default. None: no module
-    parameters  the same over parameters, whatever module has them and whatever they are called: a
-                function of name and parameter, or patterns of names ("*.experts.gate_up_proj"),
-                which choose among floating ones of 2 dimensions and more
-    recompute   every gather carries both usages, if the format's columnwise bytes cannot be derived
-                (format.gather == "by pass"). "auto": where activation checkpointing is found at the
-                first gather. True is needed with checkpointing that cannot be seen, an explicit
-                unshard() before a backward, set_reshard_after_backward(False) and a change of
-                resharding at run time (docs/sharding.md, "A gather")
-    matmul      of linear layers: "dequantized", of the decoded weight and the input as it is;
-                "scaled", of the bytes: input and gradient are cast to the formats that
-                format.matmul names,
-                and matrix units multiply them where the machine has some (docs/matmul.md)
+    filter      a function of a module's name and the module; or a pattern of names as of fnmatch
+                ("*.mlp.*"), or a list of patterns, which choose among the modules of the default.
+                The default: every nn.Linear that is no router, and the modules with parameters of
+                three dimensions that are called experts. None: no module
+    parameters  chooses parameters by their own names, in any module: a function of name and
+                parameter, or patterns of names ("*.experts.gate_up_proj"), which choose among the
+                floating parameters of two and more dimensions
+    recompute   True: every gather carries both usages, if the format's columnwise bytes cannot be
+                derived (format.gather == "by pass"). "auto": only where the first gather finds
+                activation checkpointing. Give True with checkpointing that cannot be seen, an
+                explicit unshard() before a backward, set_reshard_after_backward(False), and a
+                change of resharding at run time (docs/sharding.md, "A gather")
+    matmul      how linear layers multiply. "dequantized": the decoded weight by the input as it is.
+                "scaled": bytes by bytes. Input and gradient are cast to the formats that
+                format.matmul names, and matrix units multiply them if the machine has such units
+                (docs/matmul.md)
     trainable   True: each weight is a tensor over its float32 value, which any optimizer trains.
-                False: the bytes alone, and no gradient. None: True of weights that require a
-                gradient, else False
-    mesh        the DeviceMesh that fully_shard will get, or its number of shards, if that is known:
-                what cannot be cut is then an error here
-
+                False: each weight is bytes alone, without a gradient. None: True for the weights
+                that require a gradient, else False
+    mesh        the DeviceMesh that fully_shard will get, or its number of shards. If it is given, a
+                weight that cannot be cut over it is an error here
     share_scale
-                in formats where a scale spans the tensor, the weights that have one scale, which
-                follows from the largest magnitude of all of them, as inference engines want of what
-                they make one matrix of: [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
-                has those share that are below one module. None: these, and other usual names, in
-                modules of transformers and torchtitan; True: in any. False or []: none
-                (docs/conversion.md)
+                of formats where a scale spans the tensor: which weights have one scale together, as
+                inference engines want it where they fuse weights. [("q_proj", "k_proj", "v_proj"),
+                ("gate_proj", "up_proj")]: the weights of these names below one module. None: these
+                and other usual names in modules of transformers and torchtitan; True: in any
+                module; False or []: none (docs/conversion.md)
 
-    Weights may be float32, bfloat16 or float16, on CPU, CUDA or meta. Works before and after
-    fully_shard; then it is collective. Weights that modules share are one parameter; by default one
-    of an nn.Linear and another module (a tied head) is left out, and what the format cannot hold. A
-    warning says if the default leaves a tenth of the elements or more in other matrices, and
-    nc.summary what was done.
+    Weights are float32, bfloat16 or float16, on CPU, CUDA or meta. nc.convert works before and
+    after fully_shard; after it, it is collective. A weight that modules share is one parameter. The
+    default leaves out a weight that an nn.Linear shares with another module (a tied head), and
+    weights that the format cannot hold. It warns if other matrices have a tenth of the elements or
+    more; nc.summary says what was converted.
 
-    An optimizer that was made before keeps the parameters that it was given, and trains
-    nothing: make it after nc.convert and fully_shard. The memory of a float32 weight in training
-    becomes its value's, so what else has it shares it. Hooks and gradients of a replaced parameter
-    stay with it.
+    Make the optimizer after nc.convert and fully_shard, because an earlier optimizer has the
+    replaced parameters and trains nothing. Gradients and hooks stay with replaced parameters. A
+    float32 weight in training takes over the memory of the parameter that it replaces.
 
-    Nothing changes if there is an error: ValueError if nothing is chosen, if a pattern chooses
-    nothing, if a filter divides a shared weight, if the format cannot hold or shard it, or if it
-    names no formats for scaled products; TypeError for another dtype; NotImplementedError for a
-    DTensor that is neither fully_shard's nor cut as docs/sharding.md says; DisagreementError, on
-    every rank, if ranks convert shards differently.
+    If there is an error, nothing changes. ValueError: nothing is chosen, a pattern chooses nothing,
+    a filter divides a shared weight, or the format cannot hold or shard a weight or names no
+    formats for scaled products. TypeError: another dtype. NotImplementedError: a DTensor that is
+    neither fully_shard's nor cut as docs/sharding.md says. DisagreementError, on every rank: ranks
+    convert shards differently.
     """
     format = registry.format(format)
     if recompute not in (True, False, "auto"):

@@ -23,10 +23,10 @@ class Fit:
     """What nc.fits finds; true if all can be cut.
 
     ranks    the number that was asked about
-    shared   names of weights whose cuts divide blocks: ranks share scales then, which takes a small
-             reduction a step and a slower gather
-    reasons  of what cannot be cut or stored, why, by name
-    nearest  the nearest numbers of ranks, below and above, over which all can be cut
+    shared   names of the weights whose cuts divide blocks. Ranks share scales of these, which takes
+             a small reduction a step and a slower gather
+    reasons  name -> the reason, for each weight that cannot be cut or stored
+    nearest  the nearest numbers of ranks, below and above, over which all weights can be cut
     """
 
     ranks: int
@@ -59,16 +59,16 @@ def fits(
     filter: selection.Filter = selection.default_filter,
     parameters: selection.Parameters = None,
 ) -> Fit:
-    """Whether fully_shard can cut weights in a format over so many ranks.
+    """Whether fully_shard can cut weights in a format over a number of ranks.
 
-    what    the shape of a weight, or a model: then of every weight that nc.convert would take, with
-            the same filter and parameters
+    what    the shape of a weight, or a model: every weight that nc.convert would take with the same
+            filter and parameters
+    format  a name (nc.formats()) or nc.format(name)
     ranks   a number, or the DeviceMesh that fully_shard gets
 
-    Returns a Fit: true or false, with the reasons, the weights whose shards share blocks
-    (`shared`), and the nearest numbers of ranks that do.
-    ValueError for a format that is not loaded, a number below 1, an empty shape, or a choice that
-    nc.convert refuses.
+    Returns a Fit, which is true or false: with the reasons, the weights whose shards share blocks,
+    and the nearest numbers of ranks that would do. ValueError: the format is not loaded, the number
+    is below 1, the shape is empty, or nc.convert would refuse the choice.
     """
     format = registry.format(format)
     if isinstance(what, nn.Module):

@@ -1,4 +1,4 @@
-"""nc.summary: what of a model is quantized, and the bytes that it takes."""
+"""nc.summary: which parameters of a model are quantized, and the bytes that they take."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Parameter:
     masters      bytes of this rank's master beside them
     gathered     bytes of the whole weight that FSDP2's all-gathers carry in a step (a forward and a
                  backward); 0 if it is not sharded
-    one_scale    the names of all weights with which it has one scale of the tensor, its own too;
-                 empty if it has one of its own
+    one_scale    the names of the weights that share one scale, this name too; empty if it shares
+                 none
     """
 
     name: str
@@ -53,7 +53,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What nc.summary returns; str() of it is a table, a line for parameters that are alike.
+    """The result of nc.summary. str() of it is a table with a line for parameters that are alike.
 
     parameters        all of them, in the model's order
     quantized, plain  those with a format and those without
@@ -110,9 +110,9 @@ def _row(pattern, shape, kept, trainable, same: list[Parameter]) -> tuple[str, .
 
 
 def summary(model: nn.Module) -> Summary:
-    """What of a model is quantized and what is not, why, and the bytes of each parameter: stored on
-    this rank, masters beside them, and gathered in a step. Parameters that FSDP2 has gathered are
-    resharded first.
+    """Which parameters of a model are quantized, why the others are not, and how many bytes each
+    one stores on this rank, has as master beside them, and gathers in a step. Parameters that FSDP2
+    has gathered are resharded first.
     """
     torch_names.reshard_all(model.modules())
     managed = torch_names.all_managed()

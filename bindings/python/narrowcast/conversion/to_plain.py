@@ -11,15 +11,15 @@ from narrowcast.tensor import QuantizedTensor, dtensors
 
 
 def to_plain(model: nn.Module, *, values: str = "master") -> nn.Module:
-    """Replaces every quantized weight among a model's parameters by a plain parameter of its dtype.
-    Works in place and returns the model; does nothing to one that is plain.
+    """Replaces every quantized weight of a model by a plain parameter of the same shape and dtype.
+    Works in place and returns the model. Plain parameters stay as they are.
 
-    values  "master": the float32 value, or the decoded one of a frozen weight; "dequantized": the
-            value that products read, of every weight
+    values  "master": the float32 value, and the decoded value of a frozen weight. "dequantized":
+            the value that products read, of every weight
 
-    Works before and after fully_shard, on each rank's own shards; then "dequantized" is collective,
-    as nc.convert is. Parameters that modules share stay shared. An optimizer holds the parameters
-    that it was made with: make it anew. ValueError for other values.
+    Works before and after fully_shard, on each rank's shards. After it, "dequantized" is
+    collective, as nc.convert is. Parameters that modules share stay shared. Make the optimizer
+    anew, because it has the replaced parameters. ValueError for other `values`.
     """
     if values not in ("master", "dequantized"):
         raise ValueError(f'values is "master" or "dequantized", not {values!r}')

@@ -37,7 +37,7 @@ _REPLACED = [
 
 @functools.cache
 def install() -> None:
-    """Replaces them; twice is as once."""
+    """Replaces them. Idempotent."""
     for owner, name, made_of in _REPLACED:
         setattr(owner, name, made_of(getattr(owner, name)))
 

@@ -30,33 +30,29 @@ def fuse(
     start_offsets: Sequence[int | None],
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """From now on optimizer.step() leaves behind what nc.quantize_master_weights would after it: it
-    updates this rank's shards of master weights and writes the weights' bytes in one pass over
-    memory, with one reduction at most, of what cuts divide and of amaxes of tensors.
+    """Has optimizer.step() make the bytes that nc.quantize_master_weights would make after it. A
+    step updates this rank's shards of master weights and writes the bytes in one pass over memory,
+    with at most one reduction.
 
-    optimizer       a FusedAdam; may be called again for other weights, as of another process group.
-                    Where a rank owns nothing: one over a group without parameters
+    optimizer       a nc.FusedAdam; on a rank that owns nothing, over a group without parameters. It
+                    may be fused again with other weights, as of another process group
     master_weights  float32 [elements], contiguous, on the weights' device: parameters of the
                     optimizer, which are their own masters; None where this rank owns nothing
     model_weights, start_offsets, group
                     as in nc.quantize_master_weights
 
-    Collective, and the host waits: ranks exchange what they own. Then step() is collective too
-    where cuts divide blocks or bytes, or a scale spans a tensor: every rank calls it, also one that
-    owns nothing. Ranks have gradients of the same weights, and their groups the same seeds; weight
-    i of the list draws from seed + i.
+    Collective, and the host waits, because ranks exchange which elements they own. step() is then
+    collective too if a cut divides a block or a byte, or a scale spans a tensor: every rank calls
+    it, also a rank that owns nothing. Ranks have gradients of the same weights and groups with the
+    same seeds; weight i of the list has the seed `seed` + i.
 
     Weights may get other bytes or another memory (Module.to, share_memory): the next step writes
-    those. As of any optimizer, where the model gets another tensor in the place of a weight
-    (load_state_dict with assign=True), nothing changes for this one: call narrowcast.flat.unfuse
-    and fuse what the model has now, on all ranks.
+    those. If the model gets another tensor in a weight's place (load_state_dict with assign=True),
+    call nc.flat.unfuse and fuse the new weights, on all ranks. Cast masters that are set by other
+    means (a checkpoint) with nc.quantize_master_weights. Fuse a copy of the optimizer anew.
 
-    Masters that are set by other means (a checkpoint) are cast by nc.quantize_master_weights. A
-    copy of the optimizer is fused anew.
-
-    TypeError or ValueError for what is no weight or no master shard; ValueError, on all ranks, for
-    shards that do not cover the weights once; RuntimeError on all ranks if they hand in different
-    weights.
+    TypeError or ValueError: no such weight or master shard. ValueError on all ranks: the shards do
+    not cover the weights once. DisagreementError on all ranks: they hand in different weights.
     """
     group = shards.group_or_all(group)
     own = shards.read(model_weights, master_weights, start_offsets)
@@ -79,8 +75,8 @@ def fuse(
 
 
 def unfuse(optimizer: FusedAdam) -> None:
-    """Takes back every narrowcast.flat.fuse of an optimizer: its steps update masters alone. To be
-    called on all ranks.
+    """Undoes every nc.flat.fuse of an optimizer, whose steps then update masters alone. Call it on
+    all ranks.
     """
     optimizer.flat_updates.clear()
     optimizer.forget_tables()

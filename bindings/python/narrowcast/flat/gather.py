@@ -16,22 +16,22 @@ from narrowcast.tensor.store import PendingColumnwise, Store
 
 
 class Gather:
-    """Weights whose bytes are gathered together, of any formats and on one device: one launch
-    packs what this rank owns, one all-gather brings what all own, one launch unpacks it. Columnwise
-    bytes that follow from rowwise ones are absent afterwards, as a cast leaves them.
+    """Gathers the bytes of weights together, of any formats and on one device: a launch packs the
+    bytes of this rank's elements, an all-gather brings those of all ranks, a launch unpacks them.
+    Columnwise bytes that follow from rowwise ones are absent afterwards, as a cast leaves them.
 
         gather = Gather(weights, ranges, group)
         gather.start(async_op=True)
         ...
         gather.finish()
 
-    weights   QuantizedTensors, whole on every rank; the same on all ranks, in the same order
-    ranges    ranges[rank][weight]: the elements of the flattened weight that a rank owns, as
-              (begin, end), of all ranks of the group; each element is one rank's
-    group     the process group; None: this process alone. Of one rank nothing moves
+    weights   nc.QuantizedTensors, whole on every rank; the same list in one order on all ranks
+    ranges    ranges[rank][weight]: (begin, end), the elements of the flattened weight that a rank
+              of the group owns; exactly one rank owns an element
+    group     the process group; None: this process alone. With one rank nothing moves
 
-    TypeError if one is no QuantizedTensor; ValueError for views, for weights without rowwise bytes
-    of their own or on several devices, and for ranges that are not those of the weights.
+    TypeError if a weight is no QuantizedTensor. ValueError for views, weights without rowwise
+    bytes, weights on several devices, and ranges that do not fit the weights.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Gather:
 
     @property
     def payload_bytes(self) -> int:
-        """The bytes that each rank sends: those of the one that has most, to a multiple of 256. 0
-        where nothing moves.
+        """The bytes that each rank sends: as many as the largest part takes, rounded up to a
+        multiple of 256; 0 if nothing moves.
         """
         return 0 if self._flat is None else self._flat.payload_bytes
 
     def start(self, async_op: bool = False) -> None:
-        """Packs this rank's bytes and begins the all-gather, which is collective. async_op: as in
-        torch.distributed; what the weights are used for then waits for finish(). Until that, no
-        cast may change the weights, nor may they get other bytes (Module.to).
+        """Packs this rank's bytes and begins the all-gather, which is collective. `async_op` is
+        torch.distributed's. Before finish() nothing may read the weights, no cast may change them,
+        and they may get no other bytes (Module.to).
         """
         if self.payload_bytes == 0:
             return
@@ -74,8 +74,8 @@ class Gather:
         self._payloads = own, every
 
     def finish(self) -> None:
-        """Waits for the all-gather and unpacks it, on the current stream, which is that of start()
-        or waits for it. Then the weights have all their bytes.
+        """Waits for the all-gather and unpacks it. The current stream must be that of start(), or
+        wait for it. Afterwards the weights have all their bytes.
         """
         if self.payload_bytes == 0:
             return
@@ -111,9 +111,9 @@ def invalidate_columnwise(store: Store, manual: bool) -> None:
 
 
 def post_all_gather_processing(weights: Iterable[torch.Tensor]) -> None:
-    """Makes the columnwise bytes of weights whose rowwise bytes have just been gathered, after
+    """Makes the columnwise bytes of nc.QuantizedTensors from rowwise bytes that were gathered after
     nc.quantize_master_weights: one launch for each format and device. Weights whose columnwise
-    bytes are quantized from masters, or that keep rowwise bytes alone, stay as they are.
+    bytes are quantized from masters, or that have rowwise bytes alone, stay as they are.
     """
     together: dict[tuple, list[Store]] = defaultdict(list)
     for store in (weight._store for weight in weights):

@@ -33,40 +33,38 @@ def quantize_master_weights(
     step: int = 0,
 ) -> None:
     """Casts this rank's shards of master weights into the weights' bytes, as a distributed
-    optimizer does after its step. The call of Transformer Engine, for every format.
+    optimizer does after its step. It is Transformer Engine's call, for every format.
 
-    model_weights   QuantizedTensors (nc.quantize), whole on every rank, on one device; the same on
-                    all ranks, in the same order
-    master_weights  float32 tensors of any shape, taken as runs of elements; None where this rank
-                    owns nothing of a weight
+    model_weights   nc.QuantizedTensors (of nc.quantize), whole on every rank, on one device; the
+                    same list in the same order on all ranks
+    master_weights  float32 tensors of any shape, each taken as a run of elements; None for a weight
+                    of which this rank owns nothing
     start_offsets   the index of each shard's first element in the flattened weight
-    group           the ranks whose shards make up the weights; None: all, or this process alone
-                    where torch.distributed is not initialised
+    group           the ranks whose shards make up the weights; None: all ranks, or this process
+                    alone if torch.distributed is not initialised
     fsdp_shard_model_weights
-                    uint8 [bytes], contiguous, on the weight's device; None where nothing is owned:
-                    where the rowwise codes of this rank's elements go as well, from the byte that
-                    holds the first one to that which holds the last
+                    uint8 [bytes], contiguous, on the weight's device, or None: these also receive
+                    the rowwise codes of this rank's elements, from the byte of the first element to
+                    the byte of the last
     manual_post_all_gather_processing
-                    columnwise bytes that follow from rowwise ones are absent after the call.
-                    False: until they are first read; True: until nc.post_all_gather_processing
+                    until when columnwise bytes that follow from rowwise ones are absent. False:
+                    until they are read first; True: until nc.post_all_gather_processing
     source          "master", or "bf16" to round masters to bfloat16 first
     rounding, seed, step
-                    as in nc.quantize; weight i draws from seed + i
+                    as in nc.quantize; weight i of the list has the seed `seed` + i
 
-    Afterwards each rank's own elements, and the scales of blocks that hold some, are those of a
-    cast of the whole master; so is every byte that holds an own element. All else stays as it was:
-    a gather brings it. Where a scale spans the tensor, it and amax are right on all ranks. A
+    Afterwards every byte that holds an element of this rank is that of a cast of the whole master,
+    and so is the scale of every block that holds such an element. All else is unchanged, and
+    arrives with a gather. A scale that spans the tensor is right on all ranks, and so is amax. A
     delayed scale moves on, as in an optimizer's step.
 
-    The first call with some weights is collective, and the host waits: ranks exchange what they
-    own. (Bytes that Module.to has made are new; it is called on all ranks alike.) Later ones reduce
-    once, and not at all if no cut divides a block and no scale spans a tensor. All ranks call it
-    for the same weights in the same order. To cut weights in another way, call nc.flat.forget on
-    all ranks first.
+    The first call with a list, or after Module.to, is collective, and the host waits, because ranks
+    exchange which elements they own. Later calls reduce once, if a cut divides a block or a scale
+    spans a tensor. Call nc.flat.forget on all ranks before weights are cut in another way.
 
-    TypeError or ValueError, and nothing changes, for what is no weight or no master shard;
-    ValueError, on all ranks, for shards that do not cover the weights once; RuntimeError on all
-    ranks if they hand in different weights in a first call.
+    TypeError or ValueError, with nothing changed: no such weight or master shard. ValueError on all
+    ranks: the shards do not cover the weights once. DisagreementError on all ranks: they hand in
+    different weights in a first call.
     """
     group = shards.group_or_all(group)
     check_source(source)
@@ -107,8 +105,8 @@ _known: WeakKeyDictionary = WeakKeyDictionary()  # by the store of a list's firs
 
 
 def forget(weights: Sequence[torch.Tensor]) -> None:
-    """Forgets who owns what of weights: the next quantize_master_weights asks the ranks again. To
-    be called on all of them, with weights that were handed in together.
+    """Forgets which rank owns which elements: the next quantize_master_weights asks the ranks
+    again. Call it on all ranks, with weights that were handed in together.
     """
     for weight in weights:
         _known.pop(weight._store, None)

@@ -122,9 +122,10 @@ def _is_alone(cell: Cell) -> bool:
 
 
 def note_write(weight: torch.Tensor) -> None:
-    """To be called after a write to a weight of a converted model that torch does not count: by a
-    kernel that was given its address, through numpy, through `.data` of a memory that the weight
-    shares, within torch.autograd._unsafe_preserve_version_counter. TypeError for any other tensor.
+    """Call it after a write to a weight of a converted model that torch does not count: a write by
+    a kernel that got its address, through numpy, through `.data` of memory that the weight shares,
+    or within torch.autograd._unsafe_preserve_version_counter. The bytes are made anew before they
+    are read. TypeError if `weight` is no nc.MasterWeight, nor a DTensor over such a weight.
     """
     local: MasterWeight = dtensors.local_of(weight)
     cell = getattr(local, "cell", None)

@@ -35,12 +35,16 @@ DECODING: dict[Callable, Callable] = {}
 
 
 class MasterWeight(torch.Tensor):
-    """A weight in training, as nc.convert makes it: to torch a tensor over a float32 value, to
-    products of matrices its bytes. Its dtype (float32, bfloat16 or float16) is that of what is read
-    of it, and of its gradient.
+    """A weight in training, as nc.convert makes it. To torch it is a tensor over a float32 value;
+    products of matrices read its bytes. It announces a dtype, float32, bfloat16 or float16: torch
+    reads the value rounded to it, and the gradient has it.
 
-    value  a plain float32 tensor: what optimizers and initializers write, and checkpoints have
-    cell   shared by all tensors over the value's memory: the bytes
+    value   a plain float32 tensor of the same shape, which optimizers and initializers write, and
+            which checkpoints have
+    format  the facts of its format (nc.format)
+    cell    private: the bytes, which all tensors over the value's memory share
+
+    NotImplementedError for an operation that would change its shape or its memory.
     """
 
     # In __dict__, so that torch.utils.swap_tensors can exchange one with a plain tensor.

@@ -14,50 +14,54 @@ from narrowcast.tensor import compiling, dtensors
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Adam or AdamW over quantized and plain parameters together, one launch for each launches.Key.
+    """Adam or AdamW over quantized and plain parameters together. A step updates values and moments
+    and writes the weights' bytes in one pass over memory.
 
-    params        tensors, groups, or named parameters, as for any torch optimizer. float32,
+    params        tensors, groups, or named parameters, as for any torch optimizer: float32,
                   bfloat16 or float16
     lr, betas, eps, weight_decay
                   Adam's constants: numbers, or tensors of one element. They may differ by group and
-                  change between steps. Not torch.optim.AdamW's defaults, which are betas
-                  (0.9, 0.999) and weight_decay 0.01: to train as with those, give them
-    adamw         weight decay as in AdamW; False: an L2 term in the gradient
+                  change between steps. The defaults are not those of torch.optim.AdamW, which are
+                  betas (0.9, 0.999) and weight_decay 0.01
+    adamw         True: weight decay as in AdamW. False: an L2 term in the gradient
     state_dtype   of the moments: torch.float32 or torch.bfloat16
     rounding, seed
-                  of the quantized weights' codes: "nearest" or "stochastic", as in nc.quantize; the
-                  step is the number of the update, the seed is `seed` (0 to 2^64 - 1) plus the
-                  parameter's position among all parameters, groups one after another. They may
-                  differ by group and change between steps
+                  how codes are rounded: "nearest" or "stochastic", as in nc.quantize. There the
+                  step is the number of the update, and the seed is `seed` (0 to 2^64 - 1) plus the
+                  parameter's position among all parameters. They may differ by group and change
+                  between steps
     foreach, fused
-                  as AdamW has them; they mean nothing here
+                  accepted as AdamW's, and without effect
     capturable, amsgrad, maximize, differentiable
-                  as AdamW has them: not there yet, here and in groups (NotImplementedError)
+                  True is a NotImplementedError, here and in groups
 
-    Formulas: docs/numerics.md, "Adam". The update acts on float32 masters; the bytes of a quantized
-    weight, and the value of a bfloat16 or float16 one, are made from them. A weight of
-    nc.convert is its own master.
+    Formulas: docs/numerics.md, "Adam". The update acts on float32 masters. A weight of nc.convert
+    is its own master. Of a plain bfloat16 or float16 parameter the state has a master, from which
+    the value is made.
 
-    A parameter gets state with its first gradient, or from a state dict; a frozen one has none.
-    Before that, the parameters of groups may be replaced freely. The entries are: master (of a
-    plain bfloat16 or float16 parameter; others are their own), exp_avg and exp_avg_sq, as DTensors
-    where the parameter is one, and step, a 0-dim float32 tensor on the CPU. In a format with
-    delayed scaling also history, float32: the multiplier behind the present bytes, that of the next
-    update, and the last amaxes of the whole tensor, the newest first. A value that is set by other
-    means than step() is rounded to nearest, by its present amax, and begins a history anew; a
-    history from a state dict goes on with the next step.
+    A parameter gets state with its first gradient, or from a state dict; before that, the
+    parameters of groups may be replaced. Frozen parameters have no state. Its entries:
 
-    With shards of a format whose scale spans the tensor, step() is collective: every rank of the
-    shards' group must call it; and so is the first step with any shards,
-    which raises a RuntimeError on all ranks if their parameters are not alike. All ranks have
-    gradients of the same parameters. A gradient or a parameter that does not fit raises an error
-    that names the parameter, and nothing changes on this rank.
+    step          0-dim float32, on the CPU
+    exp_avg, exp_avg_sq
+                  of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor
+    master        float32, of plain bfloat16 and float16 parameters
+    history       float32, with delayed scaling: the multiplier of the present bytes, the multiplier
+                  of the next update, and the last amaxes of the tensor, the newest first
 
-    grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers;
-    a skipped step changes nothing, and with shards all ranks skip it if one has found_inf. Groups
-    and state may be changed by hand between steps, as with torch's optimizers: a parameter that is
-    put into a group, or whose state is cleared, begins anew; one that is taken out is left alone.
-    The next step begins with what was written to a parameter since the last.
+    A value that anything but step() sets is rounded to nearest by its present amax, and begins a
+    history anew. A history from a state dict goes on with the next step.
+
+    With shards of a format whose scale spans the tensor, every rank of the shards' group must call
+    step(), because it is collective. So is the first step with any shards: DisagreementError on all
+    ranks if their parameters are not alike. All ranks have gradients of the same parameters. A
+    gradient or a parameter that does not fit is an error that names the parameter. Nothing changes
+    on this rank then.
+
+    grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers.
+    A skipped step changes nothing. With shards all ranks skip it if one rank has found_inf. Groups
+    and state may be changed by hand between steps: a parameter that is new in a group, or whose
+    state was cleared, begins anew. A step reads what was written to a parameter before it.
     """
 
     _step_supports_amp_scaling = True
@@ -94,21 +98,21 @@ class FusedAdam(torch.optim.Optimizer):
         self.register_state_dict_post_hook(states.as_saved)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Adds a group without state. ValueError or TypeError for options that make no sense."""
+        """Adds a group without state. ValueError or TypeError for an option that is not valid."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         options.check(self.param_groups[index], index)
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
-        """Makes the state of parameters that have none, which the first step with a gradient does
-        too: of all, or of those that are wanted.
+        """Makes the state of parameters that have none, as the first step with a gradient does: of
+        all parameters, or of those for which is_wanted(parameter) is true.
         """
         for _, parameter, _ in parameters.named(self.param_groups):
             if not self.state.get(parameter) and is_wanted(parameter):
                 self.state[parameter] = states.make_state(parameter, self.state_dtype)
 
     def step(self, closure=None):
-        """Updates what has a gradient, after closure(), if given; returns what that returns."""
+        """Updates the parameters that have a gradient, after closure(), whose result it returns."""
         step = self._observed_step if step_context.has_observers(self) else self._step
         return step(closure)
 
@@ -177,9 +181,9 @@ class FusedAdam(torch.optim.Optimizer):
         self._snapshot = None
 
     def state_dict(self):
-        """As torch's; histories are copies. Once there is state, that of parameters which require a
-        gradient and have had none is made too: so all ranks have the same entries, and checkpoints
-        of all times.
+        """As torch's; histories are copies. Once there is any state, the state of parameters that
+        require a gradient and have had none is made too. So the entries of all ranks are the same,
+        and those of checkpoints of all times.
         """
         if any(self.state.values()):
             self.make_state(lambda parameter: parameter.requires_grad)
@@ -187,9 +191,9 @@ class FusedAdam(torch.optim.Optimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict) -> None:
-        """Copies a state dict's values, its own or one of torch's AdamW or Adam, into the state,
-        which is made where there is none, without a cast. A parameter of which it has nothing
-        begins anew. ValueError, before anything changes, if it does not fit.
+        """Copies the values of a state dict, of FusedAdam or of torch's AdamW or Adam, into the
+        state, without a cast. A parameter that the state dict lacks begins anew. ValueError, before
+        anything changes, if it does not fit.
         """
         loading.load_state_dict(self, state_dict)
         self._snapshot, self.is_state_form = None, False

@@ -35,25 +35,26 @@ def export(
     overwrite: bool = False,
 ) -> None:
     """Writes a model's weights as readers of open models expect them: safetensors files, their
-    index, and config.json with a quantization_config. The codes and scales are those that the
-    forward multiplies: they are not made anew.
+    index, and config.json with a quantization_config. Codes and scales are those that the forward
+    multiplies.
 
-    layout     "deepseek", "mxfp8", "compressed-tensors", "modelopt" or "gpt-oss", if it is one of
-               nc.format(name).layouts of every quantized weight's format
+    folder     its path; it must not exist unless overwrite is true
+    layout     "deepseek", "mxfp8", "compressed-tensors", "modelopt" or "gpt-oss": a layout of every
+               quantized weight's format (nc.format(name).layouts)
     rename, plain_dtype, scale_fmt
-               as nc.export_tensors takes them
-    config     the rest of config.json; by default that of a transformers model, else nothing
-    file_size  of each safetensors file, in GB
-    overwrite  replaces a folder that is there; without it that is an error. A link stays one
+               as in nc.export_tensors
+    config     the rest of config.json, a dict; None: that of a transformers model, else nothing
+    file_size  the largest size of a safetensors file, in GB (10^9 bytes)
+    overwrite  replaces an existing folder as a whole; a link stays a link
 
-    Every rank of the job calls it, with the same weights or shards of them, and the first writes.
-    DisagreementError where ranks have other weights, as the stages of a pipeline. At most one
-    whole weight is on the device beyond the model, and one file in the host's memory. The folder
-    appears when it is complete: before, it is beside its place as ".NAME.partial-...", which goes
-    if the export fails. Of two exports into one folder the last stays, as a whole.
-    FileExistsError for a folder that is there, before anything is written; ValueError as in
-    nc.export_tensors; where the first rank fails later (a full disk), its own error there and
-    RuntimeError on the others.
+    Every rank calls it, with the same weights or shards of them, and the first rank writes. At most
+    one whole weight is on the device beyond the model, and one file in the host's memory. The
+    folder appears when it is complete. Until then it is ".NAME.partial-..." beside its place, and
+    is removed if the export fails. Of two exports into one folder the last stays.
+
+    FileExistsError, before anything is written: the folder exists. ValueError: file_size, and as in
+    nc.export_tensors. DisagreementError: ranks have other weights, as stages of a pipeline have. If
+    the first rank fails later (a full disk), it raises that error and the others a RuntimeError.
     """
     if not (isinstance(file_size, Real) and file_size > 0):
         raise ValueError(f"file_size is a number of GB above 0, not {file_size!r}")

@@ -41,29 +41,29 @@ def load_published(
     rename: Rename = None,
     nearest_scale: bool = False,
 ) -> list[str]:
-    """Loads a folder of published weights into a converted model, byte for byte: each rank reads
-    its own part, on any mesh. The masters of weights become the decoded values. Nothing is cast but
-    columnwise bytes that do not follow from rowwise ones. What the folder has quantized and the
-    model plain is decoded.
+    """Loads a folder of published weights into a converted model, byte for byte. Each rank reads
+    its part, on any mesh. Masters become the decoded values. Only columnwise bytes that do not
+    follow from rowwise ones are cast. A weight that is quantized in the folder and plain in the
+    model is decoded.
 
-    layout  as nc.export takes it; by default what quant_method in config.json says
-    rename  names of the model's tensors to names in the folder, as nc.export takes it
+    folder  its path. Its files are those that model.safetensors.index.json names, if that exists
+    layout  as in nc.export; None: by quant_method in config.json
+    rename  names of the model's tensors to names in the folder, as in nc.export
     nearest_scale
-            of NVFP4, which keeps the amax of a tensor: where no amax has the global scale of a
-            file from elsewhere, takes the amax of the nearest one, a unit in the last place away
+            of NVFP4, which keeps the amax of a tensor. True: if no amax has the global scale of a
+            file, take the amax of the nearest scale, a unit in the last place away
 
-    Where there is a model.safetensors.index.json, files are those that it names. Returns the names
-    in files that the model has not. Every rank of the job calls it. FileNotFoundError without a
-    safetensors file; ValueError, with the model unchanged, if a tensor is missing or of another
-    shape, if a quantized one is of another dtype or described otherwise in config.json, or if a
-    weight's format does not hold the bytes exactly, with what is there and what was expected; also
-    for a file or an index that is damaged, and for a tensor in two files. An error of one rank is
-    every rank's.
+    Every rank calls it. Returns the names in files that the model lacks. FileNotFoundError: there
+    is no safetensors file. ValueError, with the model unchanged: a tensor is missing, has another
+    shape or is in two files, a quantized tensor has another dtype or is described otherwise in
+    config.json, a weight's format does not hold the bytes exactly, or a file or an index is
+    damaged. The message has what was found and what was expected. An error of one rank is raised on
+    every rank.
 
-    Call it after fully_shard and parallelize_module, which cut values alone: the parts of a weight
-    in training cast bytes of their own. A UserWarning says how many loaded bytes a cast of their
-    values would not give, and which format would give more: such a cut, and the next write to the
-    weight, a step with lr=0 too, changes them.
+    Call it after fully_shard and parallelize_module, because these cut values alone, of which the
+    parts cast other bytes. A UserWarning says how many loaded bytes a cast of their values would
+    change, and which format would keep more. Such a cut changes them, and so does the next write to
+    the weight, a step with lr=0 too.
     """
     error, weights, source = None, [], None
     try:

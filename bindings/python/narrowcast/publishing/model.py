@@ -35,28 +35,28 @@ def export_tensors(
     scale_fmt: str | None = None,
     copy: bool = True,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of all that nc.export writes, in one order on all ranks: to hand a model's
-    weights to an inference engine. Tensors are whole, and on the model's device.
+    """Yields (name, tensor) for everything that nc.export writes, in the same order on all ranks:
+    hands a model's weights to an inference engine. Tensors are whole, and on the model's device.
 
-    layout       one of nc.format(name).layouts, of every quantized weight's format
-    rename       names to names in the file: a function, or a dict of regular expressions and what
-                 takes their place. Names are those of the state dict, of a model of transformers
-                 those that its save_pretrained writes; each expert of a three-dimensional parameter
-                 has the names of layers: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
-    plain_dtype  of floating-point weights that are not quantized; None: as they are. "auto":
-                 torch.bfloat16, but buffers of float32 or more are float32, and what transformers
-                 keeps in float32
-    scale_fmt    of "deepseek": "ue8m0" for power-of-two scales of eight bits. By default they are
-                 where the scales of any of the model's formats are
-    copy         False: tensors may be the model's own memory, for an engine that reads each before
-                 it asks for the next. A step or a write changes some of those, and others not
+    layout       a layout of every quantized weight's format (nc.format(name).layouts)
+    rename       names to names in the file: a function, or a dict of regular expressions and their
+                 replacements. Names are those of the state dict; of a model of transformers those
+                 that its save_pretrained writes. An expert of a three-dimensional parameter has the
+                 names of a layer: experts.w1 is experts.0.w1.weight, experts.1.w1.weight
+    plain_dtype  of floating-point weights that are not quantized. "auto": torch.bfloat16, but
+                 float32 for buffers of float32 or more, and for weights that transformers keeps in
+                 float32. None: unchanged
+    scale_fmt    of the layout "deepseek": "ue8m0" for power-of-two scales of eight bits. None: such
+                 scales if any of the model's formats has them
+    copy         False: tensors may be the model's memory, which a step or a write changes, for an
+                 engine that reads each tensor before it asks for the next
 
     Codes and scales are those that the next forward multiplies, also after a write between two
-    tensors. Collective over the ranks that share weights. Costs two gathers a quantized weight, one
-    for each other, a pass over the masters with one reduction, and a cast of weights that were
-    written since the last; waits for the device once, with scales of e8m0 for each weight. Nothing
-    happens before the first tensor is asked for. ValueError then, if the layout does not hold a
-    weight's format or shape, and if a weight is not finite.
+    tensors. Collective over the ranks that share weights. The cost: two gathers for each quantized
+    weight and one for each other, a pass over the masters with one reduction, and a cast of weights
+    that were written since the last. The host waits once, and with e8m0 scales for each weight.
+    The work begins with the first tensor. ValueError then, if the layout does not hold a weight's
+    format or shape, or if a weight is not finite.
     """
     entries = entries_of(model, layout, scale_fmt, rename, plain_dtype)
     yield from tensors_of(entries, copy)

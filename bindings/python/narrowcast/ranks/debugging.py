@@ -18,10 +18,10 @@ is_on = os.environ.get("NARROWCAST_DEBUG", "0") not in ("", "0")
 
 
 def debug(on: bool = True) -> None:
-    """Switches the comparisons of ranks on or off, on all ranks alike: at every forward's gathers,
-    optimizer step and nc.quantize_master_weights (DisagreementError on all ranks if they differ).
-    Costs a reduction each, and the host waits. NARROWCAST_DEBUG=1 in the environment does the same
-    from the start.
+    """Switches the comparison of ranks on or off. Call it on all ranks alike. Ranks are compared at
+    the gathers of each forward, each optimizer step and each nc.quantize_master_weights, and all of
+    them raise a DisagreementError if they differ. A comparison is a reduction for which the host
+    waits. NARROWCAST_DEBUG=1 in the environment switches it on from the start.
     """
     global is_on
     is_on = bool(on)

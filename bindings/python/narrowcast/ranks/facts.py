@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 
 class DisagreementError(RuntimeError):
-    """What every rank of a process group raises if their facts differ."""
+    """Raised by every rank of a group if facts differ. It names two ranks and their facts."""
 
 
 # A line, with the process group over which it must be alike and a device of that; None: nothing.

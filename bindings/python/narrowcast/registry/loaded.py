@@ -238,8 +238,8 @@ def formats() -> list[str]:
 
 
 def format(name: str | Format) -> Format:
-    """The facts of a loaded format, by its name; of a Format itself. ValueError, with the nearest
-    names, if there is none of this name; TypeError for what is no name.
+    """The facts of a loaded format, by its name; of a Format, itself. ValueError, with the nearest
+    names, if no format has this name; TypeError if `name` is neither.
     """
     if isinstance(name, Format):
         return name
@@ -258,12 +258,11 @@ def format(name: str | Format) -> Format:
 
 
 def load_plugin(path: str | os.PathLike) -> list[str]:
-    """Loads a plugin file, or every .so file of a folder, and returns the names of the formats that
-    came.
+    """Loads a plugin file, or every .so file of a folder. Returns the names of their formats.
 
-    Loading a file twice is no error. PluginError if a file is missing, cut short, damaged, of
-    another version or no plugin, or if another file has already brought its format; ValueError for
-    an empty path. A plugin is code, and may do all that this process may.
+    A file may be loaded twice. PluginError if a file is missing, cut short, damaged, of another
+    version or no plugin, or if another file has loaded its format; ValueError for an empty path. A
+    plugin is code, and may do all that this process may.
     """
     if not os.fspath(path):  # which Path takes for the present folder
         raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")

@@ -24,27 +24,25 @@ def quantize(
     step: int = 0,
     offset: int = 0,
 ) -> QuantizedTensor:
-    """Quantizes a tensor.
+    """Quantizes a tensor: bytes alone, without a value beside them.
 
-    x         float32, bfloat16 or float16, on a CPU or CUDA device, of any shape: a matrix of
-              prod(shape[:-1]) rows and shape[-1] columns. A tensor that is not contiguous is made
-              so first. NaN takes the element type's NaN code (or its largest value) and counts for
-              no amax; infinities saturate. Formulas: docs/numerics.md
+    x         float32, bfloat16 or float16, on a CPU or CUDA device, of any shape. It is taken as a
+              matrix of prod(shape[:-1]) rows and shape[-1] columns. NaN gets the element type's NaN
+              code, or its largest value, and does not count in an amax. Infinities saturate.
+              Formulas: docs/numerics.md
     format    a name (nc.formats()) or nc.format(name)
     rowwise, columnwise
-              which usages are made; at least one. A derived columnwise may be asked for alone
-    source    "master", or "bf16" to round the value to bfloat16 before its amax and its cast are
-              taken
-    rounding  "nearest" or "stochastic": then an element's code is the upper of its two neighbours
-              with the probability of its place between them, as a function of seed, step and the
-              element's row-major index in the whole tensor. Scales are never stochastic
+              which usages are made, at least one; derived columnwise bytes may be made alone
+    source    "master", or "bf16" to round the value to bfloat16 before its amax and its cast
+    rounding  "nearest" or "stochastic". A stochastic code is the upper of an element's two
+              neighbours with the probability of its place between them, and a function of seed,
+              step and the element's row-major index. Scales are never stochastic
     seed, step, offset
-              of stochastic rounding, from 0 to 2^64 - 1; `offset`: the index of x's first element
-              in the whole tensor, so that a piece gets the codes that it has there
+              integers from 0 to 2^64 - 1 for stochastic rounding. `offset` is the index of x's
+              first element in the whole tensor, so that a part gets the codes of the whole
 
-    Returns a tensor of x's shape and dtype that keeps no high-precision value. It is detached from
-    x. Raises TypeError for another kind of x, ValueError for a wrong option or a shape that the
-    format cannot hold.
+    Returns a nc.QuantizedTensor of x's shape and dtype, on its device, detached from x. TypeError
+    for another kind of x; ValueError for a wrong option or a shape that the format cannot hold.
     """
     format = registry.format(format)
     check_value(x)

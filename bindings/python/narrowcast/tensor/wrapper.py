@@ -17,13 +17,13 @@ LOGICAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class QuantizedTensor(torch.Tensor):
-    """A tensor in a narrow format, which bytes alone are: made by nc.quantize, a frozen weight of
+    """A tensor in a narrow format, kept as bytes alone: a result of nc.quantize, a frozen weight of
     nc.convert, or a weight that FSDP2 has gathered.
 
-    It has the shape and the logical dtype (float32, bfloat16 or float16) of the tensor that it was
-    made from. Shape and copy operations act on its bytes exactly or raise an error. Arithmetic
-    reads decoded values. It takes no writes but loads (copy_), `w += x` and `w -= x`. A slice of
-    rows is a view: it writes through.
+    It has the shape and the logical dtype (float32, bfloat16 or float16) of its source. Shape and
+    copy operations act on its bytes exactly, or are errors. Arithmetic reads decoded values. The
+    only writes are loads (copy_), `w += x` and `w -= x`. A slice of rows is a view: it writes
+    through.
     """
 
     # Not in __dict__, which torch copies and pickles in ways of its own.
@@ -60,16 +60,15 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def rowwise_data(self) -> torch.Tensor | None:
-        """uint8, two-dimensional: the rowwise codes. None where absent.
-
-        The buffer itself, or a copy if this is a view whose bytes do not lie together.
+        """uint8, two-dimensional: the rowwise codes; None where absent. It is the buffer itself, or
+        a copy if this is a view whose bytes do not lie together.
         """
         return self._view.buffer("rowwise", 0)
 
     @property
     def rowwise_scale_inv(self) -> torch.Tensor | None:
-        """uint8 or float32: the rowwise scales with their zero padding; (1,) where one scale spans
-        the tensor. None where absent.
+        """uint8 or float32: the rowwise scales with their zero padding, of shape (1,) if one scale
+        spans the tensor; None where absent.
         """
         return self._view.buffer("rowwise", 1)
 
@@ -85,20 +84,20 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def tensor_amax(self) -> torch.Tensor | None:
-        """float32 (1,): the whole tensor's largest magnitude, where a scale spans it; else None."""
+        """float32 (1,): the tensor's largest magnitude, if a scale spans the tensor; else None."""
         return self._view.spanning("amax")
 
     @property
     def history(self) -> torch.Tensor | None:
-        """float32, with delayed scaling: the multiplier of encoding behind the bytes, that of the
-        next step, and the amaxes of the whole tensor's last casts, the newest first; else None.
+        """float32 (n,), with delayed scaling: the multiplier that made the bytes, the multiplier of
+        the next step, and the amaxes of the tensor's last casts, the newest first; else None.
         """
         return self._view.spanning("history")
 
     @property
     def nbytes(self) -> int:
-        """Of codes, scales and what spans the tensor, padding included. element_size() is that of
-        the logical dtype.
+        """The bytes of codes, scales, amax and history, with padding. element_size() is that of the
+        logical dtype.
         """
         view, bytes = self._view, self._store.bytes
         if not view.is_whole:
@@ -108,16 +107,14 @@ class QuantizedTensor(torch.Tensor):
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
         """float32, of this shape, on the CPU: a copy of the value that the bytes were made from,
-        for an optimizer that keeps masters itself; None if it is not kept, as it is of Megatron's
-        layers, and of what was merged into. Transformer Engine's name for it.
+        for an optimizer that keeps masters itself. Weights of Megatron's layers have it, and
+        weights that an adapter was merged into; else None. Transformer Engine's name.
         """
         value = self.kept_value
         return None if value is None else value.detach().to("cpu", copy=True)
 
     def clear_high_precision_init_val(self) -> None:
-        """Lets go of that value: nc.quantize_master_weights sets the bytes from an optimizer's
-        shards.
-        """
+        """Drops that value: from now on nc.quantize_master_weights makes the bytes."""
         self._store.refresh()
         self._store.drop_master()
 
@@ -126,10 +123,9 @@ class QuantizedTensor(torch.Tensor):
     def dequantize(
         self, dtype: torch.dtype = torch.float32, usage: str = "rowwise"
     ) -> torch.Tensor:
-        """The value: a plain tensor of this shape, decoded from the bytes of one usage. Its
-        gradient is the identity.
-
-        ValueError if the usage is absent; TypeError if dtype is not float32, bfloat16 or float16.
+        """The value: a plain tensor of this shape and of `dtype`, decoded from the bytes of a usage
+        ("rowwise" or "columnwise"). Its gradient is the identity. ValueError if the usage is
+        absent; TypeError if dtype is not float32, bfloat16 or float16.
         """
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"{self.describe()}: read as float32, bfloat16 or float16, not {dtype}")
@@ -191,12 +187,12 @@ class QuantizedTensor(torch.Tensor):
     # ---- torch's protocols ----
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """That of the first buffer, for FSDP2 compares storages."""
+        """That of the first buffer, because FSDP2 compares storages."""
         return compiling.storage_of(self._store.tensors[0])
 
     def data_ptr(self) -> int:
-        """Of a parameter the address of its first buffer, for accelerate finds parameters by it. 0
-        of all others: torch's asynchronous saving asks whether a tensor is memory.
+        """Of a parameter the address of its first buffer, because accelerate finds parameters by
+        it. Else 0, because torch's asynchronous saving asks whether a tensor is memory.
         """
         first = self._store.tensors[0]
         if not isinstance(self, nn.Parameter) or type(first) is not torch.Tensor or first.is_meta:
