@@ -104,7 +104,9 @@ py::dict format_facts(const Plugin& plugin) {
       "mirrored"_a = mirrored(format.rowwise, format.columnwise),
       "bits_per_element"_a = format.bits_per_element,
       "wire_bits_per_element"_a = format.wire_bits_per_element, "rules"_a = py::tuple(rules),
-      "matmul"_a = products_facts(format.products), "cuda"_a = plugin.table->cuda != nullptr);
+      "matmul"_a = products_facts(format.products),
+      "casts_parts"_a = plugin.table->cpu->cast_parts != nullptr,
+      "cuda"_a = plugin.table->cuda != nullptr);
 }
 
 // Of the formats as they are loaded, in the order of nc_product_of.

@@ -54,6 +54,7 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
 }
 template void call(nc_function, const char*, nc_launch, at::Device);
 template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
+template void call(nc_parts_function, const char*, nc_parts, at::Device);
 template void call(RescaleFunction, const char*, Rescale, at::Device);
 template void call(FillFunction, const char*, Fill, at::Device);
 template void call(UnitFunction, const char*, UnitProduct, at::Device);

@@ -15,8 +15,8 @@ namespace narrowcast {
 using RandomKey = std::tuple<uint64_t, uint64_t, uint64_t>;
 
 // Calls a function of the runtime or of a plugin on what it takes (nc_launch, nc_transfer,
-// FlatTransfer, Rescale, UnitProduct or Fill), with torch's current stream and threads and without
-// Python's lock. RuntimeError, naming `what`, if it fails.
+// nc_parts, FlatTransfer, Rescale, UnitProduct or Fill), with torch's current stream and threads
+// and without Python's lock. RuntimeError, naming `what`, if it fails.
 template <class Argument>
 void call(const char* (*function)(const Argument*), const char* what, Argument argument,
           at::Device device);

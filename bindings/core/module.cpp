@@ -13,6 +13,7 @@ PYBIND11_MODULE(_C, module) {
   narrowcast::bind_flat_shards(module);
   narrowcast::bind_flat_gather(module);
   narrowcast::bind_gather(module);
+  narrowcast::bind_parts(module);
   narrowcast::bind_linear(module);
   narrowcast::bind_dequantize();
   narrowcast::bind_weights(module);

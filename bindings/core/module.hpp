@@ -16,6 +16,7 @@ void bind_quantize(py::module_& module);
 void bind_flat_shards(py::module_& module);
 void bind_flat_gather(py::module_& module);
 void bind_gather(py::module_& module);
+void bind_parts(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_dequantize();
 void bind_weights(py::module_& module);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/gather/flat_tiles.hpp"
+#include "runtime/launch/cpu_loop.hpp"
 
 namespace narrowcast {
 namespace {
@@ -18,17 +19,7 @@ void move_tile(const FlatTransfer& transfer, int64_t index) {
 }
 
 const char* flat_transfer(const FlatTransfer* transfer) {
-  constexpr auto kBody = [](void* context, int64_t begin, int64_t end) {
-    const auto& all = *static_cast<const FlatTransfer*>(context);
-    for (int64_t tile = begin; tile < end; ++tile) move_tile(all, tile);
-  };
-  FlatTransfer all = *transfer;
-  if (all.parallel_for == nullptr) {
-    kBody(&all, 0, all.tiles);
-  } else if (all.tiles > 0) {
-    all.parallel_for(all.tiles, kBody, &all);
-  }
-  return nullptr;
+  return cpu_for_each<FlatTransfer, move_tile>(transfer, transfer->tiles);
 }
 
 }  // namespace

@@ -3,10 +3,11 @@
 
 #include "runtime/machine.hpp"
 #include "runtime/plugin/table.h"
+#include "runtime/reduce/part.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
-template <class Sequence, class Kernels>
+template <class Sequence, class Kernels, class Parts>
 constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pack,
                                    nc_transfer_function unpack) {
   nc_machine machine{};
@@ -34,6 +35,10 @@ constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pa
   }
   if constexpr (Sequence::kColumnwiseDerived)
     machine.derive_columnwise = Kernels::derive_columnwise;
+  if constexpr (casts_parts(Sequence::kRowwise, Sequence::kTensorAmax)) {
+    machine.cast_parts = Parts::cast;
+    machine.add_parts = Parts::add;
+  }
   return machine;
 }
 

@@ -5,12 +5,13 @@
 #include "runtime/gather/cpu_transfer.hpp"
 #include "runtime/launch/cpu_kernels.hpp"
 #include "runtime/launch/machine_table.hpp"
+#include "runtime/reduce/cpu_parts.hpp"
 
 namespace narrowcast::NC_FORMAT::inline NC_VARIANT {
 
 const nc_machine& cpu_machine() {
   using Kernels = CpuKernels<Sequence>;
-  static constexpr nc_machine kMachine = machine_table<Sequence, Kernels>(
+  static constexpr nc_machine kMachine = machine_table<Sequence, Kernels, CpuParts<Sequence>>(
       Kernels::Tile::kColumns, cpu_transfer<Gather, Packing>, cpu_transfer<Gather, Unpacking>);
   return kMachine;
 }

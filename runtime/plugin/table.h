@@ -9,15 +9,17 @@
 
 #include "runtime/plugin/facts.h"
 #include "runtime/plugin/launch.h"
+#include "runtime/plugin/parts.h"
 #include "runtime/plugin/transfer.h"
 
-#define NC_PLUGIN_VERSION 8u
+#define NC_PLUGIN_VERSION 9u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 /* Each function returns NULL, or a sentence that says what failed; the string lives as long as the
    plugin. A function that a format does not need is NULL. */
 typedef const char* (*nc_function)(const nc_launch* launch);
 typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
+typedef const char* (*nc_parts_function)(const nc_parts* parts);
 
 typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
@@ -49,6 +51,10 @@ typedef struct nc_machine {
   nc_transfer_function pack;   /* shards' buffers -> this rank's payloads, every byte of them */
   nc_transfer_function unpack; /* the payloads of all ranks -> the whole matrices' buffers, every
                                   byte of them: padding is written as zeros */
+  /* NULL unless casts_parts() of runtime/reduce/part.hpp: */
+  nc_parts_function cast_parts; /* values -> bytes. What is not finite makes its scale NaN */
+  nc_parts_function add_parts;  /* bytes, decoded, and the own part of the values, added in float32
+                                   in the order of ranks, then divided -> sum */
 } nc_machine;
 
 typedef struct nc_plugin {

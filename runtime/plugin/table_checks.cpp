@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "runtime/geometry/geometry.hpp"
+#include "runtime/reduce/part.hpp"
 
 namespace narrowcast {
 namespace {
@@ -153,6 +154,9 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
   checks.there_if(delayed, field("record_amax"), machine.record_amax);
   checks.there_if(format.columnwise_derived != 0, field("derive_columnwise"),
                   machine.derive_columnwise);
+  const bool parts = casts_parts(format.rowwise, format.tensor_amax != 0);
+  checks.there_if(parts, field("cast_parts"), machine.cast_parts);
+  checks.there_if(parts, field("add_parts"), machine.add_parts);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import llama
 import narrowcast as nc
 
-PLAIN, TORCHAO, EAGER = "bf16", "tensorwise", "+e"
+PLAIN, TORCHAO = "bf16", "tensorwise"
+EAGER, NARROW, BF16_GRADIENTS = SUFFIXES = "+e", "+r", "+b"
 PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -20,14 +21,16 @@ ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 @dataclasses.dataclass(frozen=True)
 class Mode:
     """`weights`: bf16, tensorwise (torchao's float8), nc:FORMAT, or scaled:FORMAT with scaled
-    products. Written with +e if eager; else each block is compiled.
+    products. Written with +e if eager; else each block is compiled. `gradients`: in what ranks send
+    them to each other: in float32, with +b in bfloat16, with +r in a format.
     """
 
     weights: str
     eager: bool = False
+    gradients: str = ""
 
     def __str__(self):
-        return self.weights + EAGER * self.eager
+        return self.weights + self.gradients + EAGER * self.eager
 
     @property
     def format(self) -> str | None:
@@ -42,19 +45,28 @@ class Mode:
 
     @property
     def baseline(self) -> Mode:
-        """What it is compared with: plain weights, as eager or as compiled as it."""
+        """What it is compared with: plain weights, as eager or as compiled as it, and gradients in
+        float32.
+        """
         return Mode(PLAIN, self.eager)
 
 
 def parse(text: str) -> Mode:
     """ValueError, with what there is, for a mode that cannot run here."""
-    mode = Mode(text.removesuffix(EAGER), text.endswith(EAGER))
+    weights, suffixes = text, []
+    while weights.endswith(SUFFIXES):
+        weights, suffixes = weights[:-2], [*suffixes, weights[-2:]]
+    gradients = [one for one in suffixes if one != EAGER]
+    if len(set(suffixes)) < len(suffixes) or len(gradients) > 1:
+        raise ValueError(f"{text!r}: of +e, +b and +r each stands once, and +b or +r alone")
+    mode = Mode(weights, EAGER in suffixes, "".join(gradients))
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
         if mode.format is None:
             raise ValueError(
-                f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e"
+                f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
+                "(eager), and +b or +r (gradients sent in bfloat16, or in a format)"
             )
         if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
@@ -87,7 +99,10 @@ def build(mode: Mode, options, mesh):
         nc.convert(model, mode.format, filter=is_converted, matmul=mode.matmul)
     elif mode.weights == TORCHAO:
         _convert_with_torchao(model)
-    shard(model, mesh, compiled=not mode.eager)
+    reduce_dtype = torch.bfloat16 if mode.gradients == BF16_GRADIENTS else torch.float32
+    shard(model, mesh, compiled=not mode.eager, reduce_dtype=reduce_dtype)
+    if mode.gradients == NARROW and mesh.size() > 1:
+        nc.set_reduce_scatter_format(model, options.gradient_format)
     model.to_empty(device=mesh.device_type)
     llama.initialize(model)
     if mode.format:
@@ -98,9 +113,9 @@ def build(mode: Mode, options, mesh):
     return model, optimizer
 
 
-def shard(model, mesh, compiled=False):
-    """fully_shard on each block and on the whole: bf16 products, fp32 reductions."""
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+def shard(model, mesh, compiled=False, reduce_dtype=torch.float32):
+    """fully_shard on each block and on the whole: bf16 products."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce_dtype)
     for i, block in enumerate(model.blocks):
         if compiled:
             model.blocks[i] = block = torch.compile(block)

@@ -38,7 +38,8 @@ def summary(rounds, args) -> list[dict]:
     for mode, mine in rounds.items():
         baseline = rounds[mode.baseline]
         row = {"mode": str(mode), "ranks": world, "device": args.device}
-        row |= {name: getattr(args, name) for name in ("layers", "width", "seq", "batch")}
+        names = "layers", "width", "seq", "batch", "link", "gradient_format"
+        row |= {name: getattr(args, name) for name in names}
         row |= mine[-1]
         for key in ("ms", "optimizer_ms", "host_ms"):
             row[key] = statistics.median(one[key] for one in mine)
@@ -58,7 +59,8 @@ def summary(rounds, args) -> list[dict]:
 def show(rows, args) -> None:
     print(
         f"\n{args.layers} blocks of width {args.width}, {args.batch} x {args.seq} tokens a rank, "
-        f"{rows[0]['ranks']} rank(s) on {rows[0]['device']}, {args.rounds} x {args.steps} steps\n"
+        f"{rows[0]['ranks']} rank(s) on {rows[0]['device']}, link: {args.link}, "
+        f"{args.rounds} x {args.steps} steps\n"
     )
     used = [column for column in COLUMNS if any(row.get(column[0]) is not None for row in rows)]
     print(report.table(rows, used), "", LEGEND, sep="\n")

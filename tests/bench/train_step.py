@@ -6,11 +6,15 @@
 
 A mode is the kind of the blocks' linear weights: bf16, nc:FORMAT, scaled:FORMAT (products of the
 bytes), or tensorwise (torchao's float8, where torchao is). Each block is compiled; +e leaves that
-out, and is compared with eager bf16. All modes run in turn, several times over, so that a machine's
-drift falls on all of them; each makes its model, runs untimed steps, then timed ones, and drops it.
-Of small layers the host sets the pace, which drifts faster: with --alternate all modes have their
-models at once and take turns step by step, and nothing is told of memory. --burst 10 lets the host
-run ahead for so many steps, as in loops that do not read each loss.
+out, and is compared with eager bf16. Gradients travel in float32; with +b in bfloat16, with +r in
+the format of --gradient-format. With --link host all that ranks send goes through the host's
+memory, about as fast as between machines, and with --link sockets slower than that.
+
+All modes run in turn, several times over, so that a machine's drift falls on all of them; each
+makes its model, runs untimed steps, then timed ones, and drops it. Of small layers the host sets
+the pace, which drifts faster: with --alternate all modes have their models at once and take turns
+step by step, and nothing is told of memory. --burst 10 lets the host run ahead for so many steps,
+as in loops that do not read each loss.
 
 Peak memory is that of the timed steps. With fp32 masters in both, a format's may exceed bf16's by
 no more than what its shards store.
@@ -53,6 +57,9 @@ def options():
     add("--warmup", type=int, default=4, help="untimed, before those")
     add("--rounds", type=int, default=3, help="of all modes")
     add("--alternate", action="store_true", help="all modes at once, their steps in turn")
+    form = "of gradients in modes with +r; default: %(default)s"
+    add("--gradient-format", default="mxfp8_e4m3", metavar="FORMAT", help=form)
+    processes.add_link_option(parser)
     processes.add_options(parser)
     report.add_options(parser)
     chosen = parser.parse_args()
@@ -221,6 +228,7 @@ def drop(device, before) -> float:
 
 def main() -> int:
     args = options()
+    processes.use_link(args)
     if ranks := processes.must_start(args):
         return processes.start(ranks)
     with processes.mesh(args.device) as mesh:

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/plugin/table_checks.hpp"
+#include "runtime/reduce/part.hpp"
 #include "tests/support/plugins.hpp"
 
 namespace narrowcast::test {
@@ -148,6 +149,11 @@ TEST_CASE("strings and functions that are not there, or not needed") {
           {"cpu.reduce_amax of its table is a function, not NULL",
            [](Table& t) { t.cpu.reduce_amax = t.cpu.cast; }},
       });
+  check(one_that([](const nc_format& f) { return casts_parts(f.rowwise, f.tensor_amax != 0); }),
+        {
+            {"cpu.cast_parts of its table is NULL", [](Table& t) { t.cpu.cast_parts = nullptr; }},
+            {"cpu.add_parts of its table is NULL", [](Table& t) { t.cpu.add_parts = nullptr; }},
+        });
   check(one_that([](const nc_format& f) { return f.amax == std::string("delayed"); }),
         {
             {"cpu.record_amax of its table is NULL", [](Table& t) { t.cpu.record_amax = nullptr; }},

@@ -13,6 +13,7 @@ from narrowcast.conversion.fits import fits
 from narrowcast.conversion.summary import summary
 from narrowcast.conversion.to_plain import to_plain
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
+from narrowcast.fsdp.reduce_scatter import set_reduce_scatter_format
 from narrowcast.master import MasterWeight, note_write
 from narrowcast.optimizer import FusedAdam
 from narrowcast.publishing.export import export
@@ -43,6 +44,7 @@ __all__ = [
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",
+    "set_reduce_scatter_format",
     "summary",
     "to_plain",
 ]

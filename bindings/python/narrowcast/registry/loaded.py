@@ -123,6 +123,7 @@ class Format:
     wire_bits_per_element: float
     rules: Rules
     matmul: Products | None  # None where the spec says nothing of them
+    casts_parts: bool  # gradients can travel in it: nc.set_reduce_scatter_format
     cuda: bool
     plugin: _C.Plugin = dataclasses.field(repr=False)
 

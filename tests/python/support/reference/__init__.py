@@ -12,6 +12,7 @@ from reference.formats import Format, Usage, load_format
 from reference.numbers import ELEMENTS, Element, decode_e8m0
 from reference.philox import philox, random_words
 from reference.quantize import Quantized, amax_of, dequantize, derive_columnwise, quantize
+from reference.reduce import cast_part, part_of, reduce_scatter
 from reference.scales import block_scales, tensor_factors
 
 __all__ = [
@@ -25,14 +26,17 @@ __all__ = [
     "amax_of",
     "bias_constants",
     "block_scales",
+    "cast_part",
     "decode_e8m0",
     "dequantize",
     "derive_columnwise",
     "fma",
     "load_format",
+    "part_of",
     "philox",
     "quantize",
     "random_words",
+    "reduce_scatter",
     "round_to_bf16",
     "same_bits",
     "tensor_factors",

@@ -32,9 +32,9 @@ def block_scales(amax, fmt, tensor_amax=None):
 def _fp32(a, fmt):
     has_ratio = (a != 0) & ~np.isinf(a)
     if fmt.rule == "quotient":
-        decode = np.where(has_ratio, np.maximum(a / fmt.element.max, LEAST_QUOTIENT), ONE)
+        decode = np.where(has_ratio, np.fmax(a / fmt.element.max, LEAST_QUOTIENT), ONE)
         return decode, np.minimum(ONE / decode, FLT_MAX), decode
-    encode = np.where(has_ratio, np.minimum(fmt.element.max / a, FLT_MAX), ONE)
+    encode = np.where(has_ratio, np.fmin(fmt.element.max / a, FLT_MAX), ONE)
     if fmt.rule == "rceil":
         encode = from_bits(bits(encode) & 0xFF800000)
     decode = ONE / encode
