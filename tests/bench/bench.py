@@ -5,6 +5,7 @@ usage: bench.py BUILD_FOLDER [FORMAT ...]
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 
 import host_time
 import narrowcast as nc
+from narrowcast import _C
 from narrowcast.master import casts
 
 # Llama-3-8B's linear layers, four blocks of them: 872M parameters.
@@ -114,6 +116,40 @@ def compare_optimizers(formats) -> None:
             torch.cuda.empty_cache()
 
 
+def copy_milliseconds(moved: int) -> float:
+    """Of a copy that reads and writes so many bytes in all."""
+    source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return median_milliseconds(lambda: target.copy_(source))
+
+
+def compare_reductions(formats) -> None:
+    """What a rank casts and adds of one layer's gradients in a reduce-scatter in a format."""
+    print("a reduce-scatter in a format, share of copy on the bytes that are read and written:")
+    whole = sum(rows * columns for rows, columns in LAYER)
+    for name in (one for one in formats if nc.format(one).casts_parts):
+        for count, dtype in itertools.product((2, 8), (torch.float32, torch.bfloat16)):
+            plugin, part = nc.format(name).plugin, whole // count
+            values = torch.randn(whole, device="cuda", dtype=dtype)
+            total = values.new_empty(part)
+            size = (count - 1) * _C.part_bytes(plugin, part)
+            sent = torch.empty(size, dtype=torch.uint8, device="cuda")
+            works = {
+                "cast": partial(_C.cast_parts, plugin, values, sent, count, 0, None),
+                "add": partial(_C.add_parts, plugin, values, sent, total, count, 0, count),
+            }
+            moved = {
+                "cast": (count - 1) * part * dtype.itemsize + size,
+                "add": 2 * part * dtype.itemsize + size,
+            }
+            print(f"{name:22s} {count} ranks, {dtype!s:14s}", end="")
+            for work, function in works.items():
+                milliseconds = median_milliseconds(function)
+                share = copy_milliseconds(moved[work]) / milliseconds
+                print(f"  {work} {milliseconds:7.3f} ms, {share:5.3f} of copy", end="")
+            print(flush=True)
+
+
 def main() -> None:
     build, *names = sys.argv[1:]
     formats = names or nc.formats()
@@ -131,6 +167,7 @@ def main() -> None:
     if torch.cuda.is_available():
         compare_with_torch(formats)
         compare_optimizers(formats)
+        compare_reductions(formats)
         host_time.print_steps(formats, "cuda")
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 import narrowcast as nc
@@ -32,14 +33,14 @@ WIDTH = 36
 TESTED_FORMATS = GATHERS
 
 
-def odd_model():
+def odd_model(device):
     """Parts of odd sizes, in which blocks hold the end of one parameter and the beginning of the
     next; ranks have unequal rows.
     """
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(WIDTH, 60), nn.GELU(), nn.Sequential(nn.Linear(60, 11), nn.LayerNorm(11))
-    )
+    ).to(device)
 
 
 def sharded(whole, mesh, reduce_dtype=None, **options):
@@ -54,11 +55,11 @@ def sharded(whole, mesh, reduce_dtype=None, **options):
 def loss_of(rank, step=0, scale=1.0):
     """A loss of a model, of this rank's batch."""
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * step + rank))
-    return lambda model: model(x).square().sum() * scale
+    return lambda model: model(x.to(model[0].weight.device)).square().sum() * scale
 
 
 def local_gradients(model):
-    return [p.grad.to_local() for p in model.parameters()]
+    return [p.grad.to_local().cpu() for p in model.parameters()]
 
 
 def assert_equal(model, gradients):
@@ -68,7 +69,7 @@ def assert_equal(model, gradients):
 
 def are_the_references(mesh, name, dtype):
     """To nearest and stochastically, averaged."""
-    count, rank, whole = mesh.size(), mesh.get_rank(), odd_model()
+    count, rank, whole = mesh.size(), mesh.get_rank(), odd_model(mesh.device_type)
     model = sharded(whole, mesh, dtype)
     options = {"divisor": count, "rank": rank, "dtype": dtype}
     for rounding in ("nearest", "stochastic"):
@@ -90,26 +91,31 @@ def are_the_references(mesh, name, dtype):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("name", KINDS)
-def test_gradients_are_the_references(world, name):
+def test_gradients_are_the_references(world, device, name):
     dtype = torch.bfloat16 if world == 3 else torch.float32
-    ranks.run(world, "cpu", are_the_references, name, dtype)
+    ranks.run(world, device, are_the_references, name, dtype)
 
 
 def on_one_rank(mesh, name):
-    whole = odd_model()
+    whole = odd_model(mesh.device_type)
     model = sharded(whole, mesh)
     nc.set_reduce_scatter_format(model, name)
     loss_of(0)(model).backward()
     assert_equal(model, gradients_of(whole, [loss_of(0)])[0])
 
 
-def test_one_rank_rounds_nothing():
-    ranks.run(1, "cpu", on_one_rank, KINDS[0])
+def test_one_rank_rounds_nothing(device):
+    ranks.run(1, device, on_one_rank, KINDS[0])
 
 
 def divided(mesh, name):
     """However FSDP2 asks for it: as a factor of the sum, after it, and before it in float16."""
-    count, rank, whole, fmt = mesh.size(), mesh.get_rank(), odd_model(), FORMATS[name]
+    count, rank, whole, fmt = (
+        mesh.size(),
+        mesh.get_rank(),
+        odd_model(mesh.device_type),
+        FORMATS[name],
+    )
     gradients = gradients_of(whole, [loss_of(r) for r in range(count)])
     for forced in (False, True):
         model = sharded(whole, mesh)
@@ -128,13 +134,18 @@ def divided(mesh, name):
     assert_equal(model, expected(model, whole, halves, fmt, **options))
 
 
-def test_divided_as_fsdp2_says():
-    ranks.run(2, "cpu", divided, KINDS[0])
+def test_divided_as_fsdp2_says(device):
+    ranks.run(2, device, divided, KINDS[0])
 
 
 def accumulated(mesh, name):
     """Two backwards, each reduced or both at once."""
-    count, rank, whole, fmt = mesh.size(), mesh.get_rank(), odd_model(), FORMATS[name]
+    count, rank, whole, fmt = (
+        mesh.size(),
+        mesh.get_rank(),
+        odd_model(mesh.device_type),
+        FORMATS[name],
+    )
     every = [gradients_of(whole, [loss_of(r, step) for r in range(count)]) for step in range(2)]
     options = {"divisor": count, "rank": rank}
     for at_once in (False, True):
@@ -152,14 +163,14 @@ def accumulated(mesh, name):
             assert_equal(model, [a + b for a, b in zip(one, two, strict=True)])
 
 
-def test_accumulation():
-    ranks.run(2, "cpu", accumulated, KINDS[0])
+def test_accumulation(device):
+    ranks.run(2, device, accumulated, KINDS[0])
 
 
 def hybrid(mesh, name):
     """Each row of the mesh reduces in the format; rows are averaged in the policy's dtype."""
-    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    whole, rank = odd_model(), grid["shard"].get_local_rank()
+    grid = init_device_mesh(mesh.device_type, (2, 2), mesh_dim_names=("replicate", "shard"))
+    whole, rank = odd_model(mesh.device_type), grid["shard"].get_local_rank()
     model = sharded(whole, grid)
     nc.set_reduce_scatter_format(model, name, rounding="stochastic")
     loss_of(mesh.get_rank())(model).backward()
@@ -172,12 +183,12 @@ def hybrid(mesh, name):
     assert_equal(model, [(a + b) / 2 for a, b in zip(*rows, strict=True)])
 
 
-def test_hybrid_sharding():
-    ranks.run(4, "cpu", hybrid, KINDS[0])
+def test_hybrid_sharding(device):
+    ranks.run(4, device, hybrid, KINDS[0])
 
 
 def cut_along_columns(mesh, name):
-    count, rank, whole = mesh.size(), mesh.get_rank(), odd_model()
+    count, rank, whole = mesh.size(), mesh.get_rank(), odd_model(mesh.device_type)
     model = sharded(whole, mesh, shard_placement_fn=lambda p: Shard(1 if p.dim() == 2 else 0))
     nc.set_reduce_scatter_format(model, name)
     loss_of(rank)(model).backward()
@@ -186,15 +197,15 @@ def cut_along_columns(mesh, name):
     assert_equal(model, wanted)
 
 
-def test_cut_along_columns():
-    ranks.run(2, "cpu", cut_along_columns, KINDS[0])
+def test_cut_along_columns(device):
+    ranks.run(2, device, cut_along_columns, KINDS[0])
 
 
 def converted(mesh, format, name):
     """Weights in one format, gradients in another; and what a step makes of it."""
     count, rank = mesh.size(), mesh.get_rank()
-    whole = nc.convert(odd_model(), format, filter=lambda name, _: name == "0")
-    model = nc.convert(odd_model(), format, filter=lambda name, _: name == "0")
+    whole = nc.convert(odd_model(mesh.device_type), format, filter=lambda name, _: name == "0")
+    model = nc.convert(odd_model(mesh.device_type), format, filter=lambda name, _: name == "0")
     for one in (model[0], model[2], model):
         fully_shard(one, mesh=mesh)
     nc.set_reduce_scatter_format(model, name)
@@ -204,13 +215,13 @@ def converted(mesh, format, name):
     assert_equal(model, wanted)
 
 
-def test_converted(format):
-    ranks.run(2, "cpu", converted, format, KINDS[0])
+def test_converted(device, format):
+    ranks.run(2, device, converted, format, KINDS[0])
 
 
 def bad_gradients(mesh, name):
     """An infinity of one rank reaches the norm on all; a later step is as if nothing had been."""
-    rank, model = mesh.get_rank(), sharded(odd_model(), mesh)
+    rank, model = mesh.get_rank(), sharded(odd_model(mesh.device_type), mesh)
     nc.set_reduce_scatter_format(model, name)
     loss_of(rank)(model).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1).full_tensor()
@@ -227,19 +238,68 @@ def bad_gradients(mesh, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_not_finite_is_seen(name):
-    ranks.run(2, "cpu", bad_gradients, name)
+def test_what_is_not_finite_is_seen(device, name):
+    ranks.run(2, device, bad_gradients, name)
+
+
+def scaled_losses(mesh, name):
+    """GradScaler: a step in which one rank has an infinity is left out on all, and the next one is
+    as if it had not been.
+    """
+    rank, whole = mesh.get_rank(), odd_model(mesh.device_type)
+    weights = []
+    for scales in ([1.0], [torch.inf, 1.0]):
+        model = sharded(whole, mesh)
+        nc.set_reduce_scatter_format(model, name)
+        scaler = torch.amp.GradScaler(mesh.device_type, init_scale=8.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+        for scale in scales:
+            optimizer.zero_grad()
+            loss = loss_of(rank, scale=scale if odd(mesh) else 1.0)(model)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == (8.0 if len(scales) == 1 else 4.0)
+        weights.append([p.detach().to_local().clone() for p in model.parameters()])
+    assert not any(map(same, weights[0], [p.to_local() for p in sharded(whole, mesh).parameters()]))
+    assert all(map(same, *weights))
+
+
+def test_scaled_losses(device):
+    ranks.run(2, device, scaled_losses, KINDS[0])
+
+
+def beside(mesh, name):
+    """What changes when or where gradients are made, and not what they are."""
+    count, rank, whole = mesh.size(), mesh.get_rank(), odd_model(mesh.device_type)
+    recomputed, compiled = copy.deepcopy(whole), copy.deepcopy(whole)
+    recomputed[2] = checkpoint_wrapper(recomputed[2])
+    compiled[2].compile(backend="aot_eager")
+    gradients = gradients_of(whole, [loss_of(r) for r in range(count)])
+    wanted = expected(
+        sharded(whole, mesh), whole, gradients, FORMATS[name], divisor=count, rank=rank
+    )
+    offloaded = sharded(whole, mesh, offload_policy=CPUOffloadPolicy(torch.cuda.is_available()))
+    for model in (sharded(recomputed, mesh), sharded(compiled, mesh), offloaded):
+        nc.set_reduce_scatter_format(model, name)
+        x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(rank))
+        model(x.to(mesh.device_type)).square().sum().backward()
+        assert_equal(model, wanted)
+
+
+def test_recomputed_compiled_and_offloaded(device):
+    ranks.run(2, device, beside, KINDS[0])
 
 
 def counted(mesh, name):
     """The bytes that this rank sends of the gradients of a larger layer, an element of theirs."""
-    model = fully_shard(nn.Linear(128, 128 * mesh.size()), mesh=mesh)
+    model = fully_shard(nn.Linear(128, 128 * mesh.size(), device=mesh.device_type), mesh=mesh)
     nc.set_reduce_scatter_format(model, name)
     with (
         mock.patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as sends,
         mock.patch.object(dist, "reduce_scatter_tensor") as plain,
     ):
-        model(torch.ones(1, 128)).sum().backward()
+        model(torch.ones(1, 128, device=mesh.device_type)).sum().backward()
     assert sends.call_count == 1
     assert plain.call_count == 0
     bytes = sends.call_args.args[1].numel()
@@ -248,15 +308,15 @@ def counted(mesh, name):
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_bytes_are_what_travels(name):
+def test_bytes_are_what_travels(device, name):
     most = {8: 1.04, 6: 0.79, 4: 0.54}[nc.format(name).rowwise.element_bits]
-    assert all(0.5 < each <= most for each in ranks.run(2, "cpu", counted, name))
+    assert all(0.5 < each <= most for each in ranks.run(2, device, counted, name))
 
 
 def undone(mesh, name):
     gradients = []
     for asked in ([], [name, None]):
-        model = sharded(odd_model(), mesh)
+        model = sharded(odd_model(mesh.device_type), mesh)
         for format in asked:
             nc.set_reduce_scatter_format(model, format)
         loss_of(mesh.get_rank())(model).backward()
@@ -264,13 +324,13 @@ def undone(mesh, name):
     assert all(map(same, *gradients))
 
 
-def test_none_undoes_it():
-    ranks.run(2, "cpu", undone, KINDS[0])
+def test_none_undoes_it(device):
+    ranks.run(2, device, undone, KINDS[0])
 
 
 def in_a_part(mesh, name):
     """Of the groups in a module that is given, and no others."""
-    models = [sharded(odd_model(), mesh) for _ in range(3)]
+    models = [sharded(odd_model(mesh.device_type), mesh) for _ in range(3)]
     nc.set_reduce_scatter_format(models[1], name)
     nc.set_reduce_scatter_format(models[2][2], name)
     for model in models:
@@ -280,12 +340,12 @@ def in_a_part(mesh, name):
     assert all(map(same, mixed, plain[:2] + narrow[2:]))
 
 
-def test_a_part_of_a_model():
-    ranks.run(2, "cpu", in_a_part, KINDS[0])
+def test_a_part_of_a_model(device):
+    ranks.run(2, device, in_a_part, KINDS[0])
 
 
 def disagreeing(mesh, mine, other):
-    model = sharded(odd_model(), mesh)
+    model = sharded(odd_model(mesh.device_type), mesh)
     try:
         nc.set_reduce_scatter_format(model, **(other if odd(mesh) else mine))
     finally:  # nothing was changed
@@ -307,8 +367,8 @@ FIRST = {"format": CARRIED[0]}
         ({"format": "no"}, ("there is no format 'no'",)),
     ],
 )
-def test_ranks_disagree(other, words):
-    answers = ranks.errors(2, "cpu", disagreeing, FIRST, other)
+def test_ranks_disagree(device, other, words):
+    answers = ranks.errors(2, device, disagreeing, FIRST, other)
     assert_named(answers, "rank 0 has", "rank 1 has", *words)
 
 
@@ -326,12 +386,12 @@ def test_ranks_disagree(other, words):
         ),
     ],
 )
-def test_bad_calls(asked, kind, words):
-    for got, message in ranks.errors(2, "cpu", disagreeing, asked, asked):
+def test_bad_calls(device, asked, kind, words):
+    for got, message in ranks.errors(2, device, disagreeing, asked, asked):
         assert got == kind
         assert all(word in message for word in words), message
 
 
 def test_a_model_without_groups():
     with pytest.raises(ValueError, match="call fully_shard first"):
-        nc.set_reduce_scatter_format(odd_model(), CARRIED[0])
+        nc.set_reduce_scatter_format(odd_model("cpu"), CARRIED[0])

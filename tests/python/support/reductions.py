@@ -24,7 +24,7 @@ def gradients_of(whole, losses):
     for loss in losses:
         whole.zero_grad()
         loss(whole).backward()
-        every.append([p.grad.clone() for p in whole.parameters()])
+        every.append([p.grad.cpu() for p in whole.parameters()])
     return every
 
 
