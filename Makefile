@@ -25,7 +25,7 @@ workers = $(shell $(python) -c "import xdist" 2>/dev/null && echo "-n $(WORKERS)
 # The newest torch that narrowcast works with, and the tests of what may differ in it, which CI runs with it: FSDP2, torch.compile, state
 # dicts and bytes.
 NEWEST       = 2.15.0
-NEWEST_TESTS = test_torch_version fsdp/test_training fsdp/test_construction fsdp/test_errors fsdp/test_rank_consistency \
+NEWEST_TESTS = test_torch_version fsdp/test_training fsdp/test_construction fsdp/test_errors fsdp/test_rank_consistency fsdp/test_reduce_scatter \
                checkpoint/test_state_dict checkpoint/test_resharding \
                compile/test_compile compile/test_backward compile/test_sharded tensor/test_quantize tensor/test_loaded_parts \
                operators/test_dequantize_commutes matmul/test_linear optimizer/test_step \
