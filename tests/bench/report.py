@@ -80,6 +80,11 @@ def write_json(rows, path):
             write(row)
 
 
+def read_json(path: Path) -> list[dict]:
+    """The rows that write_json() has written."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def command() -> str:
     """The command line of this program, from the repository's root. Of files and folders elsewhere
     it has the names alone.

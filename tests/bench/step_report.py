@@ -38,7 +38,7 @@ def summary(rounds, args) -> list[dict]:
     for mode, mine in rounds.items():
         baseline = rounds[mode.baseline]
         row = {"mode": str(mode), "ranks": world, "device": args.device}
-        names = "layers", "width", "seq", "batch", "link", "gradient_format"
+        names = "layers", "width", "vocabulary", "seq", "batch", "link", "gradient_format"
         row |= {name: getattr(args, name) for name in names}
         row |= mine[-1]
         for key in ("ms", "optimizer_ms", "host_ms"):
