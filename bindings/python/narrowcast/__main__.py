@@ -1,6 +1,7 @@
 """The command `narrowcast`: shows the loaded formats, and builds others."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -16,7 +17,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = vars(_parser().parse_args(arguments))
     run = options.pop("run")
     try:
-        return 0 if run(**options) in (None, True) else 1
+        status = 0 if run(**options) in (None, True) else 1
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `narrowcast list | head`: nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError, PluginError, build.BuildError) as error:
         print(f"narrowcast: {error}", file=sys.stderr)
     return 1

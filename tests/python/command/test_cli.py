@@ -1,5 +1,6 @@
 """The command line: narrowcast list, and narrowcast show."""
 
+import os
 import subprocess
 import sys
 
@@ -20,6 +21,16 @@ def test_list(capsys):
         assert f.path in line
         assert f.gather in line
         assert f.element in line
+
+
+def test_a_reader_that_leaves():
+    """`narrowcast list | head` may end before everything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "narrowcast", "list"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=300)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, b"")
 
 
 def test_version(capsys):
