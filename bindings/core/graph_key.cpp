@@ -31,6 +31,16 @@ const Kept* kept_by(const at::Tensor& tensor) {
   return storage._mutable_data_ptr_no_checks().cast_context<Kept>(&let_go);
 }
 
+const Kept* checked(const at::Tensor& key) {
+  const Kept* const kept = kept_by(key);
+  if (kept == nullptr)
+    type_error(
+        "a compiled function finds the bytes of a weight by a tensor that narrowcast has "
+        "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
+        "weights that FSDP2 gathers, make such copies: leave them out");
+  return kept;
+}
+
 at::Tensor key_that_keeps(std::shared_ptr<Store> store, std::vector<Part> parts) {
   const at::TensorOptions options = at::TensorOptions(at::kByte).device(store->bytes->device);
   if (!store->bytes->is_plain) return at::empty({1}, options);
@@ -49,8 +59,12 @@ at::Tensor key_that_keeps(std::shared_ptr<Store> store, std::vector<Part> parts)
 at::Tensor graph_key(std::shared_ptr<Store> store) { return key_that_keeps(std::move(store), {}); }
 
 std::shared_ptr<Buffers> bytes_of_key(const at::Tensor& tensor) {
-  const Kept* const kept = kept_by(tensor);
-  if (kept == nullptr) return nullptr;
+  if (kept_by(tensor) == nullptr) return nullptr;
+  return checked_bytes_of_key(tensor);
+}
+
+std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key) {
+  const Kept* const kept = checked(key);
   std::shared_ptr<Buffers> bytes = kept->store->bytes;
   for (const auto& [region, exchanged] : kept->parts) {
     bytes = bytes->part(region);
@@ -67,14 +81,16 @@ void bind_graph_key(py::module_& module) {
       "key_of_part",
       [](const at::Tensor& key, int64_t row, int64_t rows, int64_t column, int64_t columns,
          bool exchanged) {
-        const Kept& kept = *kept_by(key);
-        std::vector<Part> parts = kept.parts;
+        const Kept* const kept = checked(key);
+        std::vector<Part> parts = kept->parts;
         parts.push_back({{{row, column}, {row + rows, column + columns}}, exchanged});
-        return key_that_keeps(kept.store, std::move(parts));
+        return key_that_keeps(kept->store, std::move(parts));
       },
       "The key of a region of what another one is the key of.");
   module.def("bytes_of_key", &bytes_of_key, py::arg("tensor"),
-             "The Buffers, as they are now, of what a tensor is the key of, or None.");
+             "The Buffers that a key stands for, as they are now; None where it is no key.");
+  module.def("checked_bytes_of_key", &checked_bytes_of_key, py::arg("key"),
+             "The same; TypeError where it is no key.");
 }
 
 }  // namespace narrowcast

@@ -10,8 +10,10 @@ namespace narrowcast {
 // on, a tensor on their device like a key.
 at::Tensor graph_key(std::shared_ptr<Store> store);
 
-// The bytes, as they are now, of what a tensor is the key of: a store, or a part of one. Null for
+// The bytes that a key stands for, as they are now: those of a store, or of a part of it. Null for
 // any other tensor.
 std::shared_ptr<Buffers> bytes_of_key(const at::Tensor& tensor);
+// The same, and TypeError for any other tensor.
+std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key);
 
 }  // namespace narrowcast

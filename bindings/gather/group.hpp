@@ -123,7 +123,7 @@ class GatherGroup : public WriteObserver {
     for (const auto& [place, one] : together) pack(*one.first, one.second);
     for (const auto& [group, by_what] : packed) group->is_packed_ = by_what;
   }
-  // A gather has ended: unpacks what is not in place.
+  // A gather has ended: unpacks the bytes that are not in place.
   void unpack(bool backward) {
     for (auto& [format, batch] : unpacked_) {
       const CopyTable& copies = found(batch, &WeightGather::add_incoming, backward);

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "bindings/core/module.hpp"
+#include "bindings/core/operators.hpp"
 #include "bindings/matmul/operand.hpp"
 
 namespace narrowcast {
@@ -50,9 +51,7 @@ void bind_dequantize() {
   library.def(
       "dequantize(Tensor key, int[] matrix, str format, int usage, ScalarType dtype, "
       "Tensor[] operands, int[]? sizes=None, int[]? strides=None, int first=0) -> Tensor");
-  static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
-  static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
-  for (torch::Library* device : {&cpu, &cuda}) device->impl("dequantize", &dequantize);
+  implement("dequantize", &dequantize);
 }
 
 }  // namespace narrowcast

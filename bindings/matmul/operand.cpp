@@ -85,12 +85,7 @@ Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, 
 }
 
 std::shared_ptr<Buffers> checked_bytes_of_key(const at::Tensor& key, const Plugin& plugin) {
-  std::shared_ptr<Buffers> bytes = bytes_of_key(key);
-  if (!bytes)
-    type_error(
-        "a compiled function finds the bytes of a weight by a tensor that narrowcast has "
-        "given it, and has got a copy of that. Hooks of saved tensors, and CUDA graphs of "
-        "weights that FSDP2 gathers, make such copies: leave them out");
+  std::shared_ptr<Buffers> bytes = checked_bytes_of_key(key);
   if (std::string_view(bytes->facts().name) != plugin.format().name)
     type_error("a compiled function was made for a weight in ", plugin.format().name,
                ", and has got one in ", bytes->facts().name);

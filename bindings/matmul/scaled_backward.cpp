@@ -92,12 +92,8 @@ void bind_scaled_backward() {
   // An overload of its own, because torch is told other things of it: it draws a seed on the host.
   library.def(("scaled_backward.stochastic" + schema).c_str(),
               {at::Tag::nondeterministic_seeded, at::Tag::cudagraph_unsafe});
-  static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
-  static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
-  for (torch::Library* device : {&cpu, &cuda}) {
-    device->impl("scaled_backward", &run);
-    device->impl("scaled_backward.stochastic", &run);
-  }
+  implement("scaled_backward", &run);
+  implement("scaled_backward.stochastic", &run);
 }
 
 }  // namespace narrowcast

@@ -8,6 +8,7 @@
 
 #include "bindings/core/launch.hpp"
 #include "bindings/core/module.hpp"
+#include "bindings/core/operators.hpp"
 #include "bindings/matmul/activation.hpp"
 #include "bindings/matmul/tensor_cores.hpp"
 #include "runtime/products/rescale.hpp"
@@ -108,12 +109,8 @@ void bind_scaled_mm() {
       "scaled_mm(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
       "str b_format, int b_usage, bool b_over_rows, int[]? b_matrix, int kind, bool fast, "
       "ScalarType dtype, Tensor? offsets=None) -> Tensor");
-  static torch::Library cpu = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CPU);
-  static torch::Library cuda = MAKE_TORCH_LIBRARY_IMPL(narrowcast, CUDA);
-  for (torch::Library* device : {&cpu, &cuda}) {
-    device->impl("cast", &cast);
-    device->impl("scaled_mm", &scaled_mm_of_stored);
-  }
+  implement("cast", &cast);
+  implement("scaled_mm", &scaled_mm_of_stored);
 }
 
 }  // namespace narrowcast

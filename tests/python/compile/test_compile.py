@@ -200,6 +200,18 @@ def test_functions_of_weights_in_training(name):
     assert_compiled_as_eager(FUNCTIONS[name], trained, "nvfp4_1d")
 
 
+def test_a_copy_of_a_key_is_none(format):
+    """Hooks of saved tensors and CUDA graphs make such copies."""
+    key, ops = nc.quantize(torch.randn(128, 128), format).graph_key.clone(), torch.ops.narrowcast
+    for call in (
+        lambda: ops.part(key, [0, 1, 0, 1], False),
+        lambda: ops.copy(key, key.device),
+        lambda: ops.dequantize(key, [1, 1], format, 0, torch.float32, []),
+    ):
+        with pytest.raises(TypeError, match="has got a copy of that"):
+            call()
+
+
 def test_transposed_weight():
     w = nn.Parameter(nc.quantize(torch.randn(64, 32), "nvfp4"))
     x = torch.randn(4, 64)

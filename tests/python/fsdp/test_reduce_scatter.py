@@ -52,10 +52,12 @@ def sharded(whole, mesh, reduce_dtype=None, **options):
     return fully_shard(model, mesh=mesh, mp_policy=policy, **options)
 
 
-def loss_of(rank, step=0, scale=1.0):
-    """A loss of a model, of this rank's batch."""
+def loss_of(rank, step=0, scale=1.0, device=None):
+    """A loss of a model, of this rank's batch. `device`: the model's, unless that of its weights
+    in memory.
+    """
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(10 * step + rank))
-    return lambda model: model(x.to(model[0].weight.device)).square().sum() * scale
+    return lambda model: model(x.to(device or model[0].weight.device)).square().sum() * scale
 
 
 def local_gradients(model):
@@ -276,8 +278,7 @@ def beside(mesh, name):
     offloaded = sharded(whole, mesh, offload_policy=CPUOffloadPolicy(torch.cuda.is_available()))
     for model in (sharded(recomputed, mesh), sharded(compiled, mesh), offloaded):
         nc.set_reduce_scatter_format(model, name)
-        x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(rank))
-        model(x.to(mesh.device_type)).square().sum().backward()
+        loss_of(rank, device=mesh.device_type)(model).backward()
         assert_equal(model, wanted)
 
 

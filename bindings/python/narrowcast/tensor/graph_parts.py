@@ -30,7 +30,7 @@ def _part(key, region, is_exchanged):
 
 
 def _copy(key, device):
-    bytes = _C.bytes_of_key(key)
+    bytes = _C.checked_bytes_of_key(key)
     if bytes.is_freed:
         raise ValueError(
             f"a compiled function copies a {bytes.rows}x{bytes.columns} weight in "
