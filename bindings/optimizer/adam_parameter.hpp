@@ -49,8 +49,8 @@ class AdamParameter {
     nc_tensor entry = shard;
     entry.value = first_of(entry_.value, begin, sizeof(float));
     entry.value_dtype = NC_F32;
-    entry.exp_avg = first_of(entry_.exp_avg, begin, state_size);
-    entry.exp_avg_sq = first_of(entry_.exp_avg_sq, begin, state_size);
+    for (size_t k = 0; k < std::size(entry.state); ++k)
+      entry.state[k] = first_of(entry_.state[k], begin, state_size);
     entry.state_dtype = entry_.state_dtype;
     entry.seed = entry_.seed;
     entry.first += entry_.first;
@@ -163,8 +163,8 @@ class AdamParameter {
     remember(step);
     const at::ScalarType dtype = exp_avg.scalar_type();
     entry_.state_dtype = checked_dtype(dtype, name_, ": state exp_avg");
-    entry_.exp_avg = checked_state(exp_avg, dtype, "exp_avg");
-    entry_.exp_avg_sq = checked_state(exp_avg_sq, dtype, "exp_avg_sq");
+    entry_.state[0] = checked_state(exp_avg, dtype, "exp_avg");
+    entry_.state[1] = checked_state(exp_avg_sq, dtype, "exp_avg_sq");
   }
 
   at::Tensor local_gradient(const at::Tensor& gradient) const {

@@ -77,7 +77,7 @@ class AdamTable {
 
   // False if the parameters' memory or state are no longer what the table was made from, or one
   // without state has got its first gradient.
-  bool prepare(const std::vector<AdamOptions>& groups, std::optional<double> grad_scale) {
+  bool prepare(const std::vector<AdamW::Options>& groups, std::optional<double> grad_scale) {
     if (!std::ranges::all_of(tensors_, &PlacedTensor::is_in_place)) return false;
     int64_t made_for_group = -1, made_for_t = -1;
     nc_step made{};
@@ -87,9 +87,7 @@ class AdamTable {
       if (!parameter.is_current(local)) return false;
       const int64_t t = parameter.next_step();
       if (groups_[i] != made_for_group || t != made_for_t) {
-        AdamOptions options = groups[groups_[i]];
-        options.grad_scale = grad_scale.value_or(1.0);
-        made = make_step(options, t);
+        made = make_step(groups[groups_[i]], t, grad_scale.value_or(1.0));
         made.scaled = grad_scale.has_value();
         made_for_group = groups_[i];
         made_for_t = t;

@@ -34,7 +34,7 @@ AdamTable::AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, Option
       ends_(shards_->machine(), shards_->device()) {}
 
 void bind_optimizer(py::module_& module) {
-  py::class_<AdamOptions>(module, "AdamOptions")
+  py::class_<AdamW::Options>(module, "AdamOptions")
       .def(py::init<double, double, double, double, double, bool>());
   py::class_<AdamTable>(module, "AdamTable")
       .def(py::init<const Plugin*, at::Device, bool>(), py::keep_alive<1, 2>())

@@ -7,10 +7,10 @@
 #include "runtime/launch/cpu_history.hpp"
 #include "runtime/launch/cpu_loop.hpp"
 #include "runtime/launch/cpu_unchanged.hpp"
-#include "runtime/launch/dtype.hpp"
+#include "runtime/launch/cpu_update.hpp"
 #include "runtime/launch/find_tensor.hpp"
 #include "runtime/launch/inputs.hpp"
-#include "runtime/optimizer/adam.hpp"
+#include "runtime/rules/adamw.hpp"
 #include "runtime/tile/cpu_tile.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -22,14 +22,6 @@ NC_MACHINE Run begin_row(Tile& tile, int r) {
   std::fill(tile.x[r], tile.x[r] + own.begin, 0.0f);
   std::fill(tile.x[r] + own.end, tile.x[r] + tile.columns, 0.0f);
   return own;
-}
-
-// Where a row of what has a value's shape lies. As integers: of a flat shard the first element of
-// the matrix, and of a row, may lie outside its memory.
-template <class Type>
-NC_MACHINE Type* row_of(const void* first, int64_t offset) {
-  return reinterpret_cast<Type*>(reinterpret_cast<uintptr_t>(first) +
-                                 static_cast<uintptr_t>(offset) * sizeof(Type));
 }
 
 template <class Tile>
@@ -59,39 +51,10 @@ NC_MACHINE void store_value(const Tile& tile, void* value) {
   }
 }
 
-// Adam on a tile's elements: master and moments in memory, and the new master in the tile.
-template <class Grad, class State, class Tile>
-NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& step_in_memory) {
-  const nc_step step =
-      step_in_memory;  // a copy: no store below can change it, and the compiler knows
-  for (int r = 0; r < tile.rows; ++r) {
-    const Run own = begin_row(tile, r);
-    const int64_t offset = tile.offset(r);
-    const Grad* __restrict grad = row_of<const Grad>(step.grad, offset);
-    float* __restrict master = row_of<float>(tensor.value, offset);
-    State* __restrict exp_avg = row_of<State>(tensor.exp_avg, offset);
-    State* __restrict exp_avg_sq = row_of<State>(tensor.exp_avg_sq, offset);
-    float* __restrict x = tile.x[r];
-    for (int c = own.begin; c < own.end; ++c) {
-      const AdamElement next =
-          adam({master[c], widen(exp_avg[c]), widen(exp_avg_sq[c])}, widen(grad[c]), step);
-      master[c] = next.parameter;
-      exp_avg[c] = narrow<State>(next.exp_avg);
-      exp_avg_sq[c] = narrow<State>(next.exp_avg_sq);
-      x[c] = next.parameter;
-    }
-  }
-}
-
-template <class Tile>
+template <class Rule, class Tile>
 NC_MACHINE void update_tile(Tile& tile, const nc_tensor& tensor, const nc_step& step) {
-  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
-    if (tensor.state_dtype == NC_BF16) {
-      update_tile<Grad, Bf16>(tile, tensor, step);
-    } else {
-      update_tile<Grad, float>(tile, tensor, step);
-    }
-  });
+  for (int r = 0; r < tile.rows; ++r)
+    update_run<Rule>(tensor, step, tile.offset(r), begin_row(tile, r), tile.x[r]);
   tile.share_values();
 }
 
@@ -160,19 +123,20 @@ struct CpuKernels {
     cast_tile<Rounding>(launch, at, /*update=*/false);
   }
 
-  template <class Rounding>
+  template <class Rule, class Rounding>
   static void update_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number, /*collects=*/true);
     if (without_gradient(launch, at.index)) return;
-    update_tile(at.tile, at.tensor, launch.steps[at.index]);
+    update_tile<Rule>(at.tile, at.tensor, launch.steps[at.index]);
     if constexpr (Sequence::kDelayedAmax) reduce_tile_amax(at.tile, &launch.amax[at.index]);
     cast_tile<Rounding>(launch, at, /*update=*/true);
   }
 
+  template <class Rule>
   static void update_amax_of(const nc_launch& launch, int64_t tile_number) {
     Place at(launch, tile_number, /*collects=*/true);
     if (without_gradient(launch, at.index)) return;
-    update_tile(at.tile, at.tensor, launch.steps[at.index]);
+    update_tile<Rule>(at.tile, at.tensor, launch.steps[at.index]);
     reduce_tile_amax(at.tile, &launch.amax[at.index]);
     if (at.tile.part.seams != nullptr) Sequence::collect(at.tile);
   }
@@ -209,11 +173,11 @@ struct CpuKernels {
     return cpu_for_each_tile<collect_of<Nearest>>(l);
   }
   static const char* update(const nc_launch* l) {
-    return l->stochastic ? cpu_for_each_tile<update_of<Stochastic>>(l)
-                         : cpu_for_each_tile<update_of<Nearest>>(l);
+    return l->stochastic ? cpu_for_each_tile<update_of<AdamW, Stochastic>>(l)
+                         : cpu_for_each_tile<update_of<AdamW, Nearest>>(l);
   }
   static const char* update_amax(const nc_launch* l) {
-    return cpu_for_each_tile<update_amax_of>(l);
+    return cpu_for_each_tile<update_amax_of<AdamW>>(l);
   }
   static const char* start_history(const nc_launch* l) {
     return cpu_for_each_tensor<start_history_of<Sequence>>(l);

@@ -6,15 +6,18 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// Whether every row of every buffer begins at a multiple of 16 bytes.
-NC_EVERYWHERE bool whole_words(const nc_tensor& t, const void* grad, bool transposed) {
-  const uint64_t low_bits =
-      reinterpret_cast<uint64_t>(t.value) | reinterpret_cast<uint64_t>(t.exp_avg) |
-      reinterpret_cast<uint64_t>(t.exp_avg_sq) | reinterpret_cast<uint64_t>(grad) |
-      reinterpret_cast<uint64_t>(t.buffer[0]) | reinterpret_cast<uint64_t>(t.buffer[1]) |
-      reinterpret_cast<uint64_t>(t.buffer[2]) | reinterpret_cast<uint64_t>(t.buffer[3]) |
-      static_cast<uint64_t>(t.columns) | (transposed ? static_cast<uint64_t>(t.rows) : 0);
+// Whether every buffer begins at a multiple of 16 bytes.
+NC_EVERYWHERE bool begins_in_words(const nc_tensor& t, const void* grad) {
+  uint64_t low_bits = reinterpret_cast<uint64_t>(t.value) | reinterpret_cast<uint64_t>(grad) |
+                      reinterpret_cast<uint64_t>(t.parameter);
+  for (const void* state : t.state) low_bits |= reinterpret_cast<uint64_t>(state);
+  for (const void* buffer : t.buffer) low_bits |= reinterpret_cast<uint64_t>(buffer);
   return low_bits % 16 == 0;
+}
+
+// The same of every row.
+NC_EVERYWHERE bool whole_words(const nc_tensor& t, const void* grad, bool transposed) {
+  return begins_in_words(t, grad) && (t.columns | (transposed ? t.rows : 0)) % 16 == 0;
 }
 
 template <class Sequence>

@@ -7,6 +7,7 @@
 #include "runtime/launch/cuda_history.cuh"
 #include "runtime/launch/cuda_largest.cuh"
 #include "runtime/launch/cuda_tiles.cuh"
+#include "runtime/rules/adamw.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -64,11 +65,11 @@ struct CudaKernels {
     }
   }
   static const char* update(const nc_launch* l) {
-    return l->stochastic ? run<UpdateAction<Stochastic>, kUpdateBlocks>(l)
-                         : run<UpdateAction<Nearest>, kUpdateBlocks>(l);
+    return l->stochastic ? run<UpdateAction<AdamW, Stochastic>, kUpdateBlocks>(l)
+                         : run<UpdateAction<AdamW, Nearest>, kUpdateBlocks>(l);
   }
   static const char* update_amax(const nc_launch* l) {
-    return run<UpdateAmaxAction, kUpdateBlocks>(l);
+    return run<UpdateAmaxAction<AdamW>, kUpdateBlocks>(l);
   }
   static const char* start_history(const nc_launch* l) { return run_history<Sequence, true>(l); }
   static const char* record_amax(const nc_launch* l) { return run_history<Sequence, false>(l); }

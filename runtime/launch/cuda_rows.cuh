@@ -1,10 +1,10 @@
-// Rows of plain numbers between memory and a tile: values, and the state that Adam updates.
+// Rows of plain numbers between memory and a tile: values, and what a rule updates.
 #pragma once
 
 #include <type_traits>
 
 #include "runtime/launch/dtype.hpp"
-#include "runtime/optimizer/adam.hpp"
+#include "runtime/optimizer/rule.hpp"
 #include "runtime/tile/cuda_memory.cuh"
 #include "runtime/tile/cuda_tile.cuh"
 
@@ -98,30 +98,29 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
   });
 }
 
-// Adam on a thread's elements: master and moments in memory, and the new master in the tile. Rows
-// are loaded in batches before the first use: that many loads in flight keep memory busy, and more
-// would cost the registers that keep blocks resident. `Rounded`: the type of the parameter that has
-// the master rounded; float if there is none.
-template <class Grad, class State, class Rounded, class Tile>
+// A rule's step of a thread's elements: master and state in memory, and the new master in the tile.
+// Rows are loaded in batches before the first use: that many loads in flight keep memory busy, and
+// more would cost the registers that keep blocks resident. `Rounded`: the type of the parameter
+// that has the master rounded; float if there is none.
+template <class Rule, class Grad, class State, class Rounded, class Tile>
 __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  constexpr int kBatch = Tile::kFull ? 4 : 1;
+  constexpr int kBatch = Tile::kFull ? 4 : 1, kStates = Rule::kStates;
   constexpr bool kIsRounded = !std::is_same_v<Rounded, float>;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
-  State* exp_avg = static_cast<State*>(tensor.exp_avg);
-  State* exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq);
 #pragma unroll
   for (int first = 0; first < kThreadRows; first += kBatch) {
     Four<float> p[kBatch];
-    Four<State> m[kBatch], v[kBatch];
+    Four<State> state[kBatch][kStates];
     Four<Grad> g[kBatch];
     [[maybe_unused]] Four<Rounded> rounded[kBatch];
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       p[r] = load_four(tile, master, first + r);
-      m[r] = load_four(tile, exp_avg, first + r);
-      v[r] = load_four(tile, exp_avg_sq, first + r);
+#pragma unroll
+      for (int k = 0; k < kStates; ++k)
+        state[r][k] = load_four(tile, static_cast<State*>(tensor.state[k]), first + r);
       g[r] = load_four(tile, grad, first + r);
       if constexpr (kIsRounded)
         rounded[r] = load_four(tile, static_cast<const Rounded*>(tensor.parameter), first + r);
@@ -131,28 +130,30 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
 #pragma unroll
       for (int c = 0; c < kThreadColumns; ++c) {
         if constexpr (kIsRounded) p[r].at[c] = following(p[r].at[c], rounded[r].at[c]);
-        const AdamElement next =
-            adam({p[r].at[c], widen(m[r].at[c]), widen(v[r].at[c])}, widen(g[r].at[c]), step);
-        p[r].at[c] = next.parameter;
-        m[r].at[c] = narrow<State>(next.exp_avg);
-        v[r].at[c] = narrow<State>(next.exp_avg_sq);
-        tile.x[first + r][c] = tile.owns(first + r, c) ? next.parameter : 0.0f;
+        float kept[kStates];
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) kept[k] = widen(state[r][k].at[c]);
+        p[r].at[c] = updated<Rule>(p[r].at[c], g[r].at[c], kept, step);
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) state[r][k].at[c] = narrow<State>(kept[k]);
+        tile.x[first + r][c] = tile.owns(first + r, c) ? p[r].at[c] : 0.0f;
       }
       store_four(tile, master, first + r, p[r]);
-      store_four(tile, exp_avg, first + r, m[r]);
-      store_four(tile, exp_avg_sq, first + r, v[r]);
+#pragma unroll
+      for (int k = 0; k < kStates; ++k)
+        store_four(tile, static_cast<State*>(tensor.state[k]), first + r, state[r][k]);
     }
   }
 }
 
-template <class Rounded = float, class Tile>
+template <class Rule, class Rounded = float, class Tile>
 __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
   with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
     if (tensor.state_dtype == NC_BF16) {
-      update_rows<Grad, Bf16, Rounded>(tile, tensor, step);
+      update_rows<Rule, Grad, Bf16, Rounded>(tile, tensor, step);
     } else {
-      update_rows<Grad, float, Rounded>(tile, tensor, step);
+      update_rows<Rule, Grad, float, Rounded>(tile, tensor, step);
     }
   });
   tile.share_values();

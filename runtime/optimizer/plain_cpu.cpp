@@ -1,68 +1,52 @@
-// Adam for unquantized parameters on the CPU; compiled once for each instruction set.
+// The step of unquantized parameters on the CPU; compiled once for each instruction set.
+#include <algorithm>
+
 #include "runtime/launch/cpu_loop.hpp"
-#include "runtime/launch/dtype.hpp"
+#include "runtime/launch/cpu_update.hpp"
 #include "runtime/launch/find_tensor.hpp"
-#include "runtime/optimizer/adam.hpp"
+#include "runtime/rules/adamw.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 namespace {
 
-constexpr int64_t kRun = 32768;  // elements of a tile
-
-template <class Grad, class State>
-NC_MACHINE void update_run(const nc_tensor& tensor, const nc_step& step_in_memory, int64_t first,
-                           int64_t count) {
-  const nc_step step =
-      step_in_memory;  // a copy: no store below can change it, and the compiler knows
-  const Grad* __restrict grad = static_cast<const Grad*>(step.grad) + first;
-  float* __restrict master = static_cast<float*>(tensor.value) + first;
-  State* __restrict exp_avg = static_cast<State*>(tensor.exp_avg) + first;
-  State* __restrict exp_avg_sq = static_cast<State*>(tensor.exp_avg_sq) + first;
-  for (int64_t i = 0; i < count; ++i) {
-    const AdamElement next =
-        adam({master[i], widen(exp_avg[i]), widen(exp_avg_sq[i])}, widen(grad[i]), step);
-    master[i] = next.parameter;
-    exp_avg[i] = narrow<State>(next.exp_avg);
-    exp_avg_sq[i] = narrow<State>(next.exp_avg_sq);
-  }
-}
+constexpr int64_t kTile = 32768;  // elements
+constexpr int kRun = 1024;        // of them, that stay in the first-level cache
 
 template <class Type>
-NC_MACHINE void follow_run(const nc_tensor& tensor, int64_t first, int64_t count) {
+NC_MACHINE void follow_run(const nc_tensor& tensor, int64_t first, int count) {
   float* __restrict master = static_cast<float*>(tensor.value) + first;
   const Type* __restrict parameter = static_cast<const Type*>(tensor.parameter) + first;
-  for (int64_t i = 0; i < count; ++i) master[i] = following(master[i], parameter[i]);
+  for (int i = 0; i < count; ++i) master[i] = following(master[i], parameter[i]);
 }
 
 template <class Type>
-NC_MACHINE void round_run(const nc_tensor& tensor, int64_t first, int64_t count) {
-  const float* __restrict master = static_cast<const float*>(tensor.value) + first;
+NC_MACHINE void round_run(const nc_tensor& tensor, int64_t first, int count,
+                          const float* __restrict x) {
   Type* __restrict parameter = static_cast<Type*>(tensor.parameter) + first;
-  for (int64_t i = 0; i < count; ++i) parameter[i] = narrow<Type>(master[i]);
+  for (int i = 0; i < count; ++i) parameter[i] = narrow<Type>(x[i]);
 }
 
+template <class Rule>
 void update_tile(const nc_launch& launch, int64_t tile) {
   const int64_t index = find_tensor(launch, tile);
   const nc_tensor& tensor = launch.tensors[index];
   const nc_step& step = launch.steps[index];
   if (step.grad == nullptr) return;
-  const int64_t first = (tile - tensor.first_tile) * kRun;
-  const int64_t left = tensor.columns - first;
-  const int64_t count = left < kRun ? left : kRun;
+  const int64_t begin = (tile - tensor.first_tile) * kTile;
+  const int64_t end = std::min(begin + kTile, tensor.columns);
   const bool is_rounded = tensor.parameter != nullptr;
-  if (is_rounded) {
-    with_dtype(tensor.value_dtype,
-               [&]<class Type>(Type*) { follow_run<Type>(tensor, first, count); });
-  }
-  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
-    if (tensor.state_dtype == NC_BF16) {
-      update_run<Grad, Bf16>(tensor, step, first, count);
-    } else {
-      update_run<Grad, float>(tensor, step, first, count);
+  alignas(64) float x[kRun];
+  for (int64_t first = begin; first < end; first += kRun) {
+    const int count = static_cast<int>(std::min<int64_t>(kRun, end - first));
+    if (is_rounded) {
+      with_dtype(tensor.value_dtype,
+                 [&]<class Type>(Type*) { follow_run<Type>(tensor, first, count); });
     }
-  });
-  if (!is_rounded) return;
-  with_dtype(tensor.value_dtype, [&]<class Type>(Type*) { round_run<Type>(tensor, first, count); });
+    update_run<Rule>(tensor, step, first, {0, count}, x);
+    if (!is_rounded) continue;
+    with_dtype(tensor.value_dtype,
+               [&]<class Type>(Type*) { round_run<Type>(tensor, first, count, x); });
+  }
 }
 
 }  // namespace
@@ -71,8 +55,8 @@ const nc_machine& cpu_machine() {
   static constexpr nc_machine kMachine = [] {
     nc_machine machine{};
     machine.tile_rows = machine.step_rows = 1;
-    machine.tile_columns = kRun;
-    machine.update = cpu_for_each_tile<update_tile>;
+    machine.tile_columns = kTile;
+    machine.update = cpu_for_each_tile<update_tile<AdamW>>;
     return machine;
   }();
   return kMachine;

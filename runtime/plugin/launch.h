@@ -10,6 +10,11 @@ typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
 
 #define NC_HISTORY_LENGTH 1024
 
+/* Of an optimizer's rule (runtime/rules), the most: numbers that it keeps of an element, and
+   constants of a step. */
+#define NC_STATE_COUNT 2
+#define NC_CONSTANT_COUNT 11
+
 /* What delayed scaling keeps for a tensor: docs/numerics.md, "Delayed scaling". */
 typedef struct nc_history {
   float present;                 /* the multiplier of encoding behind the present bytes */
@@ -49,8 +54,7 @@ typedef struct nc_tensor {
                     update, the result of a decoding. Of a flat shard this, and all that has a
                     value's shape, is where the matrix's first element would lie, had the shard
                     all of it */
-  void* exp_avg; /* [rows, columns] of state_dtype */
-  void* exp_avg_sq;
+  void* state[NC_STATE_COUNT]; /* [rows, columns] of state_dtype: what the optimizer's rule keeps */
   void* parameter; /* [rows, columns] of value_dtype: where an unquantized parameter's rounded copy
                       goes; NULL otherwise */
   void* buffer[NC_BUFFER_COUNT];
@@ -64,18 +68,14 @@ typedef struct nc_tensor {
   int32_t state_dtype; /* NC_F32 or NC_BF16 */
 } nc_tensor;
 
-/* What an update of one tensor needs anew each step: the constants of docs/numerics.md, "Adam". */
+/* What an update of one tensor needs anew each step. */
 typedef struct nc_step {
-  int64_t t;          /* the number of the update, from 1 */
-  const void* grad;   /* NULL: no gradient, so nothing of the tensor changes */
-  int32_t grad_dtype; /* nc_dtype */
-  int32_t decoupled;  /* weight decay as in AdamW (1) or as an L2 term (0) */
-  float beta1, beta2, one_minus_beta1, one_minus_beta2;
-  float rcp_bias1, rcp_bias2; /* 1 / (1 - beta^t) */
-  float learning_rate, epsilon, weight_decay;
-  float grad_multiplier; /* 1 / grad_scale; used only if `scaled` */
-  int32_t scaled;
-  int32_t reserved;
+  int64_t t;             /* the number of the update, from 1 */
+  const void* grad;      /* NULL: no gradient, so nothing of the tensor changes */
+  int32_t grad_dtype;    /* nc_dtype */
+  int32_t scaled;        /* whether gradients are multiplied */
+  float grad_multiplier; /* 1 / grad_scale */
+  float constants[NC_CONSTANT_COUNT]; /* the rule's */
 } nc_step;
 
 /* Runs body(context, begin, end) over disjoint ranges that cover [0, count), in any order and on

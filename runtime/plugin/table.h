@@ -12,7 +12,7 @@
 #include "runtime/plugin/parts.h"
 #include "runtime/plugin/transfer.h"
 
-#define NC_PLUGIN_VERSION 9u
+#define NC_PLUGIN_VERSION 10u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 /* Each function returns NULL, or a sentence that says what failed; the string lives as long as the
@@ -34,10 +34,10 @@ typedef struct nc_machine {
   nc_function collect;       /* of flat shards: the owner's part of what nc_seams shares, and
                                 tensor_amax formats: reduce_amax. With delayed amax also the cast, as
                                 an update's; then record_amax */
-  nc_function update;        /* Adam, then cast, in one pass; NULL where the cast must wait for the
+  nc_function update;        /* the step, then cast, in one pass; NULL where the cast must wait for the
                                 amax. With delayed amax: encoded with history->next, and reduce_amax
                                 in the same pass; then `record_amax` */
-  nc_function update_amax;   /* Adam, and collect of the new master: the first of two passes; then
+  nc_function update_amax;   /* the step, and collect of the new master: the first of two passes; then
                                 `cast`. NULL where `update` is not */
   nc_function start_history; /* delayed amax: a history that begins with amax[i], from which both
                                 multipliers follow; then `cast` */

@@ -49,8 +49,8 @@ void run(const std::vector<std::string>& formats) {
   const auto tensor_with_state = [&](Extent matrix) {
     nc_tensor tensor = tensor_of(matrix);
     tensor.value = master.data();
-    tensor.exp_avg = exp_avg.data();
-    tensor.exp_avg_sq = exp_avg_sq.data();
+    tensor.state[0] = exp_avg.data();
+    tensor.state[1] = exp_avg_sq.data();
     return tensor;
   };
   nc_tensor flat = tensor_with_state({1, n});

@@ -103,8 +103,8 @@ class Owner {
       return reinterpret_cast<void*>(own - static_cast<uintptr_t>(piece.begin) * sizeof(Type));
     };
     tensor.value = first(state.master);
-    tensor.exp_avg = first(state.exp_avg);
-    tensor.exp_avg_sq = first(state.exp_avg_sq);
+    tensor.state[0] = first(state.exp_avg);
+    tensor.state[1] = first(state.exp_avg_sq);
     const double part = static_cast<double>(piece.end - piece.begin) /
                         static_cast<double>(piece.matrix.rows * piece.matrix.columns);
     for (int b = 0; b < (columnwise ? NC_BUFFER_COUNT : NC_COLUMNWISE_DATA); ++b) {

@@ -43,8 +43,8 @@ class Model {
     for (size_t i = 0; i < count(); ++i) {
       nc_tensor tensor = tensor_of(matrices_[i]);
       tensor.value = masters_[i].get();
-      tensor.exp_avg = exp_avgs_[i].get();
-      tensor.exp_avg_sq = exp_avg_sqs_[i].get();
+      tensor.state[0] = exp_avgs_[i].get();
+      tensor.state[1] = exp_avg_sqs_[i].get();
       tensors.push_back(tensor);
     }
     return tensors;

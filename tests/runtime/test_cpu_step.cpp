@@ -31,8 +31,8 @@ struct Trained {
   nc_tensor tensor(int64_t first, int64_t rows) {
     nc_tensor t = tensor_of({rows, matrix.columns});
     t.value = master.data() + first * matrix.columns;
-    t.exp_avg = exp_avg.data() + first * matrix.columns;
-    t.exp_avg_sq = exp_avg_sq.data() + first * matrix.columns;
+    t.state[0] = exp_avg.data() + first * matrix.columns;
+    t.state[1] = exp_avg_sq.data() + first * matrix.columns;
     return t;
   }
   nc_step step(int64_t first, int64_t t) const {

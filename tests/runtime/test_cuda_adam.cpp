@@ -31,7 +31,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
                           nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled,
                           bool stochastic = false) {
   const nc_format& format = *plugin.format;
-  const AdamOptions options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
+  const AdamW::Options options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
   struct Case {
     Extent matrix;
     std::vector<float> master;
@@ -64,12 +64,12 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
       tensor.seed = static_cast<uint64_t>(tensors.size());
       nc_tensor device_tensor = tensor;
       tensor.value = c.master.data();
-      tensor.exp_avg = c.exp_avg.data();
-      tensor.exp_avg_sq = c.exp_avg_sq.data();
+      tensor.state[0] = c.exp_avg.data();
+      tensor.state[1] = c.exp_avg_sq.data();
       c.quantized.connect(format, tensor);
       device_tensor.value = c.device_master.get();
-      device_tensor.exp_avg = c.device_exp_avg.get();
-      device_tensor.exp_avg_sq = c.device_exp_avg_sq.get();
+      device_tensor.state[0] = c.device_exp_avg.get();
+      device_tensor.state[1] = c.device_exp_avg_sq.get();
       c.device.connect(format, device_tensor);
       nc_step step = make_step(options, t);
       step.grad_dtype = grad_dtype;

@@ -34,16 +34,16 @@ struct Both {
   nc_tensor on_cpu(const nc_format& format) {
     nc_tensor tensor = tensor_of(matrix);
     tensor.value = value.data();
-    tensor.exp_avg = exp_avg.data();
-    tensor.exp_avg_sq = exp_avg_sq.data();
+    tensor.state[0] = exp_avg.data();
+    tensor.state[1] = exp_avg_sq.data();
     expected.connect(format, tensor);
     return tensor;
   }
   nc_tensor on_gpu(const nc_format& format) {
     nc_tensor tensor = tensor_of(matrix);
     tensor.value = device_value.get();
-    tensor.exp_avg = device_exp_avg.get();
-    tensor.exp_avg_sq = device_exp_avg_sq.get();
+    tensor.state[0] = device_exp_avg.get();
+    tensor.state[1] = device_exp_avg_sq.get();
     device.connect(format, tensor);
     return tensor;
   }

@@ -105,8 +105,8 @@ Trained train(const nc_plugin& plugin, Extent matrix, nc_parallel_for parallel_f
                {*plugin.format, matrix}};
   nc_tensor tensor = tensor_of(matrix);
   tensor.value = made.master.data();
-  tensor.exp_avg = made.exp_avg.data();
-  tensor.exp_avg_sq = made.exp_avg_sq.data();
+  tensor.state[0] = made.exp_avg.data();
+  tensor.state[1] = made.exp_avg_sq.data();
   made.bytes.connect(*plugin.format, tensor);
   nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
   step.grad = made.grad.data();

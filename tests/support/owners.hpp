@@ -102,8 +102,8 @@ class Owners {
       entry = tensor_of(owners.matrix_);
       entry.seed = 7, entry.step = 3;
       entry.value = first_of(value);
-      entry.exp_avg = first_of(exp_avg);
-      entry.exp_avg_sq = first_of(exp_avg_sq);
+      entry.state[0] = first_of(exp_avg);
+      entry.state[1] = first_of(exp_avg_sq);
       for (int b = 0; b < NC_BUFFER_COUNT; ++b) {
         const int64_t bytes = bytes_of(owners.format_, owners.matrix_, b);
         buffer.emplace_back(static_cast<size_t>(bytes), kPoison);

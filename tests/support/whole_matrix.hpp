@@ -23,8 +23,8 @@ inline Quantized whole_of(const nc_format& format, const nc_machine& machine, Ex
   whole.history = history;
   nc_tensor tensor = tensor_of(matrix);
   tensor.value = state.value.data();
-  tensor.exp_avg = state.exp_avg.data();
-  tensor.exp_avg_sq = state.exp_avg_sq.data();
+  tensor.state[0] = state.exp_avg.data();
+  tensor.state[1] = state.exp_avg_sq.data();
   tensor.seed = 7, tensor.step = 3;
   if (step != nullptr) step->grad = state.grad.data();
   whole.connect(format, tensor);

@@ -1,0 +1,51 @@
+// What the update loops of both machines and a rule (runtime/rules) know of each other. A rule is
+// one struct:
+//
+//   kStates                              how many numbers it keeps of each element
+//   Options                              a group's, as float64 and flags
+//   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
+//   at_step(options, t)                  those of the step with number t, from 1, by the host
+//   update(p, grad, state, constants)    an element's new value; it changes the state
+#pragma once
+
+#include "runtime/numeric/float_bits.hpp"
+#include "runtime/numeric/narrow.hpp"
+#include "runtime/plugin/table.h"
+
+namespace narrowcast::inline NC_VARIANT {
+
+// beta^t by squaring, low bit first: products only, so that a device that counts its own steps gets
+// the same bits.
+constexpr double power(double beta, int64_t t) {
+  double result = 1;
+  for (; t > 0; t >>= 1) {
+    if (t & 1) result *= beta;
+    beta *= beta;
+  }
+  return result;
+}
+
+constexpr float narrowed(double value) { return static_cast<float>(value); }
+
+template <class Rule>
+NC_EVERYWHERE const typename Rule::Constants& constants_of(const nc_step& step) {
+  static_assert(sizeof(typename Rule::Constants) <= sizeof(step.constants));
+  return reinterpret_cast<const typename Rule::Constants&>(step.constants);
+}
+
+// The master of a parameter that has its value rounded: the parameter's, if that was written to.
+template <class Type>
+NC_EVERYWHERE float following(float master, Type parameter) {
+  const float present = widen(parameter);
+  return widen(narrow<Type>(master)) == present ? master : present;
+}
+
+// The step of one element: its new value, and in `state` what is kept of it.
+template <class Rule, class Grad>
+NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[Rule::kStates],
+                            const nc_step& step) {
+  const float g = step.scaled ? widen(grad) * step.grad_multiplier : widen(grad);
+  return Rule::update(p, g, state, constants_of<Rule>(step));
+}
+
+}  // namespace narrowcast::inline NC_VARIANT
