@@ -78,7 +78,8 @@ cmake_path(GET NARROWCAST_GENERATED PARENT_PATH generated_root)
 # IEEE arithmetic: no contraction, no fast-math. The two -fno flags change no value: they say that nobody reads errno or
 # the exception flags, which lets the compiler vectorise square roots and selections.
 add_library(narrowcast_options INTERFACE)
-target_include_directories(narrowcast_options INTERFACE ${generated_root} ${PROJECT_SOURCE_DIR})
+include(${CMAKE_CURRENT_LIST_DIR}/Rules.cmake)
+target_include_directories(narrowcast_options INTERFACE ${generated_root} ${rules_folder} ${PROJECT_SOURCE_DIR})
 target_compile_options(
   narrowcast_options
   INTERFACE

@@ -10,7 +10,6 @@
 #include "runtime/launch/cpu_update.hpp"
 #include "runtime/launch/find_tensor.hpp"
 #include "runtime/launch/inputs.hpp"
-#include "runtime/rules/adamw.hpp"
 #include "runtime/tile/cpu_tile.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -74,6 +73,7 @@ struct CpuKernels {
   static constexpr int64_t kTileRows = Sequence::kTileRows, kStepRows = Sequence::kTileRows;
   static constexpr int64_t kDecodeTileRows[] = {Sequence::kTileRows, Sequence::kTileRows};
   static constexpr int64_t kDeriveTileRows = Sequence::kTileRows;
+  static constexpr bool kTwoPasses = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
 
   struct Place {
     int64_t index;
@@ -172,12 +172,14 @@ struct CpuKernels {
     }
     return cpu_for_each_tile<collect_of<Nearest>>(l);
   }
+  template <class Rule>
   static const char* update(const nc_launch* l) {
-    return l->stochastic ? cpu_for_each_tile<update_of<AdamW, Stochastic>>(l)
-                         : cpu_for_each_tile<update_of<AdamW, Nearest>>(l);
+    return l->stochastic ? cpu_for_each_tile<update_of<Rule, Stochastic>>(l)
+                         : cpu_for_each_tile<update_of<Rule, Nearest>>(l);
   }
+  template <class Rule>
   static const char* update_amax(const nc_launch* l) {
-    return cpu_for_each_tile<update_amax_of<AdamW>>(l);
+    return cpu_for_each_tile<update_amax_of<Rule>>(l);
   }
   static const char* start_history(const nc_launch* l) {
     return cpu_for_each_tensor<start_history_of<Sequence>>(l);

@@ -7,7 +7,6 @@
 #include "runtime/launch/cuda_history.cuh"
 #include "runtime/launch/cuda_largest.cuh"
 #include "runtime/launch/cuda_tiles.cuh"
-#include "runtime/rules/adamw.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -29,6 +28,7 @@ struct CudaKernels {
   static constexpr int64_t kDecodeTileRows[] = {Decoding<Sequence, false>::kTile.rows,
                                                 Decoding<Sequence, true>::kTile.rows};
   static constexpr int64_t kDeriveTileRows = Derivation<Sequence>::kTile.rows;
+  static constexpr bool kTwoPasses = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
 
   // A read needs many blocks, and each of them long stretches: of 8 tiles, however many a strip
   // has.
@@ -64,12 +64,14 @@ struct CudaKernels {
       return run<CollectAction<Nearest>, kCastBlocks>(l);
     }
   }
+  template <class Rule>
   static const char* update(const nc_launch* l) {
-    return l->stochastic ? run<UpdateAction<AdamW, Stochastic>, kUpdateBlocks>(l)
-                         : run<UpdateAction<AdamW, Nearest>, kUpdateBlocks>(l);
+    return l->stochastic ? run<UpdateAction<Rule, Stochastic>, kUpdateBlocks>(l)
+                         : run<UpdateAction<Rule, Nearest>, kUpdateBlocks>(l);
   }
+  template <class Rule>
   static const char* update_amax(const nc_launch* l) {
-    return run<UpdateAmaxAction<AdamW>, kUpdateBlocks>(l);
+    return run<UpdateAmaxAction<Rule>, kUpdateBlocks>(l);
   }
   static const char* start_history(const nc_launch* l) { return run_history<Sequence, true>(l); }
   static const char* record_amax(const nc_launch* l) { return run_history<Sequence, false>(l); }

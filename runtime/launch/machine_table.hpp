@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/machine.hpp"
+#include "runtime/optimizer/rule_table.hpp"
 #include "runtime/plugin/table.h"
 #include "runtime/reduce/part.hpp"
 
@@ -24,11 +25,7 @@ constexpr nc_machine machine_table(int64_t tile_columns, nc_transfer_function pa
   machine.pack = pack;
   machine.unpack = unpack;
   if constexpr (Sequence::kTensorAmax) machine.reduce_amax = Kernels::reduce_amax;
-  if constexpr (Sequence::kTensorAmax && !Sequence::kDelayedAmax) {
-    machine.update_amax = Kernels::update_amax;
-  } else {
-    machine.update = Kernels::update;
-  }
+  machine.updates = RuleTable<Rules>::template kUpdates<Kernels>;
   if constexpr (Sequence::kDelayedAmax) {
     machine.start_history = Kernels::start_history;
     machine.record_amax = Kernels::record_amax;

@@ -1,4 +1,4 @@
-// Adam for parameters that no format stores: the same arithmetic, over flat runs of elements.
+// The step of parameters that no format stores: the same arithmetic, over flat runs of elements.
 //
 // In nc_tensor, rows is 1 and columns the number of elements, `value` the fp32 master, and
 // `parameter` the bf16 or fp16 copy (of value_dtype) that receives the master rounded, or NULL
@@ -6,11 +6,16 @@
 // to since the last step, and the update begins with it.
 #pragma once
 
+#include <span>
+
 #include "runtime/plugin/table.h"
 
 namespace narrowcast {
 
-// Only `update` is set. The variant is the fastest for this processor.
+// The rules that narrowcast itself was built with.
+std::span<const nc_update_rule> plain_rules();
+
+// Only `updates` are set. The variant is the fastest for this processor.
 const nc_machine& plain_cpu();
 
 // nullptr if the library was built without CUDA.

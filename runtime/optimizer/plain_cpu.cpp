@@ -4,7 +4,7 @@
 #include "runtime/launch/cpu_loop.hpp"
 #include "runtime/launch/cpu_update.hpp"
 #include "runtime/launch/find_tensor.hpp"
-#include "runtime/rules/adamw.hpp"
+#include "runtime/optimizer/rule_table.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 namespace {
@@ -49,6 +49,14 @@ void update_tile(const nc_launch& launch, int64_t tile) {
   }
 }
 
+struct PlainKernels {
+  static constexpr bool kTwoPasses = false;
+  template <class Rule>
+  static const char* update(const nc_launch* launch) {
+    return cpu_for_each_tile<update_tile<Rule>>(launch);
+  }
+};
+
 }  // namespace
 
 const nc_machine& cpu_machine() {
@@ -56,7 +64,7 @@ const nc_machine& cpu_machine() {
     nc_machine machine{};
     machine.tile_rows = machine.step_rows = 1;
     machine.tile_columns = kTile;
-    machine.update = cpu_for_each_tile<update_tile<AdamW>>;
+    machine.updates = RuleTable<Rules>::kUpdates<PlainKernels>;
     return machine;
   }();
   return kMachine;

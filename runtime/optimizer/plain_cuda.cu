@@ -2,7 +2,7 @@
 #include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/cuda_full.cuh"
 #include "runtime/launch/cuda_rows.cuh"
-#include "runtime/rules/adamw.hpp"
+#include "runtime/optimizer/rule_table.hpp"
 #include "runtime/tile/cuda_values.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -43,9 +43,13 @@ __global__ void __launch_bounds__(kThreads)
   update_run<Rule, Owned::kSome>(tensor, step, first, in_words && tensor.columns % 4 == 0);
 }
 
-const char* update(const nc_launch* launch) {
-  return launch_tiles<update_kernel<AdamW>>(launch, kThreads);
-}
+struct PlainKernels {
+  static constexpr bool kTwoPasses = false;
+  template <class Rule>
+  static const char* update(const nc_launch* launch) {
+    return launch_tiles<update_kernel<Rule>>(launch, kThreads);
+  }
+};
 
 }  // namespace
 
@@ -54,7 +58,7 @@ const nc_machine& cuda_machine() {
     nc_machine machine{};
     machine.tile_rows = machine.step_rows = 1;
     machine.tile_columns = kRun;
-    machine.update = update;
+    machine.updates = RuleTable<Rules>::kUpdates<PlainKernels>;
     return machine;
   }();
   return kMachine;

@@ -1,8 +1,9 @@
-// What the update loops of both machines and a rule (runtime/rules) know of each other. A rule is
-// one struct:
+// What the update loops of both machines and a rule (runtime/rules/NAME.hpp) know of each other. A
+// rule is one struct, NAME::Rule:
 //
-//   kStates                              how many numbers it keeps of each element
-//   Options                              a group's, as float64 and flags
+//   kName
+//   kStates, kStateNames                 the numbers that it keeps of each element
+//   kOptionNames, Options                a group's: numbers of float64, in the order of the names
 //   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
 //   at_step(options, t)                  those of the step with number t, from 1, by the host
 //   update(p, grad, state, constants)    an element's new value; it changes the state
@@ -26,6 +27,10 @@ constexpr double power(double beta, int64_t t) {
 }
 
 constexpr float narrowed(double value) { return static_cast<float>(value); }
+
+// The rules that a library was compiled with. The build lists them.
+template <class... Rule>
+struct RuleList {};
 
 template <class Rule>
 NC_EVERYWHERE const typename Rule::Constants& constants_of(const nc_step& step) {

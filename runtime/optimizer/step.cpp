@@ -1,29 +1,34 @@
 #include "runtime/optimizer/step.hpp"
 
-#include <cstring>
+#include <algorithm>
 
 #include "runtime/launch/cpu_entry.hpp"
 
 namespace narrowcast {
+
+int64_t find_rule(std::span<const nc_update_rule> rules, std::string_view name) {
+  const auto found = std::ranges::find(rules, name, &nc_update_rule::name);
+  return found == rules.end() ? -1 : found - rules.begin();
+}
+
 namespace {
 
 // A function of its own, so that no compiler moves arithmetic out of the mode that its caller sets.
-template <class Rule>
-[[gnu::noinline]] nc_step step_of(const typename Rule::Options& options, int64_t t,
+[[gnu::noinline]] nc_step step_of(const nc_update_rule& rule, const double* options, int64_t t,
                                   double grad_scale) {
   nc_step step{};
   step.t = t;
-  step.grad_multiplier = narrowed(1 / grad_scale);
-  const typename Rule::Constants constants = Rule::at_step(options, t);
-  std::memcpy(step.constants, &constants, sizeof(constants));
+  step.grad_multiplier = static_cast<float>(1 / grad_scale);
+  rule.at_step(options, t, step.constants);
   return step;
 }
 
 }  // namespace
 
-nc_step make_step(const AdamW::Options& options, int64_t t, double grad_scale) {
+nc_step make_step(const nc_update_rule& rule, std::span<const double> options, int64_t t,
+                  double grad_scale) {
   const IeeeArithmetic mode;
-  return step_of<AdamW>(options, t, grad_scale);
+  return step_of(rule, options.data(), t, grad_scale);
 }
 
 }  // namespace narrowcast

@@ -1,14 +1,20 @@
 // The constants of one update, computed once on the host.
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "runtime/plugin/table.h"
-#include "runtime/rules/adamw.hpp"
 
 namespace narrowcast {
 
-// The step with number t, from 1. In float64, rounded to nearest whatever the caller's mode, then
-// narrowed. `grad_scale`: that gradients are to be divided by, where the caller sets `scaled`;
-// `grad` and its dtype are left empty.
-nc_step make_step(const AdamW::Options& options, int64_t t, double grad_scale = 1);
+// The rule of that name, by its place among `rules`; -1 if there is none.
+int64_t find_rule(std::span<const nc_update_rule> rules, std::string_view name);
+
+// The step with number t, from 1. `options`: a number for each of the rule's names. In float64,
+// rounded to nearest whatever the caller's mode, then narrowed. `grad_scale`: that gradients are to
+// be divided by, where the caller sets `scaled`; `grad` and its dtype are left empty.
+nc_step make_step(const nc_update_rule& rule, std::span<const double> options, int64_t t,
+                  double grad_scale = 1);
 
 }  // namespace narrowcast

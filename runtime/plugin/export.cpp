@@ -24,8 +24,9 @@ bool runs_avx512() { return false; }
 
 uint64_t headers_hash() { return NC_HEADERS_HASH; }
 
-PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
-                         const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
+PluginTable::PluginTable(const nc_format& format, std::span<const nc_update_rule> rules,
+                         const nc_machine* baseline, const nc_machine* avx2,
+                         const nc_machine* avx512, const nc_machine* cuda,
                          const nc_machine* (*variant)(const char* name),
                          decltype(nc_plugin::route) route) {
   int count = 0;
@@ -41,6 +42,8 @@ PluginTable::PluginTable(const nc_format& format, const nc_machine* baseline,
       .version = NC_PLUGIN_VERSION,
       .headers = headers_hash(),
       .format = &format,
+      .update_rules = rules.data(),
+      .update_rule_count = std::ssize(rules),
       .cpu = machines_[count - 1],
       .cuda = cuda,
       .cpu_variants = names_,

@@ -5,15 +5,11 @@
 #include <stdint.h>
 
 #include "runtime/plugin/facts.h"
+#include "runtime/plugin/rule.h"
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
 
 #define NC_HISTORY_LENGTH 1024
-
-/* Of an optimizer's rule (runtime/rules), the most: numbers that it keeps of an element, and
-   constants of a step. */
-#define NC_STATE_COUNT 2
-#define NC_CONSTANT_COUNT 11
 
 /* What delayed scaling keeps for a tensor: docs/numerics.md, "Delayed scaling". */
 typedef struct nc_history {
@@ -50,10 +46,10 @@ typedef struct nc_tensor {
                                  tile_rows, or where only a step is visited of step_rows; end_row
                                  0: all */
   const nc_seams* seams;      /* NULL where nothing is shared with other owners */
-  void* value;   /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
-                    update, the result of a decoding. Of a flat shard this, and all that has a
-                    value's shape, is where the matrix's first element would lie, had the shard
-                    all of it */
+  void* value; /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
+                  update, the result of a decoding. Of a flat shard this, and all that has a
+                  value's shape, is where the matrix's first element would lie, had the shard
+                  all of it */
   void* state[NC_STATE_COUNT]; /* [rows, columns] of state_dtype: what the optimizer's rule keeps */
   void* parameter; /* [rows, columns] of value_dtype: where an unquantized parameter's rounded copy
                       goes; NULL otherwise */
@@ -70,11 +66,11 @@ typedef struct nc_tensor {
 
 /* What an update of one tensor needs anew each step. */
 typedef struct nc_step {
-  int64_t t;             /* the number of the update, from 1 */
-  const void* grad;      /* NULL: no gradient, so nothing of the tensor changes */
-  int32_t grad_dtype;    /* nc_dtype */
-  int32_t scaled;        /* whether gradients are multiplied */
-  float grad_multiplier; /* 1 / grad_scale */
+  int64_t t;                          /* the number of the update, from 1 */
+  const void* grad;                   /* NULL: no gradient, so nothing of the tensor changes */
+  int32_t grad_dtype;                 /* nc_dtype */
+  int32_t scaled;                     /* whether gradients are multiplied */
+  float grad_multiplier;              /* 1 / grad_scale */
   float constants[NC_CONSTANT_COUNT]; /* the rule's */
 } nc_step;
 

@@ -2,6 +2,7 @@
 // format, NC_FORMAT, and finds its generated headers.
 #include "gather.hpp"
 #include "runtime/gather/route.hpp"
+#include "runtime/optimizer/rule_table.hpp"
 #include "runtime/plugin/export.hpp"
 
 namespace narrowcast::NC_FORMAT {
@@ -13,8 +14,8 @@ namespace {
 const nc_machine* variant(const char* name);
 
 const PluginTable& table() {
-  static const PluginTable kTable(kFacts, &baseline::cpu_machine(), NC_AVX_MACHINES,
-                                  NC_CUDA_MACHINE, variant, route_of<Gather>);
+  static const PluginTable kTable(kFacts, RuleTable<Rules>::kFacts, &baseline::cpu_machine(),
+                                  NC_AVX_MACHINES, NC_CUDA_MACHINE, variant, route_of<Gather>);
   return kTable;
 }
 

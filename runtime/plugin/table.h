@@ -10,6 +10,7 @@
 #include "runtime/plugin/facts.h"
 #include "runtime/plugin/launch.h"
 #include "runtime/plugin/parts.h"
+#include "runtime/plugin/rule.h"
 #include "runtime/plugin/transfer.h"
 
 #define NC_PLUGIN_VERSION 10u
@@ -20,6 +21,15 @@
 typedef const char* (*nc_function)(const nc_launch* launch);
 typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
 typedef const char* (*nc_parts_function)(const nc_parts* parts);
+
+/* A step by a rule. */
+typedef struct nc_update {
+  nc_function update; /* the step, then cast, in one pass; NULL where the cast must wait for the
+                         amax. With delayed amax: encoded with history->next, and reduce_amax
+                         in the same pass; then `record_amax` */
+  nc_function update_amax; /* the step, and collect of the new master: the first of two passes; then
+                              `cast`. NULL where `update` is not */
+} nc_update;
 
 typedef struct nc_machine {
   int64_t tile_rows, tile_columns;
@@ -34,11 +44,7 @@ typedef struct nc_machine {
   nc_function collect;       /* of flat shards: the owner's part of what nc_seams shares, and
                                 tensor_amax formats: reduce_amax. With delayed amax also the cast, as
                                 an update's; then record_amax */
-  nc_function update;        /* the step, then cast, in one pass; NULL where the cast must wait for the
-                                amax. With delayed amax: encoded with history->next, and reduce_amax
-                                in the same pass; then `record_amax` */
-  nc_function update_amax;   /* the step, and collect of the new master: the first of two passes; then
-                                `cast`. NULL where `update` is not */
+  const nc_update* updates;  /* one for each of nc_plugin.update_rules */
   nc_function start_history; /* delayed amax: a history that begins with amax[i], from which both
                                 multipliers follow; then `cast` */
   nc_function record_amax;   /* delayed amax, after an update: amax[i] enters the history, `next`
@@ -61,6 +67,8 @@ typedef struct nc_plugin {
   uint64_t version; /* NC_PLUGIN_VERSION */
   uint64_t headers; /* headers_hash() */
   const nc_format* format;
+  const nc_update_rule* update_rules;
+  int64_t update_rule_count;
   const nc_machine* cpu;  /* the fastest variant for this processor */
   const nc_machine* cuda; /* NULL if the plugin was built without CUDA */
   const char* const*

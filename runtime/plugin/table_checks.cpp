@@ -130,7 +130,18 @@ void check_products(Checks& checks, const nc_products& products) {
   }
 }
 
-void check_machine(Checks& checks, const std::string& name, const nc_format& format,
+void check_rules(Checks& checks, const nc_plugin& table) {
+  checks.number("update_rule_count", table.update_rule_count, 1, 1 << 10);
+  for (int64_t i = 0; checks.fault.empty() && i < table.update_rule_count; ++i) {
+    const std::string rule = indexed("update_rules", static_cast<int>(i));
+    checks.there(rule + ".name", table.update_rules[i].name);
+    checks.there(rule + ".states", table.update_rules[i].states);
+    checks.there(rule + ".options", table.update_rules[i].options);
+    checks.there(rule + ".at_step", table.update_rules[i].at_step);
+  }
+}
+
+void check_machine(Checks& checks, const std::string& name, const nc_format& format, int64_t rules,
                    const nc_machine& machine) {
   const auto field = [&](const char* member) { return name + "." + member; };
   checks.number(field("tile_rows"), machine.tile_rows, 1, kMost);
@@ -148,8 +159,12 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
   const bool delayed = format.amax == std::string_view("delayed");
   const bool waits = format.tensor_amax != 0 && !delayed;  // a cast, for the amax of all shards
   checks.there_if(format.tensor_amax != 0, field("reduce_amax"), machine.reduce_amax);
-  checks.there_if(waits, field("update_amax"), machine.update_amax);
-  checks.there_if(!waits, field("update"), machine.update);
+  checks.there(field("updates"), machine.updates);
+  for (int64_t i = 0; checks.fault.empty() && i < rules; ++i) {
+    const std::string update = indexed(field("updates"), static_cast<int>(i));
+    checks.there_if(waits, update + ".update_amax", machine.updates[i].update_amax);
+    checks.there_if(!waits, update + ".update", machine.updates[i].update);
+  }
   checks.there_if(delayed, field("start_history"), machine.start_history);
   checks.there_if(delayed, field("record_amax"), machine.record_amax);
   checks.there_if(format.columnwise_derived != 0, field("derive_columnwise"),
@@ -164,6 +179,7 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
 std::string table_fault(const nc_plugin& table) {
   Checks checks;
   checks.there("format", table.format);
+  checks.there("update_rules", table.update_rules);
   checks.there("cpu", table.cpu);
   checks.there("cpu_variants", table.cpu_variants);
   checks.there("cpu_variant", table.cpu_variant);
@@ -173,8 +189,10 @@ std::string table_fault(const nc_plugin& table) {
   if (!checks.fault.empty()) return checks.fault;
   check_facts(checks, *table.format);
   check_products(checks, table.format->products);
-  check_machine(checks, "cpu", *table.format, *table.cpu);
-  if (table.cuda != nullptr) check_machine(checks, "cuda", *table.format, *table.cuda);
+  check_rules(checks, table);
+  check_machine(checks, "cpu", *table.format, table.update_rule_count, *table.cpu);
+  if (table.cuda != nullptr)
+    check_machine(checks, "cuda", *table.format, table.update_rule_count, *table.cuda);
   return checks.fault;
 }
 

@@ -5,35 +5,36 @@
 
 #include "runtime/optimizer/rule.hpp"
 
-namespace narrowcast::inline NC_VARIANT {
+namespace narrowcast::inline NC_VARIANT::adamw {
 
-struct AdamW {
-  static constexpr int kStates = 2;  // exp_avg and exp_avg_sq
-
+struct Rule {
+  static constexpr const char* kName = "adamw";
+  static constexpr int kStates = 2;
+  static constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq", nullptr};
+  static constexpr const char* kOptionNames[] = {"lr",           "beta1",     "beta2", "eps",
+                                                 "weight_decay", "decoupled", nullptr};
   struct Options {
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    bool decoupled;  // weight decay as in AdamW
+    double lr, beta1, beta2, eps, weight_decay;
+    double decoupled;  // 1: weight decay as in AdamW; or 0
   };
 
   struct Constants {
     float beta1, beta2, one_minus_beta1, one_minus_beta2;
     float rcp_bias1, rcp_bias2;  // 1 / (1 - beta^t)
-    float learning_rate, epsilon, weight_decay;
-    float decoupled;  // 1 or 0
+    float lr, eps, weight_decay, decoupled;
   };
 
-  // Of the step with number t, from 1.
-  static Constants at_step(const Options& options, int64_t t) {
-    return {narrowed(options.beta1),
-            narrowed(options.beta2),
-            narrowed(1 - options.beta1),
-            narrowed(1 - options.beta2),
-            narrowed(1 / (1 - power(options.beta1, t))),
-            narrowed(1 / (1 - power(options.beta2, t))),
-            narrowed(options.learning_rate),
-            narrowed(options.epsilon),
-            narrowed(options.weight_decay),
-            options.decoupled ? 1.0f : 0.0f};
+  static Constants at_step(const Options& o, int64_t t) {
+    return {narrowed(o.beta1),
+            narrowed(o.beta2),
+            narrowed(1 - o.beta1),
+            narrowed(1 - o.beta2),
+            narrowed(1 / (1 - power(o.beta1, t))),
+            narrowed(1 / (1 - power(o.beta2, t))),
+            narrowed(o.lr),
+            narrowed(o.eps),
+            narrowed(o.weight_decay),
+            narrowed(o.decoupled)};
   }
 
   NC_EVERYWHERE static float update(float p, float grad, float (&state)[kStates],
@@ -42,13 +43,13 @@ struct AdamW {
     const float g = decoupled ? grad : fused_multiply_add(c.weight_decay, p, grad);
     const float m = fused_multiply_add(c.beta1, state[0], c.one_minus_beta1 * g);
     const float v = fused_multiply_add(c.beta2, state[1], (c.one_minus_beta2 * g) * g);
-    const float denominator = square_root(v * c.rcp_bias2) + c.epsilon;
+    const float denominator = square_root(v * c.rcp_bias2) + c.eps;
     const float u = (m * c.rcp_bias1) / denominator;
     const float decayed = decoupled ? fused_multiply_add(c.weight_decay, p, u) : u;
     state[0] = m;
     state[1] = v;
-    return fused_multiply_add(-c.learning_rate, decayed, p);
+    return fused_multiply_add(-c.lr, decayed, p);
   }
 };
 
-}  // namespace narrowcast::inline NC_VARIANT
+}  // namespace narrowcast::inline NC_VARIANT::adamw

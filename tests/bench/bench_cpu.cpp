@@ -9,7 +9,7 @@
 
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/optimizer/plain.hpp"
-#include "runtime/optimizer/step.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/threads.hpp"
@@ -42,7 +42,7 @@ void run(const std::vector<std::string>& formats) {
     exp_avg_sq[i] = exp_avg[i] * exp_avg[i];
     grad[i] = narrow<Bf16>(exp_avg[i]);
   }
-  nc_step step = make_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000);
+  nc_step step = adamw_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000);
   step.grad = grad.data();
   step.grad_dtype = NC_BF16;
 

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <vector>
 
-#include "runtime/optimizer/step.hpp"
 #include "tests/bench/gpu_model.hpp"
 #include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/cuda_memory.hpp"
 #include "tests/support/quantized.hpp"
 
@@ -69,7 +69,7 @@ class Bench {
                            static_cast<double>(model_.parameters());
     const std::string name = format.name;
     // A second pass reads the masters again. Recording an amax moves a few bytes a tensor.
-    const bool two_passes = machine.update == nullptr;
+    const bool two_passes = adamw_of(machine).update == nullptr;
     const Work step = [&](cudaStream_t stream) {
       nc_launch l = launch;
       l.tensors = table.get();
@@ -80,7 +80,7 @@ class Bench {
     report(name + (two_passes ? ": fused step, both passes" : ": fused step, both usages"),
            (two_passes ? 30 : 26) + written, step);
     if (two_passes) {
-      report(name + ":   first pass", 26, on(machine.update_amax, table, true));
+      report(name + ":   first pass", 26, on(adamw_of(machine).update_amax, table, true));
       report(name + ":   second pass", 4 + written, on(machine.cast, table, true));
     }
     report(name + ": cast fp32, both usages", 4 + written, on(machine.cast, table, false));

@@ -12,11 +12,11 @@
 
 #include "runtime/launch/cuts.hpp"
 #include "runtime/numeric/narrow.hpp"
-#include "runtime/optimizer/step.hpp"
 #include "tests/bench/flat_layers.hpp"
 #include "tests/bench/gpu_program.hpp"
 #include "tests/bench/gpu_timing.hpp"
 #include "tests/bench/reduced_bytes.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
@@ -77,8 +77,8 @@ class Owner {
   }
 
   const char* step(cudaStream_t stream) {
-    const bool waits = machine_.update == nullptr;
-    const nc_function update = waits ? machine_.update_amax : machine_.update;
+    const bool waits = adamw_of(machine_).update == nullptr;
+    const nc_function update = waits ? adamw_of(machine_).update_amax : adamw_of(machine_).update;
     if (const char* fault = run(update, shards_, steps_.data(), stream)) return fault;
     if (is_delayed()) return run(machine_.record_amax, shards_, steps_.data(), stream);
     return waits ? run(machine_.cast, shards_, steps_.data(), stream)
@@ -115,7 +115,7 @@ class Owner {
     set_shard(tensor, machine_, piece.begin, piece.end, nullptr);
     shards_.push_back(tensor);
     // A learning rate of 0 keeps the masters; constant gradients bring the moments to rest.
-    steps_.push_back(make_step({0, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
+    steps_.push_back(adamw_step({0, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
     steps_.back().grad = first(state.grad);
     steps_.back().grad_dtype = NC_BF16;
     own_ += piece.end - piece.begin;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runtime/numeric/narrow.hpp"
-#include "runtime/optimizer/step.hpp"
 #include "tests/bench/layers.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/cuda_memory.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
@@ -52,7 +52,7 @@ class Model {
 
   // A learning rate of 0 keeps the masters; constant gradients bring the moments to rest.
   std::vector<nc_step> steps() const {
-    std::vector<nc_step> steps(count(), make_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
+    std::vector<nc_step> steps(count(), adamw_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
     for (size_t i = 0; i < count(); ++i) {
       steps[i].grad = grads_[i].get();
       steps[i].grad_dtype = NC_BF16;

@@ -10,7 +10,8 @@
 #include "runtime/launch/plan.hpp"
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/optimizer/plain.hpp"
-#include "runtime/optimizer/step.hpp"
+#include "runtime/rules/adamw.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
 
@@ -22,25 +23,25 @@ struct AdamElement {
 };
 
 AdamElement adam(AdamElement x, float grad, const nc_step& step) {
-  x.parameter = updated<AdamW>(x.parameter, grad, x.state, step);
+  x.parameter = updated<adamw::Rule>(x.parameter, grad, x.state, step);
   return x;
 }
 
-void check_golden(AdamElement x, float grad, const AdamW::Options& options, int64_t t, uint32_t p,
-                  uint32_t m, uint32_t v) {
-  const AdamElement next = adam(x, grad, make_step(options, t));
+void check_golden(AdamElement x, float grad, const std::array<double, 6>& options, int64_t t,
+                  uint32_t p, uint32_t m, uint32_t v) {
+  const AdamElement next = adam(x, grad, adamw_step(options, t));
   CHECK(bits_of(next.parameter) == p);
   CHECK(bits_of(next.state[0]) == m);
   CHECK(bits_of(next.state[1]) == v);
 }
 
 TEST_CASE("a caller's rounding mode changes no constant") {
-  const AdamW::Options options{1e-3, 0.9, 0.95, 1e-8, 0.1, true};
+  const std::array<double, 6> options{1e-3, 0.9, 0.95, 1e-8, 0.1, true};
   for (const int64_t t : {1, 2, 7, 1000}) {
-    const nc_step expected = make_step(options, t, 3.0);
+    const nc_step expected = adamw_step(options, t, 3.0);
     for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
       REQUIRE(std::fesetround(mode) == 0);
-      const nc_step step = make_step(options, t, 3.0);
+      const nc_step step = adamw_step(options, t, 3.0);
       const int left = std::fegetround();
       std::fesetround(FE_TONEAREST);
       // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): bits are compared, of floats too
@@ -68,7 +69,7 @@ TEST_CASE("powers are products by squaring") {
 }
 
 TEST_CASE("eps 0 and no squares give NaN, as IEEE says") {
-  const AdamElement next = adam({1, {0, 0}}, 0, make_step({1e-3, 0.9, 0.95, 0, 0, true}, 1));
+  const AdamElement next = adam({1, {0, 0}}, 0, adamw_step({1e-3, 0.9, 0.95, 0, 0, true}, 1));
   CHECK(std::isnan(next.parameter));
 }
 
@@ -85,7 +86,7 @@ TEST_CASE(
     for (float value : draw(Kind::kOrdinary, n, 3)) grad.push_back(narrow<Bf16>(value));
     for (float value : master) parameter.push_back(narrow<Bf16>(value));
     parameter[n / 2] = narrow<Bf16>(7.0f);  // written to since the last step
-    nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
+    nc_step step = adamw_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
     step.grad = grad.data();
     step.grad_dtype = NC_BF16;
     std::vector<AdamElement> expected;
@@ -100,7 +101,7 @@ TEST_CASE(
     tensor.parameter = parameter.data();
     tensor.value_dtype = NC_BF16;
     const nc_launch launch = launch_of(machine, &tensor, 1, &step);
-    REQUIRE(machine.update(&launch) == nullptr);
+    REQUIRE(adamw_of(machine).update(&launch) == nullptr);
     int wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       wrong += bits_of(master[i]) != bits_of(expected[i].parameter) ||
@@ -119,18 +120,18 @@ TEST_CASE("found_inf and a missing gradient change nothing") {
   tensor.value = master.data();
   tensor.state[0] = exp_avg.data();
   tensor.state[1] = exp_avg_sq.data();
-  nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
+  nc_step step = adamw_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
   nc_launch launch = launch_of(machine, &tensor, 1, &step);
-  REQUIRE(machine.update(&launch) == nullptr);
+  REQUIRE(adamw_of(machine).update(&launch) == nullptr);
   CHECK(master == std::vector<float>(100, 1.0f));
   step.grad = grad.data();
   const float found = 1;
   launch.found_inf = &found;
-  REQUIRE(machine.update(&launch) == nullptr);
+  REQUIRE(adamw_of(machine).update(&launch) == nullptr);
   CHECK(master == std::vector<float>(100, 1.0f));
   CHECK(exp_avg == std::vector<float>(100, 0.5f));
   launch.found_inf = nullptr;
-  REQUIRE(machine.update(&launch) == nullptr);
+  REQUIRE(adamw_of(machine).update(&launch) == nullptr);
   CHECK(master[0] != 1.0f);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/optimizer/plain.hpp"
-#include "runtime/optimizer/step.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/casts.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/values.hpp"
@@ -36,7 +36,7 @@ struct Trained {
     return t;
   }
   nc_step step(int64_t first, int64_t t) const {
-    nc_step s = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, t);
+    nc_step s = adamw_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, t);
     s.grad = grad.data() + first * matrix.columns;
     return s;
   }
@@ -56,7 +56,7 @@ TEST_CASE("the fused step is Adam, then quantize") {
       flat.columns *= flat.rows;
       flat.rows = 1;
       const nc_launch launch = launch_of(plain_cpu(), &flat, 1, &flat_step);
-      REQUIRE(plain_cpu().update(&launch) == nullptr);
+      REQUIRE(adamw_of(plain_cpu()).update(&launch) == nullptr);
       const Quantized expected = cast(*plugin->format, *plugin->cpu, kMatrix, plain.master);
 
       Quantized actual(*plugin->format, kMatrix);

@@ -2,7 +2,7 @@
 // GPU are the CPU's.
 #include <doctest/doctest.h>
 
-#include "runtime/optimizer/step.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/cuda_quantized.hpp"
 #include "tests/support/large_values.hpp"
 #include "tests/support/plugins.hpp"
@@ -31,7 +31,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
                           nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled,
                           bool stochastic = false) {
   const nc_format& format = *plugin.format;
-  const AdamW::Options options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
+  const std::array<double, 6> options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
   struct Case {
     Extent matrix;
     std::vector<float> master;
@@ -71,7 +71,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
       device_tensor.state[0] = c.device_exp_avg.get();
       device_tensor.state[1] = c.device_exp_avg_sq.get();
       c.device.connect(format, device_tensor);
-      nc_step step = make_step(options, t);
+      nc_step step = adamw_step(options, t);
       step.grad_dtype = grad_dtype;
       step.scaled = t == 2;
       step.grad_multiplier = 1.0f / 3.0f;

@@ -4,7 +4,7 @@
 
 #include <deque>
 
-#include "runtime/optimizer/step.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/cuda_quantized.hpp"
 #include "tests/support/large_values.hpp"
 #include "tests/support/plugins.hpp"
@@ -69,7 +69,7 @@ struct Group {
       Both& both = all.emplace_back(*plugin.format, matrix, 50 + all.size());
       tensors.push_back(both.on_cpu(*plugin.format));
       device_tensors.push_back(both.on_gpu(*plugin.format));
-      nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
+      nc_step step = adamw_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
       step.grad = both.grad.data();
       steps.push_back(step);
       step.grad = both.device_grad.get();

@@ -145,7 +145,9 @@ TEST_CASE("strings and functions that are not there, or not needed") {
            [](Table& t) { t.format.products.input = "x", t.format.products.gradient = nullptr; }},
           {"cpu.cast of its table is NULL", [](Table& t) { t.cpu.cast = nullptr; }},
           {"cpu.pack of its table is NULL", [](Table& t) { t.cpu.pack = nullptr; }},
-          {"cpu.update of its table is NULL", [](Table& t) { t.cpu.update = nullptr; }},
+          {"cpu.updates of its table is NULL", [](Table& t) { t.cpu.updates = nullptr; }},
+          {"update_rule_count of its table is 0",
+           [](Table& t) { t.plugin.update_rule_count = 0; }},
           {"cpu.reduce_amax of its table is a function, not NULL",
            [](Table& t) { t.cpu.reduce_amax = t.cpu.cast; }},
       });

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/optimizer/step.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/plugins.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/values.hpp"
@@ -108,7 +108,7 @@ Trained train(const nc_plugin& plugin, Extent matrix, nc_parallel_for parallel_f
   tensor.state[0] = made.exp_avg.data();
   tensor.state[1] = made.exp_avg_sq.data();
   made.bytes.connect(*plugin.format, tensor);
-  nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
+  nc_step step = adamw_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 1);
   step.grad = made.grad.data();
   float amax = 0;
   nc_launch launch = launch_of(machine, &tensor, 1, nullptr, &amax);

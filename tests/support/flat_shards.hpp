@@ -1,7 +1,7 @@
 // A matrix of one format, cut in many ways, on one machine, beside the whole of the CPU.
 #pragma once
 
-#include "runtime/optimizer/step.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/owners.hpp"
 #include "tests/support/values.hpp"
 
@@ -39,7 +39,7 @@ class Subject {
                 draw(Kind::kOrdinary, elements, 12), draw(Kind::kOrdinary, elements, 13)};
     for (float& value : state.exp_avg_sq) value *= value;
     const nc_launch launch = options(/*source_bf16=*/false, launch_.stochastic != 0);
-    nc_step step = make_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
+    nc_step step = adamw_step({1e-3, 0.9, 0.95, 1e-8, 0.1, true}, 3);
     Owners<Memory> owners(format_, machine_, matrix_, state, cuts, kHistory);
     owners.update(launch, step);
     const Quantized whole = whole_of(format_, cpu_, matrix_, state, launch, kHistory, &step);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/launch/cuts.hpp"
+#include "tests/support/adamw.hpp"
 #include "tests/support/owned_bytes.hpp"
 #include "tests/support/shared_array.hpp"
 #include "tests/support/whole_matrix.hpp"
@@ -52,12 +53,12 @@ class Owners {
 
   // What an optimizer's step does. `step`: but for the gradient.
   void update(const nc_launch& options, const nc_step& step) {
-    const bool waits = machine_.update == nullptr;
+    const bool waits = adamw_of(machine_).update == nullptr;
     for (Owner& owner : owners_) {
       owner.step = Array<Memory, nc_step>(1, step);
       (*owner.step).grad = owner.first_of(owner.grad);
-      run(waits ? machine_.update_amax : machine_.update, owner.all(), owner, options,
-          owner.exchange.data());
+      run(waits ? adamw_of(machine_).update_amax : adamw_of(machine_).update, owner.all(), owner,
+          options, owner.exchange.data());
     }
     finish(options, waits);
   }

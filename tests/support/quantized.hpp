@@ -9,6 +9,7 @@
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/launch/plan.hpp"
 #include "runtime/plugin/table.h"
+#include "tests/support/adamw.hpp"
 
 namespace narrowcast::test {
 
@@ -86,8 +87,8 @@ inline std::vector<nc_function> quantizing(const nc_machine& machine) {
   return present({machine.reduce_amax, machine.start_history, machine.cast});
 }
 inline std::vector<nc_function> updating(const nc_machine& machine) {
-  if (machine.update == nullptr) return {machine.update_amax, machine.cast};
-  return present({machine.update, machine.record_amax});
+  if (adamw_of(machine).update == nullptr) return {adamw_of(machine).update_amax, machine.cast};
+  return present({adamw_of(machine).update, machine.record_amax});
 }
 
 // Returns the first failure, or nullptr.

@@ -67,6 +67,8 @@ NC_EXPORT const nc_plugin* narrowcast_plugin() {
   table = {.version = NC_WRONG == NC_OLD_TABLE ? 0 : NC_PLUGIN_VERSION,
            .headers = headers_hash() + (NC_WRONG == NC_CHANGED_TABLE),
            .format = NC_WRONG == NC_EMPTY ? nullptr : &kFormat,
+           .update_rules = nullptr,
+           .update_rule_count = 0,
            .cpu = &kMachine,
            .cuda = nullptr,
            .cpu_variants = kVariants,

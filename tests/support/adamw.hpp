@@ -1,0 +1,23 @@
+// AdamW, where a test or a benchmark needs a rule.
+#pragma once
+
+#include <array>
+
+#include "runtime/optimizer/plain.hpp"
+#include "runtime/optimizer/step.hpp"
+
+namespace narrowcast::test {
+
+inline int64_t adamw_place() { return find_rule(plain_rules(), "adamw"); }
+
+// Its kernels. The formats of a build have the rules of the build, in their order.
+inline const nc_update& adamw_of(const nc_machine& machine) {
+  return machine.updates[adamw_place()];
+}
+
+// `options`: lr, beta1, beta2, eps, weight_decay, decoupled.
+inline nc_step adamw_step(const std::array<double, 6>& options, int64_t t, double grad_scale = 1) {
+  return make_step(plain_rules()[adamw_place()], options, t, grad_scale);
+}
+
+}  // namespace narrowcast::test
