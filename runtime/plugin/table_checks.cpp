@@ -131,6 +131,7 @@ void check_products(Checks& checks, const nc_products& products) {
 }
 
 void check_rules(Checks& checks, const nc_plugin& table) {
+  checks.there("update_rules", table.update_rules);
   checks.number("update_rule_count", table.update_rule_count, 1, 1 << 10);
   for (int64_t i = 0; checks.fault.empty() && i < table.update_rule_count; ++i) {
     const std::string rule = indexed("update_rules", static_cast<int>(i));
@@ -179,7 +180,6 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
 std::string table_fault(const nc_plugin& table) {
   Checks checks;
   checks.there("format", table.format);
-  checks.there("update_rules", table.update_rules);
   checks.there("cpu", table.cpu);
   checks.there("cpu_variants", table.cpu_variants);
   checks.there("cpu_variant", table.cpu_variant);
