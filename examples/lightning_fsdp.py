@@ -32,7 +32,7 @@ class Model(lightning.LightningModule):
             fully_shard(self.layers, mesh=self.device_mesh["data_parallel"])
 
     def configure_optimizers(self):
-        return nc.FusedAdam(self.parameters(), lr=1e-3)  # line 2
+        return nc.optim.AdamW(self.parameters(), lr=1e-3)  # line 2
 
     def training_step(self, batch, index):
         loss = F.mse_loss(self.layers(batch), batch)

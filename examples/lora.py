@@ -21,7 +21,7 @@ def build(format):
 
 def train(model, steps):
     adapters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = nc.FusedAdam(adapters, lr=1e-2)  # they are plain: torch's AdamW does as well
+    optimizer = nc.optim.AdamW(adapters, lr=1e-2)  # they are plain: torch's AdamW does as well
     losses = []
     for step in range(steps):
         tokens = torch.stack([Counting()[8 * step + i]["input_ids"] for i in range(8)])

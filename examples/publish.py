@@ -32,7 +32,7 @@ def main():
     if device == "cuda":
         torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     model = build(device)
-    optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
+    optimizer = nc.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(20):
         x = torch.randn(64, 256, device=device)
         F.mse_loss(model(x), x).backward()

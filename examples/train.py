@@ -4,7 +4,7 @@
     python examples/train.py --format nvfp4 --matmul scaled  # multiplies the bytes
     torchrun --nproc-per-node 2 examples/train.py --format mxfp8_e4m3
 
-What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.FusedAdam, in
+What narrowcast adds to an ordinary FSDP2 program are two lines: nc.convert and nc.optim.AdamW, in
 whose place any other optimizer trains the weights too.
 """
 
@@ -77,7 +77,7 @@ def build(args, mesh):
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    optimizer = nc.FusedAdam(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = nc.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     return model, optimizer
 
 

@@ -63,7 +63,7 @@ def trainer_of(model, folder, fsdp=FSDP, **options):
         model=model,
         args=arguments,
         train_dataset=Counting(),
-        optimizer_cls_and_kwargs=(nc.FusedAdam, {"lr": arguments.learning_rate}),  # line 2
+        optimizer_cls_and_kwargs=(nc.optim.AdamW, {"lr": arguments.learning_rate}),  # line 2
     )
 
 

@@ -1,5 +1,5 @@
 // The flat shards that a rank owns of matrices of one format on one device, each a run of elements
-// that begins and ends anywhere: their casts, and what optimizer steps (AdamTable) read of them.
+// that begins and ends anywhere: their casts, and what optimizer steps (UpdateTable) read of them.
 #pragma once
 
 #include "bindings/core/buffers.hpp"

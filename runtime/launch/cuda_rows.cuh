@@ -64,6 +64,26 @@ __device__ __forceinline__ void widen_four(const Four<Bf16>& four, float (&x)[kT
   x[3] = float_of(words.y & 0xffff0000);
 }
 
+// Numbers of a dtype that is known when the kernel runs.
+template <class Place>
+__device__ __forceinline__ void load_floats(const Place& place, int32_t dtype, const void* base,
+                                            int row, float (&x)[kThreadColumns]) {
+  with_dtype(dtype, [&]<class Type>(Type*) {
+    widen_four(load_four(place, static_cast<const Type*>(base), row), x);
+  });
+}
+
+template <class Place>
+__device__ __forceinline__ void store_floats(const Place& place, int32_t dtype, void* base, int row,
+                                             const float (&x)[kThreadColumns]) {
+  with_dtype(dtype, [&]<class Type>(Type*) {
+    Four<Type> four;
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) four.at[c] = narrow<Type>(x[c]);
+    store_four(place, static_cast<Type*>(base), row, four);
+  });
+}
+
 template <class Tile>
 __device__ __forceinline__ void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16) {
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
@@ -105,7 +125,7 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
 template <class Rule, class Grad, class State, class Rounded, class Tile>
 __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  constexpr int kBatch = Tile::kFull ? 4 : 1, kStates = Rule::kStates;
+  constexpr int kBatch = 4, kStates = Rule::kStates;
   constexpr bool kIsRounded = !std::is_same_v<Rounded, float>;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
@@ -136,7 +156,7 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
         p[r].at[c] = updated<Rule>(p[r].at[c], g[r].at[c], kept, step);
 #pragma unroll
         for (int k = 0; k < kStates; ++k) state[r][k].at[c] = narrow<State>(kept[k]);
-        tile.x[first + r][c] = tile.owns(first + r, c) ? p[r].at[c] : 0.0f;
+        tile.x[first + r][c] = p[r].at[c];
       }
       store_four(tile, master, first + r, p[r]);
 #pragma unroll
@@ -146,16 +166,58 @@ __device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
   }
 }
 
+// The same where the tile is cut. Dtypes are looked up row by row: a body for each of their
+// combinations would be most of a plugin. `kRounds`: whether a parameter has the master rounded.
+template <class Rule, bool kRounds, class Tile>
+__device__ __forceinline__ void update_cut_rows(Tile& tile, const nc_tensor& tensor,
+                                                const nc_step& step) {
+  constexpr int kStates = Rule::kStates;
+  float* master = static_cast<float*>(tensor.value);
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r) {
+    Four<float> p = load_four(tile, master, r);
+    float g[kThreadColumns], state[kStates][kThreadColumns];
+    load_floats(tile, step.grad_dtype, step.grad, r, g);
+#pragma unroll
+    for (int k = 0; k < kStates; ++k)
+      load_floats(tile, tensor.state_dtype, tensor.state[k], r, state[k]);
+    if constexpr (kRounds)
+      with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
+        const Four<Type> rounded = load_four(tile, static_cast<const Type*>(tensor.parameter), r);
+#pragma unroll
+        for (int c = 0; c < kThreadColumns; ++c) p.at[c] = following(p.at[c], rounded.at[c]);
+      });
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) {
+      float kept[kStates];
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) kept[k] = state[k][c];
+      p.at[c] = updated<Rule>(p.at[c], g[c], kept, step);
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) state[k][c] = kept[k];
+      tile.x[r][c] = tile.owns(r, c) ? p.at[c] : 0.0f;
+    }
+    store_four(tile, master, r, p);
+#pragma unroll
+    for (int k = 0; k < kStates; ++k)
+      store_floats(tile, tensor.state_dtype, tensor.state[k], r, state[k]);
+  }
+}
+
 template <class Rule, class Rounded = float, class Tile>
 __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
-    if (tensor.state_dtype == NC_BF16) {
-      update_rows<Rule, Grad, Bf16, Rounded>(tile, tensor, step);
-    } else {
-      update_rows<Rule, Grad, float, Rounded>(tile, tensor, step);
-    }
-  });
+  if constexpr (!Tile::kFull) {
+    update_cut_rows<Rule, /*kRounds=*/false>(tile, tensor, step);
+  } else {
+    with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
+      if (tensor.state_dtype == NC_BF16) {
+        update_rows<Rule, Grad, Bf16, Rounded>(tile, tensor, step);
+      } else {
+        update_rows<Rule, Grad, float, Rounded>(tile, tensor, step);
+      }
+    });
+  }
   tile.share_values();
 }
 

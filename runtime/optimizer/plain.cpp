@@ -11,17 +11,13 @@ namespace {
 
 const nc_machine* variant(const char*) { return nullptr; }
 
-const PluginTable& table() {
+}  // namespace
+
+const nc_plugin& plain_plugin() {
   static constexpr nc_format kNoFormat{};
   static const PluginTable kTable(kNoFormat, RuleTable<Rules>::kFacts, &baseline::cpu_machine(),
                                   NC_AVX_MACHINES, NC_CUDA_MACHINE, variant, nullptr);
-  return kTable;
+  return *kTable.get();
 }
-
-}  // namespace
-
-const nc_machine& plain_cpu() { return *table().get()->cpu; }
-std::span<const nc_update_rule> plain_rules() { return RuleTable<Rules>::kFacts; }
-const nc_machine* plain_cuda() { return table().get()->cuda; }
 
 }  // namespace narrowcast

@@ -6,19 +6,11 @@
 // to since the last step, and the update begins with it.
 #pragma once
 
-#include <span>
-
 #include "runtime/plugin/table.h"
 
 namespace narrowcast {
 
-// The rules that narrowcast itself was built with.
-std::span<const nc_update_rule> plain_rules();
-
-// Only `updates` are set. The variant is the fastest for this processor.
-const nc_machine& plain_cpu();
-
-// nullptr if the library was built without CUDA.
-const nc_machine* plain_cuda();
+// As a plugin that has no format, and whose machines have `updates` alone.
+const nc_plugin& plain_plugin();
 
 }  // namespace narrowcast

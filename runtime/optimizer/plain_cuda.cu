@@ -24,8 +24,12 @@ __device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_ste
              /*is_first=*/first == 0,
              has_words});
   if (tensor.parameter == nullptr) return update_tile<Rule>(tile, tensor, step);
-  with_dtype(tensor.value_dtype,
-             [&]<class Type>(Type*) { update_tile<Rule, Type>(tile, tensor, step); });
+  if constexpr (kOwned == Owned::kAll) {
+    with_dtype(tensor.value_dtype,
+               [&]<class Type>(Type*) { update_tile<Rule, Type>(tile, tensor, step); });
+  } else {
+    update_cut_rows<Rule, /*kRounds=*/true>(tile, tensor, step);
+  }
   store_value(tile, tensor, tensor.parameter);
 }
 

@@ -8,8 +8,8 @@
 
 namespace narrowcast {
 
-// The rule of that name, by its place among `rules`; -1 if there is none.
-int64_t find_rule(std::span<const nc_update_rule> rules, std::string_view name);
+// The rule of that name, by its place among the plugin's; -1 if it has none.
+int64_t find_rule(const nc_plugin& plugin, std::string_view name);
 
 // The step with number t, from 1. `options`: a number for each of the rule's names. In float64,
 // rounded to nearest whatever the caller's mode, then narrowed. `grad_scale`: that gradients are to

@@ -44,9 +44,10 @@ uint64_t headers_hash();
 // A plugin's table for the processor that it was loaded on. Lives as long as the plugin.
 class PluginTable {
  public:
-  PluginTable(const nc_format& format, std::span<const nc_update_rule> rules, const nc_machine* baseline,
-              const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
-              const nc_machine* (*variant)(const char* name), decltype(nc_plugin::route) route);
+  PluginTable(const nc_format& format, std::span<const nc_update_rule> rules,
+              const nc_machine* baseline, const nc_machine* avx2, const nc_machine* avx512,
+              const nc_machine* cuda, const nc_machine* (*variant)(const char* name),
+              decltype(nc_plugin::route) route);
   const nc_plugin* get() const { return &plugin_; }
   // The variant of that name, or nullptr if it is unknown or this processor cannot run it.
   const nc_machine* variant(const char* name) const;

@@ -11,16 +11,17 @@ struct Rule {
   static constexpr const char* kName = "adamw";
   static constexpr int kStates = 2;
   static constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq", nullptr};
-  static constexpr const char* kOptionNames[] = {"lr",           "beta1",     "beta2", "eps",
-                                                 "weight_decay", "decoupled", nullptr};
+  static constexpr const char* kOptionNames[] = {
+      "lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "bias_correction", nullptr};
   struct Options {
     double lr, beta1, beta2, eps, weight_decay;
-    double decoupled;  // 1: weight decay as in AdamW; or 0
+    double decoupled;        // 1: weight decay as in AdamW; or 0
+    double bias_correction;  // 1, or 0: moments are taken as they are
   };
 
   struct Constants {
     float beta1, beta2, one_minus_beta1, one_minus_beta2;
-    float rcp_bias1, rcp_bias2;  // 1 / (1 - beta^t)
+    float rcp_bias1, rcp_bias2;  // 1 / (1 - beta^t), or 1
     float lr, eps, weight_decay, decoupled;
   };
 
@@ -29,8 +30,8 @@ struct Rule {
             narrowed(o.beta2),
             narrowed(1 - o.beta1),
             narrowed(1 - o.beta2),
-            narrowed(1 / (1 - power(o.beta1, t))),
-            narrowed(1 / (1 - power(o.beta2, t))),
+            narrowed(o.bias_correction != 0 ? 1 / (1 - power(o.beta1, t)) : 1),
+            narrowed(o.bias_correction != 0 ? 1 / (1 - power(o.beta2, t)) : 1),
             narrowed(o.lr),
             narrowed(o.eps),
             narrowed(o.weight_decay),

@@ -54,9 +54,9 @@ void run(const std::vector<std::string>& formats) {
     return tensor;
   };
   nc_tensor flat = tensor_with_state({1, n});
-  nc_launch alone = launch_of(plain_cpu(), &flat, 1, &step);
+  nc_launch alone = launch_of(*plain_plugin().cpu, &flat, 1, &step);
   alone.parallel_for = on_all_threads;
-  const double adam = best_of([&] { return plain_cpu().update(&alone); });
+  const double adam = best_of([&] { return adamw_of(*plain_plugin().cpu).update(&alone); });
   std::printf("%-30s %8.2f ns/1000 elements (%u threads)\n", "Adam alone", adam / n * 1e12,
               std::thread::hardware_concurrency());
 

@@ -22,6 +22,7 @@ ORDER = [
     "operators",
     "matmul",
     "optimizer",
+    "optim",
     "parallel",
     "checkpoint",
     "conversion",

@@ -76,7 +76,7 @@ TEST_CASE("eps 0 and no squares give NaN, as IEEE says") {
 TEST_CASE(
     "unquantized parameters: each element as the formula, a rounded copy and writes to it, any "
     "size") {
-  const nc_machine& machine = plain_cpu();
+  const nc_machine& machine = *plain_plugin().cpu;
   for (const int64_t n : {1, 555, 7777, 65535, 65536, 65537}) {
     CAPTURE(n);
     std::vector<float> master = draw(Kind::kOrdinary, n, 1), exp_avg = draw(Kind::kOrdinary, n, 2),
@@ -114,7 +114,7 @@ TEST_CASE(
 }
 
 TEST_CASE("found_inf and a missing gradient change nothing") {
-  const nc_machine& machine = plain_cpu();
+  const nc_machine& machine = *plain_plugin().cpu;
   std::vector<float> master(100, 1.0f), exp_avg(100, 0.5f), exp_avg_sq(100, 0.25f), grad(100, 1.0f);
   nc_tensor tensor = tensor_of({1, 100});
   tensor.value = master.data();

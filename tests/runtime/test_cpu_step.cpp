@@ -55,8 +55,8 @@ TEST_CASE("the fused step is Adam, then quantize") {
       const nc_step step = fused.step(0, t), flat_step = plain.step(0, t);
       flat.columns *= flat.rows;
       flat.rows = 1;
-      const nc_launch launch = launch_of(plain_cpu(), &flat, 1, &flat_step);
-      REQUIRE(adamw_of(plain_cpu()).update(&launch) == nullptr);
+      const nc_launch launch = launch_of(*plain_plugin().cpu, &flat, 1, &flat_step);
+      REQUIRE(adamw_of(*plain_plugin().cpu).update(&launch) == nullptr);
       const Quantized expected = cast(*plugin->format, *plugin->cpu, kMatrix, plain.master);
 
       Quantized actual(*plugin->format, kMatrix);

@@ -146,8 +146,7 @@ TEST_CASE("strings and functions that are not there, or not needed") {
           {"cpu.cast of its table is NULL", [](Table& t) { t.cpu.cast = nullptr; }},
           {"cpu.pack of its table is NULL", [](Table& t) { t.cpu.pack = nullptr; }},
           {"cpu.updates of its table is NULL", [](Table& t) { t.cpu.updates = nullptr; }},
-          {"update_rule_count of its table is 0",
-           [](Table& t) { t.plugin.update_rule_count = 0; }},
+          {"update_rule_count of its table is 0", [](Table& t) { t.plugin.update_rule_count = 0; }},
           {"cpu.reduce_amax of its table is a function, not NULL",
            [](Table& t) { t.cpu.reduce_amax = t.cpu.cast; }},
       });

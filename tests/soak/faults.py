@@ -27,10 +27,9 @@ def unreduced_amax() -> None:
 
 def failure_forgotten() -> None:
     """After a reduction that has failed, old bytes are taken for those of the new values."""
-    from narrowcast import FusedAdam
-    from narrowcast.optimizer import parameters
+    from narrowcast.optimizer import FusedOptimizer, parameters
 
-    step = FusedAdam._step
+    step = FusedOptimizer._step
 
     def broken(self, closure):
         try:
@@ -41,14 +40,14 @@ def failure_forgotten() -> None:
                     entry.store.master.mark_fresh()
             raise
 
-    FusedAdam._step = broken
+    FusedOptimizer._step = broken
 
 
 def lone_inf() -> None:
     """A rank hears of no infinity but its own."""
-    from narrowcast import FusedAdam
+    from narrowcast.optimizer import FusedOptimizer
 
-    step = FusedAdam._step
+    step = FusedOptimizer._step
 
     def broken(self, closure):
         gradients = [
@@ -61,22 +60,21 @@ def lone_inf() -> None:
             self.found_inf = None
         return step(self, closure)
 
-    FusedAdam._step = broken
+    FusedOptimizer._step = broken
 
 
 def lost_rank() -> None:
     """Rank 1 leaves out a step for which the others wait."""
-    from narrowcast import FusedAdam
-    from narrowcast.optimizer import parameters
+    from narrowcast.optimizer import FusedOptimizer, parameters
 
-    step = FusedAdam._step
+    step = FusedOptimizer._step
 
     def broken(self, closure):
         stores = [entry.store for entry in parameters.entries(self)]
         is_collective = any(one is not None and one.format.tensor_amax for one in stores)
         return None if is_collective and dist.get_rank() == 1 else step(self, closure)
 
-    FusedAdam._step = broken
+    FusedOptimizer._step = broken
 
 
 FAULTS = {

@@ -173,7 +173,8 @@ class Oracle:
 
     def _update(self, parameter: Parameter, shard: Shard, gradient: np.ndarray) -> None:
         options = self.options[parameter.group]
-        adam = {key: options[key] for key in ("lr", "betas", "eps", "weight_decay", "adamw")}
+        names = ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay")
+        adam = {key: options[key] for key in names}
         shard.step += 1
         whole = parameter.value, parameter.exp_avg, parameter.exp_avg_sq
         parts = [one[shard.rows] for one in whole]

@@ -68,7 +68,7 @@ def options(rng: random.Random) -> dict:
         "betas": rng.choice(((0.9, 0.95), (0.8, 0.999))),
         "eps": rng.choice((1e-8, 1e-6)),
         "weight_decay": rng.choice((0.0, 0.1)),
-        "adamw": rng.random() < 0.5,
+        "decoupled_weight_decay": rng.random() < 0.5,
         "rounding": rng.choice(("nearest", "stochastic")),
         "seed": rng.choice((0, 7, 2**64 - 2)),
     }

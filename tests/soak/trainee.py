@@ -51,7 +51,7 @@ class Trainee:
             fully_shard(module, mesh=self.mesh, reshard_after_forward=setup.reshard)
         self.model = model
         moments = torch.bfloat16 if setup.bf16_state else torch.float32
-        self.optimizer = nc.FusedAdam(groups(model), state_dtype=moments, **setup.options)
+        self.optimizer = nc.optim.Adam(groups(model), state_dtype=moments, **setup.options)
         self.optimizer.make_state()  # which a checkpoint is loaded into
 
     @property

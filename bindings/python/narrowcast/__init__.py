@@ -7,6 +7,7 @@ from narrowcast import torch_version as _torch_version  # before all that needs 
 # isort: split
 from narrowcast import matmul as _matmul  # enters handlers, as the next
 from narrowcast import operators as _operators
+from narrowcast import optim
 from narrowcast._C import PluginError
 from narrowcast.conversion.convert import convert
 from narrowcast.conversion.fits import fits
@@ -15,7 +16,7 @@ from narrowcast.conversion.to_plain import to_plain
 from narrowcast.flat import post_all_gather_processing, quantize_master_weights
 from narrowcast.fsdp.reduce_scatter import set_reduce_scatter_format
 from narrowcast.master import MasterWeight, note_write
-from narrowcast.optimizer import FusedAdam
+from narrowcast.optim import FusedAdam
 from narrowcast.publishing.export import export
 from narrowcast.publishing.load import load_published
 from narrowcast.publishing.model import export_tensors
@@ -41,6 +42,7 @@ __all__ = [
     "load_plugin",
     "load_published",
     "note_write",
+    "optim",
     "post_all_gather_processing",
     "quantize",
     "quantize_master_weights",

@@ -1,4 +1,4 @@
-"""nc.FusedAdam against the reference, bit for bit: masters, moments and the bytes made of them."""
+"""nc.optim.Adam against the reference, bit for bit: masters, moments and the bytes made of them."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,13 @@ from weights import quantized, value_of
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES)
 # None: a plain parameter, which is its own master.
 WEIGHTS = pytest.mark.parametrize("name", [None, *FORMATS])
-HYPER = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+HYPER = {
+    "lr": 1e-3,
+    "betas": (0.9, 0.95),
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+    "decoupled_weight_decay": True,
+}
 
 
 def weights(name, shapes, device, dtype=torch.float32, seed=0):
@@ -58,7 +64,7 @@ def train(
     """Some steps of both, compared after each."""
     hyper = HYPER | hyper
     parameters, plain = weights(name, shapes, device)
-    optimizer = nc.FusedAdam(parameters, state_dtype=state_dtype, **hyper)
+    optimizer = nc.optim.Adam(parameters, state_dtype=state_dtype, **hyper)
     truth = [(p, np.zeros_like(p), np.zeros_like(p)) for p in plain]
     for t in range(1, steps + 1):
         grads = gradients(shapes, dtype, t)
@@ -78,11 +84,12 @@ def train(
 
 @WEIGHTS
 @ON_DEVICES
-@pytest.mark.parametrize("adamw", [True, False])
+@pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("weight_decay", [0.1, 0.0])
-def test_steps(name, device, adamw, state_dtype, weight_decay):
-    options = {"state_dtype": state_dtype, "adamw": adamw, "weight_decay": weight_decay}
+def test_steps(name, device, decoupled, state_dtype, weight_decay):
+    options = {"decoupled_weight_decay": decoupled, "weight_decay": weight_decay}
+    options["state_dtype"] = state_dtype
     train(name, [(128, 96), (36, 52), (160, 288)], device, **options)
 
 
@@ -111,7 +118,7 @@ def test_plain_sizes(device, size):
 @ON_DEVICES
 def test_zero_over_zero_is_nan(name, device):
     parameters, _ = weights(name, [(32, 32)], device)
-    optimizer = nc.FusedAdam(parameters, eps=0.0)
+    optimizer = nc.optim.Adam(parameters, eps=0.0)
     parameters[0].grad = torch.zeros(32, 32, device=device)
     optimizer.step()
     state = optimizer.state[parameters[0]]
@@ -123,7 +130,7 @@ def test_zero_over_zero_is_nan(name, device):
 @pytest.mark.parametrize("scale", [1.0, 65536.0, 3.0])
 def test_scaled_gradients_and_skipped_steps(name, device, scale):
     parameters, plain = weights(name, [(64, 96)], device)
-    optimizer = nc.FusedAdam(parameters, **HYPER)
+    optimizer = nc.optim.Adam(parameters, **HYPER)
     truth = (plain[0], np.zeros_like(plain[0]), np.zeros_like(plain[0]))
     t = 0
     for step, skipped in enumerate([False, True, False]):
@@ -143,7 +150,7 @@ def test_scaled_gradients_and_skipped_steps(name, device, scale):
 @ON_DEVICES
 def test_special_gradients_spread_as_ieee_says(name, device):
     parameters, plain = weights(name, [(64, 96)], device)
-    optimizer = nc.FusedAdam(parameters, **HYPER)
+    optimizer = nc.optim.Adam(parameters, **HYPER)
     grad = values.nans_beside_infinities((64, 96), np.random.default_rng(1))
     parameters[0].grad = torch.from_numpy(grad).to(device)
     optimizer.step()
@@ -155,7 +162,7 @@ def test_special_gradients_spread_as_ieee_says(name, device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_plain_narrow_parameters_receive_the_rounded_master(device, dtype):
     parameters, plain = weights(None, [(64, 96)], device, dtype)
-    optimizer = nc.FusedAdam(parameters, **HYPER)
+    optimizer = nc.optim.Adam(parameters, **HYPER)
     truth = (plain[0], np.zeros_like(plain[0]), np.zeros_like(plain[0]))
     for t in (1, 2, 3):
         grad = gradients([(64, 96)], dtype, t)[0]

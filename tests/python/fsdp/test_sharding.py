@@ -112,7 +112,7 @@ def test_a_missing_usage_is_named(format, world):
 def table_of(format, values, stochastic):
     """The optimizer's table of the pieces of a weight, and their states."""
     first = 0
-    table = _C.AdamTable(nc.format(format).plugin, torch.device("cpu"), stochastic)
+    table = _C.UpdateTable("adamw", nc.format(format).plugin, torch.device("cpu"), stochastic)
     states = []
     for index, value in enumerate(values):
         tensor = nc.MasterWeight.of(value.clone(), nc.format(format), UNNAMED)
@@ -140,7 +140,7 @@ def step(table, amaxes):
 def test_a_step_on_shards_is_a_step_on_the_whole(format, world, stochastic):
     """One table holds all ranks' shards; the reduction is a maximum over its rows."""
     spans = nc.format(format).tensor_amax
-    options = [_C.AdamOptions(1e-2, 0.9, 0.95, 1e-8, 0.1, True)]
+    options = [[1e-2, 0.9, 0.95, 1e-8, 0.1, 1, 1]]
     for rows in rows_for(format, world):
         generator = torch.Generator().manual_seed(rows)
         value = torch.randn(rows, 96, generator=generator)

@@ -42,7 +42,7 @@ def test_hooks_of_state_dicts_see_what_is_saved():
     optimizer.register_state_dict_post_hook(lambda _, saved: {"wrapped": saved})
     saved = optimizer.state_dict()
     assert saved == {"wrapped": seen[0]}
-    assert seen[0]["param_groups"][0]["adamw"]
+    assert seen[0]["param_groups"][0]["decoupled_weight_decay"]
 
 
 def test_a_hook_that_keeps_little():

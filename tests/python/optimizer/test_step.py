@@ -58,8 +58,8 @@ def test_against_torch(adamw):
     kind = torch.optim.AdamW if adamw else torch.optim.Adam
     options = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
     optimizers = [
-        nc.FusedAdam([weights[0]], adamw=adamw, **options),
-        nc.FusedAdam([weights[1]], adamw=adamw, **options),
+        nc.FusedAdam([weights[0]], adam_w_mode=adamw, **options),
+        nc.FusedAdam([weights[1]], adam_w_mode=adamw, **options),
         kind([weights[2]], **options),
     ]
     generator = torch.Generator().manual_seed(2)
@@ -78,7 +78,8 @@ def test_against_torch(adamw):
 
 def test_defaults():
     group = nc.FusedAdam([nn.Parameter(torch.ones(2))]).param_groups[0]
-    expected = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "adamw": True}
+    expected = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    expected |= {"decoupled_weight_decay": True, "bias_correction": True}
     expected |= {"rounding": "nearest", "seed": 0, "capturable": False}
     assert {key: group[key] for key in expected} == expected
 
@@ -108,7 +109,7 @@ def test_groups_schedules_and_tensors_as_constants():
         weights = [p for p in model.parameters() if p.dim() > 1]
         biases = [p for p in model.parameters() if p.dim() == 1]
         groups = [{"params": weights, "lr": lr}, {"params": biases, "weight_decay": 0, "lr": 0.1}]
-        optimizer = nc.FusedAdam(groups, adamw=False)
+        optimizer = nc.FusedAdam(groups, adam_w_mode=False)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         for step in range(3):
             give_gradients(model, step)
@@ -164,9 +165,9 @@ def test_empty_parameters_count_their_steps():
         (ValueError, "group 0: seed is from 0", {"rounding": "stochastic", "seed": -1}),
         (TypeError, "group 0: seed is an int", {"seed": 0.5}),
         (NotImplementedError, "capturable", {"capturable": True}),
-        (ValueError, r"group 0: lr -1\.0", {"lr": -1.0}),
-        (ValueError, r"betas 0\.9, 1\.0", {"betas": (0.9, 1.0)}),
-        (ValueError, "eps nan", {"eps": float("nan")}),
+        (ValueError, r"group 0: lr is -1\.0", {"lr": -1.0}),
+        (ValueError, r"beta2 is 1\.0", {"betas": (0.9, 1.0)}),
+        (ValueError, "eps is nan", {"eps": float("nan")}),
     ],
 )
 def test_wrong_options(kind, words, options):

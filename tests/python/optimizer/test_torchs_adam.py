@@ -76,7 +76,7 @@ def test_state_of_adamw(format, kind):
     optimizer.load_state_dict(copy.deepcopy(theirs.state_dict()))
     group = optimizer.param_groups[0]
     assert {key: group[key] for key in OPTIONS} == OPTIONS
-    assert group["adamw"] == (kind is torch.optim.AdamW)
+    assert group["decoupled_weight_decay"] == (kind is torch.optim.AdamW)
     assert group["rounding"] == "nearest"
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
         for key, value in theirs.state[q].items():
@@ -125,12 +125,12 @@ def test_what_an_adam_of_torchs_does_is_done_or_refused(option):
     """In a group, as a keyword, and between steps."""
     weight = nn.Parameter(torch.ones(8))
     for make in (
-        lambda: nc.FusedAdam([{"params": [weight], option: True}]),
-        lambda: nc.FusedAdam([weight], **{option: True}),
+        lambda: nc.optim.AdamW([{"params": [weight], option: True}]),
+        lambda: nc.optim.AdamW([weight], **{option: True}),
     ):
         with pytest.raises(NotImplementedError, match=rf"has {option}=True: not an option"):
             make()
-    optimizer = nc.FusedAdam([weight], fused=True, foreach=None, **{option: False})
+    optimizer = nc.optim.AdamW([weight], fused=True, foreach=None, **{option: False})
     weight.grad = torch.ones(8)
     optimizer.step()
     optimizer.param_groups[0][option] = True

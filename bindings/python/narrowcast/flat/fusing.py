@@ -19,12 +19,12 @@ from narrowcast.tensor.casting import SKIP, TAKE
 from narrowcast.tensor.store import Store
 
 if TYPE_CHECKING:
-    from narrowcast.optimizer import FusedAdam
+    from narrowcast.optimizer import FusedOptimizer
     from narrowcast.optimizer.parameters import Entry
 
 
 def fuse(
-    optimizer: FusedAdam,
+    optimizer: FusedOptimizer,
     model_weights: Sequence[torch.Tensor],
     master_weights: Sequence[torch.Tensor | None],
     start_offsets: Sequence[int | None],
@@ -34,8 +34,8 @@ def fuse(
     step updates this rank's shards of master weights and writes the bytes in one pass over memory,
     with at most one reduction.
 
-    optimizer       a nc.FusedAdam; on a rank that owns nothing, over a group without parameters. It
-                    may be fused again with other weights, as of another process group
+    optimizer       one of nc.optim; on a rank that owns nothing, over a group without parameters.
+                    It may be fused again with other weights, as of another process group
     master_weights  float32 [elements], contiguous, on the weights' device: parameters of the
                     optimizer, which are their own masters; None where this rank owns nothing
     model_weights, start_offsets, group
@@ -61,7 +61,7 @@ def fuse(
         if own[place].master is not None and id(master) not in known:
             raise ValueError(
                 f"weight {place}: its master shard is no parameter of the optimizer: make "
-                "FusedAdam over the master shards first"
+                "the optimizer over the master shards first"
             )
     if own:
         ranges = shards.exchange_ranges(own, group)
@@ -74,7 +74,7 @@ def fuse(
         optimizer.forget_tables()
 
 
-def unfuse(optimizer: FusedAdam) -> None:
+def unfuse(optimizer: FusedOptimizer) -> None:
     """Undoes every nc.flat.fuse of an optimizer, whose steps then update masters alone. Call it on
     all ranks.
     """
@@ -87,7 +87,7 @@ class StepTable(NamedTuple):
     reduced or shared, which the caller has zeroed; `is_reduced`: the cast waits for a reduction.
     """
 
-    table: _C.AdamTable
+    table: _C.UpdateTable
     amax: torch.Tensor | None
     is_reduced: bool
 
@@ -112,7 +112,7 @@ class Updates:
         self.weights, self.parameters, self.group = weights, parameters, group
         self._runs, self._ranges = runs, ranges
         self.indices = {id(one): i for i, one in enumerate(parameters) if one is not None}
-        self.tables: list[_C.AdamTable] = []
+        self.tables: list[_C.UpdateTable] = []
         self._make_exchange()
 
     def _make_exchange(self) -> None:
@@ -131,9 +131,9 @@ class Updates:
         """Whether the weights' buffers are those that the tables are of."""
         return self.exchange.is_current(self._stores)
 
-    def build(self, entries: list[Entry]) -> list[StepTable]:
-        """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
-        parameters. ValueError if shards of one format are rounded in two ways.
+    def build(self, rule: str, entries: list[Entry]) -> list[StepTable]:
+        """Makes the tables anew and returns their parts in a step. `rule`: the optimizer's;
+        `entries`: of its parameters. ValueError if shards of one format are rounded in two ways.
         """
         if not self.is_current():
             self._make_exchange()
@@ -142,13 +142,13 @@ class Updates:
         is_reduced = self.exchange.is_collective
         for of_format in self.exchange.formats:
             own = [known.get(id(self.parameters[index])) for index in of_format.indices]
-            table = self._table(of_format, own)
+            table = self._table(rule, of_format, own)
             has_amaxes = is_reduced or of_format.peers is not None
             made.append(StepTable(table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 
-    def _table(self, of_format: FormatShards, own: list[Entry | None]) -> _C.AdamTable:
+    def _table(self, rule: str, of_format: FormatShards, own: list[Entry | None]) -> _C.UpdateTable:
         stochastic = {entry.seed is not None for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
@@ -157,7 +157,7 @@ class Updates:
             )
         is_reduced = self.exchange.is_collective
         shared = (self.exchange.floats, of_format.skips) if is_reduced else (None, None)
-        table = _C.AdamTable(of_format.shards, stochastic == {True}, *shared)
+        table = _C.UpdateTable(rule, of_format.shards, stochastic == {True}, *shared)
         for entry in own:
             if entry is None:  # an empty shard, or one that the optimizer's groups no longer have
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)

@@ -25,7 +25,7 @@
        |                two products
        v
     gradient     -------------- reduce-scatter (FSDP2's), plain dtype --------------
-       |  FusedAdam.step (optimizer/). 1 launch a format for master, moments and bytes; 2 launches
+       |  a fused step (optimizer/). 1 launch a format for master, moments and bytes; 2 launches
        |  and 1 reduction, if a scale spans the tensor
        v
     shard        new master and bytes         new master and bytes   what a checkpoint saves is the

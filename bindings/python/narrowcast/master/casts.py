@@ -1,6 +1,6 @@
 """The occasions that make the bytes of a weight in training from its value. There are no others:
 
-    1. a step of FusedAdam, which writes both in one pass (optimizer/launches.py)
+    1. a step of nc.optim, which writes both in one pass (optimizer/launches.py)
     2. fsdp.stale.cast, which alone may need other ranks: the gather of a forward under FSDP2, of
        all that was written to in its module tree; tensor parallelism, as it cuts a weight and
        before a forward (parallel/distributing.py); nc.convert of such a part, and of what it

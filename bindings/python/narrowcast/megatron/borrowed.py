@@ -39,7 +39,7 @@ from megatron.core.distributed import param_and_grad_buffer as buffers
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.optimizer import distrib_optimizer
 
-from narrowcast.optimizer import FusedAdam
+from narrowcast.optim import FusedAdam
 from narrowcast.tensor import QuantizedTensor
 
 

@@ -11,7 +11,7 @@ from megatron.core.optimizer import distrib_optimizer
 
 from narrowcast import flat
 from narrowcast.megatron import borrowed, checkpoints, data_parallel, layers
-from narrowcast.optimizer import FusedAdam
+from narrowcast.optim import FusedAdam
 from narrowcast.tensor import QuantizedTensor
 
 
@@ -44,12 +44,10 @@ def _adam(params, lr, weight_decay, betas, eps, adam_w_mode) -> FusedAdam:
         betas=betas,
         eps=eps,
         weight_decay=weight_decay,
-        adamw=adam_w_mode,
+        adam_w_mode=adam_w_mode,
     )
     for group, given in zip(adam.param_groups, params, strict=True):
         group["params"] = given["params"]
-        # Megatron's own optimizer takes a checkpoint's groups as they are, and asks for this.
-        group["bias_correction"] = True
     return adam
 
 

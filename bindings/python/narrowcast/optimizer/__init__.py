@@ -1,53 +1,51 @@
-"""FusedAdam: one launch updates masters and moments and makes the new bytes.
+"""One launch updates values and what an optimizer keeps, and makes the new bytes.
 
 A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime/:
 
-    optimizer.step()                  adam.py: FusedAdam.step, and with torch's wrapper around it
+    optimizer.step()                  fused.py: FusedOptimizer.step, with torch's wrapper around it
       |                                 only while a profiler or a hook looks (step_context.py)
       |  leaves early                 step_context.py: is_estimate, is_dcp_state_init make state
       |                                 and update nothing; is_skipped (GradScaler; with found_inf
       |                                 set, one reduction, and the host waits)
       v
-    FusedAdam._prepare                reads and checks everything, changes no parameter
+    FusedOptimizer._prepare           reads and checks everything, changes no parameter
       |  options.check                options.py: lr, betas, ... of each group, as they are now
       |  ParamGroupsSnapshot.is_of    optimizer/param_groups_snapshot.cpp: are groups and state
       |                                 what the tables were made from?
-      |    no: FusedAdam._rebuild     state.py: state of what has its first gradient;
+      |    no: _rebuild               state.py: state of what has its first gradient;
       |                                 ranks.same once (a reduction, the host waits);
-      |                                 launches.py: Tables, one AdamTable a format and device
-      |  Tables.prepare               launches.py; optimizer/adam_table.hpp: AdamTable.prepare
+      |                                 launches.py: Tables, one UpdateTable a format and device
+      |  Tables.prepare               launches.py; optimizer/update_table.hpp: prepare
       |                                 takes each gradient and each parameter's constants
       v                                 (runtime/optimizer/step.cpp: make_step)
     Tables.step                       launches.py: zeros what ranks reduce; casts what was written
       |                                 to, only where scaling is delayed
       v
     run_step                          launches.py: all that changes parameters
-      |  AdamTable.update             one launch a table: gradient, master and moments are read
-      |                                 once, adam() (runtime/optimizer/adam.hpp) moves them, and
-      |                                 they are written with the codes and scales of the new
+      |  UpdateTable.update           one launch a table: gradient, master and state are read
+      |                                 once, the rule (runtime/rules/) moves them, and they are
+      |                                 written with the codes and scales of the new
       |                                 master (runtime/launch/cpu_kernels.hpp, cuda_rows.cuh)
       |  Reduction.reduce             one all_reduce a process group; see below
-      |  AdamTable.finish             what waited for that
-      v  AdamTable.commit             counts the step; the bytes are those of the master
+      |  UpdateTable.finish           what waited for that
+      v  UpdateTable.commit           counts the step; the bytes are those of the master
 
 Launches: one a table, which has the parameters of one device, format (or none) and rounding, and
 of one process group where amaxes are reduced (launches.py: Key).
 Reductions: none, unless a scale spans a tensor or cuts divide blocks. The host waits for neither on
 a GPU.
 
-With a scale that spans the tensor there are two launches and one reduction. AdamTable.update moves
-masters and moments and finds each shard's amax (nc_machine.update_amax); Reduction.reduce makes of
-the amaxes of all weights on a device those of the whole tensors, over each process group;
-AdamTable.finish casts the masters by them (nc_machine.cast). On one rank the amaxes are whole as
+With a scale that spans the tensor there are two launches and one reduction. UpdateTable.update
+moves masters and state and finds each shard's amax (nc_update.update_amax); Reduction.reduce makes
+of the amaxes of all weights on a device those of the whole tensors, over each process group;
+UpdateTable.finish casts the masters by them (nc_machine.cast). On one rank the amaxes are whole as
 they are. With delayed scaling the scale is known beforehand: one launch, and the reduced amax goes
 into the history (nc_machine.record_amax). Blocks that several ranks share have a reduction of their
 own, and are cast last (narrowcast.flat.fusing).
 
-Another optimizer, Lion say: docs/architecture.md, "Adding an optimizer", names all places in order.
-Tables, reductions, masters, flat shards and state dicts do not depend on which optimizer it is.
-megatron/ and torchtitan/ do: they make FusedAdam in the place of their Adam.
+Nothing here depends on which rule it is: narrowcast.optim has a class for each.
 """
 
-from narrowcast.optimizer.adam import FusedAdam
+from narrowcast.optimizer.fused import FusedOptimizer
 
-__all__ = ["FusedAdam"]
+__all__ = ["FusedOptimizer"]

@@ -1,5 +1,5 @@
-"""The launches of FusedAdam: one for each device and format, and process group where amaxes are
-reduced.
+"""The launches of a fused optimizer: one for each device and format, and process group where amaxes
+are reduced.
 """
 
 from itertools import chain
@@ -54,17 +54,19 @@ def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
 
 
 class Tables:
-    """Made from all parameters of an optimizer. `flat_updates`, `loaded_histories`: the optimizer's
-    own.
+    """Made from all parameters of an optimizer. `rule`, `flat_updates`, `loaded_histories`: the
+    optimizer's own.
     """
 
     def __init__(
         self,
+        rule: str,
         entries: list[Entry],
         flat_updates: list[Updates],
         loaded_histories: dict[torch.Tensor, torch.Tensor],
     ):
-        self._tables: dict[Key, _C.AdamTable] = {}
+        self._rule = rule
+        self._tables: dict[Key, _C.UpdateTable] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         self._loaded_histories = loaded_histories
@@ -78,7 +80,7 @@ class Tables:
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
-        self._parts += chain.from_iterable(one.build(entries) for one in self._updates)
+        self._parts += chain.from_iterable(one.build(rule, entries) for one in self._updates)
         every = [*self._reductions, *(one.exchange for one in self._updates)]
         self._collective = [one for one in every if one.is_collective]
 
@@ -90,9 +92,9 @@ class Tables:
             return
         if isinstance(local, MasterWeight) and local.cell.is_replaced:
             raise RuntimeError(
-                f"{entry.name}: fully_shard has replaced this weight by its shards since FusedAdam "
-                "was made, so a step would leave the model as it is. Make the optimizer after "
-                "fully_shard"
+                f"{entry.name}: fully_shard has replaced this weight by its shards since the "
+                "optimizer was made, so a step would leave the model as it is. Make the optimizer "
+                "after fully_shard"
             )
         group = dtensors.shard_group(entry.parameter)
         stochastic = entry.seed is not None
@@ -110,7 +112,7 @@ class Tables:
     def _enter(self, key: Key, entry: Entry, draw: tuple[int, int]) -> None:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
-            self._tables[key] = _C.AdamTable(plugin, key.device, key.stochastic)
+            self._tables[key] = _C.UpdateTable(self._rule, plugin, key.device, key.stochastic)
             self._stores[key] = []
         parameter, state, name, group, _ = entry
         if entry.store is not None:
@@ -138,7 +140,7 @@ class Tables:
             for key, table in self._tables.items()
         ]
 
-    def prepare(self, options: list[_C.AdamOptions], grad_scale: float | None) -> bool:
+    def prepare(self, options: list[list[float]], grad_scale: float | None) -> bool:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """

@@ -1,4 +1,4 @@
-"""A state dict is loaded into FusedAdam: its own or torch's AdamW's, without a cast."""
+"""A state dict is loaded into a fused optimizer: its own or torch's, without a cast."""
 
 import copy
 import warnings
@@ -11,7 +11,10 @@ from narrowcast.optimizer import options, parameters
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import dtensors
 
-_DECOUPLED = "decoupled_weight_decay"  # what torch's AdamW calls adamw
+# Options of all torch's optimizers that choose a way through the same arithmetic: groups that have
+# them are torch's.
+_WAYS = ("foreach", "fused")
+_OLD_DECOUPLED = "adamw"  # what FusedAdam called decoupled_weight_decay
 _OPTIONAL = ("master", "history")  # entries that a saved state may lack
 
 
@@ -31,14 +34,14 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
             f"the state dict has groups of {saved_sizes} parameters, the optimizer of {sizes}"
         )
     entries = parameters.entries(optimizer)
-    is_adamws = any(_DECOUPLED in group for group in saved_groups)
+    is_torchs = any(_WAYS[0] in group for group in saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
     loaded, ignored = {}, []
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
-        if saved := state_dict["state"].get(key):
-            state = entry.state or states.make_state(entry.parameter, optimizer.state_dtype)
-            if is_adamws:  # which carries old masters along
+        if saved := optimizer.adopted(state_dict["state"].get(key, {})):
+            state = entry.state or states.make_state(optimizer, entry.parameter)
+            if is_torchs:  # which carries old masters along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             needed, local = state, dtensors.local_of(entry.parameter)
             if isinstance(local, MasterWeight) and "master" in saved:
@@ -50,7 +53,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
             loaded[entry.parameter] = state, needed, saved
     loaded_options = [*map(_options_of, saved_groups)]
     for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
-        options.check({**group, **given}, index)
+        options.check(optimizer, {**group, **given}, index)
     for group, given in zip(groups, loaded_options, strict=True):
         group.update(given)
         for parameter in group["params"]:
@@ -84,7 +87,7 @@ def _check(state: dict, saved: dict, name: str) -> None:
         if other is None and key not in _OPTIONAL:
             raise ValueError(
                 f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
-                "come from FusedAdam with such a parameter, or from torch.optim.AdamW or Adam"
+                "come from such an optimizer, with such a parameter, or from torch's of its name"
             )
         if key == "step" or other is None:
             continue
@@ -105,9 +108,11 @@ def _check(state: dict, saved: dict, name: str) -> None:
 
 def _options_of(group: dict) -> dict:
     """The options that a saved group brings."""
-    left = ("params", _DECOUPLED)
+    left = ("params", _OLD_DECOUPLED, *_WAYS)
     loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in left}
-    return loaded | ({"adamw": bool(group[_DECOUPLED])} if _DECOUPLED in group else {})
+    if _OLD_DECOUPLED in group:
+        loaded["decoupled_weight_decay"] = bool(group[_OLD_DECOUPLED])
+    return loaded
 
 
 @torch.no_grad()

@@ -1,32 +1,46 @@
-"""The options of FusedAdam's groups, checked."""
+"""The options of an optimizer's groups, checked."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
 
 from narrowcast import _C
 from narrowcast.tensor.quantization import check_rounding, check_word
 
-# Options of torch's AdamW that FusedAdam has not.
+if TYPE_CHECKING:
+    from narrowcast.optimizer import FusedOptimizer
+
+# Options of torch's optimizers that the fused ones have not; and the values with which torch
+# chooses another way through the same arithmetic, which has no meaning here.
 REFUSED = ("amsgrad", "maximize", "differentiable", "capturable")
+_OTHER_WAYS = {"foreach": True, "fused": False}
+_FRACTIONS = ("beta1", "beta2")  # below 1
 
 
-def check(group: dict, index: int) -> tuple[_C.AdamOptions, int | None]:
-    """A group's constants, and the base seed of its stochastic rounding, None if it rounds to
-    nearest. ValueError or TypeError for what makes no sense; NotImplementedError for an Adam that
-    FusedAdam is not.
+def refuse(given: dict, where: str) -> None:
+    """NotImplementedError for an option of torch's that is set and would have no effect."""
+    for key, value in given.items():
+        if (key in REFUSED and value) or (key in _OTHER_WAYS and value == _OTHER_WAYS[key]):
+            raise NotImplementedError(f"{where} has {key}={value}: not an option of narrowcast's")
+
+
+def check(optimizer: FusedOptimizer, group: dict, index: int) -> tuple[list[float], int | None]:
+    """The rule's options of a group, and the base seed of its stochastic rounding, None if it
+    rounds to nearest. ValueError or TypeError for an option that makes no sense;
+    NotImplementedError for one of torch's that the optimizer has not.
     """
-    for key in REFUSED:
-        if group.get(key):
-            raise NotImplementedError(f"group {index} has {key}=True: not an option of FusedAdam")
+    refuse(group, f"group {index}")
     try:
-        lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
-        beta1, beta2 = (float(beta) for beta in group["betas"])
+        numbers = {key: float(value) for key, value in optimizer.numbers(group).items()}
         check_rounding(group["rounding"])
         check_word("seed", group["seed"])
+        for key, value in numbers.items():
+            if not (math.isfinite(value) and value >= 0 and (key not in _FRACTIONS or value < 1)):
+                least = "from 0 up to 1" if key in _FRACTIONS else "finite, and 0 or above"
+                raise ValueError(f"{key} is {value}, and must be {least}")
     except (TypeError, ValueError) as error:
         given = {key: value for key, value in group.items() if not key.startswith("param")}
         raise type(error)(f"group {index}: {error} ({given})") from None
-    if not (lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1):
-        raise ValueError(
-            f"group {index}: lr {lr}, eps {eps} and weight_decay {decay} must be 0 or above, and "
-            f"betas {beta1}, {beta2} from 0 up to 1"
-        )
     seed = int(group["seed"]) if group["rounding"] == "stochastic" else None
-    return _C.AdamOptions(lr, beta1, beta2, eps, decay, bool(group["adamw"])), seed
+    return [numbers[name] for name in _C.rule_names(optimizer.rule)[0]], seed

@@ -16,7 +16,7 @@ from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
 
 if TYPE_CHECKING:
-    from narrowcast.optimizer import FusedAdam
+    from narrowcast.optimizer import FusedOptimizer
 
 
 class Entry(NamedTuple):
@@ -62,10 +62,10 @@ def named(groups: list[dict]) -> Iterator[tuple[int, torch.Tensor, str]]:
             yield index, parameter, name or place
 
 
-def entries(optimizer: FusedAdam) -> list[Entry]:
+def entries(optimizer: FusedOptimizer) -> list[Entry]:
     """Every parameter with what its update needs."""
     groups, found = optimizer.param_groups, []
-    seeds = [options.check(group, index)[1] for index, group in enumerate(groups)]
+    seeds = [options.check(optimizer, group, index)[1] for index, group in enumerate(groups)]
     for group, parameter, name in named(groups):
         seed = seeds[group]
         if seed is not None:
@@ -75,7 +75,7 @@ def entries(optimizer: FusedAdam) -> list[Entry]:
     return found
 
 
-def facts_of_step(optimizer: FusedAdam) -> list[ranks.Fact]:
+def facts_of_step(optimizer: FusedOptimizer) -> list[ranks.Fact]:
     """What the debug mode compares at a step: of each parameter whether it has a gradient, whether
     it was written to, its options and its count of steps. Collective where shards are flat: a rank
     that owns nothing of a weight takes over what its first owner says.

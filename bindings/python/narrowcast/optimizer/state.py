@@ -1,7 +1,11 @@
-"""The state of FusedAdam: made when a parameter has its first gradient, saved by torch's own means.
-A weight of nc.convert is its own master. Those of plain bfloat16 and float16 parameters are there
-alone; a step begins with what was written to the parameter.
+"""The state of a fused optimizer: made when a parameter has its first gradient, saved by torch's
+own means. A weight of nc.convert is its own master. Those of plain bfloat16 and float16 parameters
+are there alone; a step begins with what was written to the parameter.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,14 +14,13 @@ from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import parameters
 from narrowcast.tensor import QuantizedTensor, dtensors
 
-# What Adam keeps for each element beside the master, as nc_tensor (runtime/plugin/launch.h) names
-# it: zeros at first, of the optimizer's state_dtype.
-MOMENTS = ("exp_avg", "exp_avg_sq")
+if TYPE_CHECKING:
+    from narrowcast.optimizer import FusedOptimizer
 
 
-def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """step, exp_avg, exp_avg_sq; master of a plain bfloat16 or float16 parameter; history where
-    scaling is delayed. TypeError if bytes are all that there is of it.
+def make_state(optimizer: FusedOptimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """step; what the rule keeps, zeros at first; master of a plain bfloat16 or float16 parameter;
+    history where scaling is delayed. TypeError if bytes are all that there is of it.
     """
     local = dtensors.local_of(parameter)
     if isinstance(local, QuantizedTensor):
@@ -30,9 +33,9 @@ def make_state(parameter: torch.Tensor, state_dtype: torch.dtype) -> dict[str, t
         _share_history(parameter, state)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
-    for moment in MOMENTS:
-        zeros = torch.zeros(local.shape, dtype=state_dtype, device=local.device)
-        state[moment] = dtensors.like(parameter, zeros)
+    for name in optimizer.state_names:
+        zeros = torch.zeros(local.shape, dtype=optimizer.state_dtype, device=local.device)
+        state[name] = dtensors.like(parameter, zeros)
     return state
 
 

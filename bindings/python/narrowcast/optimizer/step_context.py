@@ -1,4 +1,4 @@
-"""What surrounds a step of FusedAdam: hooks and profilers see it, GradScaler has it skipped, and
+"""What surrounds a fused step: hooks and profilers see it, GradScaler has it skipped, and
 torch calls it where no parameter is to change.
 """
 
@@ -15,13 +15,13 @@ from narrowcast.optimizer import parameters
 from narrowcast.tensor import dtensors
 
 if TYPE_CHECKING:
-    from narrowcast.optimizer import FusedAdam
+    from narrowcast.optimizer import FusedOptimizer
 
 
 def has_observers(one: torch.optim.Optimizer) -> bool:
     """Whether a profiler is running, or a step of this optimizer has hooks. torch wraps the step of
     every optimizer's class in a function that names it to profilers and calls hooks: some 20 us a
-    step, which FusedAdam's takes only then.
+    step, which a fused optimizer's takes only then.
     """
     return bool(
         profiler._is_profiler_enabled
@@ -32,7 +32,7 @@ def has_observers(one: torch.optim.Optimizer) -> bool:
     )
 
 
-def is_skipped(optimizer: FusedAdam) -> bool:
+def is_skipped(optimizer: FusedOptimizer) -> bool:
     """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
     step or none does, because a step may be collective.
     """
@@ -47,11 +47,11 @@ def is_skipped(optimizer: FusedAdam) -> bool:
     return ranks.is_on_any(float(found_inf) != 0, groups)
 
 
-def check_not_captured() -> None:
+def check_not_captured(name: str) -> None:
     """RuntimeError while a CUDA graph is captured."""
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "FusedAdam: a CUDA graph is being captured, and steps are counted on the host, so each "
+            f"{name}: a CUDA graph is being captured, and steps are counted on the host, so each "
             "replay would take the same step. Capture forward and backward alone"
         )
 

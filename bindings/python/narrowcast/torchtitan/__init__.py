@@ -1,4 +1,4 @@
-"""torchtitan 0.3 with weights in narrow formats: a model converter, and FusedAdam in torchtitan's
+"""torchtitan 0.3 with weights in narrow formats: a model converter, and nc.optim in torchtitan's
 container of optimizers (docs/libraries.md).
 """
 
@@ -9,7 +9,7 @@ from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfi
 from torchtitan.protocols.model import ModelConfigConverter
 
 from narrowcast.conversion.convert import convert
-from narrowcast.optimizer import FusedAdam
+from narrowcast.optim import Adam, AdamW
 
 
 class Converter(ModelConfigConverter):
@@ -71,8 +71,8 @@ def _check_backend(parallelism) -> None:
 
 
 class Optimizers(OptimizersContainer):
-    """torchtitan's container with nc.FusedAdam in the place of AdamW and Adam; `implementation` is
-    of no meaning. NotImplementedError for others.
+    """torchtitan's container with nc.optim's AdamW and Adam in the place of torch's;
+    `implementation` is of no meaning. NotImplementedError for others.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -81,13 +81,10 @@ class Optimizers(OptimizersContainer):
 
     @staticmethod
     def _resolve_optimizer_factory(name: str):
-        if name not in ("AdamW", "Adam"):
-            raise NotImplementedError(f"optimizer_name is {name}: nc.FusedAdam is AdamW or Adam")
-
-        def build(groups: list[dict[str, Any]], **options) -> FusedAdam:
-            return FusedAdam(groups, adamw=name == "AdamW", **options)
-
-        return build
+        known = {"AdamW": AdamW, "Adam": Adam}
+        if name not in known:
+            raise NotImplementedError(f"optimizer_name is {name}: known are {', '.join(known)}")
+        return known[name]
 
     @staticmethod
     def _build_impl_kwargs(config) -> dict[str, Any]:
@@ -108,7 +105,7 @@ class Optimizers(OptimizersContainer):
 
 
 def fused_adam(lr: float = 8e-4, **options: Any) -> Optimizers.Config:
-    """As torchtitan's default_adamw: one group of all parameters, with options of nc.FusedAdam."""
+    """As torchtitan's default_adamw: one group of all parameters, options of nc.optim.AdamW."""
     options = {"lr": lr, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, **options}
     group = ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)
     return Optimizers.Config(param_groups=[group])

@@ -14,6 +14,7 @@ from reference.philox import philox, random_words
 from reference.quantize import Quantized, amax_of, dequantize, derive_columnwise, quantize
 from reference.reduce import cast_part, part_of, reduce_scatter
 from reference.scales import block_scales, tensor_factors
+from reference.sgd import sgd
 
 __all__ = [
     "ELEMENTS",
@@ -39,5 +40,6 @@ __all__ = [
     "reduce_scatter",
     "round_to_bf16",
     "same_bits",
+    "sgd",
     "tensor_factors",
 ]

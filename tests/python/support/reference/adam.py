@@ -54,27 +54,32 @@ def adam(
     *,
     t,
     lr=1e-3,
-    betas=(0.9, 0.95),
+    betas=(0.9, 0.999),
     eps=1e-8,
-    weight_decay=0.1,
-    adamw=True,
+    weight_decay=0.0,
+    decoupled_weight_decay=True,
+    bias_correction=True,
     grad_scale=None,
     bf16_state=False,
 ):
-    """One update of fp32 arrays, t counting from 1: the new (p, m, v), all as fp32."""
+    """One update of fp32 arrays, t counting from 1: the new (p, m, v), all as fp32. The defaults
+    are nc.FusedAdam's.
+    """
     c1, c2, r1, r2 = bias_constants(betas, t)
+    if not bias_correction:
+        r1 = r2 = np.float32(1)
     b1, b2, lr, eps, wd = (np.float32(x) for x in (*betas, lr, eps, weight_decay))
     p, m, v, g = (np.asarray(x, np.float32) for x in (p, m, v, g))
     with np.errstate(all="ignore"):
         if grad_scale is not None:
             g = g * np.float32(1.0 / float(np.float32(grad_scale)))
-        if not adamw:
+        if not decoupled_weight_decay:
             g = fma(wd, p, g)
         m = fma(b1, m, c1 * g)
         v = fma(b2, v, (c2 * g) * g)
         d = np.sqrt(v * r2) + eps
         u = (m * r1) / d
-        p = fma(-lr, fma(wd, p, u) if adamw else u, p)
+        p = fma(-lr, fma(wd, p, u) if decoupled_weight_decay else u, p)
     if bf16_state:
         m, v = round_to_bf16(m), round_to_bf16(v)
     return p, m, v

@@ -1,4 +1,4 @@
-"""FusedAdam: Adam and the quantization of the new weights in one pass over memory."""
+"""FusedOptimizer: a rule's step and the quantization of the new weights in one pass over memory."""
 
 from collections.abc import Callable
 
@@ -13,37 +13,32 @@ from narrowcast.ranks import debugging
 from narrowcast.tensor import compiling, dtensors
 
 
-class FusedAdam(torch.optim.Optimizer):
-    """Adam or AdamW over quantized and plain parameters together. A step updates values and moments
-    and writes the weights' bytes in one pass over memory.
+class FusedOptimizer(torch.optim.Optimizer):
+    """What the classes of nc.optim have in common. A step updates the values and the state of
+    quantized and plain parameters together, and writes the weights' bytes, in one pass over memory.
 
     params        tensors, groups, or named parameters, as for any torch optimizer: float32,
                   bfloat16 or float16
-    lr, betas, eps, weight_decay
-                  Adam's constants: numbers, or tensors of one element. They may differ by group and
-                  change between steps. The defaults are not those of torch.optim.AdamW, which are
-                  betas (0.9, 0.999) and weight_decay 0.01
-    adamw         True: weight decay as in AdamW. False: an L2 term in the gradient
-    state_dtype   of the moments: torch.float32 or torch.bfloat16
+    state_dtype   of what the rule keeps for each element: torch.float32 or torch.bfloat16
     rounding, seed
                   how codes are rounded: "nearest" or "stochastic", as in nc.quantize. There the
                   step is the number of the update, and the seed is `seed` (0 to 2^64 - 1) plus the
                   parameter's position among all parameters. They may differ by group and change
                   between steps
-    foreach, fused
-                  accepted as AdamW's, and without effect
-    capturable, amsgrad, maximize, differentiable
-                  True is a NotImplementedError, here and in groups
 
-    Formulas: docs/numerics.md, "Adam". The update acts on float32 masters. A weight of nc.convert
-    is its own master. Of a plain bfloat16 or float16 parameter the state has a master, from which
-    the value is made.
+    The constants are numbers, or tensors of one element; they, too, may differ by group and change
+    between steps. Options of torch's class that this one has not are a NotImplementedError, here
+    and in groups.
+
+    Formulas: docs/numerics.md, "Optimizers". The update acts on float32 masters. A weight of
+    nc.convert is its own master. Of a plain bfloat16 or float16 parameter the state has a master,
+    from which the value is made.
 
     A parameter gets state with its first gradient, or from a state dict; before that, the
     parameters of groups may be replaced. Frozen parameters have no state. Its entries:
 
     step          0-dim float32, on the CPU
-    exp_avg, exp_avg_sq
+    what the rule keeps (exp_avg, exp_avg_sq; momentum_buffer)
                   of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor
     master        float32, of plain bfloat16 and float16 parameters
     history       float32, with delayed scaling: the multiplier of the present bytes, the multiplier
@@ -62,46 +57,50 @@ class FusedAdam(torch.optim.Optimizer):
     A skipped step changes nothing. With shards all ranks skip it if one rank has found_inf. Groups
     and state may be changed by hand between steps: a parameter that is new in a group, or whose
     state was cleared, begins anew. A step begins with the parameter's present value.
+
+    A subclass has `rule`, the name of a header of runtime/rules, and numbers().
     """
 
+    rule: str
     _step_supports_amp_scaling = True
 
-    def __init__(
-        self,
-        params,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        weight_decay: float = 0.1,
-        adamw: bool = True,
-        state_dtype: torch.dtype = torch.float32,
-        rounding: str = "nearest",
-        seed: int = 0,
-        capturable: bool = False,
-        *,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        amsgrad: bool = False,
-        maximize: bool = False,
-        differentiable: bool = False,
-    ):
+    def __init__(self, params, defaults: dict, state_dtype: torch.dtype, rounding: str, seed: int):
         if state_dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
         self.state_dtype = state_dtype
         self.flat_updates: list[Updates] = []  # by narrowcast.flat.fuse
         self.loaded_histories: dict[torch.Tensor, torch.Tensor] = {}  # for the next step
         self._forget()
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults |= {"adamw": adamw, "rounding": rounding, "seed": seed, "capturable": capturable}
-        refused = {"amsgrad": amsgrad, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | refused)
+        super().__init__(params, {**defaults, "rounding": rounding, "seed": seed})
         self.register_state_dict_post_hook(states.as_saved)
+
+    @staticmethod
+    def numbers(group: dict) -> dict:
+        """The rule's options (kOptionNames of its header) of a group."""
+        raise NotImplementedError
+
+    @staticmethod
+    def adopted(saved: dict) -> dict:
+        """A parameter's state in a state dict that torch's optimizer of this name may have saved,
+        with the names of this one; none: it begins anew.
+        """
+        return saved
+
+    @property
+    def state_names(self) -> list[str]:
+        """What the rule keeps for each element."""
+        return _C.rule_names(self.rule)[1]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
 
     def add_param_group(self, param_group: dict) -> None:
         """Adds a group without state. ValueError or TypeError for an option that is not valid."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
-        options.check(self.param_groups[index], index)
+        options.check(self, self.param_groups[index], index)
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, as the first step with a gradient does: of
@@ -109,7 +108,7 @@ class FusedAdam(torch.optim.Optimizer):
         """
         for _, parameter, _ in parameters.named(self.param_groups):
             if not self.state.get(parameter) and is_wanted(parameter):
-                self.state[parameter] = states.make_state(parameter, self.state_dtype)
+                self.state[parameter] = states.make_state(self, parameter)
 
     def step(self, closure=None):
         """Updates the parameters that have a gradient, after closure(), whose result it returns."""
@@ -127,7 +126,7 @@ class FusedAdam(torch.optim.Optimizer):
             self.is_state_form = True
         elif not step_context.is_skipped(self):
             self._prepare()
-            debugging.compare("a step of FusedAdam", lambda: parameters.facts_of_step(self))
+            debugging.compare(f"a step of {self.name}", lambda: parameters.facts_of_step(self))
             self._tables.step()
             self.loaded_histories.clear()
             self.is_state_form = False
@@ -138,8 +137,8 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Reads and checks all that the step needs, and changes no parameter."""
-        step_context.check_not_captured()
-        checked = [options.check(group, index) for index, group in enumerate(self.param_groups)]
+        step_context.check_not_captured(self.name)
+        checked = [options.check(self, *one[::-1]) for one in enumerate(self.param_groups)]
         constants, seeds = zip(*checked, strict=True)
         is_known = self._snapshot is not None and seeds == self._seeds
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
@@ -150,7 +149,9 @@ class FusedAdam(torch.optim.Optimizer):
         if not self._tables.prepare(constants, scale):
             self._rebuild()
             if not self._tables.prepare(constants, scale):
-                raise RuntimeError("FusedAdam: a parameter's memory changes while a step reads it")
+                raise RuntimeError(
+                    f"{self.name}: a parameter's memory changes while a step reads it"
+                )
 
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction, when a parameter has its first gradient, when
@@ -163,9 +164,9 @@ class FusedAdam(torch.optim.Optimizer):
         entries = parameters.entries(self)
         if not self._are_alike:
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
-            ranks.same("parameters of FusedAdam", facts)
+            ranks.same(f"parameters of {self.name}", facts)
             self._are_alike = True
-        self._tables = Tables(entries, self.flat_updates, self.loaded_histories)
+        self._tables = Tables(self.rule, entries, self.flat_updates, self.loaded_histories)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
     def _forget(self) -> None:
@@ -191,9 +192,9 @@ class FusedAdam(torch.optim.Optimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict) -> None:
-        """Copies the values of a state dict, of FusedAdam or of torch's AdamW or Adam, into the
-        state, without a cast. A parameter that the state dict lacks begins anew. ValueError, before
-        anything changes, if it does not fit.
+        """Copies the values of a state dict, of this class or of torch's, into the state, without a
+        cast. A parameter that the state dict lacks begins anew. ValueError, before anything
+        changes, if it does not fit.
         """
         loading.load_state_dict(self, state_dict)
         self._snapshot, self.is_state_form = None, False
@@ -215,4 +216,4 @@ class FusedAdam(torch.optim.Optimizer):
 
 
 # torch.compile calls a step and does not look into it.
-compiling.leave_alone(FusedAdam.step)
+compiling.leave_alone(FusedOptimizer.step)

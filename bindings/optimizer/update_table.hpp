@@ -6,7 +6,7 @@
 
 #include "bindings/core/launch.hpp"
 #include "bindings/core/peers.hpp"
-#include "bindings/optimizer/adam_parameter.hpp"
+#include "bindings/optimizer/updated_parameter.hpp"
 #include "runtime/optimizer/step.hpp"
 
 namespace narrowcast {
@@ -46,15 +46,16 @@ class StepTable {
 // A step: prepare() of every table (reads gradients, checks everything, changes nothing); update();
 // the caller's reduction of amaxes; finish() where a scale spans the tensor, or ranks reduce
 // something; commit().
-class AdamTable {
+class UpdateTable {
  public:
-  // No plugin: parameters that no format stores. `stochastic`: how codes are rounded.
-  AdamTable(const Plugin* plugin, at::Device device, bool stochastic);
+  // No plugin: parameters that no format stores. `rule`: by its name; NotImplementedError if the
+  // plugin was built without it. `stochastic`: how codes are rounded.
+  UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device, bool stochastic);
   // Masters of flat shards, in their order, empty ones too. `exchange`: float32, of what owners
   // share; `skips`: float32, one a shard: after the reduction negative where no owner had a
   // gradient, and then the shard is left as it is.
-  AdamTable(std::shared_ptr<FlatShards> shards, bool stochastic, OptionalTensor exchange,
-            OptionalTensor skips);
+  UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> shards, bool stochastic,
+              OptionalTensor exchange, OptionalTensor skips);
 
   // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
   // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
@@ -62,7 +63,7 @@ class AdamTable {
   void add(const py::object& parameter, const std::string& name, int64_t group,
            const py::dict& state, uint64_t seed, uint64_t first) {
     const bool delayed = machine().record_amax != nullptr;
-    parameters_.emplace_back(parameter, name, state, table_.device(), delayed, seed, first);
+    parameters_.emplace_back(parameter, name, state, facts_, table_.device(), delayed, seed, first);
     if (shards_) {
       const size_t place = parameters_.size() - 1;
       parameters_.back().become_flat_shard(shards_->entry(place), shards_->elements(place));
@@ -76,18 +77,18 @@ class AdamTable {
   void share(std::shared_ptr<Peers> peers) { peers_ = std::move(peers); }
 
   // False if the parameters' memory or state are no longer what the table was made from, or one
-  // without state has got its first gradient.
-  bool prepare(const std::vector<AdamW::Options>& groups, std::optional<double> grad_scale) {
+  // without state has got its first gradient. `groups`: the rule's options of each.
+  bool prepare(const std::vector<std::vector<double>>& groups, std::optional<double> grad_scale) {
     if (!std::ranges::all_of(tensors_, &PlacedTensor::is_in_place)) return false;
     int64_t made_for_group = -1, made_for_t = -1;
     nc_step made{};
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      AdamParameter& parameter = parameters_[i];
+      UpdatedParameter& parameter = parameters_[i];
       const py::object local = parameter.local();
       if (!parameter.is_current(local)) return false;
       const int64_t t = parameter.next_step();
       if (groups_[i] != made_for_group || t != made_for_t) {
-        made = make_step(groups[groups_[i]], t, grad_scale.value_or(1.0));
+        made = make_step(facts_, groups[groups_[i]], t, grad_scale.value_or(1.0));
         made.scaled = grad_scale.has_value();
         made_for_group = groups_[i];
         made_for_t = t;
@@ -105,8 +106,8 @@ class AdamTable {
     if (parameters_.empty()) return;
     if (table_.size() != size()) assign();  // they change only when some are added
     step_table_ = {steps_, spans_ && !amax, table_.device()};
-    launch(machine().update != nullptr ? machine().update : machine().update_amax, "the update",
-           amax);
+    const nc_update& kernels = machine().updates[rule_];
+    launch(kernels.update != nullptr ? kernels.update : kernels.update_amax, "the update", amax);
   }
 
   // What waits for the amaxes of all shards: the cast, or the history's entry; and of flat shards
@@ -115,7 +116,7 @@ class AdamTable {
     if (peers_) peers_->share(*amax);
     if (machine().record_amax != nullptr)
       launch(machine().record_amax, "recording the amax", amax, skips_);
-    if (machine().update == nullptr) {
+    if (machine().updates[rule_].update == nullptr) {
       launch(machine().cast, "the cast", amax, skips_);
     } else if (ends_.size() > 0) {
       cast_ends();
@@ -126,17 +127,17 @@ class AdamTable {
   // bytes; otherwise they are stale. Stale are also those that share a scale of which some had no
   // gradient: the next cast of them is of all.
   void commit(bool cast) {
-    std::vector<const AdamParameter*> outdated;
+    std::vector<const UpdatedParameter*> outdated;
     for (size_t i = 0; peers_ && i < parameters_.size(); ++i) {
-      const auto any = [&](bool (AdamParameter::*is)() const) {
+      const auto any = [&](bool (UpdatedParameter::*is)() const) {
         return std::ranges::any_of(peers_->of(i),
                                    [&](int64_t j) { return (parameters_[j].*is)(); });
       };
-      if (any(&AdamParameter::has_gradient) && any(&AdamParameter::lacks_gradient))
+      if (any(&UpdatedParameter::has_gradient) && any(&UpdatedParameter::lacks_gradient))
         outdated.push_back(&parameters_[i]);
     }
-    for (AdamParameter& parameter : parameters_) parameter.commit(cast, !stochastic_);
-    for (const AdamParameter* one : outdated) one->mark_stale();
+    for (UpdatedParameter& parameter : parameters_) parameter.commit(cast, !stochastic_);
+    for (const UpdatedParameter* one : outdated) one->mark_stale();
   }
 
   // Of a step that is prepared: the parameters that have no gradient, and are not empty.
@@ -203,9 +204,11 @@ class AdamTable {
     return options;
   }
 
+  int64_t rule_;  // its place among the plugin's
+  const nc_update_rule& facts_;
   bool stochastic_;
   bool spans_;
-  std::vector<AdamParameter> parameters_;
+  std::vector<UpdatedParameter> parameters_;
   // Of all parameters. Each costs two visits to memory a step, which can be under way together.
   std::vector<PlacedTensor> tensors_;
   std::vector<int64_t> groups_;  // of the options

@@ -10,14 +10,15 @@
 
 namespace narrowcast {
 
-class AdamParameter {
+class UpdatedParameter {
  public:
-  // `state`: a dict with step, exp_avg, exp_avg_sq and, of a plain bfloat16 or float16 parameter,
+  // `state`: a dict with step, what the rule keeps and, of a plain bfloat16 or float16 parameter,
   // master; or an empty one of a parameter that has had no gradient yet, which is dormant. Tensors
   // may be DTensors. ValueError or TypeError if one is missing, or no tensor that a kernel can
   // read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
-  AdamParameter(const py::object& parameter, const std::string& name, const py::dict& state,
-                at::Device device, bool delayed, uint64_t seed, uint64_t first)
+  UpdatedParameter(const py::object& parameter, const std::string& name, const py::dict& state,
+                   const nc_update_rule& rule, at::Device device, bool delayed, uint64_t seed,
+                   uint64_t first)
       : parameter_(parameter),
         name_(name),
         state_(state),
@@ -33,7 +34,7 @@ class AdamParameter {
     } else {
       add_plain(tensor);
     }
-    if (!dormant_) add_moments();
+    if (!dormant_) add_state(rule);
     entry_.seed = seed;
     entry_.first = first;
   }
@@ -91,7 +92,7 @@ class AdamParameter {
     const at::Tensor gradient = sharded_ ? local_gradient(whole) : whole;
     constexpr const char* kWhat = ": the gradient";
     if (gradient.layout() != at::kStrided)
-      not_implemented(name_, kWhat, " is sparse; FusedAdam takes dense gradients");
+      not_implemented(name_, kWhat, " is sparse; a fused step takes dense gradients");
     if (gradient.sizes() != local.sizes())
       value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
                   sharded_ ? " on this rank" : "");
@@ -156,15 +157,17 @@ class AdamParameter {
     }
   }
 
-  void add_moments() {
-    const at::Tensor step = take("step"), exp_avg = take("exp_avg"),
-                     exp_avg_sq = take("exp_avg_sq");
+  void add_state(const nc_update_rule& rule) {
+    const at::Tensor step = take("step");
     step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
     remember(step);
-    const at::ScalarType dtype = exp_avg.scalar_type();
-    entry_.state_dtype = checked_dtype(dtype, name_, ": state exp_avg");
-    entry_.state[0] = checked_state(exp_avg, dtype, "exp_avg");
-    entry_.state[1] = checked_state(exp_avg_sq, dtype, "exp_avg_sq");
+    std::optional<at::ScalarType> dtype;
+    for (int k = 0; rule.states[k] != nullptr; ++k) {
+      const at::Tensor state = take(rule.states[k]);
+      if (!dtype) dtype = state.scalar_type();
+      entry_.state_dtype = checked_dtype(*dtype, name_, ": state ", rule.states[k]);
+      entry_.state[k] = checked_state(state, *dtype, rule.states[k]);
+    }
   }
 
   at::Tensor local_gradient(const at::Tensor& gradient) const {
