@@ -11,8 +11,10 @@ import values
 from conformance import DEVICES, FORMATS, assert_same
 from weights import quantized, value_of
 
+LION = nc.optim.Lion, reference.lion, "exp_avg"
 SGD = nc.optim.SGD, reference.sgd, "momentum_buffer"
 RULES = {
+    "lion": (*LION, {"lr": 1e-3, "weight_decay": 0.1}),
     "sgd": (*SGD, {"lr": 0.1}),
     "momentum": (*SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01}),
     "nesterov": (

@@ -86,10 +86,13 @@ def test_adams_options_without_effect_are_refused(name, option):
     ("name", "options", "words"),
     [
         ("AdamW", {"lr": float("inf")}, "lr is inf, and must be finite"),
+        ("Lion", {"betas": (0.9, 1.0)}, "beta2 is 1.0, and must be from 0 up to 1"),
+        ("Lion", {"weight_decay": float("nan")}, "weight_decay is nan"),
         ("SGD", {"momentum": -1}, "momentum is -1.0, and must be finite, and 0 or above"),
         ("SGD", {"nesterov": True}, "nesterov=True needs a momentum above 0"),
         ("SGD", {"momentum": 0.9, "nesterov": True, "dampening": 0.1}, "no dampening"),
         ("FusedAdam", {"eps": -1e-8}, "eps is -1e-08"),
+        ("Lion", {"state_dtype": torch.float16}, "state_dtype is torch.float32 or"),
     ],
 )
 def test_options_that_make_no_sense(name, options, words):

@@ -9,6 +9,7 @@ from reference.adam import adam, bias_constants, fma
 from reference.delayed import Delayed
 from reference.floats import round_to_bf16, same_bits
 from reference.formats import Format, Usage, load_format
+from reference.lion import lion
 from reference.numbers import ELEMENTS, Element, decode_e8m0
 from reference.philox import philox, random_words
 from reference.quantize import Quantized, amax_of, dequantize, derive_columnwise, quantize
@@ -32,6 +33,7 @@ __all__ = [
     "dequantize",
     "derive_columnwise",
     "fma",
+    "lion",
     "load_format",
     "part_of",
     "philox",
